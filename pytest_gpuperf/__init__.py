@@ -1,0 +1,57 @@
+"""Run a program on N ranks, check what it computed, time it on the device, and judge the time.
+
+Importing this package imports neither torch nor pytest's internals: ``pytest --help`` stays quick.
+"""
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuperf.sizes import GiB, KiB, MiB
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.fixtures.perf import Perf
+    from pytest_gpuperf.fixtures.ranks import Ranks
+    from pytest_gpuperf.ranks.context import Context
+    from pytest_gpuperf.ranks.failures import RankDied, RankError, RankTimeout, ResultError
+    from pytest_gpuperf.timing.record import Comparison, Timing
+    from pytest_gpuperf.verdicts.metric import Metric
+
+__all__ = [
+    "Comparison",
+    "Context",
+    "GiB",
+    "KiB",
+    "Metric",
+    "MiB",
+    "Perf",
+    "RankDied",
+    "RankError",
+    "RankTimeout",
+    "Ranks",
+    "ResultError",
+    "Timing",
+]
+
+_HOMES = {
+    "Comparison": "timing.record",
+    "Context": "ranks.context",
+    "Metric": "verdicts.metric",
+    "Perf": "fixtures.perf",
+    "RankDied": "ranks.failures",
+    "RankError": "ranks.failures",
+    "RankTimeout": "ranks.failures",
+    "Ranks": "fixtures.ranks",
+    "ResultError": "ranks.failures",
+    "Timing": "timing.record",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public name's own module is imported only when the name is asked for."""
+    if name == "__version__":
+        return version("pytest-gpuperf")
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"pytest_gpuperf.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'pytest_gpuperf' has no attribute {name!r}")

@@ -1,0 +1,91 @@
+"""What happens to tests when they are collected: world sizes, reasons to skip, order, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_gpuperf.launches import repeated
+from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.markers import RanksMarker, ranks_marker
+from pytest_gpuperf.options import Options
+
+WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Gives a test that uses ranks one variant for each world size of its marker."""
+    if WORLD_PARAM not in metafunc.fixturenames:
+        return
+    nodeid = metafunc.definition.nodeid
+    try:
+        marker = ranks_marker(metafunc.definition, nodeid)
+    except ValueError as error:
+        pytest.fail(str(error), pytrace=False)
+    if marker is None:
+        pytest.fail(
+            f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, "
+            "@pytest.mark.ranks(2)",
+            pytrace=False,
+        )
+    metafunc.parametrize(
+        WORLD_PARAM,
+        marker.world_sizes,
+        indirect=True,
+        scope="session",
+        ids=[f"{size}rank{'s' if size > 1 else ''}" for size in marker.world_sizes],
+    )
+
+
+def world_size(item: pytest.Item) -> int | None:
+    """The item's world size; None if it uses no ranks."""
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get(WORLD_PARAM)
+
+
+def is_perf(item: pytest.Item) -> bool:
+    """Whether the item is a perf test: marked, or a user of the perf fixture."""
+    return item.get_closest_marker("perf") is not None or "perf" in getattr(item, "fixturenames", ())
+
+
+def arrange(items: list[pytest.Item], options: Options, machine: Machine) -> None:
+    """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch."""
+    for item in items:
+        reason = reason_to_skip(item, options, machine)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+    perf = [item for item in items if is_perf(item) and isinstance(item, pytest.Function)]
+    rest = [item for item in items if item not in set(perf)]
+    # The world changes, and with it the processes, as seldom as can be.
+    perf.sort(key=lambda item: world_size(item) or 0)
+    skipped = [item for item in perf if item.get_closest_marker("skip") is not None]
+    measured = [item for item in perf if item.get_closest_marker("skip") is None]
+    items[:] = [*rest, *skipped, *repeated(measured, options.launches)]
+
+
+def reason_to_skip(item: pytest.Item, options: Options, machine: Machine) -> str | None:
+    """Why the item cannot run here; None if it can."""
+    size = world_size(item)
+    if size is None:
+        return None
+    marker = ranks_marker(item, item.nodeid)
+    gpus = len(machine.gpus)
+    perf = is_perf(item)
+    if gpus == 0 and perf and not options.smoke:
+        return "perf tests measure GPUs and none are in use: pass --gpus N, or --smoke to try each body unjudged"
+    return _device_reason(marker, size, gpus)
+
+
+def _device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | None:
+    device = None if marker is None else marker.device
+    if device == "cuda" and gpus == 0:
+        return "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
+    if gpus and device != "cpu" and size > gpus:
+        return f"needs {size} GPUs, {gpus} in use (--gpus)"
+    return None
+
+
+def measures(items: Sequence[pytest.Item]) -> bool:
+    """Whether any perf test is going to run."""
+    return any(is_perf(item) and item.get_closest_marker("skip") is None for item in items)

@@ -1,0 +1,60 @@
+"""Launches of perf tests: the same test again in fresh processes, and what stays the same about it.
+
+A recording runs every perf test once per launch. All perf tests of a launch share its processes and
+communicators, so the launches follow one another and do not interleave.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOf:
+    """Which launch of which test an item is."""
+
+    identity: str
+    """Node id of the test itself; names it in the baselines."""
+    number: int
+    """1 and up."""
+
+
+LAUNCH = pytest.StashKey[LaunchOf]()
+
+
+def launch_of(item: pytest.Item) -> LaunchOf:
+    """The item's launch; the first of itself where nothing else is said."""
+    return item.stash.get(LAUNCH, LaunchOf(item.nodeid, 1))
+
+
+def repeated(items: Sequence[pytest.Function], launches: int) -> list[pytest.Function]:
+    """The items once for each launch, launch after launch."""
+    rounds = list(items)
+    for number in range(2, launches + 1):
+        rounds += [_again(item, number) for item in items]
+    return rounds
+
+
+def _again(item: pytest.Function, number: int) -> pytest.Function:
+    again: pytest.Function = type(item).from_parent(
+        item.parent,
+        name=f"{item.name}#{number}",
+        callspec=getattr(item, "callspec", None),
+        # The parametrization lives in here; to compute it anew would lose it.
+        fixtureinfo=item._fixtureinfo,
+        originalname=item.originalname,
+    )
+    again.stash[LAUNCH] = LaunchOf(item.nodeid, number)
+    return again
+
+
+def body_hash(item: pytest.Function) -> str:
+    """Names the test function's source, without blank and comment lines: figures of another body are stale."""
+    lines = inspect.getsource(inspect.unwrap(item.function)).splitlines()
+    code = [line.rstrip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    return hashlib.sha256("\n".join(code).encode()).hexdigest()[:16]

@@ -1,0 +1,82 @@
+"""The hardware that one pytest run uses, found out without initialising CUDA."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.hardware.driver import driver_version
+from pytest_gpuperf.hardware.errors import HardwareError
+from pytest_gpuperf.hardware.gpus import Gpu, visible_gpus
+from pytest_gpuperf.hardware.key import hardware_key, match_fields
+from pytest_gpuperf.hardware.linkage import Linkage, linkage
+
+_HOPPER = (9, 0)  # NVLink SHARP, the switch's own reduction, came with it
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """GPUs of a run and how they are linked; no GPUs for gloo on CPUs."""
+
+    gpus: tuple[Gpu, ...]
+    linkage: Linkage | None
+    environ_multicast: bool
+    """Whether the environment lets NCCL use the switch's multicast."""
+    driver: str | None = None
+    """Version of the NVIDIA driver."""
+
+    @property
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """In the order of the ranks."""
+        return tuple(gpu.uuid for gpu in self.gpus)
+
+    @property
+    def key(self) -> str:
+        """The hardware key; ``cpu`` where there is no GPU, which has no baselines."""
+        return "cpu" if self.linkage is None else hardware_key(self.gpus, self.linkage)
+
+    @property
+    def match(self) -> dict[str, Any]:
+        """The facts behind the key, as a baselines file keeps them."""
+        return {} if self.linkage is None else dict(match_fields(self.gpus, self.linkage))
+
+    @property
+    def multicast(self) -> bool:
+        """Whether collectives may move fewer bytes than their ring algorithm must."""
+        return self.environ_multicast and any(gpu.compute_capability >= _HOPPER for gpu in self.gpus)
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions that the hardware's own library tells."""
+        return {"driver": self.driver} if self.driver else {}
+
+    def describe(self) -> str:
+        """One line for the header of a run."""
+        if not self.gpus:
+            return f"ranks run on {os.cpu_count()} CPU cores with gloo; correctness only"
+        return f"ranks run on {len(self.gpus)} GPUs with NCCL, hardware key {self.key}"
+
+    @classmethod
+    def of(cls, wanted: int | None, environ: Mapping[str, str] = os.environ) -> Machine:
+        """The machine of a run with ``--gpus wanted``.
+
+        Raises:
+            pytest.UsageError: it has fewer GPUs, or they cannot be told.
+        """
+        if wanted == 0:
+            return cls((), None, False)
+        try:
+            visible = visible_gpus(environ)
+            if wanted is not None and wanted > len(visible):
+                hint = " through CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in environ else ""
+                raise pytest.UsageError(f"--gpus {wanted}: {len(visible)} GPUs are visible{hint}")
+            gpus = visible if wanted is None else visible[:wanted]
+            if not gpus:
+                return cls((), None, False)
+            return cls(gpus, linkage(gpus), environ.get("NCCL_NVLS_ENABLE") != "0", driver_version())
+        except HardwareError as error:
+            raise pytest.UsageError(str(error)) from error

@@ -1,0 +1,138 @@
+"""Every command line option and ini key, read once into a frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEFAULT_LAUNCHES = 5  # of a recording: below five the spread between launches is hardly known
+GROUP = "gpuperf"
+
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "--gpus",
+        {
+            "default": "0",
+            "metavar": "N|auto|0",
+            "help": "run ranks on N GPUs with NCCL, on all visible GPUs with 'auto', on CPUs with gloo with 0 (default)",
+        },
+    ),
+    (
+        "--smoke",
+        {
+            "action": "store_true",
+            "help": "run the body of each perf test once with two samples and judge nothing; on gloo too",
+        },
+    ),
+    (
+        "--update-baselines",
+        {"action": "store_true", "help": "record what the perf tests measure as this hardware's baselines"},
+    ),
+    (
+        "--launches",
+        {
+            "type": int,
+            "default": None,
+            "metavar": "N",
+            "help": "with --update-baselines: launches (fresh processes and communicators) to record "
+            f"(default {DEFAULT_LAUNCHES})",
+        },
+    ),
+    ("--reason", {"default": "", "metavar": "TEXT", "help": "with --update-baselines: why, kept in the file"}),
+    ("--baselines", {"default": None, "metavar": "DIR", "help": "folder of the baselines (default: ini gpuperf_baselines)"}),
+)
+
+_INI: tuple[tuple[str, str, str], ...] = (
+    ("gpuperf_baselines", "baselines", "folder of the baselines, relative to the rootdir"),
+    ("gpuperf_timeout", "120", "seconds that one run of a program may take, unless its ranks marker says otherwise"),
+    ("gpuperf_tolerance", "0.05", "relative loss that a perf check tolerates beside the recorded spread"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    gpus: int | None
+    """Number of GPUs; 0 for gloo on CPUs; None for all that are visible."""
+    smoke: bool
+    update_baselines: bool
+    launches: int
+    reason: str
+    baselines: Path
+    timeout: float
+    tolerance: float
+
+    @classmethod
+    def from_config(cls, config: pytest.Config) -> Options:
+        """Reads and checks the options.
+
+        Raises:
+            pytest.UsageError: a value that cannot be meant, or options that exclude one another.
+        """
+        update = bool(config.getoption("update_baselines"))
+        smoke = bool(config.getoption("smoke"))
+        gpus = _gpus(config.getoption("gpus"))
+        launches = config.getoption("launches")
+        folder = config.getoption("baselines") or config.getini("gpuperf_baselines")
+        if launches is not None and not update:
+            raise pytest.UsageError("--launches says how many launches to record: add --update-baselines")
+        if launches is not None and launches < 1:
+            raise pytest.UsageError(f"--launches must be 1 or more, got {launches}")
+        if update and smoke:
+            raise pytest.UsageError("--smoke measures nothing that --update-baselines could record: drop one of them")
+        if update and gpus == 0:
+            raise pytest.UsageError("--update-baselines records what GPUs do: add --gpus N")
+        if config.getoption("reason") and not update:
+            raise pytest.UsageError("--reason is kept beside recorded baselines: add --update-baselines")
+        if gpus != 0 and _distributed(config):
+            raise pytest.UsageError(
+                "xdist's workers would share the GPUs unnoticed: use --gpus without -n, or -n with --gpus 0"
+            )
+        return cls(
+            gpus=gpus,
+            smoke=smoke,
+            update_baselines=update,
+            launches=(launches or DEFAULT_LAUNCHES) if update else 1,
+            reason=config.getoption("reason"),
+            baselines=config.rootpath / folder,
+            timeout=_positive(config, "gpuperf_timeout"),
+            tolerance=_positive(config, "gpuperf_tolerance"),
+        )
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Registers the options and ini keys."""
+    group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
+    for name, settings in _OPTIONS:
+        group.addoption(name, **settings)
+    for key, default, text in _INI:
+        parser.addini(key, text, default=default)
+
+
+def _gpus(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal():
+        raise pytest.UsageError(f"--gpus takes a number of GPUs, 'auto' or 0, got {text!r}")
+    return int(text)
+
+
+def _positive(config: pytest.Config, key: str) -> float:
+    text = config.getini(key)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise pytest.UsageError(f"ini key {key} must be a positive number, got {text!r}")
+    return value
+
+
+def _distributed(config: pytest.Config) -> bool:
+    if hasattr(config, "workerinput"):
+        return True
+    return bool(config.getoption("numprocesses", None)) or bool(config.getoption("tx", None))

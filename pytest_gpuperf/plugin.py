@@ -1,0 +1,163 @@
+"""Hooks and fixtures, each a delegate. Loads torch only once a test needs ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+
+import pytest
+
+from pytest_gpuperf.collection import arrange, is_perf, measures, parametrize, world_size
+from pytest_gpuperf.fixtures.perf import Checks, Perf
+from pytest_gpuperf.fixtures.ranks import Ranks
+from pytest_gpuperf.launches import body_hash, launch_of
+from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.markers import MARKERS
+from pytest_gpuperf.options import Options, add_options
+from pytest_gpuperf.report.terminal import PROPERTY, Summary
+from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.session import Session
+from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.verdicts.baselines import BaselineError
+from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+
+SESSION = pytest.StashKey[Session]()
+CHECKS = pytest.StashKey[Checks]()
+SUMMARY = "gpuperf-summary"
+
+_FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN})
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Registers options and ini keys."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Reads the options and finds the GPUs; starts no process."""
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
+    options = Options.from_config(config)
+    config.stash[SESSION] = Session(config, options, Machine.of(options.gpus))
+    config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends all ranks, whatever became of the run."""
+    if SESSION in config.stash:
+        config.stash[SESSION].close()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says what ranks run on."""
+    return f"gpuperf: {config.stash[SESSION].machine.describe()}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One variant for each world size."""
+    parametrize(metafunc)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips, order and launches; after other plugins have deselected."""
+    session = config.stash[SESSION]
+    arrange(items, session.options, session.machine)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuses baselines that cannot be read before anything is measured."""
+    ours = session.config.stash[SESSION]
+    ours.collected(session.items, session.config)
+    if measures(session.items) and not session.config.option.collectonly:
+        try:
+            ours.measurements.load()
+        except BaselineError as error:
+            raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Brings up the test's ranks after its fixtures, before its own time begins."""
+    session = item.config.stash[SESSION]
+    launch = launch_of(item)
+    session.begin(item, perf=is_perf(item), launch=launch.number, identity=launch.identity)
+    try:
+        yield
+        size = world_size(item)
+        if size is not None:
+            session.prepare(size)
+    finally:
+        _report_output(item, session, "setup")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Judges a perf test's figures when its body has come to its end."""
+    session = item.config.stash[SESSION]
+    try:
+        yield
+    finally:
+        _report_output(item, session, "call")
+    checks = item.stash.get(CHECKS, None)
+    if checks is not None and isinstance(item, pytest.Function):
+        _conclude(item, session, checks)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """The test's ranks are its own until its fixtures are torn down."""
+    session = item.config.stash[SESSION]
+    try:
+        yield
+    finally:
+        _report_output(item, session, "teardown")
+        session.end()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes what was recorded; the controller alone ever records."""
+    ours = session.config.stash[SESSION]
+    ours.saved = ours.measurements.save()
+    if ours.saved is not None and ours.saved.problem is not None:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def ranks(request: pytest.FixtureRequest) -> Ranks:
+    """The ranks that the test's ``ranks`` marker asks for; ``ranks.run(program)`` runs a program on them."""
+    # Session scope, so that hypothesis sees no function-scoped fixture; what is a test's own is kept
+    # in the session by hooks.
+    return Ranks(request.config.stash[SESSION], request.param)
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
+    """Times programs on the test's ranks: ``measure``, ``compare``, and ``check`` against baselines."""
+    session = request.config.stash[SESSION]
+    checks = request.node.stash[CHECKS] = Checks()
+    return Perf(session, ranks, checks, Sampling(smoke=session.options.smoke))
+
+
+def _report_output(item: pytest.Item, session: Session, when: str) -> None:
+    for title, text in session.take_output():
+        item.add_report_section(when, title, text)
+
+
+def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
+    identity = launch_of(item).identity
+    if not checks.metrics:
+        pytest.fail(f"{identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
+    verdicts = session.measurements.conclude(identity, body_hash(item), checks.metrics, checks.software)
+    item.user_properties.append((PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])))
+    _raise_for(verdicts, session.record_command(identity))
+
+
+def _raise_for(verdicts: list[Verdict], command: str) -> None:
+    __tracebackhide__ = True
+    bad = [describe(verdict, command) for verdict in verdicts if verdict.outcome in _FAILING]
+    if bad:
+        pytest.fail("\n".join(bad), pytrace=False)
+    undecided = [describe(verdict, command) for verdict in verdicts if verdict.outcome is Outcome.UNDECIDED]
+    if undecided:
+        pytest.skip("undecided: " + "; ".join(undecided))

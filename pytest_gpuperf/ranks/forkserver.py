@@ -1,0 +1,168 @@
+"""The forkserver: a process that imported torch once and forks ranks in milliseconds.
+
+Runs in a process of its own, started by ``forkserver_client``. It never initialises CUDA and starts no
+thread pool, since neither survives a fork. It is the ranks' parent, so it alone learns how they ended,
+and tells the controller. When the controller goes, however it goes, the socket between them closes, and
+the forkserver kills every rank and leaves; when the forkserver itself goes, the kernel kills the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+MAX_MESSAGE = 1 << 20  # bytes; a request holds an environment and a module path, far less than this
+NUM_FDS = 4  # of a request: connection, stdout, stderr, stacks
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main(fd: int, modules: Sequence[str]) -> NoReturn:
+    """Imports the modules and forks ranks until the controller is gone."""
+    control = socket.socket(fileno=fd)
+    for module in modules:
+        # A module that this torch lacks is imported by the program that wants it, or fails there.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # what is imported stays out of the ranks' collections, and their pages stay shared
+    _Forkserver(control).serve()
+    sys.exit(0)
+
+
+class _Forkserver:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: set[int] = set()
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        for fd in (self._wakeup_read, self._wakeup_write):
+            os.set_blocking(fd, False)
+        # A handler must be set for the wake-up byte to be written at all.
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller decides what Ctrl-C means
+        signal.set_wakeup_fd(self._wakeup_write)
+
+    def serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._wakeup_read, selectors.EVENT_READ)
+            self._send({"ready": os.getpid()})
+            try:
+                while True:
+                    ready = {key.fileobj for key, _ in selector.select()}
+                    if self._wakeup_read in ready:
+                        self._reap()
+                    if self._control in ready and not self._answer():
+                        return
+            finally:
+                for pid in self._children:
+                    _kill_group(pid)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        # A controller that is gone is seen at the next read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._control.send(json.dumps(message).encode())
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wakeup_read, 4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._children:
+                self._children.remove(pid)
+                _kill_orphans(pid)  # what the rank started goes with it
+                self._send({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+
+    def _answer(self) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, NUM_FDS)
+        except ConnectionResetError:
+            return False
+        if not data:
+            return False
+        request = json.loads(data)
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                self._become_rank(server, request, fds)
+                code = 0
+            finally:
+                # Never back into the server's loop, and none of its atexit handlers.
+                _flush()
+                os._exit(code)
+        for fd in fds:
+            os.close(fd)
+        self._children.add(pid)
+        self._send({"forked": pid})
+        return True
+
+    def _become_rank(self, server: int, request: dict[str, Any], fds: list[int]) -> None:
+        os.setsid()
+        _die_with_parent(server)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for fd in (self._wakeup_read, self._wakeup_write):
+            os.close(fd)
+        self._control.close()
+        connection, stdout, stderr, stacks = fds
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.close(stdout)
+        os.close(stderr)
+        os.environ.clear()
+        os.environ.update(request["environ"])
+        sys.path[:] = request["path"]
+        sys.argv[:] = ["rank"]
+        with contextlib.suppress(OSError):  # a test may have removed the directory it ran in
+            os.chdir(request["cwd"])
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+        from pytest_gpuperf.ranks.rank import main as rank_main
+
+        rank_main(Connection(connection), stacks)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a broken stream must not keep a rank from leaving
+            stream.flush()
+
+
+def _kill_orphans(group: int) -> None:
+    # The leader is reaped; its pid stays taken while the group has members, so none is hit by mistake.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _kill_group(pid: int) -> None:
+    # A rank leads its own process group (setsid); before it has got there, it is killed alone.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died between the fork and the call above
+        os._exit(1)

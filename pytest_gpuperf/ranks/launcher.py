@@ -1,0 +1,154 @@
+"""The controller's side of the forkserver: starts it, asks it for ranks, learns how they ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from pytest_gpuperf.ranks.failures import LaunchError
+from pytest_gpuperf.ranks.forkserver import MAX_MESSAGE
+
+START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
+
+# Imported once, before any fork. pytest is among them since test modules travel by value and import it.
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.distributed.fsdp",
+    "pytest",
+    "pytest_gpuperf.ranks.rank",
+    "pytest_gpuperf.timing.measure",
+    "pytest_gpuperf.timing.compare",
+)
+
+# fork() does not carry an initialised driver over. torch asks it for the GPUs when some of its modules
+# are imported, unless it is told to ask NVML instead (torch/cuda/__init__.py, _nvml_based_avail).
+_NO_DRIVER = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from pytest_gpuperf.ranks.forkserver import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
+)
+
+
+class Launcher:
+    """Forks ranks through a forkserver that starts with the first one."""
+
+    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+        self._preload = tuple(preload)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._stderr: IO[bytes] | None = None
+        self._exit_codes: dict[int, int] = {}
+
+    def fork(self, environ: Mapping[str, str], fds: Sequence[int]) -> int:
+        """Forks a rank and returns its process id.
+
+        Args:
+            environ: the rank's whole environment.
+            fds: its end of the connection, and its files for stdout, stderr and stacks.
+
+        Raises:
+            LaunchError: the forkserver cannot start, or is gone.
+        """
+        control = self._started()
+        request = {"environ": dict(environ), "path": sys.path, "cwd": os.getcwd()}
+        try:
+            socket.send_fds(control, [json.dumps(request).encode()], fds)
+            while True:
+                message = self._receive(START_TIMEOUT)
+                if "forked" in message:
+                    return int(message["forked"])
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._gone() from None
+
+    def exit_code(self, pid: int, timeout: float) -> int | None:
+        """How the rank ended: its exit code, minus the signal's number if one killed it.
+
+        None if that is not known after ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while pid not in self._exit_codes:
+            left = deadline - time.monotonic()
+            if self._control is None or left < 0:
+                return None
+            try:
+                self._receive(left)
+            except (TimeoutError, LaunchError):
+                return None
+        return self._exit_codes[pid]
+
+    def close(self) -> None:
+        """Ends the forkserver, and with it every rank that still lives."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGKILL)
+                self._process.wait()
+            self._process = None
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
+
+    def _started(self) -> socket.socket:
+        if self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    _BOOT,
+                    str(theirs.fileno()),
+                    json.dumps(sys.path),
+                    json.dumps(self._preload),
+                ],
+                env={**os.environ, **_NO_DRIVER},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends the ranks itself
+            )
+        self._control = ours
+        self._receive(START_TIMEOUT)
+        return ours
+
+    def _receive(self, timeout: float) -> dict[str, Any]:
+        assert self._control is not None
+        ready, _, _ = select.select([self._control], [], [], max(timeout, 0))
+        if not ready:
+            raise TimeoutError
+        data = self._control.recv(MAX_MESSAGE)
+        if not data:
+            raise self._gone()
+        message: dict[str, Any] = json.loads(data)
+        if "exited" in message:
+            self._exit_codes[message["exited"]] = message["code"]
+        return message
+
+    def _gone(self) -> LaunchError:
+        output = ""
+        if self._stderr is not None:
+            self._stderr.seek(0)
+            output = self._stderr.read().decode(errors="replace").strip()
+        self.close()
+        return LaunchError(f"the forkserver that starts ranks ended unexpectedly; it printed: {output or 'nothing'}")

@@ -1,0 +1,112 @@
+"""Pickling of programs, arguments, results and exceptions. Runs on both sides.
+
+cloudpickle takes closures; modules named ``by_value`` (test modules and their neighbours, which a rank
+may not be able to import, or could import only without pytest's rewritten assertions) travel by value.
+Tensors arrive on the CPU, detached and without the rest of the storage that they are a view of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import sys
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+from tblib import pickling_support
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types for it
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor):
+            return _reduce_tensor(torch, obj)
+        return super().reducer_override(obj)
+
+
+def _reduce_tensor(torch: Any, tensor: Any) -> Any:
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None and isinstance(tensor, distributed.DTensor):
+        raise TypeError(
+            f"a DTensor of shape {tuple(tensor.shape)} belongs to its process group and cannot leave the "
+            "rank: return .to_local() or .full_tensor()"
+        )
+    if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        return NotImplemented
+    plain = tensor.detach()
+    if plain.layout != torch.strided:
+        return plain.cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    plain = plain.cpu()
+    if plain.untyped_storage().nbytes() != plain.numel() * plain.element_size():
+        plain = plain.clone()
+    if type(tensor) is torch.nn.Parameter:
+        return torch.nn.Parameter, (plain, tensor.requires_grad)
+    # requires_grad is part of what a test sends, for example a leaf whose gradient it asks for.
+    return _rebuild, (plain.resolve_conj().resolve_neg().__reduce_ex__(2), tensor.requires_grad and tensor.is_leaf)
+
+
+def _rebuild(reduced: tuple[Any, ...], requires_grad: bool) -> Any:
+    rebuild, args = reduced[:2]
+    tensor = rebuild(*args)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+@contextlib.contextmanager
+def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
+    # The registry belongs to cloudpickle's other users in this process too: it is left as it was.
+    registered: list[ModuleType] = []
+    try:
+        known = cloudpickle.list_registry_pickle_by_value()
+        for module in modules:
+            if module.__name__ not in known and sys.modules.get(module.__name__) is module:
+                cloudpickle.register_pickle_by_value(module)
+                registered.append(module)
+        yield
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def dumps(obj: Any, by_value: Iterable[ModuleType] = ()) -> bytes:
+    """The object's pickle.
+
+    Raises:
+        Exception: whatever an object that cannot be pickled raises; its type is not ours to choose.
+    """
+    with _by_value(by_value), io.BytesIO() as file:
+        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
+        return file.getvalue()
+
+
+def loads(data: bytes) -> Any:
+    """The object that ``dumps`` was given."""
+    return pickle.loads(data)
+
+
+def dump_exception(error: BaseException) -> bytes | None:
+    """The exception's pickle with its traceback and its causes, or None where it cannot be pickled.
+
+    It is read back once, since an exception whose constructor takes other arguments than its ``args``
+    pickles well and fails only when it is loaded.
+    """
+    try:
+        pickling_support.install(*_chain(error))
+        data = dumps(error)
+        loads(data)
+    except Exception:  # an exception may hold any object, and pickling may raise anything
+        return None
+    return data
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    queue = [error]
+    while queue:
+        item = queue.pop()
+        if id(item) not in seen:
+            seen.add(id(item))
+            yield item
+            queue.extend(linked for linked in (item.__cause__, item.__context__) if linked is not None)

@@ -1,0 +1,42 @@
+"""Figures as people read them: SI values become prefixed numbers of four significant digits."""
+
+_DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_PREFIXED = frozenset({"B/s", "FLOP/s", "Hz", "W", "J"})
+
+
+def format_value(value: float, unit: str) -> str:
+    """Formats a value of an SI unit: 356.2 GB/s, 27.03 us, 1.40x, 12 %, 64 MiB; others get no prefix."""
+    rounded = float(f"{value:.4g}")  # before the prefix is chosen, else 999.96 us reads "1000 us"
+    if unit == "s":
+        scale, symbol = next((entry for entry in _TIME if abs(rounded) >= entry[0]), _TIME[-1])
+        return f"{_digits(rounded / scale)} {symbol}"
+    if unit in _PREFIXED:
+        scale, prefix = next((entry for entry in _DECIMAL if abs(rounded) >= entry[0]), _DECIMAL[-1])
+        return f"{_digits(rounded / scale)} {prefix}{unit}"
+    if unit == "B":
+        return format_bytes(value)
+    if unit == "x":
+        return f"{_digits(value, 3)}x"
+    if unit == "fraction":
+        return f"{100 * value:.4g} %"
+    return f"{_digits(rounded)} {unit}"
+
+
+def format_bytes(count: float) -> str:
+    """Formats a size by binary prefixes, without a fraction where there is none: 64 MiB, 1.5 GiB, 12 B."""
+    power = 0
+    while abs(float(f"{count / 1024**power:.4g}")) >= 1024 and power < len(_BINARY) - 1:
+        power += 1
+    return f"{count / 1024**power:.4g} {_BINARY[power]}"
+
+
+def format_percent(fraction: float, *, signed: bool = False) -> str:
+    """Formats a fraction as a percentage with one decimal: 16.3 %, or +16.3 % where its sign is news."""
+    percent = round(100 * fraction, 1) + 0.0  # + 0.0 makes -0.0 a plain zero
+    return f"{percent:+.1f} %" if signed else f"{percent:.1f} %"
+
+
+def _digits(value: float, significant: int = 4) -> str:
+    return f"{value:#.{significant}g}".rstrip(".")

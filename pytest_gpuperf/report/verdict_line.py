@@ -1,0 +1,83 @@
+"""One verdict as one line of text."""
+
+from typing import assert_never
+
+from pytest_gpuperf.report.units import format_percent, format_value
+from pytest_gpuperf.verdicts.baselines import MetricBaseline
+from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+
+
+def describe(verdict: Verdict, record_command: str) -> str:
+    """Says in one line what a verdict found, against what, and what to do about it.
+
+    Args:
+        verdict: The verdict.
+        record_command: The command that records a baseline for this test.
+    """
+    return f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}"
+
+
+def _finding(verdict: Verdict, record_command: str) -> str:
+    metric, key = verdict.metric, verdict.hardware_key
+    value = format_value(metric.value, metric.unit)
+    match verdict.outcome:
+        case Outcome.SAME:
+            return f"{value} is the same as {_against(verdict)}"
+        case Outcome.IMPROVED:
+            gain = _change(verdict)
+            return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command}"
+        case Outcome.REGRESSED:
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}"
+        case Outcome.UNDECIDED:
+            return (
+                f"{value} cannot be told from {_against(verdict)}: only changes beyond the bound could be "
+                f"seen; record quieter launches with: {record_command}"
+            )
+        case Outcome.MISSING:
+            return f"{value} has no baseline on {key}; record one with: {record_command}"
+        case Outcome.STALE:
+            why = _staleness(verdict)
+            return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command}"
+        case Outcome.BROKEN:
+            side = "above" if metric.better == "higher" else "below"
+            limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
+            name = f" of {metric.limit_name}" if metric.limit_name else ""
+            return f"{value} is {side} the physical limit{limit}{name}: the measurement is broken"
+        case Outcome.RECORDED:
+            return f"{value} recorded as the baseline on {key}"
+        case Outcome.UNJUDGED:
+            return f"{value} on {key}, not judged"
+        case _:
+            assert_never(verdict.outcome)
+
+
+def _change(verdict: Verdict) -> str:
+    return format_percent(abs(verdict.change or 0.0))
+
+
+def _against(verdict: Verdict) -> str:
+    baseline = verdict.baseline
+    if baseline is None:
+        return f"the baseline on {verdict.hardware_key}"
+    bound = "" if verdict.bound is None else f", bound {format_percent(verdict.bound)}"
+    center = format_value(baseline.center, baseline.unit)
+    return f"the baseline {center} ({_spread(baseline)}{bound}) on {verdict.hardware_key}"
+
+
+def _spread(baseline: MetricBaseline) -> str:
+    launches = len(baseline.launches)
+    if launches == 1:
+        return "spread unknown from 1 launch"
+    return f"spread {format_percent(baseline.sigma_b)} over {launches} launches"
+
+
+def _staleness(verdict: Verdict) -> str:
+    metric, baseline = verdict.metric, verdict.baseline
+    if baseline is not None:
+        if metric.unit != baseline.unit:
+            return f"it is in {baseline.unit!r}, the test now in {metric.unit!r}"
+        if metric.better != baseline.better:
+            return f"there {baseline.better!r} was better, in the test now {metric.better!r}"
+        if metric.clock and baseline.clock and metric.clock != baseline.clock:
+            return f"it was timed by {baseline.clock!r}, the test is now by {metric.clock!r}"
+    return "the test's body has changed since"

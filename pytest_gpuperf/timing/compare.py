@@ -1,0 +1,80 @@
+"""The race of two arms in one process group. Runs in rank processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.measure import Timed
+from pytest_gpuperf.timing.record import RankSamples
+from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.stepping import Step, prepare
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.ranks.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far the arms' outputs may be apart, as torch.testing.assert_close takes it; None: its defaults."""
+
+    rtol: float | None = None
+    atol: float | None = None
+
+
+def compare(
+    context: Context,
+    baseline: Callable[..., Any],
+    optimized: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    sampling: Sampling,
+    tolerance: Tolerance,
+) -> tuple[RankSamples, RankSamples]:
+    """Times both arms' steps in blocks of ABBA; entry function of a run.
+
+    The outputs of each arm's first step are compared before anything is timed: a step may change its
+    inputs, and a wrong answer needs no time.
+    """
+    clock = clock_for(context.device)
+    steps = prepare(context, baseline, kwargs), prepare(context, optimized, kwargs)
+    _compare_outputs(_first_output(steps[0], baseline), _first_output(steps[1], optimized), tolerance)
+    arms = [Timed(context, clock, step, sampling) for step in steps]
+    for arm in arms:
+        arm.warm_up()
+    blocks = max(1, min(arm.plan.samples for arm in arms) // 2)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(blocks):
+        for index in (0, 1, 1, 0):  # a drift over the block weighs on both arms alike
+            seconds[index].append(arms[index].sample())
+    return arms[0].samples(seconds[0]), arms[1].samples(seconds[1])
+
+
+def _first_output(step: Step, program: Callable[..., Any]) -> list[torch.Tensor]:
+    # Cloned: the step may give back a buffer that the other arm, or its own next call, writes to.
+    leaves, _ = tree_flatten(step())
+    tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not tensors:
+        name = getattr(program, "__qualname__", repr(program))
+        raise TypeError(
+            f"the step of {name} returned no tensor: both arms must return their output from the step, so that "
+            "it can be compared before their times are"
+        )
+    return tensors
+
+
+def _compare_outputs(expected: list[torch.Tensor], got: list[torch.Tensor], tolerance: Tolerance) -> None:
+    if len(expected) != len(got):
+        raise AssertionError(f"the arms' outputs differ: baseline has {len(expected)} tensors, optimized {len(got)}")
+    for index, (want, have) in enumerate(zip(expected, got, strict=True)):
+        torch.testing.assert_close(
+            have,
+            want,
+            rtol=tolerance.rtol,
+            atol=tolerance.atol,
+            msg=lambda text, index=index: f"the arms' outputs differ in tensor {index}: {text}",
+        )

@@ -1,0 +1,132 @@
+"""What a measurement is once it has left the ranks. Knows no torch; used by the controller and the ranks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_gpuperf.hardware.limits import busbw_limit
+from pytest_gpuperf.timing.bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth
+from pytest_gpuperf.verdicts.metric import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class RankSamples:
+    """One rank's samples of a step."""
+
+    seconds: tuple[float, ...]
+    """Time of one step, for each sample."""
+    clock: str
+    cuda_graph: bool
+    steps_per_sample: int
+    software: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The physical link that a measurement is held against."""
+
+    line_rate: float | None
+    """Bytes per second and direction of one rank; None if unknown, as on CPUs."""
+    name: str
+    multicast: bool
+    """Whether the switch may replicate and reduce (NVLink SHARP), which saves wire bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The measured time of one step; each sample is the slowest rank's."""
+
+    ranks: tuple[RankSamples, ...]
+    """In rank order."""
+    link: Link
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """Seconds; the maximum over the ranks of each sample."""
+        return tuple(max(step) for step in zip(*(rank.seconds for rank in self.ranks), strict=True))
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that took part."""
+        return len(self.ranks)
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """Seconds, first and third."""
+        return quartiles(self.samples)
+
+    @property
+    def time(self) -> Metric:
+        """The median time, for ``perf.check(time=...)``; unit s, lower is better."""
+        q1, q3 = self.quartiles
+        return Metric(self.median, "s", "lower", q1, q3, len(self.samples), clock=self._clock)
+
+    def algbw(self, op: str, nbytes: int) -> Metric:
+        """Algorithm bandwidth of a collective over ``nbytes`` (see ``bandwidth.algorithm_bandwidth``)."""
+        if op not in BUS_FACTORS:
+            raise ValueError(f"no bandwidth is defined for {op!r}; known are {', '.join(sorted(BUS_FACTORS))}")
+        return self.rate(algorithm_bandwidth(nbytes, 1.0), "B/s")
+
+    def busbw(self, op: str, nbytes: int) -> Metric:
+        """Bus bandwidth of a collective over ``nbytes``, with the limit that the links put on it.
+
+        Args:
+            op: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter or
+                send_recv.
+            nbytes: S as nccl-tests counts it: see ``bandwidth.algorithm_bandwidth``.
+
+        Raises:
+            ValueError: another op, or a world of one rank.
+        """
+        n = self.world_size
+        line_rate = self.link.line_rate
+        limit = None if line_rate is None else busbw_limit(op, n, line_rate, multicast=self.link.multicast)
+        per_second = bus_bandwidth(op, n, nbytes, 1.0)  # it is inverse to the time
+        return self.rate(per_second, "B/s", limit=limit, limit_name=self.link.name)
+
+    def rate(self, amount: float, unit: str, *, limit: float | None = None, limit_name: str = "") -> Metric:
+        """``amount`` per step over its time; for example FLOPs with unit ``FLOP/s``; higher is better."""
+        q1, q3 = self.quartiles
+        return Metric(
+            amount / self.median, unit, "higher", amount / q3, amount / q1, len(self.samples), limit,
+            self._clock, limit_name,
+        )
+
+    @property
+    def _clock(self) -> str:
+        return self.ranks[0].clock + ("+graph" if self.ranks[0].cuda_graph else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two arms that did the same work in one process group, sample beside sample."""
+
+    baseline: Timing
+    optimized: Timing
+
+    @property
+    def speedup(self) -> Metric:
+        """Median time of the baseline over that of the optimized arm; unit x, above 1 is a win.
+
+        The quartiles are those of the ratios within each block of ABBA.
+        """
+        slow, fast = self.baseline.samples, self.optimized.samples
+        ratios = [sum(slow[i : i + 2]) / sum(fast[i : i + 2]) for i in range(0, len(slow) - 1, 2)]
+        q1, q3 = quartiles(ratios)
+        value = self.baseline.median / self.optimized.median
+        return Metric(value, "x", "higher", q1, q3, len(ratios), clock=self.baseline.time.clock)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile, interpolated; of a single value, that value twice."""
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, third

@@ -1,0 +1,56 @@
+"""How a step is sampled: what the author asks for, and the plan that all ranks follow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+MIN_SAMPLES = 10  # fewer give no quartiles worth the name
+MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
+MAX_STEPS_PER_SAMPLE = 50  # steps captured or enqueued at once; field experience with NCCL, 50 a replay
+MIN_WARMUP_STEPS = 5
+WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """What the author of a perf test may choose."""
+
+    samples: int = 50
+    """At most so many samples."""
+    budget: float = 0.5
+    """Seconds of sampling after which ``MIN_SAMPLES`` samples are enough."""
+    cuda_graph: bool = False
+    """Capture the step in a CUDA graph and time replays: for steps under about 100 us, whose eager time
+    would be the host's."""
+    smoke: bool = False
+    """Two samples without warm-up: whether the step runs, not how fast."""
+
+    def __post_init__(self) -> None:
+        if self.samples < MIN_SAMPLES:
+            raise ValueError(f"samples must be {MIN_SAMPLES} or more, got {self.samples!r}")
+        if not self.budget > 0:
+            raise ValueError(f"budget must be a positive number of seconds, got {self.budget!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Numbers that every rank derives from the same estimate, so that all issue the same steps."""
+
+    warmup_steps: int
+    samples: int
+    steps_per_sample: int
+
+
+def plan(sampling: Sampling, step_seconds: float) -> Plan:
+    """The plan for a step that takes about so long on the slowest rank."""
+    if sampling.smoke:
+        return Plan(warmup_steps=0, samples=2, steps_per_sample=1)
+    step_seconds = max(step_seconds, 1e-7)
+    steps = min(MAX_STEPS_PER_SAMPLE, max(1, math.ceil(MIN_SAMPLE_SECONDS / step_seconds)))
+    affordable = int(sampling.budget / (steps * step_seconds))
+    return Plan(
+        warmup_steps=max(MIN_WARMUP_STEPS, min(200, math.ceil(WARMUP_SECONDS / step_seconds))),
+        samples=max(MIN_SAMPLES, min(sampling.samples, affordable)),
+        steps_per_sample=steps,
+    )

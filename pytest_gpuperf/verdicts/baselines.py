@@ -1,0 +1,319 @@
+"""Stored measurements of one machine, as values: what a file of baselines says, and how an update changes it.
+
+A launch is fresh processes and communicators. It is the unit of the statistics; all tests of a run share it.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar, TypeAlias, cast
+
+from pytest_gpuperf.verdicts.json_fields import FieldError, Fields, finite, mismatch
+from pytest_gpuperf.verdicts.metric import Better
+
+SCHEMA = 1
+REDUCE = "max_over_ranks"
+STAT = "median"
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+RESTORE = "restore it from version control, or delete it and record it again with --update-baselines"
+
+
+class BaselineError(Exception):
+    """A file of baselines cannot be used; the message names file, what was got and expected, and the cure."""
+
+    def __init__(self, path: object, problem: str, cure: str) -> None:
+        super().__init__(path, problem, cure)
+        self.path = path
+        self.problem = problem
+        self.cure = cure
+
+    def __str__(self) -> str:
+        return f"baselines {str(self.path)!r}: {self.problem}: {self.cure}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchInfo:
+    """When, on which commit and host, and with which software a launch ran."""
+
+    at: str
+    """ISO 8601, UTC."""
+    commit: str
+    host: str
+    environment: Mapping[str, str]
+    """Versions: driver, cuda, nccl, torch, python and whatever else tells two launches apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFigure:
+    """One launch's figure for one metric."""
+
+    launch: str
+    """Id of the launch, a key of Baselines.launches."""
+    n: int
+    """Samples."""
+    median: float
+    q1: float | None = None
+    q3: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses figures that have no logarithm."""
+        for name in ("median", "q1", "q3"):
+            figure = getattr(self, name)
+            number = finite(figure)
+            if (figure is not None or name == "median") and (number is None or number <= 0):
+                raise ValueError(
+                    f"{name} of launch {self.launch!r} is {figure!r}, expected a finite number above 0"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricBaseline:
+    """All launches of one metric of one test."""
+
+    unit: str
+    better: Better
+    clock: str
+    launches: tuple[LaunchFigure, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses a baseline without a centre."""
+        ids = [figure.launch for figure in self.launches]
+        if not ids or len(set(ids)) < len(ids):
+            raise ValueError(f"launches are {ids!r}, expected at least one, each once")
+
+    @property
+    def center(self) -> float:
+        """Median of the launches' medians."""
+        return statistics.median(figure.median for figure in self.launches)
+
+    @property
+    def sigma_b(self) -> float:
+        """Spread between launches: sample standard deviation of ln(median), 0.0 below 2 launches."""
+        if len(self.launches) < 2:
+            return 0.0
+        return statistics.stdev(math.log(figure.median) for figure in self.launches)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types; center and sigma_b are there for the reader and recomputed on load."""
+        return {
+            "unit": self.unit,
+            "better": self.better,
+            "clock": self.clock,
+            "reduce": REDUCE,
+            "stat": STAT,
+            "launches": [asdict(figure) for figure in self.launches],
+            "center": self.center,
+            "sigma_b": self.sigma_b,
+        }
+
+    @classmethod
+    def from_json(cls, data: object, where: str) -> "MetricBaseline":
+        """Reads what to_json wrote.
+
+        Raises:
+            FieldError: Where data is anything else.
+        """
+        fields = Fields.of(data, where)
+        fields.only("unit", "better", "clock", "reduce", "stat", "launches", "center", "sigma_b")
+        fields.choice("reduce", REDUCE)
+        fields.choice("stat", STAT)
+        return fields.built(
+            lambda: cls(
+                unit=fields.text("unit"),
+                better=cast(Better, fields.choice("better", "higher", "lower")),
+                clock=fields.text("clock"),
+                launches=tuple(_figure(item) for item in fields.items("launches")),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TestBaseline:
+    """All metrics of one test."""
+
+    __test__: ClassVar[bool] = False  # pytest would collect a class of this name
+
+    body_hash: str
+    """Names the test's source: figures of another body are not comparable."""
+    metrics: Mapping[str, MetricBaseline]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Who replaced which baselines, when and why."""
+
+    at: str
+    commit: str
+    author: str
+    reason: str
+    tests: tuple[str, ...]
+    launches: int
+    """How many launches the new figures rest on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """All baselines of one hardware key."""
+
+    hardware_key: str
+    match: Mapping[str, Scalar]
+    """Facts of the machine that a reader compares."""
+    launches: Mapping[str, LaunchInfo] = field(default_factory=dict)
+    tests: Mapping[str, TestBaseline] = field(default_factory=dict)
+    updates: tuple[Update, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses figures of launches that nobody described."""
+        if unknown := sorted(_launches_of(self.tests) - set(self.launches)):
+            raise ValueError(
+                f"launches are {sorted(self.launches)!r}, expected {unknown!r} too, which figures refer to"
+            )
+
+    def updated(
+        self, tests: Mapping[str, TestBaseline], launches: Mapping[str, LaunchInfo], update: Update
+    ) -> "Baselines":
+        """Replaces these tests' entries whole, keeps the others, and drops launches that no figure refers to.
+
+        Args:
+            tests: The new entries by node id.
+            launches: The launches they refer to, by id.
+            update: What to add to the history.
+        """
+        merged = {**self.tests, **tests}
+        used = _launches_of(merged)
+        return Baselines(
+            hardware_key=self.hardware_key,
+            match=self.match,
+            launches={id_: info for id_, info in {**self.launches, **launches}.items() if id_ in used},
+            tests=merged,
+            updates=(*self.updates, update),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types."""
+        return {
+            "schema": SCHEMA,
+            "hardware_key": self.hardware_key,
+            "match": dict(self.match),
+            "launches": {
+                id_: {**asdict(info), "environment": dict(info.environment)}
+                for id_, info in self.launches.items()
+            },
+            "tests": {
+                test: {
+                    "body_hash": entry.body_hash,
+                    "metrics": {name: metric.to_json() for name, metric in entry.metrics.items()},
+                }
+                for test, entry in self.tests.items()
+            },
+            "updates": [{**asdict(update), "tests": list(update.tests)} for update in self.updates],
+        }
+
+    @classmethod
+    def from_json(cls, data: object, path: object, hardware_key: str) -> "Baselines":
+        """Reads what to_json wrote, for the hardware it was written for.
+
+        Args:
+            data: The parsed JSON.
+            path: The file it came from, for messages.
+            hardware_key: The hardware that wants it.
+
+        Raises:
+            BaselineError: For anything else.
+        """
+        try:
+            fields = Fields.of(data, "file")
+            schema = fields.integer("schema")
+            if schema > SCHEMA:
+                problem = f"schema {schema} is newer than this version reads ({SCHEMA})"
+                raise BaselineError(path, problem, "upgrade pytest-gpuperf")
+            fields.only("schema", "hardware_key", "match", "launches", "tests", "updates")
+            if (stored := fields.text("hardware_key")) != hardware_key:
+                problem = f"file.hardware_key: got {stored!r}, expected {hardware_key!r}"
+                raise BaselineError(
+                    path, problem, f"rename the file to {stored}.json, and record this hardware's own"
+                )
+            return fields.built(
+                lambda: cls(
+                    hardware_key=stored,
+                    match=_scalars(fields.child("match")),
+                    launches={id_: _launch(info) for id_, info in fields.children("launches")},
+                    tests={test: _test(entry) for test, entry in fields.children("tests")},
+                    updates=tuple(_update(item) for item in fields.items("updates")),
+                )
+            )
+        except FieldError as error:
+            raise BaselineError(path, str(error), RESTORE) from error
+
+
+def _launches_of(tests: Mapping[str, TestBaseline]) -> set[str]:
+    return {
+        figure.launch
+        for test in tests.values()
+        for metric in test.metrics.values()
+        for figure in metric.launches
+    }
+
+
+def _scalars(fields: Fields) -> dict[str, Scalar]:
+    scalars: dict[str, Scalar] = {}
+    for key, value in fields.values.items():
+        if (
+            value is None
+            or isinstance(value, (str, bool))
+            or (isinstance(value, (int, float)) and finite(value) is not None)
+        ):
+            scalars[key] = value
+        else:
+            raise mismatch(f"{fields.where}.{key}", value, "a string, a finite number, true, false or null")
+    return scalars
+
+
+def _figure(fields: Fields) -> LaunchFigure:
+    fields.only(*LaunchFigure.__dataclass_fields__)
+    return fields.built(
+        lambda: LaunchFigure(
+            launch=fields.text("launch"),
+            n=fields.integer("n"),
+            median=fields.number("median"),
+            q1=fields.optional_number("q1"),
+            q3=fields.optional_number("q3"),
+        )
+    )
+
+
+def _launch(fields: Fields) -> LaunchInfo:
+    fields.only(*LaunchInfo.__dataclass_fields__)
+    environment = fields.child("environment")
+    return LaunchInfo(
+        at=fields.text("at"),
+        commit=fields.text("commit"),
+        host=fields.text("host"),
+        environment={key: environment.text(key) for key in environment.values},
+    )
+
+
+def _test(fields: Fields) -> TestBaseline:
+    fields.only("body_hash", "metrics")
+    return TestBaseline(
+        body_hash=fields.text("body_hash"),
+        metrics={
+            name: MetricBaseline.from_json(child.values, child.where)
+            for name, child in fields.children("metrics")
+        },
+    )
+
+
+def _update(fields: Fields) -> Update:
+    fields.only(*Update.__dataclass_fields__)
+    return Update(
+        at=fields.text("at"),
+        commit=fields.text("commit"),
+        author=fields.text("author"),
+        reason=fields.text("reason"),
+        tests=fields.texts("tests"),
+        launches=fields.integer("launches"),
+    )

@@ -1,0 +1,98 @@
+"""One figure that a test measured, in SI units."""
+
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias, cast
+
+from pytest_gpuperf.verdicts.json_fields import Fields, finite
+
+Better: TypeAlias = Literal["higher", "lower"]
+
+# A clock or a rounded line rate is off by less than 2 %; a figure further above its limit is a bug in the
+# test: no synchronisation, a cache, or multicast that the limit did not count on.
+LIMIT_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One launch's figure for one quantity.
+
+    Raises:
+        ValueError: For a figure that cannot be compared as a ratio, or that does not say what it is.
+    """
+
+    value: float
+    """Median of the samples, in unit."""
+    unit: str
+    """SI unit without prefix: B/s, s, FLOP/s; x for a ratio."""
+    better: Better
+    q1: float | None = None
+    q3: float | None = None
+    samples: int = 1
+    limit: float | None = None
+    """The best value physics allows, in unit."""
+    clock: str = ""
+    """What told the time."""
+    limit_name: str = ""
+    """What sets the limit."""
+
+    def __post_init__(self) -> None:
+        """Refuses what has no meaning."""
+        for name in ("value", "q1", "q3", "limit"):
+            figure = getattr(self, name)
+            if figure is None and name != "value":
+                continue
+            number = finite(figure)
+            if number is None or number <= 0:
+                raise ValueError(
+                    f"metric {name} is {figure!r}, expected a finite number above 0: check the measurement"
+                )
+        if self.q1 is not None and self.q3 is not None and self.q1 > self.q3:
+            raise ValueError(
+                f"metric quartiles are q1={self.q1!r} and q3={self.q3!r}, expected q1 <= q3: swap them"
+            )
+        if not isinstance(self.unit, str) or not self.unit:
+            raise ValueError(
+                f"metric unit is {self.unit!r}, expected an SI unit: pass for example 'B/s' or 's'"
+            )
+        if self.better not in ("higher", "lower"):
+            raise ValueError(f"metric better is {self.better!r}, expected one of 'higher', 'lower': pass one")
+        if not isinstance(self.samples, int) or self.samples < 1:
+            raise ValueError(
+                f"metric samples is {self.samples!r}, expected an integer of at least 1: count the samples"
+            )
+
+    @property
+    def above_limit(self) -> bool:
+        """Whether the value is better than physics allows."""
+        if self.limit is None:
+            return False
+        if self.better == "higher":
+            return self.value > self.limit * (1 + LIMIT_TOLERANCE)
+        return self.value * (1 + LIMIT_TOLERANCE) < self.limit
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "metric") -> "Metric":
+        """Reads what to_json wrote.
+
+        Raises:
+            FieldError: Where data is anything else.
+        """
+        fields = Fields.of(data, where)
+        fields.only(*cls.__dataclass_fields__)
+        return fields.built(
+            lambda: cls(
+                value=fields.number("value"),
+                unit=fields.text("unit"),
+                better=cast(Better, fields.choice("better", "higher", "lower")),
+                q1=fields.optional_number("q1"),
+                q3=fields.optional_number("q3"),
+                samples=fields.integer("samples"),
+                limit=fields.optional_number("limit"),
+                clock=fields.text("clock"),
+                limit_name=fields.text("limit_name"),
+            )
+        )
