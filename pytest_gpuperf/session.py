@@ -18,6 +18,7 @@ from pytest_gpuperf.markers import ranks_marker
 from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.failures import RanksSkipped
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 from pytest_gpuperf.ranks.pools import Pools
@@ -149,6 +150,8 @@ class Session:
         pool = self._pool(world_size)
         try:
             payloads = pool.run(task, program=_name(program), seed=current.seed, timeout=current.timeout)
+        except RanksSkipped as skipped:
+            pytest.skip(str(skipped))
         finally:
             self._collect_output()
         return [payload.loads(data) for data in payloads]

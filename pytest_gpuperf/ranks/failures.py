@@ -35,7 +35,14 @@ class ResultError(RankError):
 
 
 class RemoteError(RankError):
-    """A program raised an exception that cannot be pickled; its traceback is kept as text."""
+    """A program raised what cannot be raised here: it cannot be pickled, or would end the test run.
+
+    The traceback is kept as text.
+    """
+
+
+class RanksSkipped(RankError):
+    """All ranks skipped, for the same reason, which is the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +116,16 @@ def describe_exit(code: int | None) -> str:
 def _exception(outcome: Outcome, where: str) -> BaseException:
     assert isinstance(outcome, Raised)
     if outcome.kind == RESULT_NOT_PICKLABLE:
-        message = outcome.text.strip().rpartition("ResultNotPicklable: ")[2]
-        return ResultError(f"{where}: {message}")
+        return ResultError(f"{where}: {outcome.message}")
     error: BaseException | None = None
     if outcome.exception is not None:
         try:
             error = payload.loads(outcome.exception)
         except Exception:  # the exception's own code runs here; its text is there in any case
             error = None
-    if error is None:
-        error = RemoteError(f"{where} raised {outcome.kind}, which cannot be pickled:\n{outcome.text}")
+    # sys.exit() or Ctrl-C on a rank is no order to this process.
+    if not isinstance(error, Exception):
+        error = RemoteError(f"{where} raised {_headline(outcome)}\n{outcome.text}")
     else:
         error.add_note(f"raised on {where}")
     return error
@@ -130,9 +137,9 @@ def _skipped(outcome: Outcome) -> bool:
 
 
 def _skip(outcomes: Sequence[Outcome], first: int, world: World) -> BaseException:
-    said = {outcome.text.strip().splitlines()[-1] for outcome in outcomes if isinstance(outcome, Raised)}
-    if all(map(_skipped, outcomes)) and len(said) == 1:
-        return _exception(outcomes[first], f"all {world.size} ranks")
+    reasons = {outcome.message for outcome in outcomes if isinstance(outcome, Raised)}
+    if all(map(_skipped, outcomes)) and len(reasons) == 1:
+        return RanksSkipped(reasons.pop())
     error = RankError(
         f"rank {first} of {world.size} ({world.backend}) skipped in {world.program} and the others did not do the "
         f"same: ranks must agree, so that no skip hides a failure. It {_say(outcomes[first])}"
@@ -171,9 +178,14 @@ def _say(outcome: Outcome) -> str:
         case Died():
             return describe_exit(outcome.code)
         case Raised():
-            return f"raised {outcome.text.strip().splitlines()[-1]}"
+            return f"raised {_headline(outcome)}"
         case Stuck():
             return f"had not returned when killed, and was here:\n{outcome.stacks}"
+
+
+def _headline(outcome: Raised) -> str:
+    first = outcome.message.strip().partition("\n")[0]
+    return f"{outcome.kind}: {first}" if first else outcome.kind
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -70,6 +70,8 @@ class Raised:
     """The pickled exception with its traceback, or None where it cannot be pickled."""
     kind: str
     """Qualified name of the exception's type."""
+    message: str
+    """The exception's own text."""
     text: str
     """The formatted traceback, as the rank would have printed it."""
     usable: bool

@@ -84,6 +84,7 @@ class _Rank:
                 at=at,
                 exception=payload.dump_exception(error),
                 kind=_kind(error),
+                message=str(error),
                 text="".join(traceback.format_exception(error)),
                 usable=self._usable(),
             )
