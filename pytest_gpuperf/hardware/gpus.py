@@ -56,8 +56,8 @@ def visible_gpus(environ: Mapping[str, str], nvml: Nvml = pynvml) -> tuple[Gpu, 
 def visible_indices(visible: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
     """Translates CUDA_VISIBLE_DEVICES to indices into uuids.
 
-    By CUDA's rule the first invalid entry ends the list. The first entry says whether the list is of indices or
-    of UUIDs; an entry of the other kind is invalid, as in torch.cuda._parse_visible_devices.
+    By CUDA's rule the first invalid entry ends the list. The first entry says whether the list is of indices
+    or of UUIDs; an entry of the other kind is invalid, as in torch.cuda._parse_visible_devices.
 
     Args:
         visible: The variable's value, None where it is unset.
@@ -106,8 +106,9 @@ def _require_one_order(environ: Mapping[str, str], names: Sequence[str]) -> None
     order = environ.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     if len(set(names)) > 1 and order != "PCI_BUS_ID":
         raise HardwareError(
-            f"CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']!r} counts GPUs of {len(set(names))} "
-            f"models under CUDA_DEVICE_ORDER={order!r}, expected 'PCI_BUS_ID': set it, or name the GPUs by UUID"
+            f"CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']!r} counts unlike GPUs, "
+            f"{sorted(set(names))!r}, under CUDA_DEVICE_ORDER={order!r}, expected 'PCI_BUS_ID': "
+            "set it, or name the GPUs by UUID"
         )
 
 

@@ -5,10 +5,10 @@ def busbw_limit(op: str, world_size: int, line_rate: float, multicast: bool) -> 
     """Bounds busbw, as nccl-tests' doc/PERFORMANCE.md defines it, in bytes/s.
 
     busbw is defined so that the line rate bounds it whatever the collective and the number of ranks. The
-    exception is all_reduce of S bytes over NVLink multicast (NVLS): the switch adds and copies, and one GPU moves
-    only (1 + 1/n) S per direction instead of 2(n-1)/n S. Time is then at least (1 + 1/n) S / line_rate, and
+    exception is all_reduce of S bytes over NVLink multicast (NVLS): the switch adds and copies, and one GPU
+    moves only (1 + 1/n) S per direction instead of 2(n-1)/n S. Time is then at least (1 + 1/n) S / line_rate,
 
-        busbw = 2(n-1)/n * S / time <= line_rate * 2(n-1)/n / (1 + 1/n),
+        and busbw = 2(n-1)/n * S / time <= line_rate * 2(n-1)/n / (1 + 1/n),
 
     which is 1.56 line rates for 8 ranks, and less than one for 2, where a ring does better.
 

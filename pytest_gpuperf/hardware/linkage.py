@@ -32,8 +32,8 @@ class Linkage:
 def linkage(gpus: Sequence[Gpu], nvml: Nvml = pynvml) -> Linkage:
     """Finds how the worst pair of GPUs is joined.
 
-    NVLink counts only where it joins every pair, through switches or directly. A machine that joins some pairs
-    by NVLink and others by PCIe has no one line rate: traffic may use both at once.
+    NVLink counts only where it joins every pair, through switches or directly. A machine that joins some
+    pairs by NVLink and others by PCIe has no one line rate: traffic may use both at once.
 
     Raises:
         HardwareError: Where NVML is gone or cannot describe the links.

@@ -1,0 +1,1 @@
+"""The collectives of torch.distributed: exact results, and bus bandwidth as nccl-tests defines it."""

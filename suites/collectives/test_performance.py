@@ -1,0 +1,35 @@
+"""Bus bandwidth of the collectives, held against the links' line rate and this hardware's baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pytest_gpuperf import GiB, KiB, MiB, Perf
+from suites.collectives import programs
+
+DTYPE = torch.bfloat16
+
+# Each operation's program, and by how many ranks nccl-tests' size S is divided to give its ``shape``.
+OPERATIONS: dict[str, tuple[Callable[..., programs.Step], bool]] = {
+    "all_reduce": (programs.all_reduce, False),
+    "all_gather": (programs.all_gather, True),
+    "reduce_scatter": (programs.reduce_scatter, True),
+    "all_to_all": (programs.all_to_all, True),
+    "send_recv": (programs.send_recv, False),
+}
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8)
+@pytest.mark.parametrize("nbytes", [KiB, 64 * MiB, GiB], ids=["1KiB", "64MiB", "1GiB"])
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_bus_bandwidth(perf: Perf, op: str, nbytes: int) -> None:
+    program, divided = OPERATIONS[op]
+    numel = perf.sized(nbytes, smoke=KiB) // DTYPE.itemsize
+    shape = (numel // perf.world_size if divided else numel,)
+    # 1 KiB takes less time than its launch from Python: in a graph, the device is what is timed.
+    timing = perf.configured(cuda_graph=nbytes == KiB).measure(program, shape=shape, dtype=DTYPE, seed=1)
+    perf.check(busbw=timing.busbw(op, numel * DTYPE.itemsize), time=timing.time)

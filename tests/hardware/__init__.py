@@ -1,0 +1,1 @@
+"""Tests of pytest_gpuperf.hardware, on machines made up in memory."""

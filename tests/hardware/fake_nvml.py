@@ -1,0 +1,153 @@
+"""An NVML for machines that exist only in a test."""
+
+# ruff: noqa: N802 (the names are NVML's)
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TypeVar
+
+from pytest_gpuperf.hardware.gpus import Gpu
+
+SWITCH = "switch"
+
+T = TypeVar("T")
+
+
+class FakeError(Exception):
+    """Stands for pynvml.NVMLError."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+@dataclass
+class Device:
+    """One GPU of the made-up machine."""
+
+    uuid: str
+    name: str = "NVIDIA H200"
+    compute_capability: tuple[int, int] = (9, 0)
+    bus: str = "00000000:01:00.0"
+    links: Mapping[int, str] = field(default_factory=dict)
+    """What each active NVLink leads to: SWITCH or a bus address."""
+    pcie: tuple[int, int] | None = (5, 16)
+    power_limit_milliwatts: int | None = 700_000
+    mig: bool | None = False
+    memory_bytes: int = 150_754_820_096
+
+
+class FakeNvml:
+    """The functions of pynvml that the package calls; counts its sessions."""
+
+    NVML_ERROR_INVALID_ARGUMENT = 2
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_DRIVER_NOT_LOADED = 9
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
+    NVML_ERROR_GPU_NOT_FOUND = 28
+    NVML_NVLINK_MAX_LINKS = 36
+    NVML_NVLINK_DEVICE_TYPE_GPU = 0
+    NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
+    NVMLError = FakeError
+
+    def __init__(
+        self,
+        devices: Sequence[Device] = (),
+        levels: Mapping[frozenset[str], int] | None = None,
+        init_error: int | None = None,
+        lost: str | None = None,
+    ) -> None:
+        self.devices = devices
+        self.levels = levels
+        self.init_error = init_error
+        self.lost = lost
+        self.opened = 0
+        self.closed = 0
+
+    def nvmlInit(self) -> None:
+        if self.init_error is not None:
+            raise FakeError(self.init_error)
+        self.opened += 1
+
+    def nvmlShutdown(self) -> None:
+        self.closed += 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Device:
+        return self.devices[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Device:
+        return next(device for device in self.devices if device.uuid == uuid)
+
+    def nvmlDeviceGetUUID(self, device: Device) -> str:
+        return device.uuid
+
+    def nvmlDeviceGetName(self, device: Device) -> str:
+        return device.name
+
+    def nvmlDeviceGetMemoryInfo(self, device: Device) -> SimpleNamespace:
+        if device.uuid == self.lost:
+            raise FakeError(self.NVML_ERROR_GPU_IS_LOST)
+        return SimpleNamespace(total=device.memory_bytes)
+
+    def nvmlDeviceGetCudaComputeCapability(self, device: Device) -> tuple[int, int]:
+        return device.compute_capability
+
+    def nvmlDeviceGetPciInfo(self, device: Device) -> SimpleNamespace:
+        return SimpleNamespace(busId=device.bus.encode())
+
+    def nvmlDeviceGetMigMode(self, device: Device) -> list[int]:
+        return [int(_supported(device.mig)), 0]
+
+    def nvmlDeviceGetPowerManagementLimit(self, device: Device) -> int:
+        return _supported(device.power_limit_milliwatts)
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, device: Device) -> int:
+        return _supported(device.pcie)[0]
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, device: Device) -> int:
+        return _supported(device.pcie)[1]
+
+    def nvmlDeviceGetNvLinkState(self, device: Device, link: int) -> int:
+        if not device.links:
+            raise FakeError(self.NVML_ERROR_NOT_SUPPORTED)
+        if link > max(device.links):
+            raise FakeError(self.NVML_ERROR_INVALID_ARGUMENT)
+        return int(link in device.links)
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, device: Device, link: int) -> int:
+        is_switch = device.links[link] == SWITCH
+        return self.NVML_NVLINK_DEVICE_TYPE_SWITCH if is_switch else self.NVML_NVLINK_DEVICE_TYPE_GPU
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Device, link: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=device.links[link].lower())
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, a: Device, b: Device) -> int:
+        return _supported(self.levels)[frozenset({a.uuid, b.uuid})]
+
+
+def _supported(value: T | None) -> T:
+    if value is None:
+        raise FakeError(FakeNvml.NVML_ERROR_NOT_SUPPORTED)
+    return value
+
+
+def gpu_of(device: Device) -> Gpu:
+    """The description of a device, without asking NVML."""
+    return Gpu(
+        uuid=device.uuid,
+        name=device.name,
+        memory_bytes=device.memory_bytes,
+        compute_capability=device.compute_capability,
+        pci_bus_id=device.bus.upper(),
+        nvlinks=len(device.links),
+        nvlink_version=None,
+        power_limit_watts=None
+        if device.power_limit_milliwatts is None
+        else device.power_limit_milliwatts / 1000,
+    )

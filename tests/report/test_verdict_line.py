@@ -1,0 +1,104 @@
+"""One verdict as one line."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.verdicts.baselines import LaunchFigure, MetricBaseline
+from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.metric import Metric
+
+TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
+KEY = "8x-nvidia-h200-nv18"
+COMMAND = "pytest suites --gpus 8 --update-baselines"
+
+MEDIANS = (354e9, 355e9, 356e9, 357e9, 358e9)
+BASELINE = MetricBaseline(
+    "B/s", "higher", "cuda_event", tuple(LaunchFigure(f"l{i}", 50, m) for i, m in enumerate(MEDIANS))
+)
+REGRESSED = Verdict(
+    TEST, "busbw", Metric(298e9, "B/s", "higher"), Outcome.REGRESSED, KEY, BASELINE, 298 / 356 - 1, 0.05
+)
+AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) on {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "finding"),
+    [
+        (REGRESSED, f"298.0 GB/s is 16.3 % worse than {AGAINST}"),
+        (
+            replace(
+                REGRESSED, metric=Metric(400e9, "B/s", "higher"), outcome=Outcome.IMPROVED, change=0.1236
+            ),
+            f"400.0 GB/s is 12.4 % better than {AGAINST}; adopt it with: {COMMAND}",
+        ),
+        (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
+        (
+            replace(REGRESSED, outcome=Outcome.UNDECIDED),
+            f"298.0 GB/s cannot be told from {AGAINST}: only changes beyond the bound could be seen; "
+            f"record quieter launches with: {COMMAND}",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.MISSING, baseline=None, change=None, bound=None),
+            f"298.0 GB/s has no baseline on {KEY}; record one with: {COMMAND}",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.RECORDED, baseline=None, change=None, bound=None),
+            f"298.0 GB/s recorded as the baseline on {KEY}",
+        ),
+        (replace(REGRESSED, outcome=Outcome.UNJUDGED, baseline=None), f"298.0 GB/s on {KEY}, not judged"),
+    ],
+    ids=lambda value: value.outcome.value if isinstance(value, Verdict) else "",
+)
+def test_a_line_says_what_was_found(verdict: Verdict, finding: str) -> None:
+    assert describe(verdict, COMMAND) == f"{TEST} busbw: {finding}"
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [
+        (Metric(1.0, "B/s", "higher"), "the test's body has changed since"),
+        (Metric(1.0, "s", "higher"), "it is in 'B/s', the test now in 's'"),
+        (Metric(1.0, "B/s", "lower"), "there 'higher' was better, in the test now 'lower'"),
+        (
+            Metric(1.0, "B/s", "higher", clock="cuda_graph"),
+            "it was timed by 'cuda_event', the test is now by 'cuda_graph'",
+        ),
+    ],
+)
+def test_a_stale_baseline_says_why(metric: Metric, why: str) -> None:
+    line = describe(replace(REGRESSED, metric=metric, outcome=Outcome.STALE), COMMAND)
+    assert line.endswith(f"has a stale baseline on {KEY}: {why}; record it again with: {COMMAND}")
+
+
+@pytest.mark.parametrize(
+    ("metric", "finding"),
+    [
+        (
+            Metric(500e9, "B/s", "higher", limit=450e9, limit_name="18 NVLinks"),
+            "500.0 GB/s is above the physical limit 450.0 GB/s of 18 NVLinks: the measurement is broken",
+        ),
+        (
+            Metric(1e-3, "s", "lower", limit=2e-3),
+            "1.000 ms is below the physical limit 2.000 ms: the measurement is broken",
+        ),
+    ],
+)
+def test_a_broken_measurement_says_what_it_exceeds(metric: Metric, finding: str) -> None:
+    verdict = replace(REGRESSED, metric=metric, outcome=Outcome.BROKEN, baseline=None)
+    assert describe(verdict, COMMAND) == f"{TEST} busbw: {finding}"
+
+
+def test_one_launch_has_no_spread() -> None:
+    single = replace(BASELINE, launches=BASELINE.launches[:1])
+    line = describe(replace(REGRESSED, baseline=single), COMMAND)
+    assert "the baseline 354.0 GB/s (spread unknown from 1 launch, bound 5.0 %)" in line
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_outcome_is_one_line(outcome: Outcome) -> None:
+    for verdict in (REGRESSED, replace(REGRESSED, baseline=None, change=None, bound=None)):
+        line = describe(replace(verdict, outcome=outcome), COMMAND)
+        assert line.startswith(f"{TEST} busbw: ")
+        assert "\n" not in line
