@@ -25,8 +25,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         pytest.fail(str(error), pytrace=False)
     if marker is None:
         pytest.fail(
-            f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, "
-            "@pytest.mark.ranks(2)",
+            f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, @pytest.mark.ranks(2)",
             pytrace=False,
         )
     metafunc.parametrize(

@@ -45,7 +45,9 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
             raise ValueError(f"{where} takes world sizes of 1 or more as integers, got {size!r}")
     if len(set(mark.args)) != len(mark.args):
         raise ValueError(f"{where} names a world size twice: {', '.join(map(str, mark.args))}")
-    return RanksMarker(mark.args, _timeout(mark.kwargs.get("timeout"), where), _device(mark.kwargs.get("device"), where))
+    return RanksMarker(
+        mark.args, _timeout(mark.kwargs.get("timeout"), where), _device(mark.kwargs.get("device"), where)
+    )
 
 
 def ranks_marker(node: pytest.Item | pytest.Function, nodeid: str) -> RanksMarker | None:

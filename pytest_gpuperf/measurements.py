@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import subprocess
 import tempfile
@@ -26,6 +27,7 @@ from pytest_gpuperf.verdicts.baselines import (
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict, judge
 from pytest_gpuperf.verdicts.metric import Metric
 
+UNKNOWN = "unknown"
 _GIT_TIMEOUT = 10.0  # seconds; a repository on a hung network disk must not hang the run
 
 
@@ -106,9 +108,7 @@ class Measurements:
         verdicts = []
         for name, metric in metrics.items():
             broken = metric.above_limit and not self._options.smoke
-            verdicts.append(
-                Verdict(test, name, metric, Outcome.BROKEN if broken else outcome, self._machine.key)
-            )
+            verdicts.append(Verdict(test, name, metric, Outcome.BROKEN if broken else outcome, self._machine.key))
         if self._options.update_baselines and not any(v.outcome is Outcome.BROKEN for v in verdicts):
             self._keep(test, body_hash, metrics, software)
         return verdicts
@@ -148,9 +148,7 @@ class Measurements:
         """Tests that were recorded in some launches and not in all, and so are not written."""
         return sorted(test for test, kept in self._recorded.items() if not self._complete(kept))
 
-    def _keep(
-        self, test: str, body_hash: str, metrics: Mapping[str, Metric], software: Mapping[str, str]
-    ) -> None:
+    def _keep(self, test: str, body_hash: str, metrics: Mapping[str, Metric], software: Mapping[str, str]) -> None:
         if self._launch_id not in self._launches:
             self._launches[self._launch_id] = LaunchInfo(
                 at=_now(),
@@ -163,9 +161,7 @@ class Measurements:
             kept.metrics.setdefault(name, []).append((self._launch_id, metric))
 
     def _complete(self, kept: _Recorded) -> bool:
-        return bool(kept.metrics) and all(
-            len(figures) == self._options.launches for figures in kept.metrics.values()
-        )
+        return bool(kept.metrics) and all(len(figures) == self._options.launches for figures in kept.metrics.values())
 
 
 def _baseline(kept: _Recorded) -> TestBaseline:
@@ -177,8 +173,7 @@ def _baseline(kept: _Recorded) -> TestBaseline:
             better=first.better,
             clock=first.clock,
             launches=tuple(
-                LaunchFigure(launch, metric.samples, metric.value, metric.q1, metric.q3)
-                for launch, metric in figures
+                LaunchFigure(launch, metric.samples, metric.value, metric.q1, metric.q3) for launch, metric in figures
             ),
         )
     return TestBaseline(body_hash=kept.body_hash, metrics=metrics)
@@ -189,7 +184,9 @@ def _now() -> str:
 
 
 def _commit(folder: Path) -> str:
-    return _git(folder, "rev-parse", "HEAD")
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    # A runner may work on an export without history; GitHub's tell the commit in any case.
+    return os.environ.get("GITHUB_SHA", commit) if commit == UNKNOWN else commit
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -198,5 +195,5 @@ def _git(folder: Path, *arguments: str) -> str:
             ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=_GIT_TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        return UNKNOWN
+    return done.stdout.strip() or UNKNOWN

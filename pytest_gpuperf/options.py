@@ -41,13 +41,27 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             f"(default {DEFAULT_LAUNCHES})",
         },
     ),
-    ("--reason", {"default": "", "metavar": "TEXT", "help": "with --update-baselines: why, kept in the file"}),
-    ("--baselines", {"default": None, "metavar": "DIR", "help": "folder of the baselines (default: ini gpuperf_baselines)"}),
+    (
+        "--reason",
+        {"default": "", "metavar": "TEXT", "help": "with --update-baselines: why, kept in the file"},
+    ),
+    (
+        "--baselines",
+        {
+            "default": None,
+            "metavar": "DIR",
+            "help": "folder of the baselines (default: ini gpuperf_baselines)",
+        },
+    ),
 )
 
 _INI: tuple[tuple[str, str, str], ...] = (
     ("gpuperf_baselines", "baselines", "folder of the baselines, relative to the rootdir"),
-    ("gpuperf_timeout", "120", "seconds that one run of a program may take, unless its ranks marker says otherwise"),
+    (
+        "gpuperf_timeout",
+        "120",
+        "seconds that one run of a program may take, unless its ranks marker says otherwise",
+    ),
     ("gpuperf_tolerance", "0.05", "relative loss that a perf check tolerates beside the recorded spread"),
 )
 

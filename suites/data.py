@@ -13,9 +13,7 @@ from pytest_gpuperf import Context
 BLOCK = 1 << 16  # drawn values; larger tensors repeat them, since drawing 1 GiB on a CPU takes seconds
 
 
-def integers(
-    shape: tuple[int, ...], dtype: torch.dtype, *, seed: int, low: int = -15, high: int = 15
-) -> torch.Tensor:
+def integers(shape: tuple[int, ...], dtype: torch.dtype, *, seed: int, low: int = -15, high: int = 15) -> torch.Tensor:
     """Whole numbers between ``low`` and ``high`` in any dtype, on the CPU, the same for the same seed.
 
     15 is small enough for the sum over 8 ranks to be exact in bfloat16, which holds integers up to 256.

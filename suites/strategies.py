@@ -18,6 +18,4 @@ shapes = st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)
 
 def worlds(ranks: Ranks) -> st.SearchStrategy[Ranks]:
     """Worlds of more than half the test's ranks: with markers of 2, 4 and 8, each size from 2 to 8 once."""
-    return st.integers(max(ranks.world_size // 2 + 1, min(2, ranks.world_size)), ranks.world_size).map(
-        ranks.resized
-    )
+    return st.integers(max(ranks.world_size // 2 + 1, min(2, ranks.world_size)), ranks.world_size).map(ranks.resized)

@@ -10,7 +10,6 @@ from typing import NoReturn
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.messages import Raised, Returned
 
-
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
 
 

@@ -19,7 +19,7 @@ import cloudpickle
 from tblib import pickling_support
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types for it
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
@@ -45,7 +45,10 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
     if type(tensor) is torch.nn.Parameter:
         return torch.nn.Parameter, (plain, tensor.requires_grad)
     # requires_grad is part of what a test sends, for example a leaf whose gradient it asks for.
-    return _rebuild, (plain.resolve_conj().resolve_neg().__reduce_ex__(2), tensor.requires_grad and tensor.is_leaf)
+    return _rebuild, (
+        plain.resolve_conj().resolve_neg().__reduce_ex__(2),
+        tensor.requires_grad and tensor.is_leaf,
+    )
 
 
 def _rebuild(reduced: tuple[Any, ...], requires_grad: bool) -> Any:

@@ -168,9 +168,7 @@ def _open_store() -> dist.TCPStore:
     # Bound here, to the loopback interface alone and to a port that the kernel picks: nothing is probed.
     listener = socket.create_server((LOOPBACK, 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(
-        LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
+    return dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _flush_output() -> None:

@@ -53,7 +53,8 @@ class Summary:
             for name, value in report.user_properties:
                 if name == PROPERTY:
                     self._verdicts += [Verdict.from_json(data) for data in json.loads(str(value))]
-        if report.skipped and "perf" in report.keywords and isinstance(report.longrepr, tuple):
+        judged = any(name == PROPERTY for name, _ in report.user_properties)
+        if report.skipped and not judged and "perf" in report.keywords and isinstance(report.longrepr, tuple):
             reason = str(report.longrepr[2]).removeprefix("Skipped: ")
             self._skips[reason, report.nodeid.partition("[")[0]] += 1
 
@@ -72,12 +73,11 @@ def verdict_table(verdicts: list[Verdict]) -> list[str]:
     if not verdicts:
         return []
     ranked = sorted(verdicts, key=lambda verdict: (_ORDER.index(verdict.outcome), verdict.change or 0.0))
-    rows = [("verdict", "value", "baseline", "change", "spread", "of limit", "metric")]
+    rows: list[tuple[str, ...]] = [("verdict", "value", "baseline", "change", "spread", "of limit", "metric")]
     rows += [_row(verdict) for verdict in ranked]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])
-        for row in rows
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
     ]
     counts = Counter(verdict.outcome for verdict in verdicts)
     total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in _ORDER if counts[outcome])

@@ -71,7 +71,7 @@ class CudaEventClock:
         end.record()
         self._enqueue_seconds = time.perf_counter() - began
         end.synchronize()
-        return start.elapsed_time(end) / 1e3
+        return float(start.elapsed_time(end)) / 1e3
 
 
 def clock_for(device: torch.device) -> Clock:
@@ -84,4 +84,3 @@ def slowest(seconds: float, device: torch.device) -> float:
     value = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(value, op=dist.ReduceOp.MAX)
     return float(value)
-

@@ -71,10 +71,8 @@ def _compare_outputs(expected: list[torch.Tensor], got: list[torch.Tensor], tole
     if len(expected) != len(got):
         raise AssertionError(f"the arms' outputs differ: baseline has {len(expected)} tensors, optimized {len(got)}")
     for index, (want, have) in enumerate(zip(expected, got, strict=True)):
-        torch.testing.assert_close(
-            have,
-            want,
-            rtol=tolerance.rtol,
-            atol=tolerance.atol,
-            msg=lambda text, index=index: f"the arms' outputs differ in tensor {index}: {text}",
-        )
+
+        def message(text: str, index: int = index) -> str:
+            return f"the arms' outputs differ in tensor {index}: {text}"
+
+        torch.testing.assert_close(have, want, rtol=tolerance.rtol, atol=tolerance.atol, msg=message)

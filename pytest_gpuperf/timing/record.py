@@ -95,8 +95,15 @@ class Timing:
         """``amount`` per step over its time; for example FLOPs with unit ``FLOP/s``; higher is better."""
         q1, q3 = self.quartiles
         return Metric(
-            amount / self.median, unit, "higher", amount / q3, amount / q1, len(self.samples), limit,
-            self._clock, limit_name,
+            amount / self.median,
+            unit,
+            "higher",
+            amount / q3,
+            amount / q1,
+            len(self.samples),
+            limit,
+            self._clock,
+            limit_name,
         )
 
     @property

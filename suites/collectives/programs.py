@@ -39,9 +39,7 @@ def rank_input(
             return integers(shape, dtype, seed=seed * 64 + rank)
 
 
-def _mine(
-    ctx: Context, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum"
-) -> torch.Tensor:
+def _mine(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum") -> torch.Tensor:
     world_size = ctx.world_size
     return rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed, op=op, world_size=world_size).to(ctx.device)
 
@@ -67,9 +65,7 @@ def all_gather(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed
     return step
 
 
-def reduce_scatter(
-    ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum"
-) -> Step:
+def reduce_scatter(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum") -> Step:
     """``shape`` is that of the output; the input has R times its first dimension."""
     x = _mine(ctx, (ctx.world_size * shape[0], *shape[1:]), dtype, seed, op)
     out = torch.empty(shape, dtype=dtype, device=ctx.device)
@@ -107,9 +103,7 @@ def broadcast(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed:
     return step
 
 
-def reduce(
-    ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int, op: str = "sum"
-) -> Step:
+def reduce(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int, op: str = "sum") -> Step:
     """Only the root's tensor has a defined value afterwards."""
     x = _mine(ctx, shape, dtype, seed, op)
 
@@ -139,9 +133,7 @@ def scatter(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: i
     out = torch.empty(shape, dtype=dtype, device=ctx.device)
     parts = None
     if ctx.rank == root:
-        parts = [
-            rank_input(r, shape=shape, dtype=dtype, seed=seed).to(ctx.device) for r in range(ctx.world_size)
-        ]
+        parts = [rank_input(r, shape=shape, dtype=dtype, seed=seed).to(ctx.device) for r in range(ctx.world_size)]
 
     def step() -> torch.Tensor:
         dist.scatter(out, parts, src=root)
@@ -183,9 +175,7 @@ def send_recv(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed:
     following, preceding = (ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size
 
     def step() -> torch.Tensor:
-        works = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, x, following), dist.P2POp(dist.irecv, out, preceding)]
-        )
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, following), dist.P2POp(dist.irecv, out, preceding)])
         for work in works:
             work.wait()
         return out

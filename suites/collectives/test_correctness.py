@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.ranks(2, 4, 8)
 
 Shape = tuple[int, ...]
 
-REDUCTIONS = {
+REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
     "min": torch.minimum,
     "max": torch.maximum,
@@ -44,9 +45,7 @@ def every(results: list[torch.Tensor], expected: torch.Tensor) -> bool:
 
 
 @given(data=st.data(), shape=shapes, dtype=dtypes, seed=seeds, op=st.sampled_from(sorted(REDUCTIONS)))
-def test_all_reduce(
-    ranks: Ranks, data: st.DataObject, shape: Shape, dtype: torch.dtype, seed: int, op: str
-) -> None:
+def test_all_reduce(ranks: Ranks, data: st.DataObject, shape: Shape, dtype: torch.dtype, seed: int, op: str) -> None:
     world = data.draw(worlds(ranks))
     results = world.run(once, programs.all_reduce, shape=shape, dtype=dtype, seed=seed, op=op)
     assert every(results, reduced(op, inputs(world, shape, dtype, seed, op)))
@@ -98,9 +97,7 @@ def test_broadcast(ranks: Ranks, data: st.DataObject, shape: Shape, dtype: torch
 
 
 @given(data=st.data(), shape=shapes, dtype=dtypes, seed=seeds, op=st.sampled_from(sorted(REDUCTIONS)))
-def test_reduce(
-    ranks: Ranks, data: st.DataObject, shape: Shape, dtype: torch.dtype, seed: int, op: str
-) -> None:
+def test_reduce(ranks: Ranks, data: st.DataObject, shape: Shape, dtype: torch.dtype, seed: int, op: str) -> None:
     world = data.draw(worlds(ranks))
     root = data.draw(st.integers(0, world.world_size - 1))
     results = world.run(once, programs.reduce, shape=shape, dtype=dtype, seed=seed, root=root, op=op)
@@ -142,9 +139,7 @@ def test_all_to_all_uneven(ranks: Ranks, data: st.DataObject, dtype: torch.dtype
     row = st.lists(st.integers(0, 5), min_size=n, max_size=n)
     splits = data.draw(st.lists(row, min_size=n, max_size=n))
     results = world.run(once, programs.all_to_all_uneven, splits=splits, dtype=dtype, seed=seed)
-    sent = [
-        programs.rank_input(r, shape=(sum(splits[r]),), dtype=dtype, seed=seed).split(splits[r]) for r in range(n)
-    ]
+    sent = [programs.rank_input(r, shape=(sum(splits[r]),), dtype=dtype, seed=seed).split(splits[r]) for r in range(n)]
     for receiver, result in enumerate(results):
         assert torch.equal(result, torch.cat([parts[receiver] for parts in sent]))
 
