@@ -54,6 +54,7 @@ class Session:
         """Where a recording went, once the run has ended."""
         self._config = config
         self._directories: set[str] = set()
+        self._submodules = payload.SubmoduleCache()
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
         self._current: CurrentTest | None = None
         self._tests = 0
@@ -146,7 +147,8 @@ class Session:
         """Calls ``entry(context, *args, **kwargs)`` on every rank; the results in rank order."""
         __tracebackhide__ = True
         current = self.current
-        task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
+        with self._submodules.used():
+            task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
         pool = self._pool(world_size)
         try:
             payloads = pool.run(task, program=_name(program), seed=current.seed, timeout=current.timeout)

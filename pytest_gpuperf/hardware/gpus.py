@@ -95,9 +95,7 @@ def _by_index(entry: str, uuids: Sequence[str]) -> int | None:
 
 
 def _by_uuid(entry: str, uuids: Sequence[str]) -> int | None:
-    matches = [
-        index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)
-    ]
+    matches = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None
 
 

@@ -40,9 +40,7 @@ def match_fields(gpus: Sequence[Gpu], linkage: Linkage) -> dict[str, str | int |
         "gpu_name": "+".join(sorted({gpu.name for gpu in gpus})),
         "gpu_count": len(gpus),
         "topology": linkage.label,
-        "cc": "+".join(
-            f"{major}.{minor}" for major, minor in sorted({gpu.compute_capability for gpu in gpus})
-        ),
+        "cc": "+".join(f"{major}.{minor}" for major, minor in sorted({gpu.compute_capability for gpu in gpus})),
         "mem_gib": round(min(gpu.memory_bytes for gpu in gpus) / GIB),
         "power_limit_w": min(limits) if len(limits) == len(gpus) else None,
     }
@@ -54,6 +52,4 @@ def _slug(name: str) -> str:
 
 def _require_gpus(gpus: Sequence[Gpu]) -> None:
     if not gpus:
-        raise HardwareError(
-            "got 0 GPUs to name, expected at least 1: run on a machine with GPUs, or show some to CUDA"
-        )
+        raise HardwareError("got 0 GPUs to name, expected at least 1: run on a machine with GPUs, or show some to CUDA")

@@ -14,9 +14,10 @@ class NvlinkRate(NamedTuple):
 
 
 # Keyed by compute capability, as in NCCL's src/graph/topo.h, because nvmlDeviceGetNvLinkVersion does not name
-# the generation: it answers 7 on Hopper, which nvml.h calls NVLink 5. Rates are the datasheets' totals over
-# both directions, halved and divided by the links: P100 160 GB/s over 4, V100 300 over 6, Quadro RTX 8000 100
-# over 2, A100 600 over 12, RTX A6000 112.5 over 4, H100 and H200 900 over 18, B200 and B300 1800 over 18.
+# the generation: users report that it answers 7 on H100, which nvml.h calls NVLink 5. Rates are the datasheets'
+# totals over both directions, halved and divided by the links: P100 160 GB/s over 4, V100 300 over 6, Quadro
+# RTX 8000 100 over 2, A100 600 over 12, RTX A6000 112.5 over 4, H100 and H200 900 over 18, B200 and B300 1800
+# over 18.
 NVLINK: Mapping[tuple[int, int], NvlinkRate] = {
     (6, 0): NvlinkRate(1, 20e9),
     (7, 0): NvlinkRate(2, 25e9),

@@ -56,9 +56,7 @@ def linkage(gpus: Sequence[Gpu], nvml: Nvml = pynvml) -> Linkage:
             for a, b in combinations(range(len(gpus)), 2)
         }
         if min(direct.values()):
-            per_gpu = [
-                sum(links for pair, links in direct.items() if gpu in pair) for gpu in range(len(gpus))
-            ]
+            per_gpu = [sum(links for pair, links in direct.items() if gpu in pair) for gpu in range(len(gpus))]
             return Linkage("nvlink", f"nv{min(direct.values())}", _nvlink_rate(gpus, per_gpu))
         level = max(_level(nvml, a, b) for a, b in combinations(handles, 2))
         partly_nvlink = any(switched) or any(direct.values())
@@ -84,9 +82,7 @@ def _level(nvml: Nvml, a: Any, b: Any) -> int:
 
 def _nvlink_rate(gpus: Sequence[Gpu], links: Sequence[int]) -> float | None:
     rates = [NVLINK.get(gpu.compute_capability) for gpu in gpus]
-    known = [
-        count * rate.bytes_per_second for count, rate in zip(links, rates, strict=True) if rate is not None
-    ]
+    known = [count * rate.bytes_per_second for count, rate in zip(links, rates, strict=True) if rate is not None]
     return min(known) if len(known) == len(gpus) else None
 
 

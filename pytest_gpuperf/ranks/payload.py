@@ -12,11 +12,14 @@ import io
 import pickle
 import sys
 from collections.abc import Iterable, Iterator
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
+from cloudpickle import cloudpickle as _internals
 from tblib import pickling_support
+
+_FIND = "_find_imported_submodules"  # the function of cloudpickle 3 that SubmoduleCache stands in for
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
@@ -55,6 +58,39 @@ def _rebuild(reduced: tuple[Any, ...], requires_grad: bool) -> Any:
     rebuild, args = reduced[:2]
     tensor = rebuild(*args)
     return tensor.requires_grad_() if requires_grad else tensor
+
+
+class SubmoduleCache:
+    """Remembers which submodules a function's code names.
+
+    For every function that it pickles by value, cloudpickle walks through all of ``sys.modules`` (the
+    thousands of torch, 5 ms) to find the submodules of the packages that the function uses. The answer
+    changes only with the code and with what is imported.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], list[ModuleType]] = {}
+        self._original = getattr(_internals, _FIND, None)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """cloudpickle asks this cache within the block; one that works otherwise is left alone."""
+        if self._original is None:
+            yield
+            return
+        setattr(_internals, _FIND, self._find)
+        try:
+            yield
+        finally:
+            setattr(_internals, _FIND, self._original)
+
+    def _find(self, code: CodeType, dependencies: Iterable[Any]) -> list[ModuleType]:
+        assert self._original is not None
+        modules = tuple(item for item in dependencies if isinstance(item, ModuleType))
+        key = (code, len(sys.modules), *(module.__name__ for module in modules))
+        if key not in self._found:
+            self._found[key] = self._original(code, modules)
+        return self._found[key]
 
 
 @contextlib.contextmanager

@@ -64,9 +64,7 @@ class LaunchFigure:
             figure = getattr(self, name)
             number = finite(figure)
             if (figure is not None or name == "median") and (number is None or number <= 0):
-                raise ValueError(
-                    f"{name} of launch {self.launch!r} is {figure!r}, expected a finite number above 0"
-                )
+                raise ValueError(f"{name} of launch {self.launch!r} is {figure!r}, expected a finite number above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +197,7 @@ class Baselines:
             "hardware_key": self.hardware_key,
             "match": dict(self.match),
             "launches": {
-                id_: {**asdict(info), "environment": dict(info.environment)}
-                for id_, info in self.launches.items()
+                id_: {**asdict(info), "environment": dict(info.environment)} for id_, info in self.launches.items()
             },
             "tests": {
                 test: {
@@ -233,9 +230,7 @@ class Baselines:
             fields.only("schema", "hardware_key", "match", "launches", "tests", "updates")
             if (stored := fields.text("hardware_key")) != hardware_key:
                 problem = f"file.hardware_key: got {stored!r}, expected {hardware_key!r}"
-                raise BaselineError(
-                    path, problem, f"rename the file to {stored}.json, and record this hardware's own"
-                )
+                raise BaselineError(path, problem, f"rename the file to {stored}.json, and record this hardware's own")
             return fields.built(
                 lambda: cls(
                     hardware_key=stored,
@@ -250,12 +245,7 @@ class Baselines:
 
 
 def _launches_of(tests: Mapping[str, TestBaseline]) -> set[str]:
-    return {
-        figure.launch
-        for test in tests.values()
-        for metric in test.metrics.values()
-        for figure in metric.launches
-    }
+    return {figure.launch for test in tests.values() for metric in test.metrics.values() for figure in metric.launches}
 
 
 def _scalars(fields: Fields) -> dict[str, Scalar]:
@@ -301,8 +291,7 @@ def _test(fields: Fields) -> TestBaseline:
     return TestBaseline(
         body_hash=fields.text("body_hash"),
         metrics={
-            name: MetricBaseline.from_json(child.values, child.where)
-            for name, child in fields.children("metrics")
+            name: MetricBaseline.from_json(child.values, child.where) for name, child in fields.children("metrics")
         },
     )
 

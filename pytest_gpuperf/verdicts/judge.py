@@ -9,9 +9,7 @@ from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
 
 RELATIVE_BOUND = 0.05  # a change of less than 5 % is not worth a red check, even where it could be seen
-SPREAD_FACTOR = (
-    3.0  # launches further than 3 sigma from the centre are 3 in 1000, were their logarithms normal
-)
+SPREAD_FACTOR = 3.0  # launches further than 3 sigma from the centre are 3 in 1000, were their logarithms normal
 UNDECIDABLE_ABOVE = 0.15  # a wider bound lets a slowdown of 20 % (ln 1.2 = 0.18) hide in the spread
 
 

@@ -47,13 +47,9 @@ class Metric:
                     f"metric {name} is {figure!r}, expected a finite number above 0: check the measurement"
                 )
         if self.q1 is not None and self.q3 is not None and self.q1 > self.q3:
-            raise ValueError(
-                f"metric quartiles are q1={self.q1!r} and q3={self.q3!r}, expected q1 <= q3: swap them"
-            )
+            raise ValueError(f"metric quartiles are q1={self.q1!r} and q3={self.q3!r}, expected q1 <= q3: swap them")
         if not isinstance(self.unit, str) or not self.unit:
-            raise ValueError(
-                f"metric unit is {self.unit!r}, expected an SI unit: pass for example 'B/s' or 's'"
-            )
+            raise ValueError(f"metric unit is {self.unit!r}, expected an SI unit: pass for example 'B/s' or 's'")
         if self.better not in ("higher", "lower"):
             raise ValueError(f"metric better is {self.better!r}, expected one of 'higher', 'lower': pass one")
         if not isinstance(self.samples, int) or self.samples < 1:

@@ -20,9 +20,7 @@ class BaselineWriteError(BaselineError):
     """A file of baselines cannot be written."""
 
     def __init__(self, path: object, cause: Exception) -> None:
-        super().__init__(
-            path, f"cannot be written: got {cause!r}", "make the folder writable, or choose another one"
-        )
+        super().__init__(path, f"cannot be written: got {cause!r}", "make the folder writable, or choose another one")
         self.cause = cause
         self.args = (path, cause)  # what pickle calls the constructor with
 
@@ -44,13 +42,9 @@ def load(path: Path, hardware_key: str) -> Baselines | None:
     if not raw.strip():
         raise BaselineError(path, "got an empty file, expected JSON", RESTORE)
     try:
-        data = json.loads(
-            raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates
-        )
+        data = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     except UnicodeDecodeError as error:
-        raise BaselineError(
-            path, f"got bytes that are not UTF-8 ({error}), expected JSON", RESTORE
-        ) from error
+        raise BaselineError(path, f"got bytes that are not UTF-8 ({error}), expected JSON", RESTORE) from error
     except RecursionError as error:
         raise BaselineError(path, "got values nested too deeply, expected baselines", RESTORE) from error
     except ValueError as error:
@@ -94,9 +88,7 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
             raise ValueError(
                 f"change made baselines of {changed.hardware_key!r}, expected {hardware_key!r}: keep the key"
             )
-        _replace(
-            path, json.dumps(_rounded(changed.to_json()), sort_keys=True, indent=1, allow_nan=False) + "\n"
-        )
+        _replace(path, json.dumps(_rounded(changed.to_json()), sort_keys=True, indent=1, allow_nan=False) + "\n")
     return changed
 
 
@@ -132,7 +124,5 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(
-            f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object"
-        )
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
     return values

@@ -51,17 +51,13 @@ def test_any_list_gives_distinct_gpus_or_a_named_error(visible: str) -> None:
 
 @pytest.mark.parametrize("visible", ["1,1", "GPU-bb33,GPU-b"])
 def test_a_gpu_named_twice_is_refused(visible: str) -> None:
-    with pytest.raises(
-        HardwareError, match=rf"='{visible}' names GPU \d twice, expected each once .*: remove the"
-    ):
+    with pytest.raises(HardwareError, match=rf"='{visible}' names GPU \d twice, expected each once .*: remove the"):
         visible_indices(visible, UUIDS)
 
 
 @pytest.mark.parametrize("visible", ["MIG-1", "0,MIG-1"])
 def test_a_mig_slice_is_refused(visible: str) -> None:
-    with pytest.raises(
-        HardwareError, match=r"names the MIG slice 'MIG-1', expected whole GPUs, .*nvidia-smi -mig 0"
-    ):
+    with pytest.raises(HardwareError, match=r"names the MIG slice 'MIG-1', expected whole GPUs, .*nvidia-smi -mig 0"):
         visible_indices(visible, UUIDS)
 
 
@@ -101,9 +97,7 @@ def test_the_environment_selects_and_orders() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "error", [FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED]
-)
+@pytest.mark.parametrize("error", [FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED])
 def test_a_machine_without_nvml_has_no_gpus(error: int) -> None:
     nvml = FakeNvml([Device("GPU-a")], init_error=error)
     assert visible_gpus({}, nvml) == ()
@@ -124,27 +118,21 @@ def test_a_driver_of_another_version_is_said() -> None:
 
 def test_a_lost_gpu_is_said_and_the_session_closed() -> None:
     nvml = FakeNvml([Device("GPU-a")], lost="GPU-a")
-    with pytest.raises(
-        HardwareError, match=r"could not describe a GPU: got 'NVML error 15': check .*nvidia-smi -q"
-    ):
+    with pytest.raises(HardwareError, match=r"could not describe a GPU: got 'NVML error 15': check .*nvidia-smi -q"):
         visible_gpus({}, nvml)
     assert (nvml.opened, nvml.closed) == (1, 1)
 
 
 def test_a_gpu_in_mig_mode_is_refused_only_where_it_is_visible() -> None:
     nvml = FakeNvml([Device("GPU-a"), Device("GPU-b", mig=True)])
-    with pytest.raises(
-        HardwareError, match=r"GPU 'GPU-b' is split into MIG slices, expected whole GPUs, .*-mig 0"
-    ):
+    with pytest.raises(HardwareError, match=r"GPU 'GPU-b' is split into MIG slices, expected whole GPUs, .*-mig 0"):
         visible_gpus({}, nvml)
     assert len(visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, nvml)) == 1
 
 
 def test_indices_into_unlike_gpus_need_one_order() -> None:
     nvml = FakeNvml([Device("GPU-a"), Device("GPU-b", name="NVIDIA T4")])
-    with pytest.raises(
-        HardwareError, match=r"counts unlike GPUs.*'FASTEST_FIRST', expected 'PCI_BUS_ID': set it"
-    ):
+    with pytest.raises(HardwareError, match=r"counts unlike GPUs.*'FASTEST_FIRST', expected 'PCI_BUS_ID': set it"):
         visible_gpus({"CUDA_VISIBLE_DEVICES": "1"}, nvml)
     by_bus = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert [gpu.uuid for gpu in visible_gpus(by_bus, nvml)] == ["GPU-b"]
@@ -156,6 +144,4 @@ def test_pynvml_has_what_the_fake_has() -> None:
     names = {name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML"))}
     assert {name for name in names if not hasattr(pynvml, name)} == set()
     constants = {name for name in names if name.startswith("NVML_")}
-    assert {name: getattr(FakeNvml, name) for name in constants} == {
-        name: getattr(pynvml, name) for name in constants
-    }
+    assert {name: getattr(FakeNvml, name) for name in constants} == {name: getattr(pynvml, name) for name in constants}

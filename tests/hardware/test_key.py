@@ -70,7 +70,5 @@ def test_an_unknown_power_limit_stays_unknown() -> None:
 
 @pytest.mark.parametrize("name", [hardware_key, match_fields])
 def test_no_gpus_have_no_name(name: type[object]) -> None:
-    with pytest.raises(
-        HardwareError, match="got 0 GPUs to name, expected at least 1: run on a machine with GPUs"
-    ):
+    with pytest.raises(HardwareError, match="got 0 GPUs to name, expected at least 1: run on a machine with GPUs"):
         name([], NONE)  # type: ignore[call-arg]

@@ -29,9 +29,7 @@ def bridged(*peers: Mapping[int, int], compute_capability: tuple[int, int] = (8,
     devices = []
     for index, counts in enumerate(peers):
         ends = [BUSES[peer] for peer, count in counts.items() for _ in range(count)]
-        devices.append(
-            Device(f"GPU-{index}", "A100", compute_capability, BUSES[index], dict(enumerate(ends)))
-        )
+        devices.append(Device(f"GPU-{index}", "A100", compute_capability, BUSES[index], dict(enumerate(ends))))
     return devices
 
 

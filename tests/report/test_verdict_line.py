@@ -28,9 +28,7 @@ AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) 
     [
         (REGRESSED, f"298.0 GB/s is 16.3 % worse than {AGAINST}"),
         (
-            replace(
-                REGRESSED, metric=Metric(400e9, "B/s", "higher"), outcome=Outcome.IMPROVED, change=0.1236
-            ),
+            replace(REGRESSED, metric=Metric(400e9, "B/s", "higher"), outcome=Outcome.IMPROVED, change=0.1236),
             f"400.0 GB/s is 12.4 % better than {AGAINST}; adopt it with: {COMMAND}",
         ),
         (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),

@@ -54,9 +54,7 @@ _metrics = st.builds(
     clock=st.text(max_size=5),
     launches=st.lists(_launch_figures, min_size=1, unique_by=lambda figure: figure.launch).map(tuple),
 )
-_tests = st.builds(
-    TestBaseline, st.text(max_size=5), st.dictionaries(st.text(max_size=5), _metrics, max_size=3)
-)
+_tests = st.builds(TestBaseline, st.text(max_size=5), st.dictionaries(st.text(max_size=5), _metrics, max_size=3))
 _infos = st.builds(
     LaunchInfo, st.text(), st.text(), st.text(), st.dictionaries(st.text(max_size=5), st.text(max_size=5))
 )
@@ -72,9 +70,7 @@ _updates = st.builds(
 any_baselines = st.builds(
     Baselines,
     hardware_key=st.just(KEY),
-    match=st.dictionaries(
-        st.text(max_size=5), st.text() | st.integers() | st.booleans() | st.none() | _figures
-    ),
+    match=st.dictionaries(st.text(max_size=5), st.text() | st.integers() | st.booleans() | st.none() | _figures),
     launches=st.fixed_dictionaries({"a": _infos, "b": _infos, "c": _infos, "d": _infos}),
     tests=st.dictionaries(st.text(max_size=10), _tests, max_size=3),
     updates=st.lists(_updates, max_size=2).map(tuple),

@@ -76,12 +76,8 @@ def test_an_update_drops_launches_that_nothing_refers_to() -> None:
 
 
 def test_figures_of_undescribed_launches_are_refused() -> None:
-    new = TestBaseline(
-        "body-1", {"busbw": MetricBaseline("s", "lower", "", (LaunchFigure("ghost", 1, 1.0),))}
-    )
-    with pytest.raises(
-        ValueError, match=r"launches are \['launch-0', 'launch-1'\], expected \['ghost'\] too, which"
-    ):
+    new = TestBaseline("body-1", {"busbw": MetricBaseline("s", "lower", "", (LaunchFigure("ghost", 1, 1.0),))})
+    with pytest.raises(ValueError, match=r"launches are \['launch-0', 'launch-1'\], expected \['ghost'\] too, which"):
         baselines().updated({OTHER: new}, {}, update_of(OTHER))
 
 
@@ -95,9 +91,7 @@ def test_a_metric_needs_launches_each_once(ids: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", ["median", "q1", "q3"])
 def test_a_launch_needs_figures_that_have_a_logarithm(name: str, figure: float) -> None:
     fields: dict[str, Any] = {"median": 1.0, name: figure}
-    with pytest.raises(
-        ValueError, match=rf"{name} of launch 'a' is {figure}, expected a finite number above 0"
-    ):
+    with pytest.raises(ValueError, match=rf"{name} of launch 'a' is {figure}, expected a finite number above 0"):
         LaunchFigure("a", 1, **fields)
 
 
@@ -163,9 +157,7 @@ def test_a_file_that_says_something_else_is_refused_by_place(
 def test_a_missing_key_is_named_anywhere() -> None:
     def drop_each(node: Any, root: Any) -> list[str]:
         named = []
-        for key in (
-            list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
-        ):
+        for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
             child = node[key]
             named += drop_each(child, root)
             if key in required and isinstance(node, dict):

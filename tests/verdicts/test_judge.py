@@ -54,9 +54,7 @@ def verdict_of(value: float, stored: MetricBaseline | None = STEADY, **fields: A
         (140.0, WILD, Outcome.IMPROVED),
     ],
 )
-def test_a_throughput_is_held_against_its_bound(
-    value: float, stored: MetricBaseline, outcome: Outcome
-) -> None:
+def test_a_throughput_is_held_against_its_bound(value: float, stored: MetricBaseline, outcome: Outcome) -> None:
     assert verdict_of(value, stored).outcome is outcome
 
 
@@ -125,9 +123,7 @@ def test_an_unnamed_clock_is_any_clock() -> None:
     assert verdict_of(100.0, replace(STEADY, clock=""), clock="cuda_graph").outcome is Outcome.SAME
 
 
-@pytest.mark.parametrize(
-    "verdict", [verdict_of(80.0), verdict_of(80.0, None), verdict_of(80.0, LOOSE, q1=79.0)]
-)
+@pytest.mark.parametrize("verdict", [verdict_of(80.0), verdict_of(80.0, None), verdict_of(80.0, LOOSE, q1=79.0)])
 def test_json_and_back(verdict: Verdict) -> None:
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
 

@@ -20,9 +20,7 @@ TIME = Metric(1e-3, "s", "lower")
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), 0.0, -1.0, True, "1", 10**400])
 def test_a_figure_without_a_ratio_is_refused_by_name(name: str, figure: Any) -> None:
     fields = {"value": 1.0, "unit": "s", "better": "lower", name: figure}
-    with pytest.raises(
-        ValueError, match=rf"metric {name} is '?{figure}'?, expected a finite number above 0: check"
-    ):
+    with pytest.raises(ValueError, match=rf"metric {name} is '?{figure}'?, expected a finite number above 0: check"):
         Metric(**fields)
 
 

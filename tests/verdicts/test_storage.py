@@ -110,9 +110,7 @@ def test_a_file_cut_anywhere_is_refused(path: Path, data: st.DataObject) -> None
 
 def test_a_folder_in_the_files_place_is_said(path: Path) -> None:
     path.mkdir(parents=True)
-    with pytest.raises(
-        BaselineError, match=r"cannot be read: got IsADirectoryError.*: make it a readable file, or"
-    ):
+    with pytest.raises(BaselineError, match=r"cannot be read: got IsADirectoryError.*: make it a readable file, or"):
         load(path, KEY)
 
 
@@ -121,9 +119,7 @@ def test_a_file_that_may_not_be_read_is_said(path: Path, monkeypatch: pytest.Mon
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(
-        BaselineError, match=r"cannot be read: got PermissionError\(13, 'Permission denied'\): make it"
-    ):
+    with pytest.raises(BaselineError, match=r"cannot be read: got PermissionError\(13, 'Permission denied'\): make it"):
         load(path, KEY)
 
 
@@ -144,9 +140,7 @@ def test_a_disk_that_fills_up_keeps_the_old_file(path: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        BaselineWriteError, match=r"cannot be written: got OSError\(28, 'No space left on device'\)"
-    ):
+    with pytest.raises(BaselineWriteError, match=r"cannot be written: got OSError\(28, 'No space left on device'\)"):
         save(path, baselines(1.0))
     assert path.read_bytes() == before
     assert not list(path.parent.glob(".*.tmp"))
