@@ -17,7 +17,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "default": "0",
             "metavar": "N|auto|0",
-            "help": "run ranks on N GPUs with NCCL, on all visible GPUs with 'auto', on CPUs with gloo with 0 (default)",
+            "help": "run ranks with NCCL on N GPUs, or on all visible ones (auto); with gloo on CPUs (0, the default)",
         },
     ),
     (

@@ -74,7 +74,7 @@ class SubmoduleCache:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """cloudpickle asks this cache within the block; one that works otherwise is left alone."""
+        """Within the block cloudpickle asks this cache; one that works otherwise is left alone."""
         if self._original is None:
             yield
             return

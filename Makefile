@@ -1,0 +1,42 @@
+# Everything runs in .venv, made on first use: `make suites` and `make test` need Python and make alone.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: install suites smoke test lint types format ci clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# The main job: the suites. On CPUs with gloo; on GPUs with ARGS='--gpus 8 -m perf', for example.
+suites: install
+	$(BIN)/python -m pytest suites $(ARGS)
+
+# Every perf test's body once, unjudged: notices on CPUs that a perf test has rotted.
+smoke: install
+	$(BIN)/python -m pytest suites --smoke -m perf $(ARGS)
+
+# All tests of the plugin itself; what CI runs.
+test: install
+	$(BIN)/python -m pytest tests $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: install
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+ci: lint types test suites smoke
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
