@@ -28,7 +28,7 @@ TESTS = 20
 EXAMPLES = 200
 SPAWNS = 5
 
-MODULE = '''
+MODULE = """
 import pytest, torch
 import torch.distributed as dist
 from hypothesis import given, settings, strategies as st
@@ -53,7 +53,7 @@ def test_examples(ranks, value):
 @given(value=st.integers(0, 10**6))
 def test_examples_without_ranks(value):
     assert value * {ranks} == sum([value] * {ranks})
-'''
+"""
 
 
 def spawned(rank: int, world_size: int, port: int, backend: str) -> None:
@@ -77,7 +77,7 @@ def spawn_seconds(ranks: int, backend: str) -> list[float]:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         start = time.perf_counter()
-        mp.spawn(spawned, args=(ranks, port, backend), nprocs=ranks)  # type: ignore[no-untyped-call]
+        mp.spawn(spawned, args=(ranks, port, backend), nprocs=ranks)
         seconds.append(time.perf_counter() - start)
     return seconds
 

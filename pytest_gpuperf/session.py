@@ -167,12 +167,10 @@ class Session:
 
     def _pool(self, world_size: int) -> Pool:
         current = self.current
-        pool = self.pools.get(self._spec(world_size))
         try:
-            pool.open_group(current.group, current.timeout)
+            return self.pools.get(self._spec(world_size), current.group, current.timeout)
         finally:
             self._collect_output()
-        return pool
 
     def _collect_output(self) -> None:
         for spec, rank, stream, text in self.pools.output():

@@ -81,11 +81,10 @@ class Launcher:
         """
         deadline = time.monotonic() + timeout
         while pid not in self._exit_codes:
-            left = deadline - time.monotonic()
-            if self._control is None or left < 0:
+            if self._control is None:
                 return None
             try:
-                self._receive(left)
+                self._receive(max(0.0, deadline - time.monotonic()))
             except (TimeoutError, LaunchError):
                 return None
         return self._exit_codes[pid]
@@ -134,7 +133,7 @@ class Launcher:
 
     def _receive(self, timeout: float) -> dict[str, Any]:
         assert self._control is not None
-        ready, _, _ = select.select([self._control], [], [], max(timeout, 0))
+        ready, _, _ = select.select([self._control], [], [], timeout)
         if not ready:
             raise TimeoutError
         data = self._control.recv(MAX_MESSAGE)

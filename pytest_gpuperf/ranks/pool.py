@@ -19,6 +19,7 @@ from pytest_gpuperf.ranks.messages import OpenGroup, Raised, Returned, Run, Star
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
 GRACE = 2.0  # seconds that the others get after the first failure: time to fail too, and to be asked where they are
+GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
 COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a backend may give up by itself
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
 _RANK_MAIN = "pytest_gpuperf/ranks/rank.py"
@@ -78,7 +79,7 @@ class Pool:
         self._group = None
         self._runs += 1
         request = OpenGroup(self._runs, f"{self._runs}/{name}", self._store_port, timeout + COLLECTIVE_MARGIN)
-        self._exchange([request] * self.spec.world_size, "opening the process group", timeout)
+        self._exchange([request] * self.spec.world_size, "opening the process group", min(timeout, GROUP_TIMEOUT))
         self._group = name
 
     def run(self, task: bytes, *, program: str, seed: int, timeout: float) -> list[bytes]:

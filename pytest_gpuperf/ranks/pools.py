@@ -15,15 +15,29 @@ class Pools:
         self._launcher = launcher
         self._pools: dict[PoolSpec, Pool] = {}
 
-    def get(self, spec: PoolSpec) -> Pool:
-        """The pool, started if there is none that lives.
+    def get(self, spec: PoolSpec, group: str, timeout: float) -> Pool:
+        """The pool with a process group of this name; whatever is not there yet is started.
+
+        Ranks that an earlier test left unable to open another group are replaced: this test is not to blame.
+
+        Args:
+            spec: what the pool is made of.
+            group: name of the group.
+            timeout: seconds for opening it, and the least that its collectives must bear with.
 
         Raises:
-            LaunchError: its ranks did not come up.
+            RankError: ranks did not come up, or fresh ones could not open the group.
         """
         pool = self._pools.get(spec)
-        if pool is None or not pool.alive:
-            pool = self._pools[spec] = Pool(self._launcher, spec, os.environ)
+        if pool is not None and pool.alive:
+            try:
+                pool.open_group(group, timeout)
+            except Exception:  # whatever a group broken by an earlier test may raise
+                pool.kill()
+            else:
+                return pool
+        pool = self._pools[spec] = Pool(self._launcher, spec, os.environ)
+        pool.open_group(group, timeout)
         return pool
 
     def output(self) -> list[tuple[PoolSpec, int, str, str]]:

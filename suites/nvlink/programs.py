@@ -1,0 +1,189 @@
+"""Copies between GPUs that one rank issues by itself: R ranks, rank r on GPU r, every GPU visible to each.
+
+A rank's process copies from its own GPU to another's memory, so that both arms of the ring move the same
+bytes between the same GPUs from the same process, without a protocol between processes in either.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf import Context, MiB
+from suites.data import integers
+
+CHUNK = 8 * MiB  # of a staged copy: 150 us over PCIe 5, far above the 10 us or so that issuing a copy costs
+MIN_SAMPLES = 10
+
+Step = Callable[[], torch.Tensor]
+Row = list[list[float] | None]
+"""One GPU's bandwidth to each GPU, as samples in B/s; None to itself."""
+
+
+def rank_input(rank: int, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """What a rank sends, on the CPU; no zeros, which fresh memory may hold by itself."""
+    return integers(shape, dtype, seed=seed * 64 + rank, low=1, high=15)
+
+
+def _ends(
+    ctx: Context, shape: tuple[int, ...], dtype: torch.dtype, seed: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rank's buffer on its own GPU, and room for it on the next rank's."""
+    source = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
+    following = torch.device(ctx.device.type, (ctx.rank + 1) % ctx.world_size)
+    return source, torch.zeros(shape, dtype=dtype, device=following)
+
+
+def ring_staged(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+    """Every rank's buffer goes to the next rank's GPU through pinned host memory.
+
+    In chunks, on a stream of each GPU: while one chunk is on its way up, the next comes down, and PCIe is
+    busy in both directions. The staging buffer holds everything, so that no chunk waits for room.
+    """
+    source, destination = _ends(ctx, shape, dtype, seed)
+    staging = torch.empty(source.shape, dtype=dtype, pin_memory=True)
+    per_chunk = CHUNK // dtype.itemsize
+    chunks = list(
+        zip(*(tensor.view(-1).split(per_chunk) for tensor in (source, staging, destination)), strict=True)
+    )
+
+    def step() -> torch.Tensor:
+        down = torch.cuda.current_stream(source.device)
+        up = torch.cuda.current_stream(destination.device)
+        for here, host, there in chunks:
+            host.copy_(here, non_blocking=True)
+            up.wait_event(down.record_event())
+            there.copy_(host, non_blocking=True)
+        # The step ends, for whoever times or repeats it, when the last byte has arrived.
+        down.wait_event(up.record_event())
+        return destination
+
+    return step
+
+
+def ring_peer(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+    """Every rank's buffer goes to the next rank's GPU over the link between the two."""
+    source, destination = _ends(ctx, shape, dtype, seed)
+
+    def step() -> torch.Tensor:
+        # On this GPU's stream; the other GPU's stream waits for it by itself.
+        return destination.copy_(source, non_blocking=True)
+
+    return step
+
+
+def copies_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
+    """What arrived on each other GPU of the rank's buffer, in the order of the GPUs."""
+    source = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
+    arrived = [torch.zeros_like(source, device=peer) for peer in _peers(ctx).values()]
+    for destination in arrived:
+        destination.copy_(source, non_blocking=True)
+    return arrived
+
+
+def unreachable(ctx: Context) -> list[int]:
+    """GPUs that the rank's own cannot write to; the CUDA runtime stages copies to these through the host."""
+    return [
+        peer
+        for peer, device in _peers(ctx).items()
+        if not torch.cuda.can_device_access_peer(ctx.device, device)
+    ]
+
+
+def pair_bandwidths(ctx: Context, *, nbytes: int, samples: int = MIN_SAMPLES, copies: int = 4) -> Row:
+    """Bandwidth from the rank's GPU to each other GPU, one pair of the machine at a time.
+
+    Args:
+        ctx: The rank.
+        nbytes: Size of one copy.
+        samples: How often each pair is timed.
+        copies: How many copies one sample times, back to back.
+    """
+    source = torch.ones(nbytes, dtype=torch.uint8, device=ctx.device)
+    # All ranks at once, before any is timed: a process's first use of a GPU takes a good part of a second.
+    destinations = {peer: torch.empty_like(source, device=device) for peer, device in _peers(ctx).items()}
+    row: Row = [None] * ctx.world_size
+    for sender in range(ctx.world_size):
+        torch.cuda.synchronize()
+        dist.barrier()
+        if ctx.rank == sender:
+            for peer, destination in destinations.items():
+                row[peer] = _bandwidths(source, destination, samples, copies)
+    dist.barrier()
+    return row
+
+
+def _peers(ctx: Context) -> dict[int, torch.device]:
+    return {
+        rank: torch.device(ctx.device.type, rank) for rank in range(ctx.world_size) if rank != ctx.rank
+    }
+
+
+def _bandwidths(source: torch.Tensor, destination: torch.Tensor, samples: int, copies: int) -> list[float]:
+    for _ in range(copies):  # the first maps the peer's memory, and an idle link's power state has to rise
+        destination.copy_(source, non_blocking=True)
+    return [copies * source.nbytes / _seconds(source, destination, copies) for _ in range(samples)]
+
+
+def _seconds(source: torch.Tensor, destination: torch.Tensor, copies: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    # Not timed: it keeps the GPU busy while the host enqueues the copies that are.
+    destination.copy_(source, non_blocking=True)
+    start.record()
+    for _ in range(copies):
+        destination.copy_(source, non_blocking=True)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """An ordered pair of GPUs and how fast the first writes to the second."""
+
+    sender: int
+    receiver: int
+    samples: tuple[float, ...]
+    """B/s."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Median, B/s."""
+        return statistics.median(self.samples)
+
+    def __str__(self) -> str:
+        return f"GPU {self.sender} -> GPU {self.receiver} at {self.bandwidth / 1e9:.1f} GB/s"
+
+
+def hops(matrix: Sequence[Row]) -> list[Hop]:
+    """All ordered pairs of a matrix of bandwidths, slowest first.
+
+    Raises:
+        ValueError: a pair was not measured, or a GPU was paired with itself.
+    """
+    found = []
+    for sender, row in enumerate(matrix):
+        for receiver, samples in enumerate(row):
+            if bool(samples) == (sender == receiver) or len(row) != len(matrix):
+                raise ValueError(
+                    f"GPU {sender} -> GPU {receiver} has the samples {samples!r} in a matrix of {len(matrix)} "
+                    f"GPUs and a row of {len(row)}, expected some for each pair of different GPUs, and only these"
+                )
+            if samples:
+                found.append(Hop(sender, receiver, tuple(samples)))
+    return sorted(found, key=lambda hop: hop.bandwidth)
+
+
+def too_slow(matrix: Sequence[Row], floor: float) -> str:
+    """Names the hops below ``floor`` B/s, slowest first; empty if there are none."""
+    slow = [hop for hop in hops(matrix) if hop.bandwidth < floor]
+    if not slow:
+        return ""
+    total = len(matrix) * (len(matrix) - 1)
+    named = ", ".join(map(str, slow))
+    return f"slowest hop: {slow[0]}; {len(slow)} of {total} pairs are below {floor / 1e9:g} GB/s: {named}"

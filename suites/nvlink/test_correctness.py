@@ -1,0 +1,86 @@
+"""Every byte arrives on every GPU, whichever way it goes; and a slow pair of GPUs is called by its name."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Ranks
+from suites.data import once
+from suites.nvlink import programs
+from suites.strategies import dtypes, seeds, shapes, worlds
+
+# NVLink joins GPUs: there is nothing to run on CPUs.
+on_gpus = pytest.mark.ranks(2, 4, 8, device="cuda")
+
+CHUNK_BYTES = programs.CHUNK
+
+# Around the edges of the staged copy's chunks: a part of one, exactly some, and some and a part.
+byte_counts = st.sampled_from([1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 3])
+
+
+@on_gpus
+@pytest.mark.parametrize("program", [programs.ring_staged, programs.ring_peer])
+@given(data=st.data(), nbytes=byte_counts, seed=seeds)
+def test_ring_copy(ranks: Ranks, program: object, data: st.DataObject, nbytes: int, seed: int) -> None:
+    world = data.draw(worlds(ranks))
+    results = world.run(once, program, shape=(nbytes,), dtype=torch.uint8, seed=seed)
+    for rank, result in enumerate(results):
+        assert torch.equal(result, programs.rank_input(rank, shape=(nbytes,), dtype=torch.uint8, seed=seed))
+
+
+@on_gpus
+@given(data=st.data(), shape=shapes, dtype=dtypes, seed=seeds)
+def test_copies_arrive_on_every_gpu(
+    ranks: Ranks, data: st.DataObject, shape: tuple[int, ...], dtype: torch.dtype, seed: int
+) -> None:
+    world = data.draw(worlds(ranks))
+    for rank, arrived in enumerate(world.run(programs.copies_to_all, shape=shape, dtype=dtype, seed=seed)):
+        sent = programs.rank_input(rank, shape=shape, dtype=dtype, seed=seed)
+        assert len(arrived) == world.world_size - 1
+        assert all(torch.equal(copy, sent) for copy in arrived)
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> list[programs.Row]:
+    """Bandwidths of 2 to 8 GPUs, all at 380 to 390 GB/s."""
+    gpus = draw(st.integers(2, 8))
+    samples = st.lists(st.floats(380e9, 390e9), min_size=1, max_size=4)
+    return [[None if i == j else draw(samples) for j in range(gpus)] for i in range(gpus)]
+
+
+@given(data=st.data(), matrix=matrices(), slow=st.floats(1e9, 249e9))
+def test_slow_hop_is_named(data: st.DataObject, matrix: list[programs.Row], slow: float) -> None:
+    sender, receiver = data.draw(st.sampled_from(list(itertools.permutations(range(len(matrix)), 2))))
+    matrix[sender][receiver] = [slow]
+    assert str(programs.hops(matrix)[0]) == f"GPU {sender} -> GPU {receiver} at {slow / 1e9:.1f} GB/s"
+    text = programs.too_slow(matrix, 250e9)
+    pairs = len(matrix) * (len(matrix) - 1)
+    assert text.startswith(f"slowest hop: GPU {sender} -> GPU {receiver} at ")
+    assert f"; 1 of {pairs} pairs are below 250 GB/s: " in text
+
+
+@given(matrix=matrices())
+def test_even_hops_are_not_slow(matrix: list[programs.Row]) -> None:
+    assert programs.too_slow(matrix, 250e9) == ""
+    assert len(programs.hops(matrix)) == len(matrix) * (len(matrix) - 1)
+
+
+def test_one_slow_sample_is_not_a_slow_hop() -> None:
+    matrix: list[programs.Row] = [[None, [385e9, 20e9, 386e9]], [[384e9], None]]
+    assert programs.hops(matrix)[0].receiver == 0
+    assert programs.too_slow(matrix, 250e9) == ""
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [[[None, None], [[1e9], None]], [[[1e9], [1e9]], [[1e9], None]], [[None, [1e9]], [[1e9]]]],
+    ids=["unmeasured pair", "pair of one", "short row"],
+)
+def test_matrix_without_every_pair_is_refused(matrix: list[programs.Row]) -> None:
+    with pytest.raises(ValueError, match="expected some for each pair of different GPUs, and only these"):
+        programs.hops(matrix)

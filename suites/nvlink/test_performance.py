@@ -1,0 +1,45 @@
+"""Bytes over NVLink: a ring of peer copies against staging through the host, and the slowest pair of GPUs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpuperf import Metric, MiB, Perf, Ranks
+from suites.nvlink import programs
+
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, device="cuda")]
+
+NBYTES = 256 * MiB
+# B/s. What an accepted NVLink machine gives each pair at the least; a healthy pair of H100 or H200 is at
+# 370 to 390 GB/s, one staged through the host at 30 to 50. The baseline guards what lies between.
+FLOOR = 250e9
+
+
+def test_ring_copy(perf: Perf) -> None:
+    nbytes = perf.sized(NBYTES, smoke=MiB)
+    pair = perf.compare(
+        baseline=programs.ring_staged,
+        optimized=programs.ring_peer,
+        shape=(nbytes,),
+        dtype=torch.uint8,
+        seed=1,
+    )
+    link = pair.optimized.link
+    perf.check(
+        speedup=pair.speedup,
+        peer=pair.optimized.rate(nbytes, "B/s", limit=link.line_rate, limit_name=link.name),
+        staged=pair.baseline.rate(nbytes, "B/s"),
+    )
+
+
+def test_pair_bandwidth(perf: Perf, ranks: Ranks) -> None:
+    matrix = ranks.run(programs.pair_bandwidths, nbytes=perf.sized(NBYTES, smoke=MiB))
+    link = perf.link
+    if link.name.startswith("nv") and not perf.smoke:
+        unreachable = dict(enumerate(ranks.run(programs.unreachable)))
+        assert not any(unreachable.values()), f"GPUs that cannot write to others: {unreachable}"
+        slow = programs.too_slow(matrix, FLOOR)
+        assert not slow, slow
+    slowest = programs.hops(matrix)[0]
+    perf.check(slowest_pair=slowest.metric(limit=link.line_rate, limit_name=link.name))

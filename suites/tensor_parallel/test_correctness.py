@@ -1,0 +1,210 @@
+"""A layer split over ranks computes what the whole layer does: output and all gradients, exactly.
+
+Inputs, weights and output gradients are whole numbers in float64. Every sum and product then stays a whole
+number far below 2**53, so that no order of the additions, and no split of them over ranks, rounds anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Context, Ranks
+from suites.data import integers, once
+from suites.strategies import seeds, worlds
+from suites.tensor_parallel import programs
+from suites.tensor_parallel.programs import Parameters, Step, shard
+
+pytestmark = pytest.mark.ranks(2, 4)
+
+DTYPE = torch.float64
+
+# Nothing is rounded: see above. The largest number is the MLP's output, below 15 * 15 * 15 * 16**2 + 2**12.
+EXACT: dict[str, float] = {"rtol": 0, "atol": 0}
+
+Results = list[dict[str, torch.Tensor]]
+
+batches = st.lists(st.integers(1, 4), min_size=1, max_size=2).map(tuple)
+features = st.integers(1, 16)
+
+
+def divisible(degree: int) -> st.SearchStrategy[int]:
+    return st.integers(1, 16 // degree).map(lambda share: share * degree)
+
+
+def shardable(degree: int) -> st.SearchStrategy[int]:
+    """At least one for some rank each; of fewer features than ranks DTensor makes no shards, but copies."""
+    return st.integers(degree, 16)
+
+
+def parameters(*shapes: tuple[str, int, int], bias: bool, seed: int) -> Parameters:
+    """A weight for each (prefix, outputs, inputs), and a bias if asked for."""
+    drawn = {}
+    for index, (prefix, outputs, inputs) in enumerate(shapes):
+        drawn[f"{prefix}weight"] = integers((outputs, inputs), DTYPE, seed=seed * 16 + 2 * index)
+        if bias:
+            drawn[f"{prefix}bias"] = integers((outputs,), DTYPE, seed=seed * 16 + 2 * index + 1)
+    return drawn
+
+
+def data(batch: tuple[int, ...], inputs: int, outputs: int, seed: int) -> dict[str, torch.Tensor]:
+    """The input and the gradient of the output, the same for all ranks."""
+    return {
+        "x": integers((*batch, inputs), DTYPE, seed=seed * 16 + 14),
+        "grad": integers((*batch, outputs), DTYPE, seed=seed * 16 + 15),
+    }
+
+
+def per_rank(whole: dict[str, torch.Tensor], degree: int, **dims: int | None) -> Results:
+    """What each rank should hold: its shard along the dimension given for a name, and all of the others."""
+    results: Results = [{} for _ in range(degree)]
+    for name, tensor in whole.items():
+        dim = dims.get(name.removesuffix(" gradient").replace(".", "_"))
+        parts = [tensor] * degree if dim is None else shard(tensor, degree, dim)
+        for result, part in zip(results, parts, strict=True):
+            result[name] = part
+    return results
+
+
+def assert_same(got: Results, expected: Results) -> None:
+    for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
+        assert list(have) == list(want)
+        for name, tensor in want.items():
+            torch.testing.assert_close(
+                have[name], tensor, **EXACT, msg=lambda text, at=(rank, name): f"rank {at[0]}, {at[1]}: {text}"
+            )
+
+
+@given(draw=st.data(), batch=batches, inputs=features, bias=st.booleans(), gather=st.booleans(), seed=seeds)
+def test_column_parallel_linear(
+    ranks: Ranks, draw: st.DataObject, batch: tuple[int, ...], inputs: int, bias: bool, gather: bool, seed: int
+) -> None:
+    world = draw.draw(worlds(ranks))
+    outputs = draw.draw(shardable(world.world_size))
+    layer, given_data = parameters(("", outputs, inputs), bias=bias, seed=seed), data(batch, inputs, outputs, seed)
+    got = world.run(
+        once, programs.column_parallel_linear, parameters=layer, gather_output=gather, **given_data
+    )
+    whole = programs.training_step(programs.linear(layer), **given_data)()
+    assert_same(got, per_rank(whole, world.world_size, output=None if gather else -1, weight=0, bias=0))
+
+
+@given(draw=st.data(), batch=batches, outputs=features, bias=st.booleans(), sharded=st.booleans(), seed=seeds)
+def test_row_parallel_linear(
+    ranks: Ranks, draw: st.DataObject, batch: tuple[int, ...], outputs: int, bias: bool, sharded: bool, seed: int
+) -> None:
+    world = draw.draw(worlds(ranks))
+    degree = world.world_size
+    # A rank that is given its features alone takes R times as many for the whole: they must divide evenly.
+    inputs = draw.draw(divisible(degree) if sharded else shardable(degree))
+    layer, given_data = parameters(("", outputs, inputs), bias=bias, seed=seed), data(batch, inputs, outputs, seed)
+    got = world.run(
+        once, programs.row_parallel_linear, parameters=layer, input_is_sharded=sharded, **given_data
+    )
+    whole = programs.training_step(programs.linear(layer), **given_data)()
+    assert_same(got, per_rank(whole, degree, input=-1 if sharded else None, weight=1))
+
+
+@given(
+    draw=st.data(), batch=batches, inputs=features, outputs=features, bias=st.booleans(), local=st.booleans(),
+    seed=seeds,
+)  # fmt: skip
+def test_mlp(
+    ranks: Ranks,
+    draw: st.DataObject,
+    batch: tuple[int, ...],
+    inputs: int,
+    outputs: int,
+    bias: bool,
+    local: bool,
+    seed: int,
+) -> None:
+    world = draw.draw(worlds(ranks))
+    hidden = draw.draw((divisible if local else shardable)(world.world_size))
+    layers = parameters(("0.", hidden, inputs), ("2.", outputs, hidden), bias=bias, seed=seed)
+    given_data = data(batch, inputs, outputs, seed)
+    got = world.run(once, programs.mlp, parameters=layers, local_hidden=local, **given_data)
+    whole = programs.training_step(programs.two_layers(layers), **given_data)()
+    assert_same(got, per_rank(whole, world.world_size, **{"0_weight": 0, "0_bias": 0, "2_weight": 1}))
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong", "dims"),
+    [
+        (programs.row_parallel_linear_without_all_reduce, "output", {"input": -1, "weight": 1}),
+        (programs.row_parallel_linear_with_bias_on_every_rank, "output", {"input": -1, "weight": 1}),
+        (
+            programs.column_parallel_linear_without_input_gradient_reduction,
+            "input gradient",
+            {"output": -1, "weight": 0, "bias": 0},
+        ),
+    ],
+    ids=["no all-reduce", "bias on every rank", "no reduction of the input gradient"],
+)
+def test_a_broken_layer_is_found(
+    ranks: Ranks, broken: Callable[..., Step], wrong: str, dims: dict[str, int]
+) -> None:
+    layer, given_data = parameters(("", 8, 8), bias=True, seed=1), data((3,), 8, 8, 1)
+    got = ranks.run(once, broken, parameters=layer, **given_data)
+    whole = programs.training_step(programs.linear(layer), **given_data)()
+    with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
+        assert_same(got, per_rank(whole, ranks.world_size, **dims))
+
+
+def collectives(ranks: Ranks, *, gather_hidden: bool) -> list[tuple[dict[str, int], dict[str, int]]]:
+    layers = parameters(("0.", 8, 8), ("2.", 8, 8), bias=True, seed=1)
+    return ranks.run(
+        programs.mlp_collectives, parameters=layers, gather_hidden=gather_hidden, **data((3,), 8, 8, 1)
+    )
+
+
+def test_mlp_issues_one_all_reduce_each_way(ranks: Ranks) -> None:
+    for forward, backward in collectives(ranks, gather_hidden=False):
+        assert forward == {"all_reduce": 1}
+        assert sum(forward.values()) == 1
+        assert backward == {"all_reduce": 1}
+
+
+def test_an_mlp_that_gathers_its_hidden_features_is_found(ranks: Ranks) -> None:
+    for forward, _ in collectives(ranks, gather_hidden=True):
+        assert forward == {"all_gather_into_tensor": 1, "all_reduce": 1}
+
+
+def product_of(
+    ctx: Context, program: Callable[..., Callable[[], torch.Tensor]], **sizes: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What this rank multiplied, and the product that the program's step returned."""
+    return *programs.matmul_inputs(ctx, **sizes), once(ctx, program, **sizes)
+
+
+def assert_products(ranks: Ranks, program: Callable[..., Callable[[], torch.Tensor]], rows: int, k: int) -> None:
+    degree = ranks.world_size
+    sizes = {"m": rows * degree, "k": k, "n": 16 * degree}
+    results = ranks.run(product_of, program, dtype=DTYPE, **sizes)
+    a = torch.cat([shard_of_a for shard_of_a, _, _ in results])
+    # A sum of k products is off by at most k * u of the sum of their magnitudes (Higham, Accuracy and Stability,
+    # section 3.1), u = 2**-53; that sum is at most |row of a| * |column of b|; once here and once on the rank.
+    for rank, (_, b, product) in enumerate(results):
+        bound = 2 * k * 2**-53 * float(a.norm(dim=1).max() * b.norm(dim=0).max())
+        torch.testing.assert_close(
+            product, a @ b, rtol=0, atol=bound, msg=lambda text, rank=rank: f"rank {rank}: {text}"
+        )
+    assert len({tuple(b.flatten().tolist()) for _, b, _ in results}) == degree
+    assert math.prod(a.unique(dim=0).shape) == math.prod(a.shape)
+
+
+@given(rows=st.integers(1, 8), k=st.integers(1, 64))
+def test_all_gather_then_matmul(ranks: Ranks, rows: int, k: int) -> None:
+    assert_products(ranks, programs.all_gather_then_matmul, rows, k)
+
+
+@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.parametrize("rows", [16, 48, 256])
+def test_fused_all_gather_matmul(ranks: Ranks, rows: int) -> None:
+    assert_products(ranks, programs.fused_all_gather_matmul, rows, k=64)
