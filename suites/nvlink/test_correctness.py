@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,16 +18,16 @@ from suites.strategies import dtypes, seeds, shapes, worlds
 # NVLink joins GPUs: there is nothing to run on CPUs.
 on_gpus = pytest.mark.ranks(2, 4, 8, device="cuda")
 
-CHUNK_BYTES = programs.CHUNK
+CHUNK = programs.CHUNK
 
 # Around the edges of the staged copy's chunks: a part of one, exactly some, and some and a part.
-byte_counts = st.sampled_from([1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 3])
+byte_counts = st.sampled_from([1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
 
 
 @on_gpus
 @pytest.mark.parametrize("program", [programs.ring_staged, programs.ring_peer])
 @given(data=st.data(), nbytes=byte_counts, seed=seeds)
-def test_ring_copy(ranks: Ranks, program: object, data: st.DataObject, nbytes: int, seed: int) -> None:
+def test_ring_copy(ranks: Ranks, program: Callable[..., programs.Step], data: st.DataObject, nbytes: int, seed: int) -> None:
     world = data.draw(worlds(ranks))
     results = world.run(once, program, shape=(nbytes,), dtype=torch.uint8, seed=seed)
     for rank, result in enumerate(results):

@@ -65,14 +65,17 @@ def training_step(module: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> Ste
         output = module(x)
         output.backward(grad)
         gradients = {"input": x.grad, **{name: value.grad for name, value in module.named_parameters()}}
-        return {"output": output} | {f"{name} gradient": _local(value) for name, value in gradients.items()}
+        return {"output": _local(output)} | {f"{name} gradient": _local(g) for name, g in gradients.items()}
 
     return step
 
 
 def _local(tensor: torch.Tensor | None) -> torch.Tensor:
     assert tensor is not None  # backward has reached it
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    # Functional collectives give back a tensor before its values have arrived (AsyncCollectiveTensor). Only
+    # arithmetic waits for them: neither a view does, nor pickle.
+    return local.detach().clone()
 
 
 def _mesh(ctx: Context) -> DeviceMesh:

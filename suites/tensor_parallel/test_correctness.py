@@ -43,13 +43,16 @@ def shardable(degree: int) -> st.SearchStrategy[int]:
     return st.integers(degree, 16)
 
 
-def parameters(*shapes: tuple[str, int, int], bias: bool, seed: int) -> Parameters:
-    """A weight for each (prefix, outputs, inputs), and a bias if asked for."""
+def parameters(*shapes: tuple[str, int, int], degree: int, bias: bool, seed: int) -> Parameters:
+    """A weight for each (prefix, outputs, inputs), and a bias if asked for.
+
+    A row-parallel layer adds a share of its bias, bias / R, on each rank: multiples of R have whole shares.
+    """
     drawn = {}
     for index, (prefix, outputs, inputs) in enumerate(shapes):
         drawn[f"{prefix}weight"] = integers((outputs, inputs), DTYPE, seed=seed * 16 + 2 * index)
         if bias:
-            drawn[f"{prefix}bias"] = integers((outputs,), DTYPE, seed=seed * 16 + 2 * index + 1)
+            drawn[f"{prefix}bias"] = degree * integers((outputs,), DTYPE, seed=seed * 16 + 2 * index + 1)
     return drawn
 
 
@@ -87,7 +90,8 @@ def test_column_parallel_linear(
 ) -> None:
     world = draw.draw(worlds(ranks))
     outputs = draw.draw(shardable(world.world_size))
-    layer, given_data = parameters(("", outputs, inputs), bias=bias, seed=seed), data(batch, inputs, outputs, seed)
+    layer = parameters(("", outputs, inputs), degree=world.world_size, bias=bias, seed=seed)
+    given_data = data(batch, inputs, outputs, seed)
     got = world.run(
         once, programs.column_parallel_linear, parameters=layer, gather_output=gather, **given_data
     )
@@ -103,7 +107,8 @@ def test_row_parallel_linear(
     degree = world.world_size
     # A rank that is given its features alone takes R times as many for the whole: they must divide evenly.
     inputs = draw.draw(divisible(degree) if sharded else shardable(degree))
-    layer, given_data = parameters(("", outputs, inputs), bias=bias, seed=seed), data(batch, inputs, outputs, seed)
+    layer = parameters(("", outputs, inputs), degree=degree, bias=bias, seed=seed)
+    given_data = data(batch, inputs, outputs, seed)
     got = world.run(
         once, programs.row_parallel_linear, parameters=layer, input_is_sharded=sharded, **given_data
     )
@@ -126,12 +131,13 @@ def test_mlp(
     seed: int,
 ) -> None:
     world = draw.draw(worlds(ranks))
-    hidden = draw.draw((divisible if local else shardable)(world.world_size))
-    layers = parameters(("0.", hidden, inputs), ("2.", outputs, hidden), bias=bias, seed=seed)
+    degree = world.world_size
+    hidden = draw.draw((divisible if local else shardable)(degree))
+    layers = parameters(("0.", hidden, inputs), ("2.", outputs, hidden), degree=degree, bias=bias, seed=seed)
     given_data = data(batch, inputs, outputs, seed)
     got = world.run(once, programs.mlp, parameters=layers, local_hidden=local, **given_data)
     whole = programs.training_step(programs.two_layers(layers), **given_data)()
-    assert_same(got, per_rank(whole, world.world_size, **{"0_weight": 0, "0_bias": 0, "2_weight": 1}))
+    assert_same(got, per_rank(whole, degree, **{"0_weight": 0, "0_bias": 0, "2_weight": 1}))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,8 @@ def test_mlp(
 def test_a_broken_layer_is_found(
     ranks: Ranks, broken: Callable[..., Step], wrong: str, dims: dict[str, int]
 ) -> None:
-    layer, given_data = parameters(("", 8, 8), bias=True, seed=1), data((3,), 8, 8, 1)
+    layer = parameters(("", 8, 8), degree=ranks.world_size, bias=True, seed=1)
+    given_data = data((3,), 8, 8, 1)
     got = ranks.run(once, broken, parameters=layer, **given_data)
     whole = programs.training_step(programs.linear(layer), **given_data)()
     with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
@@ -158,7 +165,7 @@ def test_a_broken_layer_is_found(
 
 
 def collectives(ranks: Ranks, *, gather_hidden: bool) -> list[tuple[dict[str, int], dict[str, int]]]:
-    layers = parameters(("0.", 8, 8), ("2.", 8, 8), bias=True, seed=1)
+    layers = parameters(("0.", 8, 8), ("2.", 8, 8), degree=ranks.world_size, bias=True, seed=1)
     return ranks.run(
         programs.mlp_collectives, parameters=layers, gather_hidden=gather_hidden, **data((3,), 8, 8, 1)
     )

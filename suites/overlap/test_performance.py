@@ -1,0 +1,66 @@
+"""What DistributedDataParallel gains over all_reduces after backward, and how much of them it leaves exposed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Metric, Perf, Ranks
+from suites.overlap import programs
+
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8)]
+
+DTYPE = torch.bfloat16
+
+
+def sizes(perf: Perf) -> dict[str, Any]:
+    """2 GiB of gradients, 128 MiB a layer.
+
+    A layer's backward is 4 B W**2 = 0.55 TFLOP, 0.7 ms at the 790 TFLOP/s of an H200; its all_reduce over
+    8 of them takes 0.7 ms: neither hides the other by its mere size.
+    """
+    return {
+        "layers": perf.sized(16, smoke=3),
+        "width": perf.sized(8192, smoke=8),
+        "rows": perf.sized(2048, smoke=4),
+        "dtype": DTYPE,
+        "seed": 1,
+    }
+
+
+def test_gradients_averaged_during_backward(perf: Perf, ranks: Ranks) -> None:
+    shape = sizes(perf)
+    largest = max(ranks.run(programs.largest_gradient, **shape))
+    # Both arms round the same gradients alike; only the order in which ranks are added may differ.
+    atol = programs.reduction_error(perf.world_size, DTYPE, largest)
+    pair = perf.configured(rtol=0.0, atol=atol).compare(
+        baseline=programs.all_reduce_after_backward, optimized=programs.all_reduce_during_backward, **shape
+    )
+    perf.check(speedup=pair.speedup, time=pair.optimized.time)
+
+
+def test_exposed_communication(perf: Perf) -> None:
+    """A test of its own: a difference of times has more noise than a time, and must not blur another verdict."""
+    shape = sizes(perf)
+    # On both sides of what it is subtracted from, so that a steady drift of the clocks cancels.
+    before = perf.measure(programs.compute, **shape)
+    together = perf.measure(programs.all_reduce_during_backward, **shape)
+    after = perf.measure(programs.compute, **shape)
+    parts = {
+        "compute": (before.median + after.median) / 2,
+        "communication": perf.measure(programs.communication, **shape).median,
+    }
+    q1, q3 = (programs.exposed_share(together=seconds, **parts) for seconds in together.quartiles)
+    perf.check(
+        exposed=Metric(
+            programs.exposed_share(together=together.median, **parts),
+            "fraction",
+            "lower",
+            q1=q1,
+            q3=q3,
+            samples=len(together.samples),
+            clock=together.time.clock,
+        )
+    )
