@@ -1,4 +1,4 @@
-"""A training step's forward and backward with the mean of the ranks' gradients, by two ways; and its parts.
+"""Forward and backward with the mean of the ranks' gradients, taken in two ways; and the parts of such a step.
 
 L layers of W x W weights, R ranks, B rows of input on each. Weights are the same on all ranks, inputs
 differ. Every step starts without gradients and returns them, in the order of the layers.
@@ -6,47 +6,63 @@ differ. Every step starts without gradients and returns them, in the order of th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_gpuperf import Context
+from pytest_gpuperf import Context, MiB
 
 BUCKET_MIB = 25.0  # DistributedDataParallel's default bucket_cap_mb, which counts in MiB
-LEAST_SHARE = 1e-3  # of the communication; what is closer to nothing exposed drowns in the noise of the times
+LEAST_SHARE = 1e-3  # of the communication: a smaller one cannot be told from the noise of the times
 
 Step = Callable[[], list[torch.Tensor]]
 Problem = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
 
 
-def problem(ctx: Context, *, layers: int, width: int, rows: int, dtype: torch.dtype, seed: int) -> Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """A multilayer perceptron, ReLUs between its layers, and the batch that it is trained on."""
+
+    layers: int
+    width: int
+    """In and out of each layer."""
+    rows: int
+    """Of the input, on each rank."""
+    dtype: torch.dtype
+    seed: int
+    """Of the weights."""
+
+
+def problem(ctx: Context, *, mlp: Mlp) -> Problem:
     """Weights, the rank's input, and the gradient of its loss by its output.
 
-    Scaled so that activations are near 1 in every layer, and so are the elements of every gradient: He's
-    initialization keeps both through ReLUs, and a row's share of a gradient is 1 / sqrt(B).
+    Scaled so that the elements of activations and gradients are near 1 in every layer: He's initialization
+    carries both through the ReLUs, and each of B rows gives a gradient a share of 1 / sqrt(B).
     """
-    same, own = torch.Generator(ctx.device).manual_seed(seed), ctx.generator()
-    options = {"dtype": dtype, "device": ctx.device}
+    same, own = torch.Generator(ctx.device).manual_seed(mlp.seed), ctx.generator()
     weights = [
-        torch.randn(width, width, generator=same, **options).mul_((2 / width) ** 0.5) for _ in range(layers)
+        _normal((mlp.width, mlp.width), mlp.dtype, same).mul_((2 / mlp.width) ** 0.5) for _ in range(mlp.layers)
     ]
-    x = torch.randn(rows, width, generator=own, **options)
-    return weights, x, torch.randn(rows, width, generator=own, **options).mul_(rows**-0.5)
+    x = _normal((mlp.rows, mlp.width), mlp.dtype, own)
+    return weights, x, _normal((mlp.rows, mlp.width), mlp.dtype, own).mul_(mlp.rows**-0.5)
+
+
+def _normal(shape: tuple[int, int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
 
 
 def _module(weights: Sequence[torch.Tensor]) -> nn.Module:
-    linears = []
+    modules: list[nn.Module] = []
     for weight in weights:
-        # On no device at first: to initialize weights that are replaced would take as long as to draw them.
+        # Made on no device: weights that are replaced at once need no values.
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
         linear.weight = nn.Parameter(weight)
-        linears.append(linear)
-    pairs = itertools.chain.from_iterable((linear, nn.ReLU()) for linear in linears)
-    return nn.Sequential(*list(pairs)[:-1])
+        modules += [linear, nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
 
 
 def _forward_backward(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> list[torch.Tensor]:
@@ -61,7 +77,7 @@ def buckets(tensors: Sequence[torch.Tensor], bucket_mib: float = BUCKET_MIB) -> 
 
     This is DistributedDataParallel's own rule: a tensor larger than a bucket gets one to itself.
     """
-    capacity = int(bucket_mib * 2**20)
+    capacity = int(bucket_mib * MiB)
     filled: list[list[torch.Tensor]] = []
     room = 0
     for tensor in reversed(tensors):
@@ -73,37 +89,17 @@ def buckets(tensors: Sequence[torch.Tensor], bucket_mib: float = BUCKET_MIB) -> 
     return filled
 
 
-def compute(
-    ctx: Context,
-    *,
-    layers: int,
-    width: int,
-    rows: int,
-    dtype: torch.dtype,
-    seed: int,
-    bucket_mib: float = BUCKET_MIB,
-) -> Step:
+def compute(ctx: Context, *, mlp: Mlp) -> Step:
     """Forward and backward alone: each rank keeps its own gradients."""
-    weights, x, grad_output = problem(ctx, layers=layers, width=width, rows=rows, dtype=dtype, seed=seed)
+    weights, x, grad_output = problem(ctx, mlp=mlp)
     module = _module(weights)
     return lambda: _forward_backward(module, x, grad_output)
 
 
-def communication(
-    ctx: Context,
-    *,
-    layers: int,
-    width: int,
-    rows: int,
-    dtype: torch.dtype,
-    seed: int,
-    bucket_mib: float = BUCKET_MIB,
-) -> Step:
+def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
     """The all_reduces alone, of tensors like the gradients."""
     own = ctx.generator()
-    gradients = [
-        torch.randn(width, width, generator=own, dtype=dtype, device=ctx.device) for _ in range(layers)
-    ]
+    gradients = [_normal((mlp.width, mlp.width), mlp.dtype, own) for _ in range(mlp.layers)]
 
     def step() -> list[torch.Tensor]:
         _average(gradients, bucket_mib)
@@ -112,18 +108,9 @@ def communication(
     return step
 
 
-def all_reduce_after_backward(
-    ctx: Context,
-    *,
-    layers: int,
-    width: int,
-    rows: int,
-    dtype: torch.dtype,
-    seed: int,
-    bucket_mib: float = BUCKET_MIB,
-) -> Step:
+def all_reduce_after_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
     """Backward to its end, then one all_reduce for each bucket."""
-    weights, x, grad_output = problem(ctx, layers=layers, width=width, rows=rows, dtype=dtype, seed=seed)
+    weights, x, grad_output = problem(ctx, mlp=mlp)
     module = _module(weights)
 
     def step() -> list[torch.Tensor]:
@@ -135,7 +122,7 @@ def all_reduce_after_backward(
 
 
 def _average(gradients: Sequence[torch.Tensor], bucket_mib: float) -> None:
-    """All_reduces each bucket as one flat tensor, in place where it holds a single gradient."""
+    """All_reduces each bucket as one flat tensor; in place, and without a copy, where it is one gradient."""
     for bucket in buckets(gradients, bucket_mib):
         flat = bucket[0].view(-1) if len(bucket) == 1 else torch.cat([part.view(-1) for part in bucket])
         dist.all_reduce(flat, dist.ReduceOp.AVG)
@@ -144,28 +131,16 @@ def _average(gradients: Sequence[torch.Tensor], bucket_mib: float) -> None:
                 part.copy_(averaged.view_as(part))
 
 
-def all_reduce_during_backward(
-    ctx: Context,
-    *,
-    layers: int,
-    width: int,
-    rows: int,
-    dtype: torch.dtype,
-    seed: int,
-    bucket_mib: float = BUCKET_MIB,
-) -> Step:
+def all_reduce_during_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
     """DistributedDataParallel: a bucket's all_reduce starts when backward has made its last gradient."""
-    weights, x, grad_output = problem(ctx, layers=layers, width=width, rows=rows, dtype=dtype, seed=seed)
+    weights, x, grad_output = problem(ctx, mlp=mlp)
     module = DistributedDataParallel(_module(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True)
     return lambda: _forward_backward(module, x, grad_output)
 
 
-def largest_gradient(
-    ctx: Context, *, layers: int, width: int, rows: int, dtype: torch.dtype, seed: int
-) -> float:
-    """The largest element, without its sign, of the rank's own gradients."""
-    step = compute(ctx, layers=layers, width=width, rows=rows, dtype=dtype, seed=seed)
-    return max(gradient.abs().max().item() for gradient in step())
+def largest_gradient(ctx: Context, *, mlp: Mlp) -> float:
+    """The largest magnitude among the elements of the rank's own gradients."""
+    return max(gradient.abs().max().item() for gradient in compute(ctx, mlp=mlp)())
 
 
 def reduction_error(world_size: int, dtype: torch.dtype, largest: float) -> float:
