@@ -33,9 +33,14 @@ PRELOAD = (
     "pytest_gpuperf.timing.compare",
 )
 
-# fork() does not carry an initialised driver over. torch asks it for the GPUs when some of its modules
-# are imported, unless it is told to ask NVML instead (torch/cuda/__init__.py, _nvml_based_avail).
-_NO_DRIVER = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+# What fork() does not carry over must not be there yet when it is called.
+_FORKABLE = {
+    # The CUDA driver: torch asks it for the GPUs when some of its modules are imported, unless it is told
+    # to ask NVML instead (torch/cuda/__init__.py, _nvml_based_avail).
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    # Threads: OpenBLAS, which numpy brings along, starts one for each core as soon as it is loaded.
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -120,7 +125,7 @@ class Launcher:
                     json.dumps(sys.path),
                     json.dumps(self._preload),
                 ],
-                env={**os.environ, **_NO_DRIVER},
+                env={**os.environ, **_FORKABLE},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
