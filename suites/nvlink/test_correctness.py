@@ -27,7 +27,9 @@ byte_counts = st.sampled_from([1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
 @on_gpus
 @pytest.mark.parametrize("program", [programs.ring_staged, programs.ring_peer])
 @given(data=st.data(), nbytes=byte_counts, seed=seeds)
-def test_ring_copy(ranks: Ranks, program: Callable[..., programs.Step], data: st.DataObject, nbytes: int, seed: int) -> None:
+def test_ring_copy(
+    ranks: Ranks, program: Callable[..., programs.Step], data: st.DataObject, nbytes: int, seed: int
+) -> None:
     world = data.draw(worlds(ranks))
     results = world.run(once, program, shape=(nbytes,), dtype=torch.uint8, seed=seed)
     for rank, result in enumerate(results):
