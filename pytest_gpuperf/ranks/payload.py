@@ -37,8 +37,11 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
             f"a DTensor of shape {tuple(tensor.shape)} belongs to its process group and cannot leave the "
             "rank: return .to_local() or .full_tensor()"
         )
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    if functional is not None and isinstance(tensor, functional.AsyncCollectiveTensor):
+        tensor = tensor.wait()  # its data may still be on their way
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
-        return NotImplemented
+        return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     plain = tensor.detach()
     if plain.layout != torch.strided:
         return plain.cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.autograd.function import FunctionCtx
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,8 +23,9 @@ Step = Callable[[], list[torch.Tensor]]
 Gradients = Callable[[Context], list[torch.Tensor]]
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
-BFLOAT16 = torch.finfo(torch.bfloat16).eps / 2  # 2**-8: 8 bits of significand, rounded to nearest
-FLOAT32 = torch.finfo(torch.float32).eps / 2
+# Unit roundoffs: the largest relative error of rounding to nearest.
+BFLOAT16_ROUNDOFF = torch.finfo(torch.bfloat16).eps / 2  # 2**-8, of a significand of 8 bits
+FLOAT32_ROUNDOFF = torch.finfo(torch.float32).eps / 2  # 2**-24
 
 
 class _HandOver(torch.autograd.Function):
@@ -52,7 +52,9 @@ class GivenGradients(nn.Module):
 
     def forward(self) -> torch.Tensor:
         """Zero."""
-        output: torch.Tensor = _HandOver.apply(self._gradients, *self.weights)
+        output: torch.Tensor = _HandOver.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._gradients, *self.weights
+        )
         return output
 
 
@@ -60,13 +62,11 @@ def uniform(ctx: Context, *, layers: int, width: int) -> list[torch.Tensor]:
     """The rank's own float32 gradients of so many square layers, between -1 and 1."""
     generator = ctx.generator()
     shape = (width, width)
-    return [
-        torch.rand(shape, device=ctx.device, generator=generator).mul_(2).sub_(1) for _ in range(layers)
-    ]
+    return [torch.rand(shape, device=ctx.device, generator=generator).mul_(2).sub_(1) for _ in range(layers)]
 
 
 def to_bfloat16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """torch's ``bf16_compress_hook``; builds without NCCL refuse that by its name, though gloo can do it."""
+    """PyTorch's ``bf16_compress_hook``; builds without NCCL refuse it by its name, though gloo can do it."""
     return bf16_compress_hook(state, bucket)
 
 
@@ -104,9 +104,9 @@ def averaging_error(world_size: int, unit_roundoff: float) -> float:
 
         |computed - exact| <= ((1 + u)**k - 1) * (|g_0| + ... + |g_R-1|) / R.
 
-    It holds for rings and trees alike and needs R u to be small; and no underflow: u bounds the rounding of
-    normal numbers. Where ranks cancel out, the mean itself may be much smaller than its error: so the
-    bound is not one of relative error.
+    In float32 nothing is cast, but DistributedDataParallel multiplies by 1 / R, itself rounded: k is the same.
+    The bound holds for rings and trees alike, as long as nothing underflows, since u is that of normal
+    numbers. It is not one of relative error: where ranks cancel out, the mean may be smaller than its error.
     """
     division = 0 if world_size & (world_size - 1) == 0 else 1
     return float((1 + unit_roundoff) ** (1 + division + world_size - 1) - 1)

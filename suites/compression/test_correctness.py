@@ -2,6 +2,7 @@
 
 # No postponed annotations here: DistributedDataParallel looks at a hook's, and takes no strings.
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,17 +38,14 @@ def given_to(drawn: list[list[torch.Tensor]]) -> programs.Gradients:
     return lambda ctx: [gradient.to(ctx.device) for gradient in drawn[ctx.rank]]
 
 
-def excess(
-    results: list[list[torch.Tensor]], drawn: list[list[torch.Tensor]], unit_roundoff: float
-) -> float:
+def excess(results: list[list[torch.Tensor]], drawn: list[list[torch.Tensor]], unit_roundoff: float) -> float:
     """By how much the worst element exceeds its bound; 0 or less where every one keeps it."""
     factor = programs.averaging_error(len(drawn), unit_roundoff)
     worst = -float("inf")
     for index in range(len(drawn[0])):
         stacked = torch.stack([own[index].double() for own in drawn])
         mean, bound = stacked.mean(dim=0), factor * stacked.abs().mean(dim=0)
-        # float64 rounds as well, 2**29 times less than float32
-        slack = 1e-14 * stacked.abs().sum(dim=0)
+        slack = 1e-14 * stacked.abs().sum(dim=0)  # float64 rounds too, by 2**-53
         for result in results:
             assert result[index].dtype == torch.float32
             error = (result[index].double() - mean).abs()
@@ -61,7 +59,7 @@ def test_bfloat16_keeps_its_bound(ranks: Ranks, data: st.DataObject) -> None:
     world = data.draw(worlds(ranks))
     drawn = data.draw(gradients(world.world_size))
     results = world.run(once, programs.average_in_bfloat16, gradients=given_to(drawn))
-    assert excess(results, drawn, programs.BFLOAT16) <= 0
+    assert excess(results, drawn, programs.BFLOAT16_ROUNDOFF) <= 0
 
 
 @pytest.mark.ranks(2, 4, 8)
@@ -70,19 +68,28 @@ def test_float32_keeps_its_bound(ranks: Ranks, data: st.DataObject) -> None:
     world = data.draw(worlds(ranks))
     drawn = data.draw(gradients(world.world_size))
     results = world.run(once, programs.average_in_float32, gradients=given_to(drawn))
-    assert excess(results, drawn, programs.FLOAT32) <= 0
+    assert excess(results, drawn, programs.FLOAT32_ROUNDOFF) <= 0
+
+
+@pytest.mark.ranks(2)
+def test_bound_is_reached(ranks: Ranks) -> None:
+    """Both casts round down by half a unit, and so does the sum: a bound 1 % tighter would be wrong."""
+    drawn = [[torch.tensor([1 + 2**-8])], [torch.tensor([1 + 2**-7 + 2**-8 - 2**-23])]]
+    results = ranks.run(once, programs.average_in_bfloat16, gradients=given_to(drawn))
+    assert excess(results, drawn, programs.BFLOAT16_ROUNDOFF) <= 0
+    assert excess(results, drawn, 0.99 * programs.BFLOAT16_ROUNDOFF) > 0
 
 
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize("program", [programs.average_in_float32, programs.average_in_bfloat16])
-def test_steps_do_not_add_up(ranks: Ranks, program: Callable[..., programs.Step]) -> None:
+def test_every_step_gives_the_same_on_every_rank(ranks: Ranks, program: Callable[..., programs.Step]) -> None:
     def several(ctx: Context) -> list[torch.Tensor]:
-        step = program(ctx, gradients=lambda ctx: programs.uniform(ctx, layers=3, width=5))
+        step = program(ctx, gradients=functools.partial(programs.uniform, layers=3, width=5))
         first = [gradient.clone() for gradient in step()]
         step()
-        # gloo and NCCL add the ranks in an order of their own, the same each time for the same sizes; but
-        # DistributedDataParallel's buckets may change after the first step.
-        torch.testing.assert_close(step(), first, rtol=0, atol=2 * programs.averaging_error(ctx.world_size, 2**-8))
+        # Ranks may be added in another order once DistributedDataParallel has arranged its buckets anew.
+        atol = 2 * programs.averaging_error(ctx.world_size, programs.BFLOAT16_ROUNDOFF)
+        torch.testing.assert_close(step(), first, rtol=0, atol=atol)
         return first
 
     first, *others = ranks.run(several)
@@ -90,39 +97,32 @@ def test_steps_do_not_add_up(ranks: Ranks, program: Callable[..., programs.Step]
 
 
 def summed_not_averaged(_: Any, bucket: dist.GradBucket) -> Future:
-    compressed = bucket.buffer().to(torch.bfloat16)
-    return _all_reduced(compressed, bucket)
+    return all_reduced(bucket.buffer().to(torch.bfloat16), bucket)
 
 
 def rounded_to_float8(_: Any, bucket: dist.GradBucket) -> Future:
-    compressed = bucket.buffer().to(torch.float8_e4m3fn).to(torch.bfloat16)
-    return _all_reduced(compressed.div_(dist.get_world_size()), bucket)
+    rounded = bucket.buffer().to(torch.float8_e4m3fn).to(torch.bfloat16)
+    return all_reduced(rounded.div_(dist.get_world_size()), bucket)
 
 
 def kept_to_itself(_: Any, bucket: dist.GradBucket) -> Future:
-    future: Future = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
+    return all_reduced(bucket.buffer().to(torch.bfloat16), bucket, result=bucket.buffer().clone())
 
 
-def truncated(_: Any, bucket: dist.GradBucket) -> Future:
-    """Drops the lower half of each float32 instead of rounding it: a cast by reinterpretation."""
-    compressed = (bucket.buffer().view(torch.int32) & -0x10000).view(torch.float32).to(torch.bfloat16)
-    return _all_reduced(compressed.div_(dist.get_world_size()), bucket)
-
-
-def _all_reduced(compressed: torch.Tensor, bucket: dist.GradBucket) -> Future:
+def all_reduced(compressed: torch.Tensor, bucket: dist.GradBucket, result: torch.Tensor | None = None) -> Future:
     work = dist.all_reduce(compressed, async_op=True)
     assert work is not None
-    future: Future = work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]))
+    future: Future = work.get_future().then(
+        lambda done: bucket.buffer().copy_(done.value()[0] if result is None else result)
+    )
     return future
 
 
-# By 8 ranks of 1, bfloat16 is exact. What each hook loses, it loses on every rank, and so in the mean:
-# float8_e4m3 (3 bits behind the point) takes 1 + 2**-4 for 1, truncation anything below 1 + 2**-7.
+# Each rank's value is exact in bfloat16, so that nothing but the fault is seen. 1 + 2**-4 lies half way
+# between two numbers of float8_e4m3, and all ranks lose the same 2**-4 of it.
 BROKEN: list[tuple[programs.Hook, Callable[[int], float]]] = [
     (summed_not_averaged, lambda rank: 1.0),
-    (kept_to_itself, lambda rank: float(rank)),
+    (kept_to_itself, float),
     (rounded_to_float8, lambda rank: 1 + 2.0**-4),
 ]
 
@@ -133,10 +133,5 @@ def test_bound_sees_a_broken_hook(ranks: Ranks, hook: programs.Hook, value: Call
     drawn = [[torch.full((4,), value(rank))] for rank in range(ranks.world_size)]
     right = ranks.run(once, programs.average_in_bfloat16, gradients=given_to(drawn))
     broken = ranks.run(once, programs.average, gradients=given_to(drawn), hook=hook)
-    assert excess(right, drawn, programs.BFLOAT16) <= 0
-    assert excess(broken, drawn, programs.BFLOAT16) > 0
-
-
-@pytest.mark.parametrize("world_size", range(2, 9))
-def test_bound_is_nearly_reached(world_size: int) -> None:
-    """Rounding to nearest ends half way to the next number, and the bound is as close as that to be useful."""
+    assert excess(right, drawn, programs.BFLOAT16_ROUNDOFF) <= 0
+    assert excess(broken, drawn, programs.BFLOAT16_ROUNDOFF) > 0

@@ -16,11 +16,10 @@ LARGEST = 1.0  # magnitude of programs.uniform's gradients
 @pytest.mark.ranks(2, 4, 8)
 def test_bfloat16_gradients(perf: Perf) -> None:
     # 16 layers of 64 MiB: 1 GiB, each layer in a bucket of its own.
-    gradients = functools.partial(
-        programs.uniform, layers=perf.sized(16, smoke=2), width=perf.sized(4096, smoke=8)
-    )
+    gradients = functools.partial(programs.uniform, layers=perf.sized(16, smoke=2), width=perf.sized(4096, smoke=8))
     atol = LARGEST * sum(
-        programs.averaging_error(perf.world_size, roundoff) for roundoff in (programs.BFLOAT16, programs.FLOAT32)
+        programs.averaging_error(perf.world_size, roundoff)
+        for roundoff in (programs.BFLOAT16_ROUNDOFF, programs.FLOAT32_ROUNDOFF)
     )
     pair = perf.configured(rtol=0.0, atol=atol).compare(
         baseline=programs.average_in_float32, optimized=programs.average_in_bfloat16, gradients=gradients

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.functional import linear, relu
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context, MiB
@@ -44,9 +45,7 @@ def problem(ctx: Context, *, mlp: Mlp) -> Problem:
     carries both through the ReLUs, and each of B rows gives a gradient a share of 1 / sqrt(B).
     """
     same, own = torch.Generator(ctx.device).manual_seed(mlp.seed), ctx.generator()
-    weights = [
-        _normal((mlp.width, mlp.width), mlp.dtype, same).mul_((2 / mlp.width) ** 0.5) for _ in range(mlp.layers)
-    ]
+    weights = [_normal((mlp.width, mlp.width), mlp.dtype, same).mul_((2 / mlp.width) ** 0.5) for _ in range(mlp.layers)]
     x = _normal((mlp.rows, mlp.width), mlp.dtype, own)
     return weights, x, _normal((mlp.rows, mlp.width), mlp.dtype, own).mul_(mlp.rows**-0.5)
 
@@ -55,14 +54,16 @@ def _normal(shape: tuple[int, int], dtype: torch.dtype, generator: torch.Generat
     return torch.randn(shape, dtype=dtype, device=generator.device, generator=generator)
 
 
-def _module(weights: Sequence[torch.Tensor]) -> nn.Module:
-    modules: list[nn.Module] = []
-    for weight in weights:
-        # Made on no device: weights that are replaced at once need no values.
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        linear.weight = nn.Parameter(weight)
-        modules += [linear, nn.ReLU()]
-    return nn.Sequential(*modules[:-1])
+class _Network(nn.Module):
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(weights)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        *hidden, last = self.weights
+        for weight in hidden:
+            x = relu(linear(x, weight))
+        return linear(x, last)
 
 
 def _forward_backward(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> list[torch.Tensor]:
@@ -92,7 +93,7 @@ def buckets(tensors: Sequence[torch.Tensor], bucket_mib: float = BUCKET_MIB) -> 
 def compute(ctx: Context, *, mlp: Mlp) -> Step:
     """Forward and backward alone: each rank keeps its own gradients."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = _module(weights)
+    module = _Network(weights)
     return lambda: _forward_backward(module, x, grad_output)
 
 
@@ -111,7 +112,7 @@ def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> 
 def all_reduce_after_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
     """Backward to its end, then one all_reduce for each bucket."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = _module(weights)
+    module = _Network(weights)
 
     def step() -> list[torch.Tensor]:
         gradients = _forward_backward(module, x, grad_output)
@@ -134,7 +135,7 @@ def _average(gradients: Sequence[torch.Tensor], bucket_mib: float) -> None:
 def all_reduce_during_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
     """DistributedDataParallel: a bucket's all_reduce starts when backward has made its last gradient."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = DistributedDataParallel(_module(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True)
+    module = DistributedDataParallel(_Network(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True)
     return lambda: _forward_backward(module, x, grad_output)
 
 

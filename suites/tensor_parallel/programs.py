@@ -182,9 +182,7 @@ def _counts(mode: CommDebugMode) -> dict[str, int]:
     return {str(op).rpartition(".")[2]: count for op, count in mode.get_comm_counts().items()}
 
 
-def matmul_inputs(
-    ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+def matmul_inputs(ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's M/R rows of A and its own B of N/R columns, normal, scaled so that products are normal too.
 
     Not whole numbers, whose few set bits would draw less power than training does, and clock higher.
@@ -215,7 +213,7 @@ def fused_all_gather_matmul(
 ) -> Callable[[], torch.Tensor]:
     """The same product, each shard of A multiplied while the next one is copied from its rank's memory."""
     # Registers torch.ops.symm_mem; here, since the module is alpha, and nothing else should depend on it.
-    import torch.distributed._symmetric_memory  # noqa: F401
+    import torch.distributed._symmetric_memory
 
     a, b = matmul_inputs(ctx, m=m, k=k, n=n, dtype=dtype)
     group_name = ctx.group.group_name

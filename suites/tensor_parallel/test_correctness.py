@@ -6,7 +6,6 @@ number far below 2**53, so that no order of the additions, and no split of them 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
 from suites.data import integers, once
@@ -25,22 +25,32 @@ pytestmark = pytest.mark.ranks(2, 4)
 
 DTYPE = torch.float64
 
-# Nothing is rounded: see above. The largest number is the MLP's output, below 15 * 15 * 15 * 16**2 + 2**12.
-EXACT: dict[str, float] = {"rtol": 0, "atol": 0}
+# Nothing is rounded: see above. The largest number is an output of the MLP, of 8 hidden features and 5 inputs
+# of at most 15 each: (15 * 15 * 5 + 60) * 15 * 8 + 60 < 2**18.
+EXACT = 0.0
+
+# The dimensions by which each style shards a layer's weight and bias, and with them their gradients.
+COLUMN = {"weight gradient": 0, "bias gradient": 0}
+ROW = {"weight gradient": 1}
 
 Results = list[dict[str, torch.Tensor]]
 
-batches = st.lists(st.integers(1, 4), min_size=1, max_size=2).map(tuple)
-features = st.integers(1, 16)
+# DTensor plans each operation anew for each shape it meets, in 20 ms: the dimensions that stay whole, which
+# the split does not touch, take few values.
+batches = st.sampled_from([(1,), (2, 3)])
+features = st.sampled_from([1, 5])
 
 
 def divisible(degree: int) -> st.SearchStrategy[int]:
-    return st.integers(1, 16 // degree).map(lambda share: share * degree)
+    return st.sampled_from([degree, 2 * degree])
 
 
 def shardable(degree: int) -> st.SearchStrategy[int]:
-    """At least one for some rank each; of fewer features than ranks DTensor makes no shards, but copies."""
-    return st.integers(degree, 16)
+    """Numbers of features that leave some ranks with fewer than others, or none.
+
+    Not fewer than ranks: those DTensor does not shard, it copies them.
+    """
+    return st.sampled_from([degree, degree + 1, 2 * degree - 1])
 
 
 def parameters(*shapes: tuple[str, int, int], degree: int, bias: bool, seed: int) -> Parameters:
@@ -56,7 +66,7 @@ def parameters(*shapes: tuple[str, int, int], degree: int, bias: bool, seed: int
     return drawn
 
 
-def data(batch: tuple[int, ...], inputs: int, outputs: int, seed: int) -> dict[str, torch.Tensor]:
+def x_and_grad(batch: tuple[int, ...], inputs: int, outputs: int, seed: int) -> dict[str, torch.Tensor]:
     """The input and the gradient of the output, the same for all ranks."""
     return {
         "x": integers((*batch, inputs), DTYPE, seed=seed * 16 + 14),
@@ -64,110 +74,120 @@ def data(batch: tuple[int, ...], inputs: int, outputs: int, seed: int) -> dict[s
     }
 
 
-def per_rank(whole: dict[str, torch.Tensor], degree: int, **dims: int | None) -> Results:
+def linear(leaves: dict[str, torch.Tensor], prefix: str = "") -> torch.Tensor:
+    return functional.linear(leaves["input"], leaves[f"{prefix}weight"], leaves.get(f"{prefix}bias"))
+
+
+def two_layers(leaves: dict[str, torch.Tensor]) -> torch.Tensor:
+    return linear({**leaves, "input": linear(leaves, "0.").relu()}, "2.")
+
+
+def reference(
+    layer: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+    parameters: Parameters,
+    *,
+    x: torch.Tensor,
+    grad: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    """The whole layer's output and gradients, by another way than the programs': no module, no ``.grad``."""
+    leaves = {name: value.clone().requires_grad_() for name, value in {"input": x, **parameters}.items()}
+    output = layer(leaves)
+    gradients = torch.autograd.grad(output, list(leaves.values()), grad)
+    return {"output": output} | {f"{name} gradient": g for name, g in zip(leaves, gradients, strict=True)}
+
+
+def per_rank(whole: dict[str, torch.Tensor], degree: int, dims: dict[str, int]) -> Results:
     """What each rank should hold: its shard along the dimension given for a name, and all of the others."""
     results: Results = [{} for _ in range(degree)]
     for name, tensor in whole.items():
-        dim = dims.get(name.removesuffix(" gradient").replace(".", "_"))
-        parts = [tensor] * degree if dim is None else shard(tensor, degree, dim)
+        parts = shard(tensor, degree, dims[name]) if name in dims else [tensor] * degree
         for result, part in zip(results, parts, strict=True):
             result[name] = part
     return results
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor, atol: float, where: str) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=atol, msg=lambda text: f"{where}: {text}")
 
 
 def assert_same(got: Results, expected: Results) -> None:
     for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
         assert list(have) == list(want)
         for name, tensor in want.items():
-            torch.testing.assert_close(
-                have[name], tensor, **EXACT, msg=lambda text, at=(rank, name): f"rank {at[0]}, {at[1]}: {text}"
-            )
+            assert_close(have[name], tensor, EXACT, f"rank {rank}, {name}")
 
 
-@given(draw=st.data(), batch=batches, inputs=features, bias=st.booleans(), gather=st.booleans(), seed=seeds)
+@given(data=st.data(), batch=batches, inputs=features, bias=st.booleans(), gather=st.booleans(), seed=seeds)
 def test_column_parallel_linear(
-    ranks: Ranks, draw: st.DataObject, batch: tuple[int, ...], inputs: int, bias: bool, gather: bool, seed: int
+    ranks: Ranks, data: st.DataObject, batch: tuple[int, ...], inputs: int, bias: bool, gather: bool, seed: int
 ) -> None:
-    world = draw.draw(worlds(ranks))
-    outputs = draw.draw(shardable(world.world_size))
+    world = data.draw(worlds(ranks))
+    outputs = data.draw(shardable(world.world_size))
     layer = parameters(("", outputs, inputs), degree=world.world_size, bias=bias, seed=seed)
-    given_data = data(batch, inputs, outputs, seed)
-    got = world.run(
-        once, programs.column_parallel_linear, parameters=layer, gather_output=gather, **given_data
-    )
-    whole = programs.training_step(programs.linear(layer), **given_data)()
-    assert_same(got, per_rank(whole, world.world_size, output=None if gather else -1, weight=0, bias=0))
+    tensors = x_and_grad(batch, inputs, outputs, seed)
+    got = world.run(once, programs.column_parallel_linear, parameters=layer, gather_output=gather, **tensors)
+    whole = reference(linear, layer, **tensors)
+    dims = COLUMN if gather else {"output": -1, **COLUMN}
+    assert_same(got, per_rank(whole, world.world_size, dims))
 
 
-@given(draw=st.data(), batch=batches, outputs=features, bias=st.booleans(), sharded=st.booleans(), seed=seeds)
+@given(data=st.data(), batch=batches, outputs=features, bias=st.booleans(), sharded=st.booleans(), seed=seeds)
 def test_row_parallel_linear(
-    ranks: Ranks, draw: st.DataObject, batch: tuple[int, ...], outputs: int, bias: bool, sharded: bool, seed: int
+    ranks: Ranks, data: st.DataObject, batch: tuple[int, ...], outputs: int, bias: bool, sharded: bool, seed: int
 ) -> None:
-    world = draw.draw(worlds(ranks))
+    world = data.draw(worlds(ranks))
     degree = world.world_size
     # A rank that is given its features alone takes R times as many for the whole: they must divide evenly.
-    inputs = draw.draw(divisible(degree) if sharded else shardable(degree))
+    inputs = data.draw(divisible(degree) if sharded else shardable(degree))
     layer = parameters(("", outputs, inputs), degree=degree, bias=bias, seed=seed)
-    given_data = data(batch, inputs, outputs, seed)
-    got = world.run(
-        once, programs.row_parallel_linear, parameters=layer, input_is_sharded=sharded, **given_data
-    )
-    whole = programs.training_step(programs.linear(layer), **given_data)()
-    assert_same(got, per_rank(whole, degree, input=-1 if sharded else None, weight=1))
+    tensors = x_and_grad(batch, inputs, outputs, seed)
+    got = world.run(once, programs.row_parallel_linear, parameters=layer, input_is_sharded=sharded, **tensors)
+    whole = reference(linear, layer, **tensors)
+    dims = {"input gradient": -1, **ROW} if sharded else ROW
+    assert_same(got, per_rank(whole, degree, dims))
 
 
-@given(
-    draw=st.data(), batch=batches, inputs=features, outputs=features, bias=st.booleans(), local=st.booleans(),
-    seed=seeds,
-)  # fmt: skip
+@given(data=st.data(), batch=batches, width=features, bias=st.booleans(), local=st.booleans(), seed=seeds)
 def test_mlp(
-    ranks: Ranks,
-    draw: st.DataObject,
-    batch: tuple[int, ...],
-    inputs: int,
-    outputs: int,
-    bias: bool,
-    local: bool,
-    seed: int,
+    ranks: Ranks, data: st.DataObject, batch: tuple[int, ...], width: int, bias: bool, local: bool, seed: int
 ) -> None:
-    world = draw.draw(worlds(ranks))
+    world = data.draw(worlds(ranks))
     degree = world.world_size
-    hidden = draw.draw((divisible if local else shardable)(degree))
-    layers = parameters(("0.", hidden, inputs), ("2.", outputs, hidden), degree=degree, bias=bias, seed=seed)
-    given_data = data(batch, inputs, outputs, seed)
-    got = world.run(once, programs.mlp, parameters=layers, local_hidden=local, **given_data)
-    whole = programs.training_step(programs.two_layers(layers), **given_data)()
-    assert_same(got, per_rank(whole, degree, **{"0_weight": 0, "0_bias": 0, "2_weight": 1}))
+    hidden = data.draw((divisible if local else shardable)(degree))
+    layers = parameters(("0.", hidden, width), ("2.", width, hidden), degree=degree, bias=bias, seed=seed)
+    tensors = x_and_grad(batch, width, width, seed)
+    got = world.run(once, programs.mlp, parameters=layers, local_hidden=local, **tensors)
+    whole = reference(two_layers, layers, **tensors)
+    dims = {f"0.{name}": dim for name, dim in COLUMN.items()} | {f"2.{name}": dim for name, dim in ROW.items()}
+    assert_same(got, per_rank(whole, degree, dims))
 
 
 @pytest.mark.parametrize(
     ("broken", "wrong", "dims"),
     [
-        (programs.row_parallel_linear_without_all_reduce, "output", {"input": -1, "weight": 1}),
-        (programs.row_parallel_linear_with_bias_on_every_rank, "output", {"input": -1, "weight": 1}),
+        (programs.row_parallel_linear_without_all_reduce, "output", {"input gradient": -1, **ROW}),
+        (programs.row_parallel_linear_with_bias_on_every_rank, "output", {"input gradient": -1, **ROW}),
         (
             programs.column_parallel_linear_without_input_gradient_reduction,
             "input gradient",
-            {"output": -1, "weight": 0, "bias": 0},
+            {"output": -1, **COLUMN},
         ),
     ],
     ids=["no all-reduce", "bias on every rank", "no reduction of the input gradient"],
 )
-def test_a_broken_layer_is_found(
-    ranks: Ranks, broken: Callable[..., Step], wrong: str, dims: dict[str, int]
-) -> None:
+def test_a_broken_layer_is_found(ranks: Ranks, broken: Callable[..., Step], wrong: str, dims: dict[str, int]) -> None:
     layer = parameters(("", 8, 8), degree=ranks.world_size, bias=True, seed=1)
-    given_data = data((3,), 8, 8, 1)
-    got = ranks.run(once, broken, parameters=layer, **given_data)
-    whole = programs.training_step(programs.linear(layer), **given_data)()
+    tensors = x_and_grad((3,), 8, 8, 1)
+    got = ranks.run(once, broken, parameters=layer, **tensors)
+    whole = reference(linear, layer, **tensors)
     with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
-        assert_same(got, per_rank(whole, ranks.world_size, **dims))
+        assert_same(got, per_rank(whole, ranks.world_size, dims))
 
 
 def collectives(ranks: Ranks, *, gather_hidden: bool) -> list[tuple[dict[str, int], dict[str, int]]]:
     layers = parameters(("0.", 8, 8), ("2.", 8, 8), degree=ranks.world_size, bias=True, seed=1)
     return ranks.run(
-        programs.mlp_collectives, parameters=layers, gather_hidden=gather_hidden, **data((3,), 8, 8, 1)
+        programs.mlp_collectives, parameters=layers, gather_hidden=gather_hidden, **x_and_grad((3,), 8, 8, 1)
     )
 
 
@@ -199,11 +219,9 @@ def assert_products(ranks: Ranks, program: Callable[..., Callable[[], torch.Tens
     # section 3.1), u = 2**-53; that sum is at most |row of a| * |column of b|; once here and once on the rank.
     for rank, (_, b, product) in enumerate(results):
         bound = 2 * k * 2**-53 * float(a.norm(dim=1).max() * b.norm(dim=0).max())
-        torch.testing.assert_close(
-            product, a @ b, rtol=0, atol=bound, msg=lambda text, rank=rank: f"rank {rank}: {text}"
-        )
+        assert_close(product, a @ b, bound, f"rank {rank}")
     assert len({tuple(b.flatten().tolist()) for _, b, _ in results}) == degree
-    assert math.prod(a.unique(dim=0).shape) == math.prod(a.shape)
+    assert len(a.unique(dim=0)) == len(a)
 
 
 @given(rows=st.integers(1, 8), k=st.integers(1, 64))
@@ -212,6 +230,6 @@ def test_all_gather_then_matmul(ranks: Ranks, rows: int, k: int) -> None:
 
 
 @pytest.mark.ranks(2, 4, 8, device="cuda")
-@pytest.mark.parametrize("rows", [16, 48, 256])
+@pytest.mark.parametrize("rows", [16, 48])
 def test_fused_all_gather_matmul(ranks: Ranks, rows: int) -> None:
     assert_products(ranks, programs.fused_all_gather_matmul, rows, k=64)
