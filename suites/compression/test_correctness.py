@@ -27,7 +27,7 @@ values = st.one_of(st.just(0.0), magnitudes, magnitudes.map(lambda value: -value
 @st.composite
 def gradients(draw: st.DrawFn, world_size: int) -> list[list[torch.Tensor]]:
     """One to three tensors for each rank, of the same shapes on all of them."""
-    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     return [
         [torch.tensor(draw(st.lists(values, min_size=size, max_size=size))) for size in sizes]
         for _ in range(world_size)
@@ -69,6 +69,14 @@ def test_float32_keeps_its_bound(ranks: Ranks, data: st.DataObject) -> None:
     drawn = data.draw(gradients(world.world_size))
     results = world.run(once, programs.average_in_float32, gradients=given_to(drawn))
     assert excess(results, drawn, programs.FLOAT32_ROUNDOFF) <= 0
+
+
+@pytest.mark.ranks(2)
+def test_uniform_gradients_differ_by_rank(ranks: Ranks) -> None:
+    """Equal ones would be their own mean, and no missing all_reduce could be seen when arms are compared."""
+    (first,), (second,) = ranks.run(programs.uniform, layers=1, width=9)
+    assert (first - second).abs().min() > 0
+    assert max(first.abs().max(), second.abs().max()) <= 1
 
 
 @pytest.mark.ranks(2)
