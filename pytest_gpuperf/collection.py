@@ -16,13 +16,13 @@ WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Gives a test that uses ranks one variant for each world size of its marker."""
-    if WORLD_PARAM not in metafunc.fixturenames:
-        return
     nodeid = metafunc.definition.nodeid
     try:
         marker = ranks_marker(metafunc.definition, nodeid)
     except ValueError as error:
         pytest.fail(str(error), pytrace=False)
+    if WORLD_PARAM not in metafunc.fixturenames:
+        return
     if marker is None:
         pytest.fail(
             f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, @pytest.mark.ranks(2)",
@@ -43,9 +43,15 @@ def world_size(item: pytest.Item) -> int | None:
     return None if callspec is None else callspec.params.get(WORLD_PARAM)
 
 
+def mark_perf(item: pytest.Item) -> None:
+    """Marks a user of the perf fixture as a perf test, so that ``-m perf`` means what it says."""
+    if "perf" in getattr(item, "fixturenames", ()) and not is_perf(item):
+        item.add_marker("perf")
+
+
 def is_perf(item: pytest.Item) -> bool:
-    """Whether the item is a perf test: marked, or a user of the perf fixture."""
-    return item.get_closest_marker("perf") is not None or "perf" in getattr(item, "fixturenames", ())
+    """Whether the item is a perf test."""
+    return item.get_closest_marker("perf") is not None
 
 
 def arrange(items: list[pytest.Item], options: Options, machine: Machine) -> None:

@@ -41,13 +41,16 @@ def repeated(items: Sequence[pytest.Function], launches: int) -> list[pytest.Fun
 
 
 def _again(item: pytest.Function, number: int) -> pytest.Function:
+    callspec = getattr(item, "callspec", None)
+    name = f"{item.originalname}#{number}"
     again: pytest.Function = type(item).from_parent(
         item.parent,
-        name=f"{item.name}#{number}",
-        callspec=getattr(item, "callspec", None),
+        name=name if callspec is None else f"{name}[{callspec.id}]",
+        originalname=name,  # pytest makes the node id of it
+        callobj=item.obj,
+        callspec=callspec,
         # The parametrization lives in here; to compute it anew would lose it.
         fixtureinfo=item._fixtureinfo,
-        originalname=item.originalname,
     )
     again.stash[LAUNCH] = LaunchOf(item.nodeid, number)
     return again

@@ -58,7 +58,7 @@ class Measurements:
         self._baselines: Baselines | None = None
         self._launches: dict[str, LaunchInfo] = {}
         self._launch_id = ""
-        self._launch_number: int | None = None
+        self._launch: LaunchInfo | None = None
         self._recorded: dict[str, _Recorded] = {}
 
     @property
@@ -80,15 +80,17 @@ class Measurements:
         if self._machine.gpus and not self._options.smoke:
             self._baselines = storage.load(self.path, self._machine.key)
 
-    def begin_launch(self, number: int) -> None:
-        """What is measured from now on belongs to this launch."""
-        if number != self._launch_number:
-            self._launch_number = number
-            self._launch_id = f"{_now()}-{number}-{uuid.uuid4().hex[:6]}"
+    def begin_launch(self, number: int, software: Mapping[str, str]) -> None:
+        """What is measured from now on belongs to a launch of this number, with these versions."""
+        self._launch_id = f"{_now()}-{number}-{uuid.uuid4().hex[:6]}"
+        self._launch = LaunchInfo(
+            at=_now(),
+            commit=_commit(self._rootpath),
+            host=platform.node(),
+            environment={**software, **self._machine.software},
+        )
 
-    def conclude(
-        self, test: str, body_hash: str, metrics: Mapping[str, Metric], software: Mapping[str, str]
-    ) -> list[Verdict]:
+    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on one test's figures; when recording, keeps them."""
         if self.judged:
             stored = None if self._baselines is None else self._baselines.tests.get(test)
@@ -110,7 +112,7 @@ class Measurements:
             broken = metric.above_limit and not self._options.smoke
             verdicts.append(Verdict(test, name, metric, Outcome.BROKEN if broken else outcome, self._machine.key))
         if self._options.update_baselines and not any(v.outcome is Outcome.BROKEN for v in verdicts):
-            self._keep(test, body_hash, metrics, software)
+            self._keep(test, body_hash, metrics)
         return verdicts
 
     def save(self) -> Saved | None:
@@ -148,14 +150,9 @@ class Measurements:
         """Tests that were recorded in some launches and not in all, and so are not written."""
         return sorted(test for test, kept in self._recorded.items() if not self._complete(kept))
 
-    def _keep(self, test: str, body_hash: str, metrics: Mapping[str, Metric], software: Mapping[str, str]) -> None:
-        if self._launch_id not in self._launches:
-            self._launches[self._launch_id] = LaunchInfo(
-                at=_now(),
-                commit=_commit(self._rootpath),
-                host=platform.node(),
-                environment={**software, **self._machine.software},
-            )
+    def _keep(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> None:
+        assert self._launch is not None
+        self._launches[self._launch_id] = self._launch
         kept = self._recorded.setdefault(test, _Recorded(body_hash))
         for name, metric in metrics.items():
             kept.metrics.setdefault(name, []).append((self._launch_id, metric))

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuperf.collection import arrange, is_perf, measures, parametrize, world_size
+from pytest_gpuperf.collection import arrange, is_perf, mark_perf, measures, parametrize, world_size
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.launches import body_hash, launch_of
@@ -56,6 +56,11 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One variant for each world size."""
     parametrize(metafunc)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Knows perf tests by their fixture too, before anything is deselected."""
+    mark_perf(item)
 
 
 @pytest.hookimpl(trylast=True)
@@ -148,7 +153,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
     identity = launch_of(item).identity
     if not checks.metrics:
         pytest.fail(f"{identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
-    verdicts = session.measurements.conclude(identity, body_hash(item), checks.metrics, checks.software)
+    verdicts = session.measurements.conclude(identity, body_hash(item), checks.metrics)
     item.user_properties.append((PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])))
     _raise_for(verdicts, session.record_command(identity))
 
@@ -160,4 +165,4 @@ def _raise_for(verdicts: list[Verdict], command: str) -> None:
         pytest.fail("\n".join(bad), pytrace=False)
     undecided = [describe(verdict, command) for verdict in verdicts if verdict.outcome is Outcome.UNDECIDED]
     if undecided:
-        pytest.skip("undecided: " + "; ".join(undecided))
+        raise pytest.skip.Exception("undecided: " + "; ".join(undecided), _use_item_location=True)

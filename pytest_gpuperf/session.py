@@ -7,6 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +53,7 @@ class Session:
         self.measurements = Measurements(options, machine, config.rootpath)
         self.saved: Saved | None = None
         """Where a recording went, once the run has ended."""
-        self._config = config
+        self._root = os.path.join(config.rootpath, "")
         self._directories: set[str] = set()
         self._submodules = payload.SubmoduleCache()
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
@@ -105,7 +106,7 @@ class Session:
             if launch != self._launch:
                 self.pools.retire_all()
                 self._launch = launch
-                self.measurements.begin_launch(launch)
+                self.measurements.begin_launch(launch, self._software(world_size))
             self.pools.retire_others(self._spec(world_size))
         self._pool(world_size)
 
@@ -115,7 +116,9 @@ class Session:
 
     def take_output(self) -> list[tuple[str, str]]:
         """What the test's ranks printed since the last call: title, text."""
-        output, self.current.output = self.current.output, []
+        if self._current is None:
+            return []
+        output, self._current.output = self._current.output, []
         return output
 
     def record_command(self, identity: str) -> str:
@@ -158,6 +161,12 @@ class Session:
             self._collect_output()
         return [payload.loads(data) for data in payloads]
 
+    def _software(self, world_size: int) -> dict[str, str]:
+        from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
+
+        versions: list[dict[str, str]] = self.run(world_size, software, (), {}, software)
+        return versions[0]
+
     def close(self) -> None:
         """Ends all ranks."""
         self.pools.close()
@@ -179,13 +188,18 @@ class Session:
     def _by_value(self) -> tuple[ModuleType, ...]:
         count, modules = self._modules
         if count != len(sys.modules):
-            modules = tuple(
-                module
-                for module in list(sys.modules.values())
-                if os.path.dirname(getattr(module, "__file__", None) or "") in self._directories
-            )
+            modules = tuple(module for module in list(sys.modules.values()) if self._travels(module))
             self._modules = len(sys.modules), modules
         return modules
+
+    def _travels(self, module: ModuleType) -> bool:
+        folder = os.path.dirname(getattr(module, "__file__", None) or "")
+        if folder in self._directories:
+            return True
+        # Under --import-mode=importlib a test's package may be on no path that a rank could import it from.
+        if not folder.startswith(self._root):
+            return False
+        return PathFinder.find_spec(module.__name__.partition(".")[0]) is None
 
 
 def _name(program: Callable[..., Any]) -> str:

@@ -10,6 +10,8 @@ from typing import NoReturn
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.messages import Raised, Returned
 
+NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
+_SKIPS = frozenset({"Skipped", "unittest.case.SkipTest"})  # pytest gives its outcomes the module builtins
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
 
 
@@ -86,7 +88,7 @@ def raise_root_cause(outcomes: Sequence[Outcome], world: World) -> NoReturn:
         world: the run they belong to.
     """
     __tracebackhide__ = True
-    failed = [(outcome.at, rank) for rank, outcome in enumerate(outcomes) if isinstance(outcome, (Raised, Died))]
+    failed = [(_moment(outcome), rank) for rank, outcome in enumerate(outcomes) if isinstance(outcome, (Raised, Died))]
     if not failed:
         raise _timeout(outcomes, world)
     _, first = min(failed)
@@ -108,7 +110,8 @@ def describe_exit(code: int | None) -> str:
     if code is None:
         return "died, and its exit code was not reported"
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
+        known = -code in set(signal.Signals)
+        return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
     return f"exited with code {code} before the program returned"
 
 
@@ -122,17 +125,26 @@ def _exception(outcome: Outcome, where: str) -> BaseException:
             error = payload.loads(outcome.exception)
         except Exception:  # the exception's own code runs here; its text is there in any case
             error = None
-    # sys.exit() or Ctrl-C on a rank is no order to this process.
-    if not isinstance(error, Exception):
+    # sys.exit(), pytest.exit() or Ctrl-C on a rank is no order to this process.
+    if not isinstance(error, Exception) or _is_order(error):
         error = RemoteError(f"{where} raised {_headline(outcome)}\n{outcome.text}")
     else:
         error.add_note(f"raised on {where}")
     return error
 
 
+def _is_order(error: Exception) -> bool:
+    # pytest.exit() raises an Exception, and would end the whole test run.
+    return (type(error).__module__, type(error).__qualname__) == ("_pytest.outcomes", "Exit")
+
+
+def _moment(outcome: Raised | Died) -> float:
+    # A process that dies closes its sockets first: its peers may raise before the death is known here.
+    return outcome.at - NOTICE if isinstance(outcome, Died) else outcome.at
+
+
 def _skipped(outcome: Outcome) -> bool:
-    # pytest gives its outcome exceptions the module builtins; rank processes know no pytest.
-    return isinstance(outcome, Raised) and outcome.kind == "Skipped"
+    return isinstance(outcome, Raised) and outcome.kind in _SKIPS
 
 
 def _skip(outcomes: Sequence[Outcome], first: int, world: World) -> BaseException:

@@ -18,12 +18,13 @@ import selectors
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-MAX_MESSAGE = 1 << 20  # bytes; a request holds an environment and a module path, far less than this
-NUM_FDS = 4  # of a request: connection, stdout, stderr, stacks
+MAX_MESSAGE = 4096  # bytes; what is larger, a rank's environment say, comes in a file
+NUM_FDS = 5  # of a request: the file that holds it, then connection, stdout, stderr, stacks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -95,19 +96,22 @@ class _Forkserver:
             return False
         if not data:
             return False
-        request = json.loads(data)
+        with open(fds[0], "rb") as file:
+            request = json.loads(file.read())
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                self._become_rank(server, request, fds)
+                self._become_rank(server, request, fds[1:])
                 code = 0
+            except BaseException:  # nobody is above to print it
+                traceback.print_exc()
             finally:
                 # Never back into the server's loop, and none of its atexit handlers.
                 _flush()
                 os._exit(code)
-        for fd in fds:
+        for fd in fds[1:]:
             os.close(fd)
         self._children.add(pid)
         self._send({"forked": pid})

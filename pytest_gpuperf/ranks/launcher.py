@@ -73,7 +73,10 @@ class Launcher:
         control = self._started()
         request = {"environ": dict(environ), "path": sys.path, "cwd": os.getcwd()}
         try:
-            socket.send_fds(control, [json.dumps(request).encode()], fds)
+            with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
+                file.write(json.dumps(request).encode())
+                file.seek(0)
+                socket.send_fds(control, [b"fork"], [file.fileno(), *fds])
             while True:
                 message = self._receive(START_TIMEOUT)
                 if "forked" in message:

@@ -12,7 +12,7 @@ import io
 import pickle
 import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -24,6 +24,9 @@ _FIND = "_find_imported_submodules"  # the function of cloudpickle 3 that Submod
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, FunctionType) and getattr(obj, "is_hypothesis_test", False):
+            # A test class that a program refers to may have methods under @given, whose wrappers hold locks.
+            obj = obj.hypothesis.inner_test  # type: ignore[attr-defined]
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return _reduce_tensor(torch, obj)
@@ -50,11 +53,24 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
         plain = plain.clone()
     if type(tensor) is torch.nn.Parameter:
         return torch.nn.Parameter, (plain, tensor.requires_grad)
+    if plain.dtype not in _storable(torch):
+        raw = plain.contiguous().reshape(-1).view(torch.uint8)
+        return _from_bytes, (raw, plain.dtype, tuple(plain.shape))
     # requires_grad is part of what a test sends, for example a leaf whose gradient it asks for.
     return _rebuild, (
         plain.resolve_conj().resolve_neg().__reduce_ex__(2),
         tensor.requires_grad and tensor.is_leaf,
     )
+
+
+def _storable(torch: Any) -> frozenset[Any]:
+    # torch pickles a storage by its typed kind, and newer dtypes have none.
+    names = "float16 float32 float64 bfloat16 uint8 int8 int16 int32 int64 bool complex64 complex128"
+    return frozenset(getattr(torch, name) for name in names.split())
+
+
+def _from_bytes(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    return raw.view(dtype).reshape(shape)
 
 
 def _rebuild(reduced: tuple[Any, ...], requires_grad: bool) -> Any:

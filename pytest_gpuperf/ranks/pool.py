@@ -22,6 +22,7 @@ GRACE = 2.0  # seconds that the others get after the first failure: time to fail
 GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
 COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a backend may give up by itself
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
+_CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 _RANK_MAIN = "pytest_gpuperf/ranks/rank.py"
 _EXIT_TIMEOUT = 5.0  # seconds from a closed connection to the report of the exit
 
@@ -64,10 +65,11 @@ class Pool:
         self._launcher = launcher
         self._group: str | None = None
         self._runs = 0
+        self.environ = rank_environ(spec, environ)
         self._processes: list[_Process] = []
         self._last_output: list[tuple[int, str, str]] = []
         try:
-            self._store_port = self._start(rank_environ(spec, environ))
+            self._store_port = self._start(self.environ)
         except BaseException:
             self.kill()
             raise
@@ -79,7 +81,7 @@ class Pool:
         self._group = None
         self._runs += 1
         request = OpenGroup(self._runs, f"{self._runs}/{name}", self._store_port, timeout + COLLECTIVE_MARGIN)
-        self._exchange([request] * self.spec.world_size, "opening the process group", min(timeout, GROUP_TIMEOUT))
+        self._exchange([request] * self.spec.world_size, "opening the process group", GROUP_TIMEOUT)
         self._group = name
 
     def run(self, task: bytes, *, program: str, seed: int, timeout: float) -> list[bytes]:
@@ -207,7 +209,7 @@ class Pool:
     def _read(self, connection: Connection[Any, Any], rank: int, run: int) -> Outcome | None:
         try:
             reply = connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError too: the end may come in the middle of a message
             return self._died(rank)
         # A reply to another run cannot be taken for this one's.
         return reply if isinstance(reply, (Returned, Raised)) and reply.run == run else None
@@ -234,7 +236,8 @@ def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     What the user set stays: the socket interfaces are only defaults.
     """
     loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    return {**loopback, **environ, "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
+    inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
+    return {**loopback, **inherited, "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
 
 
 def _size(file: IO[bytes]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+from pytest_gpuperf.ranks.pool import Pool, PoolSpec, rank_environ
 
 
 class Pools:
@@ -29,6 +29,8 @@ class Pools:
             RankError: ranks did not come up, or fresh ones could not open the group.
         """
         pool = self._pools.get(spec)
+        if pool is not None and pool.alive and pool.environ != rank_environ(spec, os.environ):
+            pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
             try:
                 pool.open_group(group, timeout)

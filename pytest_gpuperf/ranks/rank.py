@@ -57,6 +57,11 @@ class _Rank:
         torch.set_num_threads(start.threads)
         self._device = torch.device("cpu")
         if start.backend == "nccl":
+            if not torch.cuda.is_available():
+                raise RuntimeError(
+                    f"GPUs are there, but torch {torch.__version__} finds no CUDA: install a CUDA build of torch, or "
+                    "run with --gpus 0"
+                )
             self._device = torch.device("cuda", start.rank)
             torch.cuda.set_device(self._device)
         self._store: dist.Store | None = _open_store() if start.rank == 0 else None

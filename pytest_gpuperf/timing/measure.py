@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from pytest_gpuperf.timing.clock import Clock, clock_for, slowest
 from pytest_gpuperf.timing.record import RankSamples
@@ -60,7 +57,6 @@ class Timed:
             clock=self._clock.name,
             cuda_graph=self._graph,
             steps_per_sample=self.plan.steps_per_sample,
-            software=software(),
         )
 
 
@@ -71,13 +67,3 @@ def _plan(context: Context, clock: Clock, step: Step, sampling: Sampling) -> Pla
     clock.time(step, 1)
     estimate = min(clock.time(step, 1) for _ in range(_ESTIMATES))
     return plan(sampling, slowest(estimate, context.device))
-
-
-def software() -> dict[str, str]:
-    """Versions of what the rank runs on."""
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    if torch.version.cuda is not None:
-        versions["cuda"] = torch.version.cuda
-    if torch.cuda.is_available():
-        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return versions

@@ -20,7 +20,6 @@ class RankSamples:
     clock: str
     cuda_graph: bool
     steps_per_sample: int
-    software: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

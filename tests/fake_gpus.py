@@ -1,0 +1,48 @@
+"""Machines whose GPUs exist only in a test: for the plugin they are there, and ranks run on gloo all the same."""
+
+import pytest
+
+from pytest_gpuperf import machine
+from pytest_gpuperf.hardware.gpus import Gpu
+from pytest_gpuperf.hardware.linkage import Linkage
+from pytest_gpuperf.machine import Machine
+
+GIB = 2**30
+
+
+def gpu(index: int) -> Gpu:
+    """One H200."""
+    return Gpu(
+        uuid=f"GPU-{index}",
+        name="NVIDIA H200",
+        memory_bytes=141 * GIB,
+        compute_capability=(9, 0),
+        pci_bus_id=f"00000000:{index:02X}:00.0",
+        nvlinks=18,
+        nvlink_version=4,
+        power_limit_watts=700.0,
+    )
+
+
+def link(count: int) -> Linkage:
+    """How so many of them are linked."""
+    return Linkage("nvlink", "nv18", 450e9) if count > 1 else Linkage("none", "", None)
+
+
+def machine_of(count: int, *, multicast: bool = False) -> Machine:
+    """A machine with so many of them in use."""
+    return Machine(tuple(map(gpu, range(count))), link(count), multicast, "570.86")
+
+
+def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
+    """Lets the plugin find so many GPUs, and lets ranks run without them."""
+    patch.setattr(machine, "visible_gpus", lambda environ: tuple(map(gpu, range(visible))))
+    patch.setattr(machine, "linkage", lambda gpus: link(len(gpus)))
+    patch.setattr(machine, "driver_version", lambda: "570.86")
+    patch.setattr(Machine, "gpu_uuids", property(lambda self: ()))
+
+
+def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run no program need no ranks: none are started, though GPUs are in use."""
+    monkeypatch.setattr("pytest_gpuperf.session.Session._pool", lambda self, size: None)
+    monkeypatch.setattr("pytest_gpuperf.session.Session._software", lambda self, size: {"torch": "2.13.0"})

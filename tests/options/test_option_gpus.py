@@ -1,0 +1,183 @@
+"""``--gpus``: which machine a run uses, and what does not fit it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf import machine
+from pytest_gpuperf.hardware.errors import HardwareError
+from pytest_gpuperf.machine import Machine
+from tests import fake_gpus
+from tests.fake_gpus import without_ranks
+from tests.whole_run import environment
+
+TESTS = """
+import pytest
+@pytest.mark.ranks(2, 4)
+def test_ranks(ranks): pass
+@pytest.mark.ranks(4, device="cpu")
+def test_cpu(ranks): pass
+@pytest.mark.ranks(2, device="cuda")
+def test_cuda(ranks): pass
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4)
+def test_speed(perf): pass
+def test_plain(): pass
+"""
+
+
+@pytest.fixture
+def tests(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(test_it=TESTS)
+    return pytester
+
+
+@pytest.fixture(autouse=True)
+def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:  # they are not what these tests are about
+    without_ranks(monkeypatch)
+
+
+def usage_error(result: pytest.RunResult) -> str:
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
+    return line.removeprefix("ERROR: ")
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "1.5", ""])
+def test_anything_but_a_number_or_auto_is_refused(pytester: pytest.Pytester, value: str) -> None:
+    result = pytester.runpytest_inprocess(f"--gpus={value}")
+    assert usage_error(result) == f"--gpus takes a number of GPUs, 'auto' or 0, got {value!r}"
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_more_gpus_than_there_are_is_refused(pytester: pytest.Pytester) -> None:
+    assert usage_error(pytester.runpytest_inprocess("--gpus=9")) == "--gpus 9: 8 GPUs are visible"
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_more_gpus_than_are_visible_names_the_variable(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    message = usage_error(pytester.runpytest_inprocess("--gpus=9"))
+    assert message == "--gpus 9: 8 GPUs are visible through CUDA_VISIBLE_DEVICES"
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_any_gpu_on_a_machine_without_is_refused(pytester: pytest.Pytester) -> None:
+    assert usage_error(pytester.runpytest_inprocess("--gpus=1")) == "--gpus 1: 0 GPUs are visible"
+
+
+def test_gpus_that_cannot_be_described_are_a_usage_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(environ: object) -> None:
+        raise HardwareError("NVML did not start: check that nvidia-smi runs")
+
+    monkeypatch.setattr(machine, "visible_gpus", broken)
+    assert usage_error(pytester.runpytest_inprocess("--gpus=1")) == "NVML did not start: check that nvidia-smi runs"
+    assert pytester.runpytest_inprocess("--gpus=0").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.usefixtures("eight_gpus")
+@pytest.mark.parametrize("more", [("-n2",), ("--tx=2*popen", "--dist=load")], ids=["-n", "--tx"])
+@pytest.mark.parametrize("value", ["2", "auto"])
+def test_gpus_cannot_be_shared_by_xdists_workers(pytester: pytest.Pytester, value: str, more: tuple[str, ...]) -> None:
+    message = usage_error(pytester.runpytest_inprocess(f"--gpus={value}", *more))
+    assert message == "xdist's workers would share the GPUs unnoticed: use --gpus without -n, or -n with --gpus 0"
+
+
+@pytest.mark.usefixtures("eight_gpus")
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ("8", "ranks run on 8 GPUs with NCCL, hardware key 8x-nvidia-h200-nv18"),
+        ("auto", "ranks run on 8 GPUs with NCCL, hardware key 8x-nvidia-h200-nv18"),
+        ("2", "ranks run on 2 GPUs with NCCL, hardware key 2x-nvidia-h200-nv18"),
+        ("1", "ranks run on 1 GPUs with NCCL, hardware key 1x-nvidia-h200"),
+        ("0", "ranks run on * CPU cores with gloo; correctness only"),
+    ],
+)
+def test_the_header_says_what_ranks_run_on(pytester: pytest.Pytester, value: str, line: str) -> None:
+    pytester.runpytest_inprocess(f"--gpus={value}").stdout.fnmatch_lines([f"gpuperf: {line}"])
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_auto_without_gpus_is_gloo(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--gpus=auto")
+    result.stdout.fnmatch_lines(["gpuperf: ranks run on * CPU cores with gloo; correctness only"])
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_what_needs_more_gpus_than_are_in_use_is_skipped(tests: pytest.Pytester) -> None:
+    result = tests.runpytest_inprocess("--gpus=2", "-rs", "-v")
+    reason = "needs 4 GPUs, 2 in use (--gpus)"
+    skipped = sorted(line.split()[0] for line in result.outlines if f"SKIPPED ({reason})" in line)
+    assert skipped == ["test_it.py::test_ranks[4ranks]", "test_it.py::test_speed[4ranks]"]
+    result.stdout.fnmatch_lines(["test_it.py::test_cpu[[]4ranks[]] PASSED*"])
+    result.stdout.fnmatch_lines([f"1 perf tests skipped: {reason}", "  test_it.py::test_speed"])
+
+
+def test_without_gpus_what_is_bound_to_cuda_or_measures_is_skipped(tests: pytest.Pytester) -> None:
+    result = tests.runpytest_inprocess("-v")
+    result.assert_outcomes(passed=4, skipped=3)
+    bound = "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
+    measures = "perf tests measure GPUs and none are in use: pass --gpus N, or --smoke to try each body unjudged"
+    assert f"2 perf tests skipped: {measures}" in result.outlines
+    assert "  test_it.py::test_speed (2)" in result.outlines
+    assert not any(f"perf tests skipped: {bound}" in line for line in result.outlines)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_reason_for_the_skip_is_in_the_usual_summary_too(pytester: pytest.Pytester, marked: bool) -> None:
+    mark = "@pytest.mark.perf\n" if marked else ""
+    pytester.makepyfile(f"import pytest\n{mark}@pytest.mark.ranks(2)\ndef test_speed(perf): pass")
+    result = pytester.runpytest_inprocess("-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["1 perf tests skipped: perf tests measure GPUs and none are in use*"])
+    result.stdout.fnmatch_lines(["SKIPPED [[]1[]] *: perf tests measure GPUs and none are in use: pass --gpus N, or*"])
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_perf_tests_come_last_and_by_world_size(tests: pytest.Pytester) -> None:
+    tests.makepyfile(
+        test_another="import pytest\n@pytest.mark.ranks(8, 2)\ndef test_first(perf): pass\ndef test_b(): pass"
+    )
+    result = tests.runpytest_inprocess("--gpus=8", "--collect-only", "-q")
+    names = [line.partition("::")[2] for line in result.outlines if "::" in line]
+    assert names[-4:] == ["test_first[2ranks]", "test_speed[2ranks]", "test_speed[4ranks]", "test_first[8ranks]"]
+    assert {"test_b", "test_plain", "test_ranks[2ranks]"} < set(names[:-4])
+
+
+def test_help_and_tests_without_ranks_do_not_load_torch(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "conftest.py").write_text(
+        "import sys\ndef pytest_unconfigure(config): print('loaded', 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not cpu and not ranks"]
+    for option, expected in [("--help", "--update-baselines"), ("-v", "1 passed")]:
+        done = subprocess.run(
+            [*command, option], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+        )
+        assert expected in done.stdout
+        assert "loaded False" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environ", "multicast"), [({}, True), ({"NCCL_NVLS_ENABLE": "1"}, True), ({"NCCL_NVLS_ENABLE": "0"}, False)]
+)
+@pytest.mark.usefixtures("eight_gpus")
+def test_the_environment_says_whether_nccl_may_multicast(environ: dict[str, str], multicast: bool) -> None:
+    assert Machine.of(8, environ).multicast is multicast
+
+
+def test_a_machine_knows_its_key_its_facts_and_its_driver() -> None:
+    machine = fake_gpus.machine_of(2)
+    assert machine.gpu_uuids == ("GPU-0", "GPU-1")
+    assert machine.key == "2x-nvidia-h200-nv18"
+    assert machine.match["gpu_count"] == 2
+    assert machine.software == {"driver": "570.86"}
+    nothing = Machine((), None, False)
+    assert (nothing.key, nothing.match, nothing.software, nothing.multicast) == ("cpu", {}, {}, False)

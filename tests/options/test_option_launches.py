@@ -1,0 +1,60 @@
+"""``--launches``: how many launches a recording has, and in which order tests run in them."""
+
+import pytest
+
+from pytest_gpuperf.verdicts.storage import load
+from tests.fake_gpus import without_ranks
+from tests.options.test_option_gpus import usage_error
+from tests.options.test_option_update_baselines import KEY, TEST
+
+pytestmark = pytest.mark.usefixtures("eight_gpus")
+
+
+def test_it_is_of_a_recording_only(pytester: pytest.Pytester) -> None:
+    message = usage_error(pytester.runpytest_inprocess("--gpus=2", "--launches=3"))
+    assert message == "--launches says how many launches to record: add --update-baselines"
+
+
+@pytest.mark.parametrize("value", [0, -3])
+def test_less_than_one_is_refused(pytester: pytest.Pytester, value: int) -> None:
+    message = usage_error(pytester.runpytest_inprocess("--gpus=2", "--update-baselines", f"--launches={value}"))
+    assert message == f"--launches must be 1 or more, got {value}"
+
+
+def test_anything_but_a_number_is_refused(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=many")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*argument --launches: invalid int value: 'many'"])
+
+
+@pytest.mark.parametrize(("options", "launches"), [((), 5), (("--launches=1",), 1), (("--launches=3",), 3)])
+def test_each_launch_runs_all_perf_tests_before_the_next(
+    pytester: pytest.Pytester, options: tuple[str, ...], launches: int
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        pytestmark = [pytest.mark.perf, pytest.mark.ranks(2)]
+        def test_a(perf): pass
+        def test_b(perf): pass
+        """
+    )
+    result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--collect-only", "-q", *options)
+    names = [line.partition("::")[2] for line in result.outlines if "::" in line]
+    suffixes = ["", *(f"#{number}" for number in range(2, launches + 1))]
+    assert names == [f"{test}{suffix}[2ranks]" for suffix in suffixes for test in ("test_a", "test_b")]
+
+
+def test_other_tests_run_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    pytester.runpytest_inprocess("--gpus=2", "--update-baselines").assert_outcomes(passed=1)
+
+
+def test_it_is_kept_in_the_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=TEST)
+    (pytester.path / "figures.txt").write_text("3e11")
+    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=2").assert_outcomes(passed=2)
+    stored = load(pytester.path / "baselines" / f"{KEY}.json", KEY)
+    assert stored is not None
+    assert (stored.updates[0].launches, len(stored.launches)) == (2, 2)

@@ -1,0 +1,28 @@
+"""``--reason``: why baselines were recorded."""
+
+import pytest
+
+from pytest_gpuperf.verdicts.storage import load
+from tests.fake_gpus import without_ranks
+from tests.options.test_option_gpus import usage_error
+from tests.options.test_option_update_baselines import KEY, TEST
+
+pytestmark = pytest.mark.usefixtures("eight_gpus")
+
+
+def test_it_is_of_a_recording_only(pytester: pytest.Pytester) -> None:
+    message = usage_error(pytester.runpytest_inprocess("--gpus=2", "--reason=because"))
+    assert message == "--reason is kept beside recorded baselines: add --update-baselines"
+
+
+@pytest.mark.parametrize(("options", "reason"), [((), ""), (("--reason", "NCCL 2.28.9"), "NCCL 2.28.9")])
+def test_it_is_kept_in_the_file(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], reason: str
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=TEST)
+    (pytester.path / "figures.txt").write_text("3e11")
+    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=1", *options).assert_outcomes(passed=1)
+    stored = load(pytester.path / "baselines" / f"{KEY}.json", KEY)
+    assert stored is not None
+    assert [update.reason for update in stored.updates] == [reason]

@@ -1,0 +1,264 @@
+"""``--update-baselines``: what is written, what keeps a file as it is, and what a later run makes of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.verdicts.storage import load
+from tests.fake_gpus import without_ranks
+from tests.options.test_option_gpus import usage_error
+
+KEY = "2x-nvidia-h200-nv18"
+TEST = """
+import pathlib
+import pytest
+from pytest_gpuperf import Metric
+FIGURES = pathlib.Path(__file__).with_name("figures.txt")
+@pytest.mark.perf
+@pytest.mark.ranks(2)
+def test_speed(perf):
+    perf.check(busbw=Metric(float(FIGURES.read_text()), "B/s", "higher", samples=9, limit=450e9, clock="host"))
+"""
+NODE = "test_it.py::test_speed[2ranks]"
+
+pytestmark = pytest.mark.usefixtures("eight_gpus")
+
+
+@pytest.fixture(autouse=True)
+def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:  # the figures come from a file
+    without_ranks(monkeypatch)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(test_it=TEST)
+    measure(pytester, 300e9)
+    return pytester
+
+
+def measure(project: pytest.Pytester, figure: float) -> None:
+    """The next run finds this figure."""
+    (project.path / "figures.txt").write_text(str(figure))
+
+
+def run(project: pytest.Pytester, *more: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("--gpus=2", *more)
+
+
+def record(project: pytest.Pytester, *more: str) -> pytest.RunResult:
+    return run(project, "--update-baselines", "--reason=first", *more)
+
+
+def baselines(project: pytest.Pytester) -> Path:
+    return project.path / "baselines" / f"{KEY}.json"
+
+
+def test_it_needs_gpus(pytester: pytest.Pytester) -> None:
+    message = usage_error(pytester.runpytest_inprocess("--update-baselines"))
+    assert message == "--update-baselines records what GPUs do: add --gpus N"
+
+
+def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest.Pytester) -> None:
+    result = record(project)
+    result.assert_outcomes(passed=5)
+    assert f"baselines of 1 tests written to {baselines(project)}" in result.outlines
+    stored = load(baselines(project), KEY)
+    assert stored is not None
+    assert stored.match["gpu_count"] == 2
+    assert list(stored.tests) == [NODE]
+    figures = stored.tests[NODE].metrics["busbw"].launches
+    assert [figure.median for figure in figures] == [300e9] * 5
+    assert len({figure.launch for figure in figures}) == 5
+    assert {info.environment["driver"] for info in stored.launches.values()} == {"570.86"}
+    (update,) = stored.updates
+    assert (update.reason, update.tests, update.launches) == ("first", (NODE,), 5)
+
+    result = run(project)
+    result.assert_outcomes(passed=1)
+    assert f"1 figures on {KEY}: 1 same" in result.outlines
+
+
+@pytest.mark.parametrize(
+    ("figure", "outcome", "line"),
+    [
+        (
+            250e9,
+            {"failed": 1},
+            f"{NODE} busbw: 250.0 GB/s is 16.7 % worse than the baseline 300.0 GB/s (spread 0.0 % over 5 launches, "
+            f"bound 5.0 %) on {KEY}",
+        ),
+        (290e9, {"passed": 1}, f"1 figures on {KEY}: 1 same"),
+        (400e9, {"passed": 1}, f"1 figures on {KEY}: 1 improved"),
+        (
+            500e9,
+            {"failed": 1},
+            f"{NODE} busbw: 500.0 GB/s is above the physical limit 450.0 GB/s: the measurement is broken",
+        ),
+    ],
+    ids=["regressed", "same", "improved", "broken"],
+)
+def test_a_later_run_is_judged(project: pytest.Pytester, figure: float, outcome: dict[str, int], line: str) -> None:
+    record(project)
+    measure(project, figure)
+    result = run(project)
+    result.assert_outcomes(**outcome)
+    assert line in result.outlines
+
+
+def test_a_missing_baseline_fails_and_the_command_it_names_records_it(project: pytest.Pytester) -> None:
+    result = run(project)
+    result.assert_outcomes(failed=1)
+    command = f'pytest "{NODE}" --gpus 2 --update-baselines'
+    line = f"{NODE} busbw: 300.0 GB/s has no baseline on {KEY}; record one with: {command}"
+    assert line in result.outlines
+    project.runpytest_inprocess(NODE, "--gpus", "2", "--update-baselines").assert_outcomes(passed=5)
+    run(project).assert_outcomes(passed=1)
+
+
+def test_a_test_that_changed_has_a_stale_baseline(project: pytest.Pytester) -> None:
+    record(project)
+    project.makepyfile(test_it=TEST.replace("    perf.check", "    # a comment changes nothing\n\n    perf.check"))
+    run(project).assert_outcomes(passed=1)
+    project.makepyfile(test_it=TEST.replace("samples=9", "samples=10"))
+    result = run(project)
+    result.assert_outcomes(failed=1)
+    line = (
+        f"{NODE} busbw: 300.0 GB/s has a stale baseline on {KEY}: the test's body has changed since; record it again "
+        f'with: pytest "{NODE}" --gpus 2 --update-baselines'
+    )
+    assert line in result.outlines
+
+
+def test_a_figure_within_a_wide_spread_is_undecided_and_not_passed(project: pytest.Pytester) -> None:
+    record(project)
+    data = json.loads(baselines(project).read_text())
+    for index, figure in enumerate(data["tests"][NODE]["metrics"]["busbw"]["launches"]):
+        figure["median"] = 300e9 * (1 + 0.1 * index)
+    baselines(project).write_text(json.dumps(data))
+    result = run(project, "-rs")
+    result.assert_outcomes(skipped=1)
+    assert f"undecided: {NODE} busbw: 300.0 GB/s cannot be told from the baseline 360.0 GB/s" in result.stdout.str()
+    result.stdout.fnmatch_lines(["SKIPPED [[]1[]] test_it.py:*: undecided: *"])
+    assert f"1 figures on {KEY}: 1 undecided" in result.outlines
+    assert not any("perf tests skipped" in line for line in result.outlines)
+
+
+def test_a_broken_figure_is_not_recorded(project: pytest.Pytester) -> None:
+    measure(project, 500e9)
+    result = record(project)
+    result.assert_outcomes(failed=5)
+    assert "no baselines written" in result.outlines
+    assert not baselines(project).exists()
+
+
+def test_a_test_that_fails_in_one_launch_is_not_written(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_it=TEST
+        + """
+@pytest.mark.perf
+@pytest.mark.ranks(2)
+def test_flaky(perf, request):
+    assert "#3" not in request.node.name
+    perf.check(time=Metric(1.0, "s", "lower"))
+"""
+    )
+    result = record(project)
+    result.assert_outcomes(passed=9, failed=1)
+    assert "not written, since some of its 5 launches failed: test_it.py::test_flaky[2ranks]" in result.outlines
+    stored = load(baselines(project), KEY)
+    assert stored is not None
+    assert list(stored.tests) == [NODE]
+
+
+def good_file(**changes: object) -> str:
+    data: dict[str, Any] = {"schema": 1, "hardware_key": KEY, "match": {}, "launches": {}, "tests": {}, "updates": []}
+    return json.dumps({**data, **changes})
+
+
+BROKEN = {
+    "empty": ("", "got an empty file, expected JSON"),
+    "truncated": (good_file()[:-10], "got no valid JSON"),
+    "text": ("these are not the figures you are looking for", "got no valid JSON"),
+    "newer": (good_file(schema=99), "schema 99 is newer than this version reads (1): upgrade pytest-gpuperf"),
+    "other hardware": (good_file(hardware_key="8x-other"), f"got '8x-other', expected '{KEY}'"),
+    "other fields": (good_file(tests=[]), "file.tests: got [], expected an object"),
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--update-baselines",)], ids=["judged", "recorded"])
+@pytest.mark.parametrize(("content", "problem"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_stops_the_run_and_stays_as_it_is(
+    project: pytest.Pytester, content: str, problem: str, options: tuple[str, ...]
+) -> None:
+    baselines(project).parent.mkdir()
+    baselines(project).write_text(content)
+    result = run(project, *options)
+    message = usage_error(result)
+    assert message.startswith(f"baselines '{baselines(project)}': ")
+    assert problem in message
+    assert baselines(project).read_text() == content
+    assert "FAILED" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("options", [("--collect-only",), ("-k", "nothing"), ("-m", "not perf")])
+def test_a_broken_file_is_no_matter_where_nothing_is_measured(
+    project: pytest.Pytester, options: tuple[str, ...]
+) -> None:
+    baselines(project).parent.mkdir()
+    baselines(project).write_text("")
+    project.makepyfile(test_plain="def test_plain(): pass")
+    assert run(project, *options).ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def test_a_recording_that_cannot_be_written_goes_elsewhere_and_the_run_fails(project: pytest.Pytester) -> None:
+    (project.path / "baselines").write_text("a file in the folder's place")
+    result = run(project, "--update-baselines", "--baselines=baselines/deeper")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR  # a folder that cannot be read is seen before measuring
+
+
+def test_a_recording_that_can_no_longer_be_written_goes_elsewhere_and_the_run_fails(
+    project: pytest.Pytester,
+) -> None:
+    project.makeconftest(
+        """
+        def pytest_runtest_teardown(item):
+            folder = item.config.rootpath / "baselines"
+            folder.exists() or folder.write_text("a file in the folder's place")
+        """
+    )
+    result = record(project)
+    result.assert_outcomes(passed=5)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"baselines '{baselines(project)}': cannot be written: *", "baselines of 1 tests *"])
+    (line,) = [line for line in result.outlines if line.startswith("baselines of 1 tests written to ")]
+    elsewhere = Path(line.removeprefix("baselines of 1 tests written to "))
+    stored = load(elsewhere, KEY)
+    assert stored is not None
+    assert list(stored.tests) == [NODE]
+    elsewhere.unlink()
+
+
+def test_verdicts_are_properties_of_the_report(project: pytest.Pytester) -> None:
+    record(project)
+    measure(project, 250e9)
+    run(project, "--junitxml=report.xml")
+    text = (project.path / "report.xml").read_text()
+    assert '<property name="gpuperf" value="' in text
+    assert "regressed" in text
+    assert '<testsuite name="pytest" errors="0" failures="1"' in text
+
+
+def test_a_smaller_tolerance_finds_more(project: pytest.Pytester) -> None:
+    record(project)
+    measure(project, 290e9)
+    run(project).assert_outcomes(passed=1)
+    run(project, "-o", "gpuperf_tolerance=0.01").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("key", ["gpuperf_tolerance", "gpuperf_timeout"])
+@pytest.mark.parametrize("value", ["0", "-1", "much", "nan", "inf", ""])
+def test_an_ini_value_that_is_no_positive_number_is_refused(pytester: pytest.Pytester, key: str, value: str) -> None:
+    message = usage_error(pytester.runpytest_inprocess("-o", f"{key}={value}"))
+    assert message == f"ini key {key} must be a positive number, got {value!r}"

@@ -1,0 +1,1 @@
+"""Running programs on ranks, without pytest in between."""

@@ -1,0 +1,42 @@
+"""One forkserver for all tests of this folder: it imports torch once."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+
+Call = Callable[..., list[Any]]
+
+
+@pytest.fixture(scope="session")
+def torch_launcher() -> Iterator[Launcher]:
+    """A launcher whose forkserver has torch."""
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def pool(torch_launcher: Launcher) -> Iterator[Pool]:
+    """Two fresh ranks with a process group."""
+    pool = Pool(torch_launcher, PoolSpec(2), {"PATH": "/bin", "OF_THE_POOL": "yes"})
+    pool.open_group("first", 60)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def call(pool: Pool) -> Call:
+    """Runs a function of the calling test module on the pool: ``call(function, *args, timeout=60)``."""
+
+    def run(function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
+        task = payload.dumps((function, args, {}), [sys.modules[function.__module__]])
+        payloads = pool.run(task, program=function.__name__, seed=100, timeout=timeout)
+        return [payload.loads(data) for data in payloads]
+
+    return run

@@ -1,0 +1,240 @@
+"""The forkserver and its controller: how ranks come up, and that none outlives whom it serves."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from pytest_gpuperf.ranks.failures import LaunchError
+from pytest_gpuperf.ranks.launcher import Launcher
+from tests.ranks.processes import DEADLINE, survivors
+from tests.whole_run import environment
+
+PRELOAD = ("tests.ranks.light_rank",)
+WAIT = "connection.recv()"  # for ever: nothing more is sent
+ENVIRON = {"PATH": os.environ["PATH"]}
+
+
+class Rank:
+    """A process that a launcher forked, with the other ends of what it holds."""
+
+    def __init__(self, launcher: Launcher, source: str, environ: Mapping[str, str] = ENVIRON) -> None:
+        self.connection, theirs = Pipe()
+        self.files: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
+        fds = [theirs.fileno(), *(file.fileno() for file in self.files)]
+        try:
+            self.pid = launcher.fork(environ, fds)
+            self.connection.send(source)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            theirs.close()
+
+    def printed(self) -> list[str]:
+        return [os.pread(file.fileno(), 1 << 16, 0).decode() for file in self.files]
+
+    def received(self) -> Any:
+        assert self.connection.poll(DEADLINE), self.printed()
+        return self.connection.recv()
+
+    def close(self) -> None:
+        self.connection.close()
+        for file in self.files:
+            file.close()
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    launcher = Launcher(PRELOAD)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def own_launcher() -> Iterator[Launcher]:
+    launcher = Launcher(PRELOAD)
+    yield launcher
+    launcher.close()
+
+
+def ended(launcher: Launcher, source: str) -> tuple[int | None, list[str]]:
+    rank = Rank(launcher, source)
+    code = launcher.exit_code(rank.pid, DEADLINE)
+    printed = rank.printed()
+    rank.close()
+    return code, printed
+
+
+def test_a_rank_that_comes_to_its_end_exits_with_0(launcher: Launcher) -> None:
+    assert ended(launcher, "pass")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("import os; os._exit(3)", 3),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+        ("raise ValueError", 1),
+    ],
+)
+def test_the_exit_code_is_reported_and_a_signal_is_negative(launcher: Launcher, source: str, code: int) -> None:
+    assert ended(launcher, source)[0] == code
+
+
+def test_an_exit_is_unknown_while_the_rank_lives(launcher: Launcher) -> None:
+    rank = Rank(launcher, WAIT)
+    assert launcher.exit_code(rank.pid, 0.05) is None
+    rank.close()
+    assert launcher.exit_code(rank.pid, DEADLINE) is not None
+
+
+def test_an_exit_that_was_reported_already_is_told_without_waiting(launcher: Launcher) -> None:
+    first, second = Rank(launcher, "pass"), Rank(launcher, "pass")
+    assert launcher.exit_code(first.pid, DEADLINE) == 0
+    assert survivors([second.pid]) == []
+    assert launcher.exit_code(second.pid, DEADLINE) == 0
+    third = Rank(launcher, "pass")
+    assert survivors([third.pid]) == []
+    Rank(launcher, "pass").close()  # its answer comes after the report of the third's end
+    assert launcher.exit_code(third.pid, 0) == 0
+    for rank in (first, second, third):
+        rank.close()
+
+
+def test_what_a_rank_prints_goes_to_its_own_files(launcher: Launcher) -> None:
+    source = "import os, sys; print('out'); print('err', file=sys.stderr); os.write(stacks_fd, b'stack')"
+    assert ended(launcher, source)[1] == ["out\n", "err\n", "stack"]
+
+
+def test_an_exception_in_a_rank_is_printed_to_its_stderr(launcher: Launcher) -> None:
+    assert ended(launcher, "raise ValueError('seen')")[1][1].endswith("ValueError: seen\n")
+
+
+def test_a_rank_has_the_environment_it_is_given_and_no_other(launcher: Launcher) -> None:
+    rank = Rank(launcher, "import os; connection.send(dict(os.environ))", {"ONLY": "this", "PATH": "/bin"})
+    assert rank.received() == {"ONLY": "this", "PATH": "/bin"}
+    rank.close()
+
+
+def test_a_rank_works_where_the_controller_works(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("/a/folder/of/modules")
+    rank = Rank(launcher, "import os, sys; connection.send((os.getcwd(), sys.path, sys.argv))")
+    cwd, path, argv = rank.received()
+    assert (cwd, path, argv) == (str(tmp_path), sys.path, ["rank"])
+    rank.close()
+
+
+def test_a_rank_leads_a_process_group_and_ctrl_c_is_its_own(launcher: Launcher) -> None:
+    rank = Rank(launcher, "import os, signal; connection.send((os.getpid(), os.getpgrp(), os.getppid()))")
+    pid, group, server = rank.received()
+    assert pid == group == rank.pid
+    assert os.getpgid(server) != os.getpgrp()
+    rank.close()
+
+
+CHILD = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); connection.send(c.pid); "
+
+
+def test_what_a_rank_started_ends_with_it(launcher: Launcher) -> None:
+    rank = Rank(launcher, CHILD)
+    assert survivors([rank.received()]) == []
+    rank.close()
+
+
+def test_closing_ends_the_forkserver_and_every_rank(own_launcher: Launcher) -> None:
+    ranks = [
+        Rank(own_launcher, CHILD + WAIT),
+        Rank(own_launcher, "import signal; signal.signal(15, lambda *a: 0);" + WAIT),
+    ]
+    child = ranks[0].received()
+    own_launcher.close()
+    assert survivors([child, *(rank.pid for rank in ranks)]) == []
+    own_launcher.close()  # again, and nothing happens
+    for rank in ranks:
+        rank.close()
+
+
+def test_ranks_die_with_the_forkserver_and_the_next_one_is_new(own_launcher: Launcher) -> None:
+    ranks = [Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT) for _ in range(2)]
+    server = ranks[0].received()
+    os.kill(server, signal.SIGKILL)
+    assert survivors([rank.pid for rank in ranks]) == []
+    assert own_launcher.exit_code(ranks[0].pid, DEADLINE) is None
+    again = Rank(own_launcher, "import os; connection.send(os.getppid())")
+    assert again.received() != server
+    for rank in [*ranks, again]:
+        rank.close()
+
+
+def test_a_forkserver_that_is_gone_is_a_launch_error(own_launcher: Launcher) -> None:
+    rank = Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT)
+    server = rank.received()
+    os.kill(server, signal.SIGKILL)
+    assert survivors([server, rank.pid]) == []
+    with pytest.raises(
+        LaunchError, match=r"^the forkserver that starts ranks ended unexpectedly; it printed: nothing$"
+    ):
+        Rank(own_launcher, WAIT)
+    rank.close()
+
+
+OWNER = """
+import sys
+from tests.ranks.test_launcher import PRELOAD, WAIT, Rank
+from pytest_gpuperf.ranks.launcher import Launcher
+launcher = Launcher(PRELOAD)
+source = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); connection.send(os.getppid()); "
+ranks = [Rank(launcher, source + WAIT) for _ in range(3)]
+print(*(rank.pid for rank in ranks), ranks[0].received(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ranks_and_forkserver_die_with_a_killed_owner() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 4
+        owner.kill()
+        assert survivors(pids) == []
+
+
+def test_a_forkserver_that_cannot_start_shows_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "breaks_on_import.py").write_text("raise ValueError('no such driver')")
+    monkeypatch.syspath_prepend(tmp_path)
+    launcher = Launcher(("breaks_on_import",))
+    with pytest.raises(LaunchError, match=r"(?s)ended unexpectedly; it printed: Traceback.*ValueError: no such driver"):
+        launcher.fork({}, [])
+
+
+def test_a_module_that_is_not_there_does_not_keep_the_forkserver_from_starting() -> None:
+    launcher = Launcher(("a_module_that_only_newer_versions_have", *PRELOAD))
+    try:
+        assert ended(launcher, "pass")[0] == 0
+    finally:
+        launcher.close()
+
+
+def test_a_launcher_that_never_forked_closes_quietly() -> None:
+    Launcher().close()
+
+
+def test_a_large_environment_reaches_the_rank(launcher: Launcher) -> None:
+    environ = {f"LARGE_{index}": "x" * 100_000 for index in range(4)}  # the kernel allows 2 MB in all
+    rank = Rank(launcher, "import os; connection.send(dict(os.environ))", environ)
+    assert rank.received() == environ
+    rank.close()

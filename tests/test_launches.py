@@ -1,0 +1,105 @@
+"""Launches of perf tests: their order, their identity, and the body that baselines belong to."""
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_gpuperf.launches import LaunchOf, body_hash, launch_of, repeated
+
+TESTS = """
+import pytest
+@pytest.mark.parametrize("x", [1, 2])
+def test_a(x, tmp_path): pass
+class TestIt:
+    @pytest.mark.timeout_of_another_plugin
+    def test_b(self): pass
+"""
+
+
+def collected(pytester: pytest.Pytester) -> list[pytest.Function]:
+    pytester.makeini("[pytest]\nmarkers = timeout_of_another_plugin")
+    items, _ = pytester.inline_genitems(pytester.makepyfile(test_it=TESTS))
+    return cast(list[pytest.Function], items)
+
+
+def test_one_launch_is_the_tests_themselves(pytester: pytest.Pytester) -> None:
+    items = collected(pytester)
+    assert repeated(items, 1) == items
+
+
+def test_launches_follow_one_another(pytester: pytest.Pytester) -> None:
+    items = collected(pytester)
+    again = repeated(items, 3)
+    identities = [item.nodeid for item in items]
+    assert [launch_of(item) for item in again] == [
+        LaunchOf(identity, number) for number in (1, 2, 3) for identity in identities
+    ]
+
+
+def test_each_launch_has_a_node_id_of_its_own(pytester: pytest.Pytester) -> None:
+    again = repeated(collected(pytester), 3)
+    assert len({item.nodeid for item in again}) == len(again) == 9
+
+
+def test_a_repeated_test_is_the_same_function_with_the_same_parameters_and_marks(pytester: pytest.Pytester) -> None:
+    items = collected(pytester)
+    for first, again in zip(items, repeated(items, 2)[len(items) :], strict=True):
+        assert again.function is first.function
+        assert again.fixturenames == first.fixturenames
+        assert getattr(again, "callspec", None) == getattr(first, "callspec", None)
+        assert [mark.name for mark in again.iter_markers()] == [mark.name for mark in first.iter_markers()]
+
+
+def hash_of(tmp_path: Path, source: str) -> str:
+    path = tmp_path / f"test_{len(list(tmp_path.iterdir()))}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return body_hash(cast(Any, SimpleNamespace(function=module.test_it)))
+
+
+BODY = "def test_it(perf):\n    x = 1\n    perf.check(x)\n"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "# a comment above\n" + BODY,
+        BODY.replace("    x = 1\n", "    # why\n\n    x = 1   \n"),
+        "other = 1\n" + BODY + "other = 2\n",
+    ],
+    ids=["above", "within", "around"],
+)
+def test_comments_and_blank_lines_do_not_change_the_body(tmp_path: Path, same: str) -> None:
+    assert hash_of(tmp_path, same) == hash_of(tmp_path, BODY)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        BODY.replace("x = 1", "x = 2"),
+        BODY.replace("(perf)", "(perf, tmp_path)"),
+        "import functools\n@functools.lru_cache\n" + BODY,
+    ],
+    ids=["code", "arguments", "decorator"],
+)
+def test_code_changes_the_body(tmp_path: Path, other: str) -> None:
+    assert hash_of(tmp_path, other) != hash_of(tmp_path, BODY)
+
+
+def test_a_wrapped_test_is_known_by_its_own_source(tmp_path: Path) -> None:
+    wrapper = (
+        "import functools\n"
+        "def wrap(function):\n"
+        "    @functools.wraps(function)\n"
+        "    def inner(*args): return function(*args)\n"
+        "    return inner\n"
+        "@wrap\n"
+    )
+    assert hash_of(tmp_path, wrapper + BODY) != hash_of(tmp_path, wrapper + BODY.replace("x = 1", "x = 2"))

@@ -1,0 +1,123 @@
+"""The markers ranks and perf: what they take, and what is said of anything else."""
+
+import pytest
+
+from pytest_gpuperf.markers import RanksMarker, parse_ranks
+
+TEST = "import pytest\n@pytest.mark.ranks({arguments})\ndef test_it({fixtures}): pass\n"
+
+WRONG = [
+    ("2, size=3", "has no keyword 'size'; it takes world sizes, and timeout and device"),
+    ("0", "takes world sizes of 1 or more as integers, got 0"),
+    ("-1", "takes world sizes of 1 or more as integers, got -1"),
+    ("'four'", "takes world sizes of 1 or more as integers, got 'four'"),
+    ("True", "takes world sizes of 1 or more as integers, got True"),
+    ("2.0", "takes world sizes of 1 or more as integers, got 2.0"),
+    ("[2, 4]", "takes world sizes of 1 or more as integers, got [2, 4]"),
+    ("2, 4, 2", "names a world size twice: 2, 4, 2"),
+    ("", "names no world size; write for example @pytest.mark.ranks(2, 4)"),
+    ("2, timeout=0", "takes a timeout in seconds above 0, got 0"),
+    ("2, timeout=-1", "takes a timeout in seconds above 0, got -1"),
+    ("2, timeout='x'", "takes a timeout in seconds above 0, got 'x'"),
+    ("2, timeout=True", "takes a timeout in seconds above 0, got True"),
+    ("2, timeout=float('inf')", "takes a timeout in seconds above 0, got inf"),
+    ("2, timeout=float('nan')", "takes a timeout in seconds above 0, got nan"),
+    ("2, device='tpu'", "takes device='cuda' or device='cpu', got 'tpu'"),
+    ("2, device=0", "takes device='cuda' or device='cpu', got 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "problem"), WRONG)
+def test_a_wrong_marker_is_a_collection_error_that_names_the_test(
+    pytester: pytest.Pytester, arguments: str, problem: str
+) -> None:
+    pytester.makepyfile(test_wrong=TEST.format(arguments=arguments, fixtures="ranks"))
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(errors=1)
+    message = f"test_wrong.py::test_it: marker ranks {problem}"
+    assert message in result.outlines
+    assert "Traceback" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("fixtures", ["", "tmp_path"])
+def test_a_wrong_marker_is_one_error_of_a_test_that_uses_no_ranks(pytester: pytest.Pytester, fixtures: str) -> None:
+    pytester.makepyfile(test_wrong=TEST.format(arguments="'four'", fixtures=fixtures))
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(errors=1)
+    assert "test_wrong.py::test_it: marker ranks takes world sizes of 1 or more as integers, got 'four'" in (
+        result.stdout.str()
+    )
+    assert "RuntimeError" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("fixture", ["ranks", "perf"])
+def test_a_test_that_uses_ranks_has_to_say_how_many(pytester: pytest.Pytester, fixture: str) -> None:
+    pytester.makepyfile(test_unmarked=f"def test_it({fixture}): pass")
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(errors=1)
+    assert (
+        "test_unmarked.py::test_it: the test uses ranks and does not say how many: mark it, for example, "
+        "@pytest.mark.ranks(2)"
+    ) in result.outlines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "meaning"),
+    [
+        ((2,), {}, RanksMarker((2,), None, None)),
+        ((8, 2, 4), {"timeout": 3, "device": "cuda"}, RanksMarker((8, 2, 4), 3.0, "cuda")),
+        ((1,), {"timeout": None, "device": "cpu"}, RanksMarker((1,), None, "cpu")),
+        ((1,), {"timeout": 0.25, "device": None}, RanksMarker((1,), 0.25, None)),
+    ],
+)
+def test_a_marker_means_what_it_says(
+    arguments: tuple[int, ...], keywords: dict[str, object], meaning: RanksMarker
+) -> None:
+    mark = pytest.mark.ranks(*arguments, **keywords).mark
+    assert parse_ranks(mark, "test_x.py::test_it") == meaning
+
+
+def test_each_world_size_is_a_test_with_its_own_name(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_sizes=TEST.format(arguments="1, 2, 8", fixtures="ranks"))
+    result = pytester.runpytest_inprocess("--collect-only", "-q")
+    assert result.outlines[:3] == [f"test_sizes.py::test_it[{size}]" for size in ("1rank", "2ranks", "8ranks")]
+
+
+def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_closest="""
+        import pytest
+        pytestmark = pytest.mark.ranks(2)
+        class TestThree:
+            pytestmark = pytest.mark.ranks(3)
+            def test_class(self, ranks): pass
+            @pytest.mark.ranks(4)
+            def test_own(self, ranks): pass
+        def test_module(ranks): pass
+        """
+    )
+    result = pytester.runpytest_inprocess("--collect-only", "-q")
+    assert result.outlines[:3] == [
+        "test_closest.py::TestThree::test_class[3ranks]",
+        "test_closest.py::TestThree::test_own[4ranks]",
+        "test_closest.py::test_module[2ranks]",
+    ]
+
+
+def test_markers_are_listed(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--markers")
+    result.stdout.fnmatch_lines(
+        ["@pytest.mark.ranks(*world_sizes, timeout=None, device=None): *", "@pytest.mark.perf: *"]
+    )
+
+
+def test_fixtures_are_listed(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--fixtures")
+    result.stdout.fnmatch_lines(
+        ["ranks *", "*``ranks`` marker*", "perf *", "*``measure``, ``compare``, and ``check``*"]
+    )
+
+
+def test_the_markers_satisfy_strict_markers(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.perf\n@pytest.mark.ranks(2)\ndef test_it(): pass\n")
+    pytester.runpytest_inprocess("--strict-markers").assert_outcomes(passed=1)

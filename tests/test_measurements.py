@@ -1,0 +1,246 @@
+"""What a run measured: judged one by one, or kept and written at the end."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf import Metric
+from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.measurements import Measurements, Saved
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
+from pytest_gpuperf.verdicts.judge import Outcome
+from pytest_gpuperf.verdicts.storage import load
+from tests.fake_gpus import machine_of
+
+KEY = "8x-nvidia-h200-nv18"
+SOFTWARE = {"torch": "2.13.0"}
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(
+        gpus=8,
+        smoke=False,
+        update_baselines=True,
+        launches=2,
+        reason="first",
+        baselines=tmp_path / "baselines",
+        timeout=120.0,
+        tolerance=0.05,
+    )
+
+
+def busbw(value: float) -> Metric:
+    return Metric(value, "B/s", "higher", value * 0.99, value * 1.01, 50, limit=450e9, clock="cuda_event")
+
+
+def record(options: Options, *tests: str, value: float = 100e9) -> Saved | None:
+    """One recording of these tests."""
+    measurements = Measurements(options, machine_of(8), options.baselines.parent)
+    measurements.load()
+    for launch in range(1, options.launches + 1):
+        measurements.begin_launch(launch, SOFTWARE)
+        for test in tests:
+            measurements.conclude(test, "body", {"busbw": busbw(value * launch)})
+    return measurements.save()
+
+
+def stored(options: Options) -> Baselines:
+    baselines = load(options.baselines / f"{KEY}.json", KEY)
+    assert baselines is not None
+    return baselines
+
+
+def judged(options: Options, **metrics: Metric) -> list[Outcome]:
+    measurements = Measurements(replace(options, update_baselines=False), machine_of(8), options.baselines.parent)
+    measurements.load()
+    return [verdict.outcome for verdict in measurements.conclude("test_a", "body", metrics)]
+
+
+def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
+    saved = record(options, "test_a", "test_b")
+    assert saved == Saved(options.baselines / f"{KEY}.json", 2)
+    baselines = stored(options)
+    assert sorted(baselines.tests) == ["test_a", "test_b"]
+    for test in baselines.tests.values():
+        metric = test.metrics["busbw"]
+        assert (metric.unit, metric.better, metric.clock) == ("B/s", "higher", "cuda_event")
+        assert [figure.median for figure in metric.launches] == [100e9, 200e9]
+        assert [figure.n for figure in metric.launches] == [50, 50]
+        assert [(figure.q1, figure.q3) for figure in metric.launches] == [(99e9, 101e9), (198e9, 202e9)]
+        assert {figure.launch for figure in metric.launches} == set(baselines.launches)
+    assert {tuple(info.environment.items()) for info in baselines.launches.values()} == {
+        (("driver", "570.86"), ("torch", "2.13.0"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [
+        (449e9, Outcome.SAME),
+        (430e9, Outcome.SAME),
+        (400e9, Outcome.REGRESSED),
+        (500e9, Outcome.BROKEN),
+    ],
+)
+def test_a_figure_is_held_against_what_was_recorded(options: Options, value: float, outcome: Outcome) -> None:
+    record(replace(options, launches=1), "test_a", value=440e9)
+    assert judged(options, busbw=busbw(value)) == [outcome]
+
+
+def test_a_figure_without_baseline_is_missing(options: Options) -> None:
+    assert judged(options, busbw=busbw(300e9)) == [Outcome.MISSING]
+    record(replace(options, launches=1), "test_a")
+    assert judged(options, busbw=busbw(100e9), other=busbw(100e9)) == [Outcome.SAME, Outcome.MISSING]
+
+
+def test_the_tolerance_is_the_runs(options: Options) -> None:
+    record(replace(options, launches=1), "test_a")
+    assert judged(options, busbw=busbw(90e9)) == [Outcome.REGRESSED]
+    assert judged(replace(options, tolerance=0.12), busbw=busbw(90e9)) == [Outcome.SAME]
+
+
+def test_a_second_recording_replaces_its_own_tests_and_keeps_the_others(options: Options) -> None:
+    record(options, "test_a", "test_b")
+    record(replace(options, launches=3, reason="second"), "test_b", value=120e9)
+    baselines = stored(options)
+    assert len(baselines.tests["test_a"].metrics["busbw"].launches) == 2
+    assert [figure.median for figure in baselines.tests["test_b"].metrics["busbw"].launches] == [120e9, 240e9, 360e9]
+    assert len(baselines.launches) == 5
+    assert [(update.reason, update.launches, update.tests) for update in baselines.updates] == [
+        ("first", 2, ("test_a", "test_b")),
+        ("second", 3, ("test_b",)),
+    ]
+
+
+def test_a_test_that_lacks_a_launch_is_not_written(options: Options) -> None:
+    measurements = Measurements(options, machine_of(8), options.baselines.parent)
+    for launch, tests in [(1, ("test_a", "test_b")), (2, ("test_a",))]:
+        measurements.begin_launch(launch, SOFTWARE)
+        for test in tests:
+            measurements.conclude(test, "body", {"busbw": busbw(300e9)})
+    assert measurements.incomplete() == ["test_b"]
+    saved = measurements.save()
+    assert saved is not None
+    assert saved.tests == 1
+    assert list(stored(options).tests) == ["test_a"]
+
+
+def test_a_test_whose_metrics_differ_by_launch_is_not_written(options: Options) -> None:
+    measurements = Measurements(options, machine_of(8), options.baselines.parent)
+    for launch, name in [(1, "busbw"), (2, "algbw")]:
+        measurements.begin_launch(launch, SOFTWARE)
+        measurements.conclude("test_a", "body", {name: busbw(300e9)})
+    assert measurements.incomplete() == ["test_a"]
+    assert measurements.save() is None
+    assert not options.baselines.exists()
+
+
+def test_a_figure_above_its_limit_is_broken_and_not_kept(options: Options) -> None:
+    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements.begin_launch(1, SOFTWARE)
+    metrics = {"good": busbw(300e9), "bad": busbw(900e9)}
+    outcomes = [verdict.outcome for verdict in measurements.conclude("test_a", "body", metrics)]
+    assert outcomes == [Outcome.RECORDED, Outcome.BROKEN]
+    assert measurements.save() is None
+
+
+def test_a_smoke_run_judges_nothing_and_reads_no_file(options: Options) -> None:
+    options.baselines.mkdir()
+    (options.baselines / f"{KEY}.json").write_text("broken")
+    smoke = replace(options, smoke=True, update_baselines=False)
+    measurements = Measurements(smoke, machine_of(8), options.baselines.parent)
+    measurements.load()
+    verdicts = measurements.conclude("test_a", "body", {"busbw": busbw(900e9)})
+    assert [verdict.outcome for verdict in verdicts] == [Outcome.UNJUDGED]
+    assert measurements.save() is None
+
+
+def test_without_gpus_nothing_is_judged(options: Options) -> None:
+    without = Measurements(replace(options, update_baselines=False), Machine((), None, False), options.baselines.parent)
+    without.load()
+    assert not without.judged
+    verdicts = without.conclude("test_a", "body", {"busbw": busbw(300e9)})
+    assert [(verdict.outcome, verdict.hardware_key) for verdict in verdicts] == [(Outcome.UNJUDGED, "cpu")]
+
+
+@pytest.mark.parametrize("update", [True, False])
+def test_a_file_that_cannot_be_read_stops_the_run_before_anything_is_measured(options: Options, update: bool) -> None:
+    options.baselines.mkdir()
+    (options.baselines / f"{KEY}.json").write_text("broken")
+    with pytest.raises(BaselineError, match="got no valid JSON"):
+        Measurements(replace(options, update_baselines=update), machine_of(8), options.baselines.parent).load()
+
+
+def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: Options) -> None:
+    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements.begin_launch(1, SOFTWARE)
+    measurements.conclude("test_a", "body", {"busbw": busbw(300e9)})
+    options.baselines.write_text("a file in the folder's place")
+    saved = measurements.save()
+    assert saved is not None
+    assert saved.problem is not None
+    assert saved.problem.startswith(f"baselines '{options.baselines / KEY}.json': cannot be written: got ")
+    assert saved.path.name == f"{KEY}.json"
+    assert options.baselines not in saved.path.parents
+    elsewhere = load(saved.path, KEY)
+    assert elsewhere is not None
+    assert list(elsewhere.tests) == ["test_a"]
+    saved.path.unlink()
+
+
+def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Options) -> None:
+    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements.begin_launch(1, SOFTWARE)
+    measurements.conclude("test_a", "body", {"busbw": busbw(300e9)})
+    options.baselines.mkdir()
+    broken = options.baselines / f"{KEY}.json"
+    broken.write_text("broken meanwhile")
+    saved = measurements.save()
+    assert saved is not None
+    assert saved.problem is not None
+    assert "got no valid JSON" in saved.problem
+    assert broken.read_text() == "broken meanwhile"
+    saved.path.unlink()
+
+
+def test_nothing_measured_is_nothing_written(options: Options) -> None:
+    assert record(options) is None
+    assert not options.baselines.exists()
+
+
+def test_the_commit_and_the_author_are_those_of_the_repository(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    git = ["git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    for arguments in (["init", "-q"], ["config", "user.name", "Ada"], ["commit", "-q", "--allow-empty", "-m", "one"]):
+        subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    record(options, "test_a")
+    (update,) = stored(options).updates
+    assert (update.commit, update.author) == (head.strip(), "Ada")
+    assert {info.commit for info in stored(options).launches.values()} == {head.strip()}
+
+
+@pytest.mark.parametrize(("sha", "commit"), [("abc123", "abc123"), (None, "unknown")])
+def test_an_export_without_history_has_the_runners_commit(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha: str | None, commit: str
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("GITHUB_SHA", raising=False)
+    if sha is not None:
+        monkeypatch.setenv("GITHUB_SHA", sha)
+    record(options, "test_a")
+    assert stored(options).updates[0].commit == commit
+
+
+def test_a_machine_without_git_records_all_the_same(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("GITHUB_SHA", raising=False)
+    record(options, "test_a")
+    (update,) = stored(options).updates
+    assert (update.commit, update.author) == ("unknown", "unknown")

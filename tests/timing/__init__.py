@@ -1,0 +1,1 @@
+"""Clocks, plans, records and formulas."""

@@ -1,0 +1,57 @@
+"""How often a step is called, from what the author asks for and how long it takes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SAMPLE, MIN_SAMPLE_SECONDS, MIN_SAMPLES, Plan, Sampling, plan
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "expected"),
+    [
+        (20e-3, Plan(warmup_steps=5, samples=25, steps_per_sample=1)),
+        (2e-3, Plan(warmup_steps=50, samples=50, steps_per_sample=1)),
+        (0.3e-3, Plan(warmup_steps=200, samples=50, steps_per_sample=4)),
+        (10e-6, Plan(warmup_steps=200, samples=50, steps_per_sample=50)),
+        (2.0, Plan(warmup_steps=5, samples=10, steps_per_sample=1)),
+        (0.0, Plan(warmup_steps=200, samples=50, steps_per_sample=50)),
+    ],
+)
+def test_a_plan_fits_the_step(step_seconds: float, expected: Plan) -> None:
+    assert plan(Sampling(), step_seconds) == expected
+
+
+@given(
+    step_seconds=st.floats(0, 100, allow_subnormal=False),
+    samples=st.integers(MIN_SAMPLES, 1000),
+    budget=st.floats(1e-3, 60),
+)
+def test_a_plan_keeps_to_samples_and_budget(step_seconds: float, samples: int, budget: float) -> None:
+    made = plan(Sampling(samples=samples, budget=budget), step_seconds)
+    assert MIN_SAMPLES <= made.samples <= samples
+    assert 1 <= made.steps_per_sample <= MAX_STEPS_PER_SAMPLE
+    sample_seconds = made.steps_per_sample * step_seconds
+    assert made.samples == MIN_SAMPLES or made.samples * sample_seconds <= budget * (1 + 1e-9)
+    assert sample_seconds >= MIN_SAMPLE_SECONDS * (1 - 1e-9) or made.steps_per_sample == MAX_STEPS_PER_SAMPLE
+
+
+def test_a_smoke_run_takes_two_samples_without_warm_up() -> None:
+    assert plan(Sampling(samples=500, smoke=True), 1.0) == Plan(warmup_steps=0, samples=2, steps_per_sample=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"samples": 9}, "^samples must be 10 or more, got 9$"),
+        ({"samples": -1}, "^samples must be 10 or more, got -1$"),
+        ({"budget": 0}, "^budget must be a positive number of seconds, got 0$"),
+        ({"budget": -0.5}, "^budget must be a positive number of seconds, got -0.5$"),
+        ({"budget": float("nan")}, "^budget must be a positive number of seconds, got nan$"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Sampling(**settings)
