@@ -217,6 +217,10 @@ def fused_all_gather_matmul(
 
     a, b = matmul_inputs(ctx, m=m, k=k, n=n, dtype=dtype)
     group_name = ctx.group.group_name
+    # Loads the kernel that multiplies one shard. CUDA loads kernels when they are first launched and waits for the
+    # device meanwhile; were that within the fused step, the device could be waiting for a peer whose host is stuck
+    # in the same load: a deadlock (seen once in 20 launches on H200).
+    torch.mm(a, b)
 
     def step() -> torch.Tensor:
         # return_A=False: the gathered A is no output, and the rank's own shard need not be copied into it.

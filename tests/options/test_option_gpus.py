@@ -140,6 +140,14 @@ def test_the_reason_for_the_skip_is_in_the_usual_summary_too(pytester: pytest.Py
     result.stdout.fnmatch_lines(["SKIPPED [[]1[]] *: perf tests measure GPUs and none are in use: pass --gpus N, or*"])
 
 
+def test_a_folder_of_that_name_makes_no_perf_tests(pytester: pytest.Pytester) -> None:
+    folder = pytester.mkpydir("perf")
+    (folder / "test_it.py").write_text("import pytest\n@pytest.mark.skip(reason='later')\ndef test_plain(): pass")
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(skipped=1)
+    assert "perf tests skipped" not in result.stdout.str()
+
+
 @pytest.mark.usefixtures("eight_gpus")
 def test_perf_tests_come_last_and_by_world_size(tests: pytest.Pytester) -> None:
     tests.makepyfile(

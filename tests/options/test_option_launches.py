@@ -58,3 +58,23 @@ def test_it_is_kept_in_the_file(pytester: pytest.Pytester, monkeypatch: pytest.M
     stored = load(pytester.path / "baselines" / f"{KEY}.json", KEY)
     assert stored is not None
     assert (stored.updates[0].launches, len(stored.launches)) == (2, 2)
+
+
+def test_each_launch_has_a_fresh_instance_of_its_class(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(
+        """
+        import pytest
+        from pytest_gpuperf import Metric
+        @pytest.mark.perf
+        @pytest.mark.ranks(2)
+        class TestIt:
+            def test_speed(self, perf):
+                assert not hasattr(self, "measured")
+                self.measured = True
+                perf.check(time=Metric(1.0, "s", "lower"))
+        """
+    )
+    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=3").assert_outcomes(passed=3)
