@@ -10,6 +10,7 @@ from pytest_gpuperf.launches import repeated
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
+from pytest_gpuperf.report.terminal import PERF_KEYWORD
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
 
@@ -47,6 +48,8 @@ def mark_perf(item: pytest.Item) -> None:
     """Marks a user of the perf fixture as a perf test, so that ``-m perf`` means what it says."""
     if "perf" in getattr(item, "fixturenames", ()) and not is_perf(item):
         item.add_marker("perf")
+    if is_perf(item):
+        item.keywords[PERF_KEYWORD] = True
 
 
 def is_perf(item: pytest.Item) -> bool:
@@ -61,7 +64,8 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine) -> Non
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
     perf = [item for item in items if is_perf(item) and isinstance(item, pytest.Function)]
-    rest = [item for item in items if item not in set(perf)]
+    last = set(perf)
+    rest = [item for item in items if item not in last]
     # The world changes, and with it the processes, as seldom as can be.
     perf.sort(key=lambda item: world_size(item) or 0)
     skipped = [item for item in perf if item.get_closest_marker("skip") is not None]

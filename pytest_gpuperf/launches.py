@@ -10,6 +10,7 @@ import hashlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -47,13 +48,20 @@ def _again(item: pytest.Function, number: int) -> pytest.Function:
         item.parent,
         name=name if callspec is None else f"{name}[{callspec.id}]",
         originalname=name,  # pytest makes the node id of it
-        callobj=item.obj,
+        callobj=_fresh(item),
         callspec=callspec,
         # The parametrization lives in here; to compute it anew would lose it.
         fixtureinfo=item._fixtureinfo,
     )
     again.stash[LAUNCH] = LaunchOf(item.nodeid, number)
     return again
+
+
+def _fresh(item: pytest.Function) -> Any:
+    # pytest gives each test of a class an instance of its own.
+    if not isinstance(item.parent, pytest.Class):
+        return item.obj
+    return getattr(item.parent.newinstance(), item.originalname)  # type: ignore[no-untyped-call]
 
 
 def body_hash(item: pytest.Function) -> str:

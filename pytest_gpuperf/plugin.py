@@ -154,6 +154,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
     if not checks.metrics:
         pytest.fail(f"{identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
     verdicts = session.measurements.conclude(identity, body_hash(item), checks.metrics)
+    verdicts += session.measurements.unjudged(identity, checks.shown)
     item.user_properties.append((PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])))
     _raise_for(verdicts, session.record_command(identity))
 

@@ -244,3 +244,12 @@ def test_a_machine_without_git_records_all_the_same(options: Options, monkeypatc
     record(options, "test_a")
     (update,) = stored(options).updates
     assert (update.commit, update.author) == ("unknown", "unknown")
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Options, recording: bool) -> None:
+    measurements = Measurements(replace(options, update_baselines=recording), machine_of(8), options.baselines.parent)
+    measurements.begin_launch(1, SOFTWARE)
+    shown = measurements.unjudged("test_a", {"busbw": busbw(300e9), "too_fast": busbw(900e9)})
+    assert [verdict.outcome for verdict in shown] == [Outcome.UNJUDGED, Outcome.BROKEN]
+    assert measurements.save() is None

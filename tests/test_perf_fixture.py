@@ -143,10 +143,17 @@ def test_check_takes_metrics(perf):
     with pytest.raises(TypeError, match=r"^check takes Metric values, got time=1.5 of type float: use a timing's own "):
         perf.check(time=1.5)
     perf.check(time=Metric(1.0, "s", "lower"))
-    with pytest.raises(ValueError, match="^metric 'time' was checked already in this test: give each figure"):
+    with pytest.raises(ValueError, match="^metric 'time' was used already in this test: give each figure"):
         perf.check(time=Metric(2.0, "s", "lower"))
-    with pytest.raises(ValueError, match="^metric 'time' was checked already"):
+    with pytest.raises(ValueError, match="^metric 'time' was used already"):
         perf.configured(samples=20).check(time=Metric(2.0, "s", "lower"))
+    perf.show(other=Metric(3.0, "s", "lower"))
+    with pytest.raises(ValueError, match="^metric 'other' was used already in this test: give each figure"):
+        perf.check(other=Metric(3.0, "s", "lower"))
+    with pytest.raises(TypeError, match=r"^show needs a metric, for example show\\(busbw="):
+        perf.show()
+    with pytest.raises(TypeError, match="^show takes Metric values, got time=2 of type int"):
+        perf.show(time=2)
 
 def test_checks_nothing(perf):
     perf.measure(one)

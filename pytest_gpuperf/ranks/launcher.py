@@ -80,9 +80,13 @@ class Launcher:
             while True:
                 message = self._receive(START_TIMEOUT)
                 if "forked" in message:
-                    return int(message["forked"])
+                    pid = int(message["forked"])
+                    self._exit_codes.pop(pid, None)  # of an earlier process, where the kernel uses a number again
+                    return pid
         except (BrokenPipeError, ConnectionResetError):
             raise self._gone() from None
+        except TimeoutError:
+            raise self._silent() from None
 
     def exit_code(self, pid: int, timeout: float) -> int | None:
         """How the rank ended: its exit code, minus the signal's number if one killed it.
@@ -138,7 +142,10 @@ class Launcher:
                 start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends the ranks itself
             )
         self._control = ours
-        self._receive(START_TIMEOUT)
+        try:
+            self._receive(START_TIMEOUT)
+        except TimeoutError:
+            raise self._silent() from None
         return ours
 
     def _receive(self, timeout: float) -> dict[str, Any]:
@@ -153,6 +160,10 @@ class Launcher:
         if "exited" in message:
             self._exit_codes[message["exited"]] = message["code"]
         return message
+
+    def _silent(self) -> LaunchError:
+        self.close()
+        return LaunchError(f"the forkserver that starts ranks did not answer within {START_TIMEOUT:g} s")
 
     def _gone(self) -> LaunchError:
         output = ""

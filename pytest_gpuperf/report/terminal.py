@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 PROPERTY = "gpuperf"
 """Name of the report's user property that carries a test's verdicts as JSON."""
 
+PERF_KEYWORD = "gpuperf: perf test"
+"""Among a report's keywords where the test is a perf test; "perf" alone may be the name of a folder too."""
+
 # Worst first.
 _ORDER = (
     Outcome.BROKEN,
@@ -54,7 +57,7 @@ class Summary:
                 if name == PROPERTY:
                     self._verdicts += [Verdict.from_json(data) for data in json.loads(str(value))]
         judged = any(name == PROPERTY for name, _ in report.user_properties)
-        if report.skipped and not judged and "perf" in report.keywords and isinstance(report.longrepr, tuple):
+        if report.skipped and not judged and PERF_KEYWORD in report.keywords and isinstance(report.longrepr, tuple):
             reason = str(report.longrepr[2]).removeprefix("Skipped: ")
             self._skips[reason, report.nodeid.partition("[")[0]] += 1
 

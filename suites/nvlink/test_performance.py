@@ -28,11 +28,12 @@ def test_ring_copy(perf: Perf) -> None:
         seed=1,
     )
     link = pair.optimized.link
-    perf.check(
-        speedup=pair.speedup,
-        peer=pair.optimized.rate(nbytes, "B/s", limit=link.line_rate, limit_name=link.name),
-        staged=pair.baseline.rate(nbytes, "B/s"),
+    assert perf.smoke or pair.speedup.value > 1, (
+        f"peer to peer is no faster than by the host: {pair.speedup.value:.2f}x"
     )
+    perf.check(peer=pair.optimized.rate(nbytes, "B/s", limit=link.line_rate, limit_name=link.name))
+    # How fast the host copies depends on where its memory and cores lie (10 % between two machines of one key).
+    perf.show(speedup=pair.speedup, staged=pair.baseline.rate(nbytes, "B/s"))
 
 
 def test_pair_bandwidth(perf: Perf, ranks: Ranks) -> None:

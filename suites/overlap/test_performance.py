@@ -41,19 +41,18 @@ def test_gradients_averaged_during_backward(perf: Perf, ranks: Ranks) -> None:
 
 
 def test_exposed_communication(perf: Perf) -> None:
-    """A test of its own: a difference of times has more noise than a time, and must not blur another verdict."""
+    """The share is shown, not judged: a difference of times scatters by 10 % where each of them does by 1 %."""
     mlp = workload(perf)
     steady = perf.configured(budget=BUDGET)
     # On both sides of what it is subtracted from, so that a steady drift of the clocks cancels.
     before = steady.measure(programs.compute, mlp=mlp)
     together = steady.measure(programs.all_reduce_during_backward, mlp=mlp)
     after = steady.measure(programs.compute, mlp=mlp)
-    parts = {
-        "compute": (before.median + after.median) / 2,
-        "communication": steady.measure(programs.communication, mlp=mlp).median,
-    }
+    communication = steady.measure(programs.communication, mlp=mlp)
+    parts = {"compute": (before.median + after.median) / 2, "communication": communication.median}
     q1, q3 = (programs.exposed_share(together=seconds, **parts) for seconds in together.quartiles)
-    perf.check(
+    perf.check(compute=before.time, communication=communication.time)
+    perf.show(
         exposed=Metric(
             programs.exposed_share(together=together.median, **parts),
             "fraction",

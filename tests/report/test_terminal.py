@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.report.terminal import PROPERTY, Summary, skip_lines, verdict_table
+from pytest_gpuperf.report.terminal import PERF_KEYWORD, PROPERTY, Summary, skip_lines, verdict_table
 from pytest_gpuperf.verdicts.baselines import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
@@ -101,7 +101,7 @@ def report(when: str = "call", **attributes: Any) -> pytest.TestReport:
         "nodeid": "t.py::test_a[2ranks]",
         "user_properties": [],
         "skipped": False,
-        "keywords": {"perf": 1},
+        "keywords": {PERF_KEYWORD: 1},
         "longrepr": None,
     }
     return cast(pytest.TestReport, SimpleNamespace(**{**defaults, **attributes}))
@@ -132,7 +132,7 @@ def test_skips_come_from_the_reports_of_perf_tests() -> None:
         Run(),
         report("setup", **skipped),
         report("setup", **skipped),
-        report("setup", **skipped, keywords={}),
+        report("setup", **skipped, keywords={"perf": 1}),
         report("call", **skipped, user_properties=[(PROPERTY, "[]")]),
     )
     assert lines == ["== gpuperf", "2 perf tests skipped: no GPUs", "  t.py::test_a (2)"]
