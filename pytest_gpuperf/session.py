@@ -24,6 +24,8 @@ from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 from pytest_gpuperf.ranks.pools import Pools
 
+_INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+
 
 @dataclass(slots=True)
 class CurrentTest:
@@ -197,7 +199,8 @@ class Session:
         if folder in self._directories:
             return True
         # Under --import-mode=importlib a test's package may be on no path that a rank could import it from.
-        if not folder.startswith(self._root):
+        # What is installed can be imported, and a virtual environment may well lie below the rootdir.
+        if not folder.startswith(self._root) or folder.startswith(_INSTALLED) or module.__name__ == "__main__":
             return False
         return PathFinder.find_spec(module.__name__.partition(".")[0]) is None
 

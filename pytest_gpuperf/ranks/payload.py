@@ -115,16 +115,16 @@ class SubmoduleCache:
 @contextlib.contextmanager
 def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     # The registry belongs to cloudpickle's other users in this process too: it is left as it was.
-    registered: list[ModuleType] = []
+    known = cloudpickle.list_registry_pickle_by_value()
+    registered: dict[str, ModuleType] = {}  # by name: sys.modules may hold a module twice
     try:
-        known = cloudpickle.list_registry_pickle_by_value()
         for module in modules:
             if module.__name__ not in known and sys.modules.get(module.__name__) is module:
                 cloudpickle.register_pickle_by_value(module)
-                registered.append(module)
+                registered[module.__name__] = module
         yield
     finally:
-        for module in registered:
+        for module in registered.values():
             cloudpickle.unregister_pickle_by_value(module)
 
 

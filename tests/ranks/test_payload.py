@@ -335,3 +335,12 @@ def test_a_cloudpickle_without_that_function_is_left_alone(monkeypatch: pytest.M
     monkeypatch.delattr(internals, "_find_imported_submodules")
     with payload.SubmoduleCache().used():
         assert not hasattr(internals, "_find_imported_submodules")
+
+
+def test_a_module_named_twice_is_registered_once() -> None:
+    module = ModuleType("named_twice")
+    sys.modules["named_twice"] = module
+    try:
+        assert payload.loads(payload.dumps(1, by_value=[module, module])) == 1
+    finally:
+        del sys.modules["named_twice"]

@@ -1,0 +1,41 @@
+"""Which modules travel to the ranks by value."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_gpuperf import session as session_module
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.session import Session
+from tests.fake_gpus import machine_of
+
+
+def module(name: str, file: Path) -> ModuleType:
+    made = ModuleType(name)
+    made.__file__ = str(file)
+    return made
+
+
+def test_what_is_installed_is_imported_even_below_the_rootdir(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pytestconfig.rootpath
+    monkeypatch.setattr(session_module, "_INSTALLED", (str(root / ".venv") + "/",))
+    session = Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0))
+    try:
+        installed = root / ".venv" / "lib" / "site-packages" / "no_such_package" / "module.py"
+        travels = {
+            "no_such_package.module": session._travels(module("no_such_package.module", installed)),
+            "__main__": session._travels(module("__main__", root / "run.py")),
+            "no_such_test": session._travels(module("no_such_test", root / "elsewhere" / "no_such_test.py")),
+            "pytest_gpuperf": session._travels(module("pytest_gpuperf", root / "pytest_gpuperf" / "__init__.py")),
+        }
+    finally:
+        session.close()
+    assert travels == {
+        "no_such_package.module": False,
+        "__main__": False,
+        "no_such_test": True,  # on no path that a rank could import it from
+        "pytest_gpuperf": False,
+    }
