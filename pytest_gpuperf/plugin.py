@@ -38,7 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
         config.addinivalue_line("markers", line)
     options = Options.from_config(config)
-    config.stash[SESSION] = Session(config, options, Machine.of(options.gpus))
+    machine = Machine.of(options.gpus)
+    if options.update_baselines and not machine.gpus:
+        raise pytest.UsageError("--update-baselines records what GPUs do, and none are visible")
+    config.stash[SESSION] = Session(config, options, machine)
     config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
 
 
@@ -105,8 +108,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     finally:
         _report_output(item, session, "call")
     checks = item.stash.get(CHECKS, None)
-    if checks is not None and isinstance(item, pytest.Function):
-        _conclude(item, session, checks)
+    if isinstance(item, pytest.Function) and (checks is not None or is_perf(item)):
+        _conclude(item, session, checks or Checks())
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -106,7 +106,7 @@ def judge(
     4. REGRESSED or IMPROVED where |ln(value / centre)| exceeds
        bound = max(relative_bound, SPREAD_FACTOR * sigma_b). The logarithm gives a time, and the throughput
        made from it, one verdict.
-    5. UNDECIDED where bound exceeds UNDECIDABLE_ABOVE: a spread too wide to call the figure the same.
+    5. UNDECIDED where SPREAD_FACTOR * sigma_b exceeds UNDECIDABLE_ABOVE: a spread too wide to call the figure the same.
     6. SAME.
 
     The rule is deliberately simple and stands here alone. It sees one figure of one launch; a better rule
@@ -133,11 +133,12 @@ def judge(
         sign = 1 if metric.better == "higher" else -1
         change = sign * (metric.value / stored.center - 1)
         gain = sign * math.log(metric.value / stored.center)
-        bound = max(relative_bound, SPREAD_FACTOR * stored.sigma_b)
+        spread = SPREAD_FACTOR * stored.sigma_b
+        bound = max(relative_bound, spread)
         if abs(gain) > bound:
             outcome = Outcome.IMPROVED if gain > 0 else Outcome.REGRESSED
         else:
-            outcome = Outcome.UNDECIDED if bound > UNDECIDABLE_ABOVE else Outcome.SAME
+            outcome = Outcome.UNDECIDED if spread > UNDECIDABLE_ABOVE else Outcome.SAME
     return Verdict(test, metric_name, metric, outcome, hardware_key, stored, change, bound)
 
 

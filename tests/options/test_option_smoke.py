@@ -59,3 +59,16 @@ def test_without_it_sizes_are_full(pytester: pytest.Pytester, monkeypatch: pytes
         """
     )
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+def test_a_perf_test_without_the_fixture_is_no_pass(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.mark.perf
+        def test_it(): pass
+        """
+    )
+    result = pytester.runpytest_inprocess("--smoke")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_it: the perf test checked no metric, so nothing was judged"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.verdicts.storage import load
-from tests.fake_gpus import without_ranks
+from tests.fake_gpus import install, without_ranks
 from tests.options.test_option_gpus import usage_error
 
 KEY = "2x-nvidia-h200-nv18"
@@ -262,3 +262,12 @@ def test_a_smaller_tolerance_finds_more(project: pytest.Pytester) -> None:
 def test_an_ini_value_that_is_no_positive_number_is_refused(pytester: pytest.Pytester, key: str, value: str) -> None:
     message = usage_error(pytester.runpytest_inprocess("-o", f"{key}={value}"))
     assert message == f"ini key {key} must be a positive number, got {value!r}"
+
+
+def test_without_a_visible_gpu_there_is_nothing_to_record(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, visible=0)
+    result = pytester.runpytest_inprocess("--gpus=auto", "--update-baselines")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --update-baselines records what GPUs do, and none are visible"])
