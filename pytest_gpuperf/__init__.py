@@ -12,15 +12,18 @@ if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.ranks.context import Context
-    from pytest_gpuperf.ranks.failures import RankDied, RankError, RankTimeout, ResultError
+    from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
+    from pytest_gpuperf.session import LeakWarning
     from pytest_gpuperf.timing.record import Comparison, Timing
     from pytest_gpuperf.verdicts.metric import Metric
 
 __all__ = [
+    "CollectiveMismatch",
     "Comparison",
     "Context",
     "GiB",
     "KiB",
+    "LeakWarning",
     "Metric",
     "MiB",
     "Perf",
@@ -33,8 +36,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CollectiveMismatch": "ranks.failures",
     "Comparison": "timing.record",
     "Context": "ranks.context",
+    "LeakWarning": "session",
     "Metric": "verdicts.metric",
     "Perf": "fixtures.perf",
     "RankDied": "ranks.failures",

@@ -10,9 +10,11 @@ from pytest_gpuperf.launches import repeated
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.report.terminal import PERF_KEYWORD
+from pytest_gpuperf.report.terminal import RANKS_KEYWORD
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
+LACKS = pytest.StashKey[str]()
+"""Why an item cannot run here, where that is a failure."""
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -44,12 +46,12 @@ def world_size(item: pytest.Item) -> int | None:
     return None if callspec is None else callspec.params.get(WORLD_PARAM)
 
 
-def mark_perf(item: pytest.Item) -> None:
-    """Marks a user of the perf fixture as a perf test, so that ``-m perf`` means what it says."""
+def mark_items(item: pytest.Item) -> None:
+    """Marks a user of the perf fixture as a perf test, so that ``-m perf`` means what it says, and tests on ranks."""
     if "perf" in getattr(item, "fixturenames", ()) and not is_perf(item):
         item.add_marker("perf")
-    if is_perf(item):
-        item.keywords[PERF_KEYWORD] = True
+    if WORLD_PARAM in getattr(item, "fixturenames", ()) or is_perf(item):
+        item.keywords[RANKS_KEYWORD] = True
 
 
 def is_perf(item: pytest.Item) -> bool:
@@ -61,15 +63,17 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine) -> Non
     """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch."""
     for item in items:
         reason = reason_to_skip(item, options, machine)
-        if reason is not None:
+        if reason is not None and options.require_gpus:
+            item.stash[LACKS] = reason
+        elif reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
     perf = [item for item in items if is_perf(item) and isinstance(item, pytest.Function)]
     last = set(perf)
     rest = [item for item in items if item not in last]
     # The world changes, and with it the processes, as seldom as can be.
     perf.sort(key=lambda item: world_size(item) or 0)
-    skipped = [item for item in perf if item.get_closest_marker("skip") is not None]
-    measured = [item for item in perf if item.get_closest_marker("skip") is None]
+    measured = [item for item in perf if _runs(item)]
+    skipped = [item for item in perf if not _runs(item)]
     items[:] = [*rest, *skipped, *repeated(measured, options.launches)]
 
 
@@ -97,4 +101,8 @@ def _device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | No
 
 def measures(items: Sequence[pytest.Item]) -> bool:
     """Whether any perf test is going to run."""
-    return any(is_perf(item) and item.get_closest_marker("skip") is None for item in items)
+    return any(is_perf(item) and _runs(item) for item in items)
+
+
+def _runs(item: pytest.Item) -> bool:
+    return item.get_closest_marker("skip") is None and LACKS not in item.stash

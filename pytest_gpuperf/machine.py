@@ -28,6 +28,8 @@ class Machine:
     """Whether the environment lets NCCL use the switch's multicast."""
     driver: str | None = None
     """Version of the NVIDIA driver."""
+    everything: tuple[str, ...] = ()
+    """UUIDs of all GPUs of the machine, also of those that the run does not use; a perf test wants them quiet."""
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:
@@ -77,6 +79,14 @@ class Machine:
             gpus = visible if wanted is None else visible[:wanted]
             if not gpus:
                 return cls((), None, False)
-            return cls(gpus, linkage(gpus), environ.get("NCCL_NVLS_ENABLE") != "0", driver_version())
+            multicast = environ.get("NCCL_NVLS_ENABLE") != "0"
+            return cls(gpus, linkage(gpus), multicast, driver_version(), _everything(gpus))
         except HardwareError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def _everything(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(gpu.uuid for gpu in visible_gpus({}))
+    except HardwareError:  # another GPU, split into MIG slices, is no neighbour to wait for
+        return tuple(gpu.uuid for gpu in gpus)

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 MARKERS = (
-    "ranks(*world_sizes, timeout=None, device=None): run the test once for each world size, its programs on so "
-    "many ranks; timeout is in seconds and for each run; device='cuda' or 'cpu' binds the test to one kind",
+    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None): run the test once for each world "
+    "size, its programs on so many ranks; timeout is in seconds and for each run; device='cuda' or 'cpu' binds the "
+    "test to one kind; isolation='process' gives it processes of its own, 'group' a process group on warm ones; env "
+    "is a dict of environment variables for its ranks, which are then its own",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
-_KEYWORDS = ("timeout", "device")
+_KEYWORDS = ("timeout", "device", "isolation", "env")
 _DEVICES = ("cuda", "cpu")
+_ISOLATIONS = ("group", "process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +25,20 @@ class RanksMarker:
     """A checked ``ranks`` marker."""
 
     world_sizes: tuple[int, ...]
-    timeout: float | None
+    timeout: float | None = None
     """Seconds; None for the configured default."""
-    device: str | None
+    device: str | None = None
     """``cuda`` or ``cpu`` where the test is bound to one; None for what the run uses."""
+    isolation: str = "group"
+    """``process`` where the ranks must be the test's own."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables of the ranks' environment, sorted by name."""
+
+    @property
+    def own_processes(self) -> bool:
+        """Whether no other test may use the ranks."""
+        # Much is read from the environment once in a process's life.
+        return self.isolation == "process" or bool(self.env)
 
 
 def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
@@ -37,7 +50,8 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
     where = f"{nodeid}: marker ranks"
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS))
     if unknown:
-        raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {' and '.join(_KEYWORDS)}")
+        known = f"{', '.join(_KEYWORDS[:-1])} and {_KEYWORDS[-1]}"
+        raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {known}")
     if not mark.args:
         raise ValueError(f"{where} names no world size; write for example @pytest.mark.ranks(2, 4)")
     for size in mark.args:
@@ -46,7 +60,11 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
     if len(set(mark.args)) != len(mark.args):
         raise ValueError(f"{where} names a world size twice: {', '.join(map(str, mark.args))}")
     return RanksMarker(
-        mark.args, _timeout(mark.kwargs.get("timeout"), where), _device(mark.kwargs.get("device"), where)
+        world_sizes=mark.args,
+        timeout=_timeout(mark.kwargs.get("timeout"), where),
+        device=_one_of(mark.kwargs.get("device"), _DEVICES, "device", where),
+        isolation=_one_of(mark.kwargs.get("isolation"), _ISOLATIONS, "isolation", where) or "group",
+        env=_environment(mark.kwargs.get("env"), where),
     )
 
 
@@ -64,7 +82,24 @@ def _timeout(value: Any, where: str) -> float | None:
     return float(value)
 
 
-def _device(value: Any, where: str) -> str | None:
-    if value is not None and value not in _DEVICES:
-        raise ValueError(f"{where} takes device='cuda' or device='cpu', got {value!r}")
-    return value  # type: ignore[no-any-return]
+def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
+    if value is not None and (not isinstance(value, str) or value not in known):
+        raise ValueError(f"{where} takes {keyword}={known[0]!r} or {keyword}={known[1]!r}, got {value!r}")
+    return value
+
+
+def _environment(value: Any, where: str) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} takes env as a dict of strings, got {value!r}")
+    for name, text in value.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise ValueError(f"{where} takes env with names that a variable can have, got {name!r}")
+        if not isinstance(text, str):
+            raise ValueError(f"{where} takes env with strings as values, got {name}={text!r}: write {str(text)!r}")
+        if "\0" in text:
+            raise ValueError(f"{where} takes env with values that a variable can have, got {name}={text!r}")
+    if "CUDA_VISIBLE_DEVICES" in value:
+        raise ValueError(f"{where} cannot set CUDA_VISIBLE_DEVICES, which gives each test the GPUs that it leased")
+    return tuple(sorted(value.items()))

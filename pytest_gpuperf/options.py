@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "default": "0",
             "metavar": "N|auto|0",
             "help": "run ranks with NCCL on N GPUs, or on all visible ones (auto); with gloo on CPUs (0, the default)",
+        },
+    ),
+    (
+        "--require-gpus",
+        {
+            "action": "store_true",
+            "help": "fail tests that would be skipped because there are no or too few GPUs",
         },
     ),
     (
@@ -62,6 +70,22 @@ _INI: tuple[tuple[str, str, str], ...] = (
         "120",
         "seconds that one run of a program may take, unless its ranks marker says otherwise",
     ),
+    (
+        "gpuperf_example_timeout",
+        "20",
+        "the same for each example of a hypothesis test, so that one that hangs can shrink",
+    ),
+    (
+        "gpuperf_grace",
+        "2",
+        "seconds that the other ranks get after the first failure, to fail too and to be asked where they are",
+    ),
+    (
+        "gpuperf_lease_timeout",
+        "3600",
+        "seconds to wait for GPUs or cores that other tests on this machine have leased",
+    ),
+    ("gpuperf_leases", "", "folder of the leases, the same for all users of the machine (default: in the temp folder)"),
     ("gpuperf_tolerance", "0.05", "relative loss that a perf check tolerates beside the recorded spread"),
 )
 
@@ -72,12 +96,22 @@ class Options:
 
     gpus: int | None
     """Number of GPUs; 0 for gloo on CPUs; None for all that are visible."""
+    require_gpus: bool
     smoke: bool
     update_baselines: bool
     launches: int
     reason: str
     baselines: Path
     timeout: float
+    """Seconds for a run."""
+    example_timeout: float
+    """Seconds for a run of a hypothesis test."""
+    grace: float
+    """Seconds that the other ranks get after the first failure."""
+    lease_timeout: float
+    """Seconds to wait for a lease."""
+    leases: Path
+    """Folder of the leases."""
     tolerance: float
 
     @classmethod
@@ -102,18 +136,26 @@ class Options:
             raise pytest.UsageError("--update-baselines records what GPUs do: add --gpus N")
         if config.getoption("reason") and not update:
             raise pytest.UsageError("--reason is kept beside recorded baselines: add --update-baselines")
-        if gpus != 0 and _distributed(config):
+        if config.getoption("require_gpus") and gpus == 0:
+            raise pytest.UsageError("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
+        if update and _distributed(config):
             raise pytest.UsageError(
-                "xdist's workers would share the GPUs unnoticed: use --gpus without -n, or -n with --gpus 0"
+                "--update-baselines records launches one after another, and xdist's workers would each record some: "
+                "drop -n"
             )
         return cls(
             gpus=gpus,
+            require_gpus=bool(config.getoption("require_gpus")),
             smoke=smoke,
             update_baselines=update,
             launches=(launches or DEFAULT_LAUNCHES) if update else 1,
             reason=config.getoption("reason"),
             baselines=config.rootpath / folder,
             timeout=_positive(config, "gpuperf_timeout"),
+            example_timeout=_positive(config, "gpuperf_example_timeout"),
+            grace=_positive(config, "gpuperf_grace"),
+            lease_timeout=_positive(config, "gpuperf_lease_timeout"),
+            leases=_leases(config),
             tolerance=_positive(config, "gpuperf_tolerance"),
         )
 
@@ -133,6 +175,11 @@ def _gpus(text: str) -> int | None:
     if not text.isdecimal():
         raise pytest.UsageError(f"--gpus takes a number of GPUs, 'auto' or 0, got {text!r}")
     return int(text)
+
+
+def _leases(config: pytest.Config) -> Path:
+    folder = config.getini("gpuperf_leases")
+    return config.rootpath / folder if folder else Path(tempfile.gettempdir()) / "gpuperf-leases"
 
 
 def _positive(config: pytest.Config, key: str) -> float:

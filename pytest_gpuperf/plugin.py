@@ -7,13 +7,15 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuperf.collection import arrange, is_perf, mark_perf, measures, parametrize, world_size
+from pytest_gpuperf.collection import LACKS, arrange, is_perf, mark_items, measures, parametrize, world_size
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.launches import body_hash, launch_of
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
+from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
 from pytest_gpuperf.report.terminal import PROPERTY, Summary
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.session import Session
@@ -22,6 +24,7 @@ from pytest_gpuperf.verdicts.baselines import BaselineError
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 
 SESSION = pytest.StashKey[Session]()
+CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
 SUMMARY = "gpuperf-summary"
 
@@ -41,7 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     machine = Machine.of(options.gpus)
     if options.update_baselines and not machine.gpus:
         raise pytest.UsageError("--update-baselines records what GPUs do, and none are visible")
-    config.stash[SESSION] = Session(config, options, machine)
+    if options.require_gpus and not machine.gpus:
+        raise pytest.UsageError("--require-gpus: no GPU is visible")
+    config.stash[CONSOLE] = Console(config)
+    config.stash[SESSION] = Session(config, options, machine, config.stash[CONSOLE])
     config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
 
 
@@ -62,8 +68,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Knows perf tests by their fixture too, before anything is deselected."""
-    mark_perf(item)
+    """Knows tests by their fixtures, before anything is deselected."""
+    mark_items(item)
 
 
 @pytest.hookimpl(trylast=True)
@@ -90,6 +96,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session = item.config.stash[SESSION]
     launch = launch_of(item)
     session.begin(item, perf=is_perf(item), launch=launch.number, identity=launch.identity)
+    if LACKS in item.stash:
+        pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
     try:
         yield
         size = world_size(item)
@@ -113,14 +121,43 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
     """The test's ranks are its own until its fixtures are torn down."""
     session = item.config.stash[SESSION]
     try:
         yield
     finally:
         _report_output(item, session, "teardown")
-        session.end()
+        session.end(keep_lease=is_perf(item) and nextitem is not None and is_perf(nextitem))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tells the whole story of a run that failed: every rank, and the command that runs the test alone."""
+    session = item.config.stash[SESSION]
+    failure = None if call.excinfo is None else session.failure_of(call.excinfo.value)
+    if failure is not None:
+        item.user_properties.extend(_properties(failure))
+    report = yield
+    if failure is not None and report.failed:
+        report.sections += [*failure.sections, ("run this alone", session.rerun_command())]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest.CallInfo[None]) -> None:
+    """With ``--pdb``: the debugger on the rank, before pytest's own opens in this process."""
+    config = node.config
+    if not config.getoption("usepdb", False) or call.excinfo is None:
+        return
+    session, console = config.stash[SESSION], config.stash[CONSOLE]
+    failure = session.failure_of(call.excinfo.value)
+    if failure is not None:
+        console.say(DEBUGGER_BANNER.format(rank=f"rank {failure.rank}"))
+        if not session.debug(failure, console.ask):
+            console.say(NO_DEBUGGER)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -148,8 +185,15 @@ def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
 
 
 def _report_output(item: pytest.Item, session: Session, when: str) -> None:
+    item.config.stash[CONSOLE].end_of_test()
     for title, text in session.take_output():
         item.add_report_section(when, title, text)
+
+
+def _properties(failure: PostMortem) -> list[tuple[str, str]]:
+    rank = [] if failure.rank is None else [("gpuperf_rank", str(failure.rank))]
+    place = [("gpuperf_place", failure.place)] if failure.place else []
+    return [*rank, ("gpuperf_cause", failure.cause), *place, ("gpuperf_ranks", "\n".join(failure.story))]
 
 
 def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:

@@ -4,26 +4,56 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
+from pytest_gpuperf.leasing import Leasing
 from pytest_gpuperf.machine import Machine
-from pytest_gpuperf.markers import ranks_marker
+from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.failures import RanksSkipped
+from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 from pytest_gpuperf.ranks.pools import Pools
+from pytest_gpuperf.ranks.postmortem import PostMortem
 
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+
+
+_KEPT_FAILURES = 16  # of one test: hypothesis meets hundreds while it shrinks, and raises some of the last
+_AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
+_LEAST_AFTER_A_HANG = 2.0  # seconds
+
+
+class LeakWarning(UserWarning):
+    """A test left something behind in its ranks; they were replaced, so that no other test meets it."""
+
+
+class Console(Protocol):
+    """Where the user watches the run."""
+
+    @property
+    def live(self) -> bool:
+        """Whether what ranks print is shown as they print it."""
+        ...
+
+    def print_of_rank(self, rank: int, world_size: int, stream: str, text: str) -> None:
+        """Prints what a rank has printed."""
+        ...
+
+    def print_line(self, text: str) -> None:
+        """Prints a line of the plugin's own."""
+        ...
 
 
 @dataclass(slots=True)
@@ -33,24 +63,36 @@ class CurrentTest:
     item: pytest.Item
     identity: str
     """Node id, the same in each launch."""
+    marker: RanksMarker
     timeout: float
-    gpus: tuple[str, ...]
-    """UUIDs of the GPUs that the test may use; empty for gloo."""
+    """Seconds for a run."""
     group: str
     """Name of its process groups: a test's own, or one for all perf tests of a launch."""
     seed: int
     launch: int | None
     """Number of a perf test's launch; None for other tests."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that it has leased; empty for gloo."""
+    longest: float = 0.0
+    """Seconds of its longest run that returned."""
     output: list[tuple[str, str]] = field(default_factory=list)
+    failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
+    """Of its last runs that failed."""
 
 
 class Session:
     """State of one pytest process. Starts ranks when a test first needs them."""
 
-    def __init__(self, config: pytest.Config, options: Options, machine: Machine) -> None:
+    def __init__(self, config: pytest.Config, options: Options, machine: Machine, console: Console) -> None:
         self.options = options
         self.machine = machine
-        self.pools = Pools(Launcher())
+        self.pools = Pools(
+            Launcher(),
+            grace=options.grace,
+            listener=console.print_of_rank if console.live else None,
+            debug=bool(config.getoption("usepdb", False)),
+        )
+        self.leasing = Leasing(options, machine, console.print_line)
         self.measurements = Measurements(options, machine, config.rootpath)
         self.saved: Saved | None = None
         """Where a recording went, once the run has ended."""
@@ -83,14 +125,14 @@ class Session:
 
     def begin(self, item: pytest.Item, *, perf: bool, launch: int, identity: str) -> None:
         """A test begins."""
-        marker = ranks_marker(item, item.nodeid)
+        marker = ranks_marker(item, item.nodeid) or RanksMarker(())
         self._tests += 1
-        gpus = () if marker is not None and marker.device == "cpu" else self.machine.gpu_uuids
+        examples = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
         self._current = CurrentTest(
             item=item,
             identity=identity,
-            timeout=self.options.timeout if marker is None or marker.timeout is None else marker.timeout,
-            gpus=gpus,
+            marker=marker,
+            timeout=marker.timeout or (self.options.example_timeout if examples else self.options.timeout),
             # Communicators belong to the launch: its perf tests share them, as one program would.
             group=f"launch {launch}" if perf else f"test {self._tests}",
             launch=launch if perf else None,
@@ -98,22 +140,66 @@ class Session:
         )
 
     def prepare(self, world_size: int) -> None:
-        """Brings up the ranks and their process group, before the test's own time begins.
+        """Leases what the test needs and brings up its ranks and their process group, before its own time begins.
 
         Perf tests have the machine to themselves, and in each launch fresh processes.
         """
-        launch = self.current.launch
-        if launch is not None:
-            if launch != self._launch:
+        current = self.current
+        self._lease(current, world_size)
+        if current.launch is not None:
+            if current.launch != self._launch:
                 self.pools.retire_all()
-                self._launch = launch
-                self.measurements.begin_launch(launch, self._software(world_size))
+                self._launch = current.launch
+                self.measurements.begin_launch(current.launch, self._software(world_size))
             self.pools.retire_others(self._spec(world_size))
+        elif current.gpus:
+            self.pools.retire_beyond(current.gpus)
+            self.pools.rest_others(self._spec(world_size))
+        if current.marker.own_processes:
+            self.pools.retire(self._spec(world_size))
         self._pool(world_size)
 
-    def end(self) -> None:
-        """The test is over."""
-        self._current = None
+    def end(self, *, keep_lease: bool = False) -> None:
+        """The test is over: closes what it opened, and lets go of what it leased.
+
+        Args:
+            keep_lease: whether the next test goes on where this one ends: a perf test of the same launch.
+
+        Raises:
+            LeakWarning: it left something behind in its ranks, and warnings are errors.
+        """
+        current, self._current = self._current, None
+        if current is None:
+            return
+        try:
+            if current.launch is None:
+                left = self.pools.settle()
+                if current.marker.own_processes:
+                    self.pools.retire_with(current.marker.env)
+                if left:
+                    current.item.warn(
+                        LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
+                    )
+        finally:
+            if not keep_lease:
+                if self.leasing.contended:
+                    self.pools.rest()
+                self.leasing.release(await_memory=bool(current.gpus) and not self.pools.alive)
+
+    def failure_of(self, error: BaseException | None) -> PostMortem | None:
+        """What is known of the run that raised this, if one did."""
+        failures = [] if self._current is None else list(self._current.failures)
+        raised = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
+        return next((failure for failure in reversed(failures) if failure.error in raised), None)
+
+    def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
+        """Opens the debugger on the rank that failed, if it is still there."""
+        return self.pools.debug(failure, terminal)
+
+    def rerun_command(self) -> str:
+        """The command that runs the current test alone."""
+        gpus = f" --gpus {len(self.machine.gpus)}" if self.machine.gpus else ""
+        return f'pytest "{self.current.identity}"{gpus}'
 
     def take_output(self) -> list[tuple[str, str]]:
         """What the test's ranks printed since the last call: title, text."""
@@ -154,12 +240,21 @@ class Session:
         with self._submodules.used():
             task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
         pool = self._pool(world_size)
+        start = time.monotonic()
         try:
             payloads = pool.run(task, program=_name(program), seed=current.seed, timeout=current.timeout)
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
+        except RankTimeout:
+            # Others of its runs will hang too, when hypothesis looks for a smaller one: they need not take as long.
+            after = max(_LEAST_AFTER_A_HANG, _AFTER_A_HANG * current.longest)
+            current.timeout = min(current.timeout, after)
+            raise
         finally:
             self._collect_output()
+            if pool.failure is not None:
+                current.failures.append(pool.failure)
+        current.longest = max(current.longest, time.monotonic() - start)
         return [payload.loads(data) for data in payloads]
 
     def _software(self, world_size: int) -> dict[str, str]:
@@ -169,16 +264,26 @@ class Session:
         return versions[0]
 
     def close(self) -> None:
-        """Ends all ranks."""
+        """Ends all ranks, and lets go of what is leased."""
         self.pools.close()
+        self.leasing.release(await_memory=bool(self.machine.gpus))
+
+    def _lease(self, current: CurrentTest, world_size: int) -> None:
+        if not self.machine.gpus or current.marker.device == "cpu":
+            self.leasing.cores(world_size, current.identity)
+        elif current.launch is not None:
+            current.gpus = self.leasing.machine(current.identity)
+        else:
+            current.gpus = self.leasing.gpus(world_size, current.identity)
 
     def _spec(self, world_size: int) -> PoolSpec:
-        return PoolSpec(world_size, self.current.gpus[:world_size])
+        return PoolSpec(world_size, self.current.gpus[:world_size], self.current.marker.env)
 
     def _pool(self, world_size: int) -> Pool:
         current = self.current
+        timed = current.launch is not None
         try:
-            return self.pools.get(self._spec(world_size), current.group, current.timeout)
+            return self.pools.get(self._spec(world_size), current.group, current.timeout, timed=timed)
         finally:
             self._collect_output()
 

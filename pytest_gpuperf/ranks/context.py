@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,41 @@ class Context:
         if group is None:
             raise RuntimeError(f"rank {self.rank} has no process group: the program destroyed it")
         return group
+
+    @property
+    def store(self) -> Store:
+        """The default group's key-value store; each test has one of its own."""
+        from torch.distributed import distributed_c10d
+
+        self.group  # noqa: B018  # tells in its own words that there is none
+        return distributed_c10d._get_default_store()
+
+    def barrier(self) -> None:
+        """Waits until every rank of the world has come here."""
+        import torch.distributed as dist
+
+        dist.barrier(self.group)
+
+    def mesh(self, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
+        """A device mesh over all ranks of the world: ``ctx.mesh((2, 4), ("dp", "tp"))``.
+
+        Args:
+            shape: sizes of the mesh's dimensions; their product is the world size.
+            names: names of the dimensions.
+
+        Raises:
+            ValueError: the shape does not hold just the ranks of the world, or has another number of names.
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+
+        if math.prod(shape) != self.world_size or any(size < 1 for size in shape):
+            raise ValueError(
+                f"a mesh of {' x '.join(map(str, shape)) or 'no dimensions'} has {math.prod(shape)} places for "
+                f"{self.world_size} ranks: the sizes must multiply to the world size"
+            )
+        if names is not None and len(names) != len(shape):
+            raise ValueError(f"a mesh of {len(shape)} dimensions needs as many names, got {names!r}")
+        return init_device_mesh(self.device.type, shape, mesh_dim_names=names)
 
     def generator(self) -> torch.Generator:
         """A new generator on the rank's device, seeded with ``seed``: equal draws at each call."""

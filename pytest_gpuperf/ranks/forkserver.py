@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 MAX_MESSAGE = 4096  # bytes; what is larger, a rank's environment say, comes in a file
-NUM_FDS = 5  # of a request: the file that holds it, then connection, stdout, stderr, stacks
+NUM_FDS = 6  # of a request: the file that holds it, then connection, inquiries, stdout, stderr, stacks
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -126,7 +126,7 @@ class _Forkserver:
         for fd in (self._wakeup_read, self._wakeup_write):
             os.close(fd)
         self._control.close()
-        connection, stdout, stderr, stacks = fds
+        connection, inquiries, stdout, stderr, stacks = fds
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         os.close(stdout)
@@ -142,7 +142,7 @@ class _Forkserver:
 
         from pytest_gpuperf.ranks.rank import main as rank_main
 
-        rank_main(Connection(connection), stacks)
+        rank_main(Connection(connection), Connection(inquiries), stacks)
 
 
 def _flush() -> None:

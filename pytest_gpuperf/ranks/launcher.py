@@ -65,7 +65,7 @@ class Launcher:
 
         Args:
             environ: the rank's whole environment.
-            fds: its end of the connection, and its files for stdout, stderr and stacks.
+            fds: its ends of the two connections, and its files for stdout, stderr and stacks.
 
         Raises:
             LaunchError: the forkserver cannot start, or is gone.

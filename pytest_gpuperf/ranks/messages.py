@@ -1,7 +1,8 @@
 """What the controller and a rank say to each other. Plain data, pickled by the standard pickle.
 
 Programs and results travel inside as bytes (see ``payload``), so that a message can always be read,
-whatever state a program left its own objects in.
+whatever state a program left its own objects in. Every request carries a number that its answer repeats:
+what answers another request is dropped.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Started:
 
     store_port: int | None
     """Port of the rendezvous store on the loopback interface; only rank 0 names one."""
+    main_thread: int
+    """Its identity, by which faulthandler names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class OpenGroup:
     store_port: int
     collective_timeout: float
     """Seconds after which a collective gives up by itself; longer than any run's timeout."""
+    of_its_own: bool
+    """Whether nothing of an earlier group may be used: after a failure, and where the group is timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +54,47 @@ class Run:
     """A pickled ``(entry, args, kwargs)``; the rank calls ``entry(context, *args, **kwargs)``."""
     seed: int
     """The rank adds its number to it."""
+    debug: bool = False
+    """Whether to keep the frames of an exception for a Debug."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Asks what a test left behind, after its last run. Answered by Returned, with a pickled list of texts."""
+
+    run: int
+    rest: bool
+    """Whether to give up the process groups and the device memory as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """Opens the debugger at the exception of the last run. Answered by Asked, and by Returned in the end."""
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The rank's debugger printed a text and waits for a Line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the user typed, with its newline; empty at the end of the input."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The program came to its end on this rank."""
+    """The request came to its end on this rank; its result follows, as bytes of their own."""
 
     run: int
-    payload: bytes
+    collectives: int = 0
+    """How many collectives the program issued on the default group; below 0 where that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +112,16 @@ class Raised:
     """The exception's own text."""
     text: str
     """The formatted traceback, as the rank would have printed it."""
+    place: str
+    """``file:line in function`` of the innermost frame that is the program's own."""
     usable: bool
     """Whether the rank's device still answers, so that the process can be used again."""
 
 
-Reply = Started | Returned | Raised
-Request = Start | OpenGroup | Run
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """Asks a rank's second thread for the collectives of the present run. Answered by a pickled list."""
+
+
+Reply = Started | Raised
+Request = Start | OpenGroup | Run | Settle | Debug

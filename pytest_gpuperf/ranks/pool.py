@@ -4,27 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
-from pytest_gpuperf.ranks.failures import Died, LaunchError, Outcome, Stuck, World, raise_root_cause
+from pytest_gpuperf.ranks import stacks
+from pytest_gpuperf.ranks.collectives import Collective, say_ranks
+from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.messages import OpenGroup, Raised, Returned, Run, Start, Started
+from pytest_gpuperf.ranks.messages import (
+    Asked,
+    Debug,
+    Inquiry,
+    Line,
+    OpenGroup,
+    Raised,
+    Returned,
+    Run,
+    Settle,
+    Start,
+    Started,
+)
+from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
+from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
-GRACE = 2.0  # seconds that the others get after the first failure: time to fail too, and to be asked where they are
+GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
 GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
 COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a backend may give up by itself
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
+_INQUIRY_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
+_LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
-_RANK_MAIN = "pytest_gpuperf/ranks/rank.py"
 _EXIT_TIMEOUT = 5.0  # seconds from a closed connection to the report of the exit
+
+Request = OpenGroup | Run | Settle
+Listener = Callable[[int, int, str, str], None]
+"""Called with rank, world size, stream and text, as soon as a rank has printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +56,8 @@ class PoolSpec:
     world_size: int
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs, one for each rank; empty for gloo."""
+    environ: tuple[tuple[str, str], ...] = ()
+    """Variables that the test sets for its ranks, beside those of the run."""
 
     @property
     def backend(self) -> str:
@@ -45,25 +69,51 @@ class PoolSpec:
 class _Process:
     pid: int
     connection: Connection[Any, Any]
+    inquiries: Connection[Any, Any]
     stdout: IO[bytes]
     stderr: IO[bytes]
     stacks: IO[bytes]
+    main_thread: int = 0
     seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
 
 
 class Pool:
     """Ranks that stay alive between runs. Anything unclean in a run ends the pool or renews its group."""
 
-    def __init__(self, launcher: Launcher, spec: PoolSpec, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        spec: PoolSpec,
+        environ: Mapping[str, str],
+        *,
+        grace: float = GRACE,
+        listener: Listener | None = None,
+        debug: bool = False,
+    ) -> None:
         """Starts the ranks.
+
+        Args:
+            launcher: forks them.
+            spec: how many, and on what.
+            environ: the controller's environment.
+            grace: seconds that the other ranks get after the first failure.
+            listener: hears what ranks print as they print it; ``output`` then has nothing of it.
+            debug: whether a rank whose program raised is kept for ``debug``.
 
         Raises:
             LaunchError: a rank did not come up; names it, and what it printed.
         """
         self.spec = spec
         self.alive = True
+        self.failure: PostMortem | None = None
+        """How the last run ended, if it failed."""
         self._launcher = launcher
+        self._grace = grace
+        self._listener = listener
+        self._debug = debug
         self._group: str | None = None
+        self._clean = True
+        self._resting = False
         self._runs = 0
         self.environ = rank_environ(spec, environ)
         self._processes: list[_Process] = []
@@ -74,15 +124,30 @@ class Pool:
             self.kill()
             raise
 
-    def open_group(self, name: str, timeout: float) -> None:
-        """Gives the ranks a process group of this name, unless they have it already."""
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids in rank order; empty once the ranks have ended."""
+        return tuple(process.pid for process in self._processes)
+
+    def open_group(self, name: str, timeout: float, *, of_its_own: bool = False) -> None:
+        """Gives the ranks a process group of this name, unless they have it already.
+
+        Args:
+            name: of the group.
+            timeout: seconds that its collectives must bear with at least.
+            of_its_own: whether its communicator may share nothing with another's, because it is timed.
+        """
         if self._group == name:
             return
         self._group = None
+        self._resting = False
         self._runs += 1
-        request = OpenGroup(self._runs, f"{self._runs}/{name}", self._store_port, timeout + COLLECTIVE_MARGIN)
-        self._exchange([request] * self.spec.world_size, "opening the process group", GROUP_TIMEOUT)
-        self._group = name
+        # What ranks disagreed in is not trusted with another group either.
+        of_its_own = of_its_own or not self._clean
+        wait_for = timeout + COLLECTIVE_MARGIN
+        request = OpenGroup(self._runs, f"{self._runs}/{name}", self._store_port, wait_for, of_its_own)
+        self._exchange(request, "opening the process group", GROUP_TIMEOUT)
+        self._group, self._clean = name, True
 
     def run(self, task: bytes, *, program: str, seed: int, timeout: float) -> list[bytes]:
         """Sends the task to every rank and returns their payloads in rank order.
@@ -92,7 +157,60 @@ class Pool:
         """
         __tracebackhide__ = True
         self._runs += 1
-        return self._exchange([Run(self._runs, task, seed)] * self.spec.world_size, program, timeout)
+        return self._exchange(Run(self._runs, task, seed, self._debug), program, timeout)
+
+    def settle(self, *, rest: bool = False) -> list[str]:
+        """Has the ranks close what a test opened, and tells what it left behind otherwise, by rank.
+
+        Ranks that are not as they were before the test are ended.
+
+        Args:
+            rest: whether the pool's own communicator goes too, with its device memory.
+        """
+        if not self.alive:
+            return []
+        self._runs += 1
+        if rest:
+            self._group = None
+        try:
+            answers = self._exchange(Settle(self._runs, rest), "settling after the test", GROUP_TIMEOUT)
+        except Exception as error:  # whatever the groups that a test left may raise
+            self.kill()
+            return [f"process groups that could not be closed: {type(error).__name__}: {error}"]
+        said: dict[str, list[int]] = {}
+        for rank, answer in enumerate(answers):
+            for text in pickle.loads(answer):
+                said.setdefault(text, []).append(rank)
+        if said:
+            self.close()
+        return [f"{say_ranks(ranks)}: {text}" for text, ranks in said.items()]
+
+    def rest(self) -> None:
+        """Has the ranks give up their communicators and device memory, if they have any; the processes stay."""
+        if self.spec.gpus and not self._resting:
+            self.settle(rest=True)
+            self._resting = True
+
+    def debug(self, terminal: Callable[[str], str]) -> bool:
+        """Opens the debugger on the rank that failed last, if it is still there; returns when the user leaves it.
+
+        Args:
+            terminal: prints a text and returns the line that the user types.
+        """
+        failure = self.failure
+        if failure is None or failure.rank is None or failure.rank >= len(self._processes):
+            return False
+        connection = self._processes[failure.rank].connection
+        self._runs += 1
+        try:
+            connection.send(Debug(self._runs))
+            while isinstance(reply := connection.recv(), Asked):
+                connection.send(Line(terminal(reply.text)))
+            if isinstance(reply, Returned):
+                connection.recv_bytes()
+        except (OSError, EOFError):
+            return False
+        return True
 
     def output(self) -> list[tuple[int, str, str]]:
         """What the ranks printed since the last call: rank, stream, text."""
@@ -116,18 +234,22 @@ class Pool:
     def kill(self) -> None:
         """Ends the ranks at once, with everything they started."""
         self.alive = False
-        for process in self._processes:
-            if self._launcher.exit_code(process.pid, 0) is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        for process in self._processes:
-            self._launcher.exit_code(process.pid, _EXIT_TIMEOUT)
-        self._last_output = self.output()
+        self._kill(self._processes)
+        self._last_output += self.output()
         for process in self._processes:
             process.connection.close()
+            process.inquiries.close()
             for file in (process.stdout, process.stderr, process.stacks):
                 file.close()
         self._processes = []
+
+    def _kill(self, processes: Sequence[_Process]) -> None:
+        for process in processes:
+            if self._launcher.exit_code(process.pid, 0) is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        for process in processes:
+            self._launcher.exit_code(process.pid, _EXIT_TIMEOUT)
 
     def _start(self, environ: Mapping[str, str]) -> int:
         size = self.spec.world_size
@@ -146,16 +268,17 @@ class Pool:
             except (EOFError, ConnectionResetError):
                 raise self._not_started(rank, "ended while it started") from None
             assert isinstance(started, Started)
+            process.main_thread = started.main_thread
             port = port if started.store_port is None else started.store_port
         assert port is not None
         return port
 
     def _fork(self, environ: Mapping[str, str]) -> _Process:
-        ours, theirs = Pipe()
-        stdout, stderr, stacks = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
-        with theirs:
-            fds = [theirs.fileno(), stdout.fileno(), stderr.fileno(), stacks.fileno()]
-            return _Process(self._launcher.fork(environ, fds), ours, stdout, stderr, stacks)
+        (ours, theirs), (asking, asked) = Pipe(), Pipe()
+        stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
+        with theirs, asked:
+            fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
+            return _Process(self._launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
 
     def _not_started(self, rank: int, what: str) -> LaunchError:
         printed = _read_new(self._processes[rank], "stderr").strip()
@@ -163,56 +286,84 @@ class Pool:
             f"rank {rank} of {self.spec.world_size} ({self.spec.backend}) {what}; it printed: {printed or 'nothing'}"
         )
 
-    def _exchange(self, requests: Sequence[OpenGroup | Run], program: str, timeout: float) -> list[bytes]:
+    def _exchange(self, request: Request, program: str, timeout: float) -> list[bytes]:
         __tracebackhide__ = True
+        self.failure = None
         try:
-            outcomes = self._gather(requests, timeout)
+            outcomes = self._gather(request, timeout)
         except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
             self.kill()
             raise
-        payloads = [outcome.payload for outcome in outcomes if isinstance(outcome, Returned)]
-        if len(payloads) == len(outcomes):
-            return payloads
-        self._group = None  # ranks that disagreed on what to do next may disagree on the group's state
-        if not all(isinstance(o, Returned) or (isinstance(o, Raised) and o.usable) for o in outcomes):
-            self.kill()
-        raise_root_cause(outcomes, World(self.spec.world_size, self.spec.backend, program, timeout))
+        if happened(outcomes):
+            self._fail(outcomes, World(self.spec.world_size, self.spec.backend, program, timeout))
+        return [outcome.payload for outcome in outcomes if isinstance(outcome, Answered)]
 
-    def _gather(self, requests: Sequence[OpenGroup | Run], timeout: float) -> list[Outcome]:
+    def _fail(self, outcomes: Sequence[Outcome], world: World) -> NoReturn:
+        __tracebackhide__ = True
+        self._group, self._clean = None, False
+        issued, groups = self._inquire(outcomes) if inquire_after(outcomes) else ({}, {})
+        self.failure = failure = post_mortem(outcomes, world, issued, groups)
+        raised = [isinstance(outcome, Raised) and outcome.usable for outcome in outcomes]
+        answered = [isinstance(outcome, Answered) for outcome in outcomes]
+        if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
+            if self._debug and failure.rank is not None and raised[failure.rank]:
+                self.alive = False
+                self._kill([process for rank, process in enumerate(self._processes) if rank != failure.rank])
+            else:
+                self.kill()
+        raise failure.error
+
+    def _gather(self, request: Request, timeout: float) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
         waiting: dict[Connection[Any, Any], int] = {}
-        for rank, (process, request) in enumerate(zip(self._processes, requests, strict=True)):
+        for rank, process in enumerate(self._processes):
             try:
                 process.connection.send(request)
             except (BrokenPipeError, ConnectionResetError):
                 outcomes[rank] = self._died(rank)
             else:
                 waiting[process.connection] = rank
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + (self._grace if outcomes else timeout)
         while waiting:
-            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            ready = wait(list(waiting), timeout=self._patience(deadline))
+            self._listen()
             if not ready:
+                if time.monotonic() < deadline:
+                    continue
                 outcomes.update(self._give_up(list(waiting.values())))
                 break
             for connection in ready:
                 assert isinstance(connection, Connection)
                 rank = waiting[connection]
-                outcome = self._read(connection, rank, requests[rank].run)
+                outcome = self._read(connection, rank, request.run)
                 if outcome is None:
                     continue
                 del waiting[connection]
                 outcomes[rank] = outcome
-                if not isinstance(outcome, Returned):
-                    deadline = min(deadline, time.monotonic() + GRACE)
+                if not isinstance(outcome, Answered):
+                    deadline = min(deadline, time.monotonic() + self._grace)
+        self._listen()
         return [outcomes[rank] for rank in range(self.spec.world_size)]
+
+    def _patience(self, deadline: float) -> float:
+        left = max(0.0, deadline - time.monotonic())
+        return left if self._listener is None else min(left, _LIVE)
+
+    def _listen(self) -> None:
+        if self._listener is not None:
+            for rank, stream, text in self.output():
+                self._listener(rank, self.spec.world_size, stream, text)
 
     def _read(self, connection: Connection[Any, Any], rank: int, run: int) -> Outcome | None:
         try:
             reply = connection.recv()
+            payload = connection.recv_bytes() if isinstance(reply, Returned) else b""
         except (EOFError, OSError):  # OSError too: the end may come in the middle of a message
             return self._died(rank)
         # A reply to another run cannot be taken for this one's.
-        return reply if isinstance(reply, (Returned, Raised)) and reply.run == run else None
+        if not isinstance(reply, (Returned, Raised)) or reply.run != run:
+            return None
+        return reply if isinstance(reply, Raised) else Answered(payload, reply.collectives)
 
     def _died(self, rank: int) -> Died:
         at = time.monotonic()
@@ -227,29 +378,47 @@ class Pool:
         while time.monotonic() < until and not all(_size(self._processes[r].stacks) for r in ranks):
             time.sleep(0.01)  # no event tells that another process has written to a file
         time.sleep(0.05)  # a dump is several writes
-        return {rank: Stuck(at, _stacks(self._processes[rank])) for rank in ranks}
+        return {rank: Stuck(at, _stack(self._processes[rank])) for rank in ranks}
+
+    def _inquire(self, outcomes: Sequence[Outcome]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
+        asked: dict[Connection[Any, Any], int] = {}
+        for rank, outcome in enumerate(outcomes):
+            if not isinstance(outcome, Died):
+                with contextlib.suppress(OSError):
+                    self._processes[rank].inquiries.send(Inquiry())
+                    asked[self._processes[rank].inquiries] = rank
+        issued: dict[int, list[Collective]] = {}
+        groups: dict[str, Sequence[int]] = {}
+        deadline = time.monotonic() + _INQUIRY_TIMEOUT
+        while asked and (ready := wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))):
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                rank = asked.pop(connection)
+                with contextlib.suppress(EOFError, OSError):
+                    collectives, members = pickle.loads(connection.recv_bytes())
+                    groups.update(members)
+                    if collectives is not None:
+                        issued[rank] = collectives
+        return issued, groups
 
 
 def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the pool's ranks: the controller's, its own GPUs, loopback for the sockets.
+    """The environment of the pool's ranks: the controller's, the test's, its own GPUs, loopback for the sockets.
 
     What the user set stays: the socket interfaces are only defaults.
     """
     loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
-    return {**loopback, **inherited, "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
+    return {**loopback, **inherited, **dict(spec.environ), "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
 
 
 def _size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _stacks(process: _Process) -> str:
-    text = os.pread(process.stacks.fileno(), _size(process.stacks), 0).decode(errors="replace").strip()
-    lines = text.splitlines()
-    # Below the rank's own main there is nothing of the author's.
-    cut = next((index for index, line in enumerate(lines) if _RANK_MAIN in line), len(lines))
-    return "\n".join(lines[:cut] if cut > 1 else lines) or "(no stack could be had)"
+def _stack(process: _Process) -> str:
+    dump = os.pread(process.stacks.fileno(), _size(process.stacks), 0).decode(errors="replace")
+    return stacks.cut(dump, process.main_thread)
 
 
 def _read_new(process: _Process, stream: str) -> str:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection
 
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec, rank_environ
+from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool, PoolSpec, rank_environ
+from pytest_gpuperf.ranks.postmortem import PostMortem
 
 
 class Pools:
     """Live pools by what they are made of. Ranks are started when first asked for."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(
+        self, launcher: Launcher, *, grace: float = GRACE, listener: Listener | None = None, debug: bool = False
+    ) -> None:
         self._launcher = launcher
+        self._grace = grace
+        self._listener = listener
+        self._debug = debug
         self._pools: dict[PoolSpec, Pool] = {}
+        self._used: set[PoolSpec] = set()
 
-    def get(self, spec: PoolSpec, group: str, timeout: float) -> Pool:
+    def get(self, spec: PoolSpec, group: str, timeout: float, *, timed: bool = False) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
 
         Ranks that an earlier test left unable to open another group are replaced: this test is not to blame.
@@ -24,38 +32,83 @@ class Pools:
             spec: what the pool is made of.
             group: name of the group.
             timeout: seconds for opening it, and the least that its collectives must bear with.
+            timed: whether the group's communicator may share nothing with another's.
 
         Raises:
             RankError: ranks did not come up, or fresh ones could not open the group.
         """
+        self._used.add(spec)
         pool = self._pools.get(spec)
         if pool is not None and pool.alive and pool.environ != rank_environ(spec, os.environ):
             pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
             try:
-                pool.open_group(group, timeout)
+                pool.open_group(group, timeout, of_its_own=timed)
             except Exception:  # whatever a group broken by an earlier test may raise
                 pool.kill()
             else:
                 return pool
-        pool = self._pools[spec] = Pool(self._launcher, spec, os.environ)
-        pool.open_group(group, timeout)
+        if pool is not None:
+            pool.kill()  # a rank may be held for the debugger
+        pool = self._pools[spec] = Pool(
+            self._launcher, spec, os.environ, grace=self._grace, listener=self._listener, debug=self._debug
+        )
+        pool.open_group(group, timeout, of_its_own=timed)
         return pool
 
     def output(self) -> list[tuple[PoolSpec, int, str, str]]:
         """What ranks printed since the last call: pool, rank, stream, text."""
         return [(spec, *printed) for spec, pool in self._pools.items() for printed in pool.output()]
 
+    def settle(self) -> list[str]:
+        """Closes what the pools used since the last call have open; what was left behind otherwise, in words."""
+        used, self._used = self._used, set()
+        return [text for spec in used if spec in self._pools for text in self._pools[spec].settle()]
+
+    @property
+    def alive(self) -> bool:
+        """Whether any pool has processes."""
+        return any(pool.alive for pool in self._pools.values())
+
+    def rest(self) -> None:
+        """Has every pool give up its communicators and device memory; the processes stay."""
+        for pool in self._pools.values():
+            pool.rest()
+
+    def rest_others(self, spec: PoolSpec) -> None:
+        """The same, for every pool but this one, which needs their memory."""
+        for pool in self._pools.values():
+            if pool.spec != spec:
+                pool.rest()
+
+    def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
+        """Opens the debugger on the rank that failed, if it is still there; says whether it was."""
+        return any(pool.debug(terminal) for pool in self._pools.values() if pool.failure is failure)
+
+    def retire(self, spec: PoolSpec) -> None:
+        """Ends the pool that is made of this, if there is one."""
+        if spec in self._pools:
+            self._pools.pop(spec).close()
+
+    def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
+        """Ends every pool that was started for a test with this environment of its own."""
+        for spec in [spec for spec in self._pools if spec.environ == environ]:
+            self.retire(spec)
+
     def retire_others(self, spec: PoolSpec) -> None:
         """Ends every pool but this one, so that nothing else is on its GPUs and cores."""
         for other in [other for other in self._pools if other != spec]:
-            self._pools.pop(other).close()
+            self.retire(other)
+
+    def retire_beyond(self, gpus: Collection[str]) -> None:
+        """Ends every pool that has a GPU beside these, which may be another's by now."""
+        for spec in [spec for spec in self._pools if not set(spec.gpus) <= set(gpus)]:
+            self.retire(spec)
 
     def retire_all(self) -> None:
         """Ends every pool; the next one asked for has fresh processes and communicators."""
-        for pool in self._pools.values():
-            pool.close()
-        self._pools.clear()
+        for spec in list(self._pools):
+            self.retire(spec)
 
     def close(self) -> None:
         """Ends every pool and the forkserver."""

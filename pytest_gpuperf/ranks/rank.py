@@ -7,53 +7,61 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
+import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks import payload, stacks
 from pytest_gpuperf.ranks.context import Context
-from pytest_gpuperf.ranks.messages import OpenGroup, Raised, Reply, Request, Returned, Run, Start, Started
-
-LOOPBACK = "127.0.0.1"
+from pytest_gpuperf.ranks.debugger import post_mortem
+from pytest_gpuperf.ranks.groups import LOOPBACK, Groups
+from pytest_gpuperf.ranks.informant import Informant
+from pytest_gpuperf.ranks.messages import Debug, OpenGroup, Raised, Request, Returned, Run, Settle, Start, Started
+from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 
 
 class ResultNotPicklable(TypeError):
     """A program returned something that cannot leave its process."""
 
 
-def main(connection: Connection, stacks_fd: int) -> None:
+def main(connection: Connection, inquiries: Connection, stacks_fd: int) -> None:
     """Serves the controller until it closes the connection.
 
     Args:
-        connection: to the controller.
+        connection: to the controller, for requests.
+        inquiries: to the controller, for what is asked while a program runs.
         stacks_fd: file that receives the stacks of all threads on SIGUSR1, with or without the GIL.
     """
     faulthandler.enable(file=sys.stderr, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True, chain=False)
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         start = connection.recv()
-        rank = _Rank(start)
-        connection.send(Started(rank.store_port))
+        rank = _Rank(start, Informant(inquiries, start.backend), connection)
+        connection.send(Started(rank.store_port, threading.get_ident()))
         while True:
-            reply = rank.answer(connection.recv())
+            reply, result = rank.answer(connection.recv())
             _flush_output()
             connection.send(reply)
+            if isinstance(reply, Returned):
+                connection.send_bytes(result)
 
 
 class _Rank:
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, informant: Informant, connection: Connection) -> None:
         self._start = start
+        self._informant = informant
+        self._connection = connection
         torch.set_num_threads(start.threads)
         self._device = torch.device("cpu")
         if start.backend == "nccl":
@@ -64,58 +72,51 @@ class _Rank:
                 )
             self._device = torch.device("cuda", start.rank)
             torch.cuda.set_device(self._device)
-        self._store: dist.Store | None = _open_store() if start.rank == 0 else None
+        store = _open_store() if start.rank == 0 else None
+        self.store_port = None if store is None else store.port
+        self._groups = Groups(start, self._device, store)
+        self._found = Surroundings.now()
+        self._raised: BaseException | None = None
 
-    @property
-    def store_port(self) -> int | None:
-        return self._store.port if isinstance(self._store, dist.TCPStore) else None
-
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> tuple[Returned | Raised, bytes]:
         match request:
             case OpenGroup():
                 return self._guarded(request.run, lambda: self._open_group(request))
             case Run():
-                return self._guarded(request.run, lambda: self._run(request))
+                return self._guarded(request.run, lambda: self._run(request), keep=request.debug)
+            case Settle():
+                return self._guarded(request.run, lambda: self._settle(request))
+            case Debug():
+                return self._guarded(request.run, self._debug)
         raise TypeError(f"a rank was sent {request!r}, which no rank understands")
 
-    def _guarded(self, run: int, work: Callable[[], bytes]) -> Reply:
+    def _guarded(
+        self, run: int, work: Callable[[], tuple[bytes, int]], keep: bool = False
+    ) -> tuple[Returned | Raised, bytes]:
         try:
-            return Returned(run, work())
+            result, collectives = work()
         except BaseException as error:  # sys.exit() and pytest.skip() are outcomes of the program as well
             at = time.monotonic()
             error.__traceback__ = _without_harness(error.__traceback__)
-            return Raised(
+            self._raised = error if keep else None
+            raised = Raised(
                 run=run,
                 at=at,
                 exception=payload.dump_exception(error),
                 kind=_kind(error),
                 message=str(error),
                 text="".join(traceback.format_exception(error)),
+                place=_place(error.__traceback__),
                 usable=self._usable(),
             )
+            return raised, b""
+        return Returned(run, collectives), result
 
-    def _open_group(self, request: OpenGroup) -> bytes:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        if self._store is None:
-            self._store = dist.TCPStore(LOOPBACK, request.store_port, is_master=False)
-        dist.init_process_group(
-            self._start.backend,
-            store=dist.PrefixStore(request.name, self._store),
-            rank=self._start.rank,
-            world_size=self._start.world_size,
-            timeout=timedelta(seconds=request.collective_timeout),
-            device_id=self._device if self._device.type == "cuda" else None,
-        )
-        # The first collective connects the ranks; here it is no part of anybody's deadline.
-        dist.barrier()
-        self._synchronize()
-        return b""
+    def _open_group(self, request: OpenGroup) -> tuple[bytes, int]:
+        self._groups.open(request)
+        return b"", 0
 
-    def _run(self, request: Run) -> bytes:
+    def _run(self, request: Run) -> tuple[bytes, int]:
         context = Context(
             rank=self._start.rank,
             world_size=self._start.world_size,
@@ -124,11 +125,28 @@ class _Rank:
             seed=request.seed + self._start.rank,
         )
         self._seed(context.seed)
+        self._informant.since = time.time_ns()
+        before = _issued()
         entry, args, kwargs = payload.loads(request.task)
         result = entry(context, *args, **kwargs)
         self._synchronize()  # an error that the device meets later belongs to this run, not to the next
+        after = _issued()
         with _unpicklable_named(result):
-            return payload.dumps(result)
+            return payload.dumps(result), -1 if before is None or after is None else after - before
+
+    def _settle(self, request: Settle) -> tuple[bytes, int]:
+        left = left_behind(self._found, Surroundings.now())
+        if request.rest:
+            self._groups.close()
+        else:
+            self._groups.settle()
+        return pickle.dumps(left), 0
+
+    def _debug(self) -> tuple[bytes, int]:
+        error, self._raised = self._raised, None
+        if error is not None:
+            post_mortem(error, self._connection)
+        return b"", 0
 
     def _seed(self, seed: int) -> None:
         # torch.manual_seed() would also queue the seed, with a formatted stack, for every kind of device
@@ -147,6 +165,15 @@ class _Rank:
         except Exception:  # a device-side assert, an illegal address: the context is lost
             return False
         return True
+
+
+def _issued() -> int | None:
+    # Collectives on the default group; not sends and receives, which need not be the same on all ranks.
+    group: Any = dist.group.WORLD
+    if group is None:
+        return None
+    number: int = group._get_sequence_number_for_group()
+    return number
 
 
 @contextlib.contextmanager
@@ -169,6 +196,19 @@ def _without_harness(trace: TracebackType | None) -> TracebackType | None:
 
 def _is_harness(trace: TracebackType) -> bool:
     return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "pytest_gpuperf"
+
+
+def _place(trace: TracebackType | None) -> str:
+    frames: list[stacks.Frame] = []
+    while trace is not None:
+        if _is_harness(trace):  # what it called of libraries is not the program's
+            frames.clear()
+        else:
+            code = trace.tb_frame.f_code
+            frames.append(stacks.Frame(code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    own = [frame for frame in frames if not stacks.is_library(frame.file)]
+    return str((own or frames)[-1]) if frames else ""
 
 
 def _kind(error: BaseException) -> str:

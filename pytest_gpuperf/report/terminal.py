@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 PROPERTY = "gpuperf"
 """Name of the report's user property that carries a test's verdicts as JSON."""
 
-PERF_KEYWORD = "gpuperf: perf test"
-"""Among a report's keywords where the test is a perf test; "perf" alone may be the name of a folder too."""
+RANKS_KEYWORD = "gpuperf: test on ranks"
+"""Among a report's keywords where the test runs on ranks; "ranks" alone may be the name of a folder too."""
 
 # Worst first.
 _ORDER = (
@@ -43,12 +43,13 @@ class Told(Protocol):
 
 
 class Summary:
-    """Collects verdicts and skips of perf tests from the reports, wherever the tests ran."""
+    """Collects verdicts, and the tests on ranks that ran nowhere, from the reports, wherever the tests ran."""
 
     def __init__(self, run: Told) -> None:
         self._run = run
         self._verdicts: list[Verdict] = []
         self._skips: Counter[tuple[str, str]] = Counter()
+        self._ran: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of one test's outcome."""
@@ -56,18 +57,22 @@ class Summary:
             for name, value in report.user_properties:
                 if name == PROPERTY:
                     self._verdicts += [Verdict.from_json(data) for data in json.loads(str(value))]
-        judged = any(name == PROPERTY for name, _ in report.user_properties)
-        if report.skipped and not judged and PERF_KEYWORD in report.keywords and isinstance(report.longrepr, tuple):
-            reason = str(report.longrepr[2]).removeprefix("Skipped: ")
-            self._skips[reason, report.nodeid.partition("[")[0]] += 1
+        if RANKS_KEYWORD not in report.keywords:
+            return
+        test = report.nodeid.partition("[")[0]
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self._skips[str(report.longrepr[2]).removeprefix("Skipped: "), test] += 1
+        elif report.when == "call" or report.failed:
+            self._ran.add(test)
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Prints the verdicts, worst first, and the perf tests that were skipped, with the reasons."""
+        """Prints the verdicts, worst first, and the tests that ran in no variant, with the reasons."""
         closing = self._run.closing_lines()
-        if not (self._verdicts or self._skips or closing):
+        nowhere = Counter({key: count for key, count in self._skips.items() if key[1] not in self._ran})
+        if not (self._verdicts or nowhere or closing):
             return
         terminalreporter.section("gpuperf")
-        for line in [*verdict_table(self._verdicts), *skip_lines(self._skips), *closing]:
+        for line in [*verdict_table(self._verdicts), *skip_lines(nowhere), *closing]:
             terminalreporter.write_line(line)
 
 
@@ -91,11 +96,11 @@ def verdict_table(verdicts: list[Verdict]) -> list[str]:
 
 
 def skip_lines(skips: Counter[tuple[str, str]]) -> list[str]:
-    """The perf tests that were skipped, by reason."""
+    """The tests that ran nowhere, by reason."""
     lines = []
     for reason in sorted({reason for reason, _ in skips}):
         tests = {test: count for (why, test), count in skips.items() if why == reason}
-        lines.append(f"{sum(tests.values())} perf tests skipped: {reason}")
+        lines.append(f"{sum(tests.values())} tests ran nowhere: {reason}")
         lines += [f"  {test}{f' ({count})' if count > 1 else ''}" for test, count in sorted(tests.items())]
     return lines
 

@@ -15,7 +15,7 @@ from pytest_gpuperf.ranks.messages import Returned, Start, Started
 STANDS_FOR = "pytest_gpuperf.ranks.rank"
 
 
-def main(connection: "Connection[Any, Any]", stacks_fd: int) -> None:
+def main(connection: "Connection[Any, Any]", inquiries: "Connection[Any, Any]", stacks_fd: int) -> None:
     """Serves the controller until it closes the connection."""
     with contextlib.suppress(EOFError):
         while True:
@@ -24,9 +24,10 @@ def main(connection: "Connection[Any, Any]", stacks_fd: int) -> None:
                     exec(source, {"connection": connection, "stacks_fd": stacks_fd})
                     return
                 case Start():
-                    connection.send(Started(1))
+                    connection.send(Started(1, 0))
                 case request:
-                    connection.send(Returned(request.run, str(os.getpid()).encode()))
+                    connection.send(Returned(request.run))
+                    connection.send_bytes(str(os.getpid()).encode())
 
 
 if "pytest_gpuperf.ranks.forkserver" in sys.modules and "pytest" not in sys.modules:

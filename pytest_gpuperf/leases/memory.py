@@ -1,0 +1,57 @@
+"""Memory of dead ranks: the driver takes it back some time after their end, and the next owner would run out of it."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import pynvml
+
+from pytest_gpuperf.hardware.errors import HardwareError
+from pytest_gpuperf.hardware.nvml import Nvml, nvml_session
+
+UsedMemory: TypeAlias = Callable[[str], int]
+"""Bytes in use on the GPU of a UUID."""
+
+RETURN_SECONDS = 10.0  # the driver needs tenths of a second; longer means that somebody else uses the GPU
+SLACK_BYTES = 64 * 1024**2  # what the driver itself keeps varies by some MiB; a CUDA context is hundreds
+POLL_SECONDS = 0.05  # NVML has no event for it, and starting NVML costs milliseconds
+
+
+def used_memory(uuid: str, nvml: Nvml = pynvml) -> int:
+    """Bytes in use on a GPU, by all processes and the driver.
+
+    Raises:
+        HardwareError: Where NVML does not know the GPU.
+    """
+    with nvml_session(nvml) as present:
+        if not present:
+            raise HardwareError(
+                f"memory of GPU {uuid!r}: got no driver, expected the one that told the UUID: check that nvidia-smi "
+                "runs"
+            )
+        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(uuid)).used)
+
+
+def has_memory(resource: str) -> bool:
+    """Whether a resource is a GPU; cores have no memory to wait for."""
+    return resource.startswith("GPU-")
+
+
+def await_return(before: Mapping[str, int], used: UsedMemory, timeout: float) -> tuple[str, ...]:
+    """Waits until the used memory of GPUs is about what it was.
+
+    Args:
+        before: Bytes that were in use, by UUID.
+        used: Bytes in use now.
+        timeout: Seconds for all together.
+
+    Returns:
+        The GPUs whose memory did not come back.
+    """
+    until = time.monotonic() + timeout
+    while True:
+        missing = tuple(uuid for uuid, amount in before.items() if used(uuid) > amount + SLACK_BYTES)
+        left = until - time.monotonic()
+        if not missing or left <= 0:
+            return missing
+        time.sleep(min(POLL_SECONDS, left))

@@ -1,0 +1,107 @@
+"""Those who wait, in the order in which they came.
+
+Each one keeps a ticket: a file that it holds locked, so that it counts as long as its process lives, and that names
+what it may be given. Nobody takes a resource that an earlier ticket may be given. So:
+
+- A big request is not starved. While it waits, nothing that it could use goes to later ones, and what is released adds
+  up to what it wants. The cost is head-of-line blocking: resources stay idle that a later, smaller request could have
+  used meanwhile, and a request waits behind all earlier ones that share a resource with it, though not enough for
+  them is free.
+- Requests without a resource in common never wait for each other, except through one that was there before and shares
+  one with each: 3 behind {2, 3} behind {1, 2}.
+- There is no deadlock. The earliest of all who wait has nobody to wait for but owners, and it holds nothing while it
+  waits.
+
+A single lock at the door would make disjoint requests wait for one another. One for each resource, taken in order,
+would not, but flock without waiting knows no order among those at a door, so a big request could lose there again and
+again to small ones.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pytest_gpuperf.leases.folder import Folder
+from pytest_gpuperf.leases.record import Record, json_object
+
+SUFFIX = ".waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One request that waits."""
+
+    name: str
+    """Sorts by age."""
+    record: Record
+    candidates: frozenset[str]
+    count: int
+
+
+class Queue:
+    """The tickets of one folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._dead: set[str] = set()
+
+    @contextmanager
+    def ticket(self, holder: str, candidates: Iterable[str], count: int) -> Iterator[Ticket]:
+        """Stands in the queue.
+
+        Raises:
+            LeaseError: Where the ticket cannot be written.
+        """
+        # The monotonic clock is one for all processes of the machine, and no correction sets it back. One who reads the
+        # clock first and writes last can find a later one ahead for a moment; nothing is given twice for that.
+        name = f"{time.monotonic_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
+        ticket = Ticket(name, Record.of_this_process(holder), frozenset(candidates), count)
+        file = self._folder.post(name, _to_line(ticket))
+        try:
+            yield ticket
+        finally:
+            self._folder.remove(name)
+            file.close()
+
+    def ahead(self, candidates: Iterable[str], own: Ticket | None = None) -> Ticket | None:
+        """The first ticket that shares a resource with the candidates and is older than one's own, if one has any.
+
+        Raises:
+            LeaseError: Where the folder cannot be read.
+        """
+        names = self._folder.names(SUFFIX)
+        self._dead.intersection_update(names)
+        for name in names:
+            if own is not None and name >= own.name:
+                return None
+            ticket = self._living(name)
+            if ticket is not None and not ticket.candidates.isdisjoint(candidates):
+                return ticket
+        return None
+
+    def _living(self, name: str) -> Ticket | None:
+        if name in self._dead:
+            return None
+        line = self._folder.look(name)
+        if line is None and not self._folder.remove(name):
+            self._dead.add(name)  # another user's, which the sticky folder keeps; names are never used again
+        return None if line is None else _from_line(name, line)
+
+
+def _to_line(ticket: Ticket) -> str:
+    return json.dumps({**ticket.record.to_json(), "candidates": sorted(ticket.candidates), "count": ticket.count})
+
+
+def _from_line(name: str, line: str) -> Ticket | None:
+    data = json_object(line)
+    record = None if data is None else Record.from_json(data)
+    if data is None or record is None:
+        return None
+    candidates, count = data.get("candidates"), data.get("count")
+    if not isinstance(candidates, list) or not isinstance(count, int):
+        return None
+    return Ticket(name, record, frozenset(str(candidate) for candidate in candidates), count)

@@ -1,0 +1,78 @@
+"""What the running test has leased of the machine: GPUs, or cores, shared with every other pytest process on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from pytest_gpuperf.leases.lease import Lease
+from pytest_gpuperf.leases.leases import Leases
+from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.options import Options
+
+
+class Leasing:
+    """Leases for one test after another; a launch's perf tests keep theirs from test to test."""
+
+    def __init__(self, options: Options, machine: Machine, tell: Callable[[str], None]) -> None:
+        self._leases = Leases(options.leases)
+        self._timeout = options.lease_timeout
+        self._machine = machine
+        self._tell = tell
+        self._lease: Lease | None = None
+        self._last: tuple[str, ...] = ()
+
+    @property
+    def contended(self) -> bool:
+        """Whether another process waits for what is held."""
+        return self._lease is not None and self._leases.contended(self._lease)
+
+    def gpus(self, count: int, holder: str) -> tuple[str, ...]:
+        """Leases so many of the run's GPUs, those of the last test where they are free.
+
+        Raises:
+            LeaseError: others held them for longer than the run waits.
+        """
+        self._take(self._machine.gpu_uuids, count, holder)
+        return self._last
+
+    def machine(self, holder: str) -> tuple[str, ...]:
+        """Leases all GPUs of the machine, so that nothing else is on them; returns those of the run.
+
+        Raises:
+            LeaseError: others held some for longer than the run waits.
+        """
+        everything = tuple(dict.fromkeys([*self._machine.gpu_uuids, *self._machine.everything]))
+        self._take(everything, len(everything), holder)
+        return self._machine.gpu_uuids
+
+    def cores(self, count: int, holder: str) -> None:
+        """Leases so many cores, or all if there are fewer.
+
+        Raises:
+            LeaseError: others held them for longer than the run waits.
+        """
+        cores = tuple(f"core-{core}" for core in sorted(os.sched_getaffinity(0)))
+        self._take(cores, min(count, len(cores)), holder)
+
+    def release(self, *, await_memory: bool = False) -> None:
+        """Lets go of what is held.
+
+        Args:
+            await_memory: whether processes that were on the GPUs have ended: their memory takes a moment to come back.
+        """
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            if await_memory:
+                lease.await_memory()
+            lease.release()
+
+    def _take(self, candidates: tuple[str, ...], count: int, holder: str) -> None:
+        if self._lease is not None:
+            if len(self._lease.resources) == count and set(self._lease.resources) <= set(candidates):
+                return
+            self.release()
+        self._lease = self._leases.acquire(
+            candidates, count, prefer=self._last, holder=holder, timeout=self._timeout, on_wait=self._tell
+        )
+        self._last = self._lease.resources

@@ -1,0 +1,121 @@
+"""The collectives that ranks issued in a run, and where they part: read from torch's flight recorder.
+
+The recorder is c10d's own (``TORCH_FR_BUFFER_SIZE`` entries a process, on by default, for gloo and NCCL).
+Only its JSON is used here; this module loads no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_SAME_ON_ALL_RANKS = frozenset({"all_reduce", "allreduce", "_all_gather_base", "_reduce_scatter_base", "broadcast"})
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective as a rank issued it."""
+
+    group: str
+    """The process group's name."""
+    number: int
+    """Its place among the group's collectives since the group was opened, counted from 1."""
+    operation: str
+    """As torch names it, without the backend: ``all_reduce``, ``broadcast``."""
+    tensors: str
+    """Types and shapes of its inputs: ``Float[4]``."""
+    done: bool
+    """Whether it came to its end, as far as the recorder knows: gloo's does not tell, and says no."""
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.tensors}".rstrip()
+
+
+def parse(dump: bytes | str, since: int) -> list[Collective]:
+    """The collectives of a flight recorder's JSON that were issued at or after ``since``.
+
+    Args:
+        dump: what ``_dump_fr_trace_json`` gave.
+        since: nanoseconds of ``time.time_ns``.
+    """
+    entries = json.loads(dump).get("entries", [])
+    issued = [entry for entry in entries if entry["time_created_ns"] >= since and not entry.get("is_p2p", False)]
+    return [_collective(entry) for entry in issued]
+
+
+def disagreement(issued: Mapping[int, Sequence[Collective]], members: Mapping[str, Sequence[int]]) -> str | None:
+    """Where the ranks part, in a sentence; None if they all issued the same.
+
+    Args:
+        issued: the collectives of each rank whose record could be had, in the order of issue.
+        members: global ranks of each process group; a group that is not named has all ranks of ``issued``.
+    """
+    groups = list(dict.fromkeys(c.group for collectives in issued.values() for c in collectives))
+    for group in groups:
+        ranks = [rank for rank in members.get(group, sorted(issued)) if rank in issued]
+        lists = {rank: [c for c in issued[rank] if c.group == group] for rank in ranks}
+        found = _part(lists)
+        if found is not None:
+            everybody = set(ranks) == set(issued)
+            return found if everybody else f"{found} (group of {say_ranks(ranks)})"
+    return None
+
+
+def last_of_each(issued: Mapping[int, Sequence[Collective]]) -> list[str]:
+    """The last collective of each rank, ranks of the same one together."""
+    said: dict[str, list[int]] = {}
+    for rank in sorted(issued):
+        collectives = issued[rank]
+        what = f"{collectives[-1]}, its collective {len(collectives)}" if collectives else "none"
+        said.setdefault(what, []).append(rank)
+    return [f"last collective of {say_ranks(ranks)}: {what}" for what, ranks in said.items()]
+
+
+def say_ranks(ranks: Sequence[int]) -> str:
+    """``rank 1``, or ``ranks 0, 2, 3``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _collective(entry: Mapping[str, object]) -> Collective:
+    names, sizes, types = entry.get("process_group"), entry.get("input_sizes"), entry.get("input_dtypes")
+    shapes = [list(size) for size in sizes] if isinstance(sizes, list) else []
+    kinds = [str(kind) for kind in types] if isinstance(types, list) else []
+    number = entry.get("collective_seq_id", 0)
+    return Collective(
+        group=str(names[0]) if isinstance(names, (list, tuple)) and names else "",
+        number=number if isinstance(number, int) else 0,
+        operation=str(entry.get("profiling_name", "")).partition(":")[2] or str(entry.get("profiling_name", "")),
+        tensors=" ".join(f"{kind}{shape}" for kind, shape in zip(kinds, shapes, strict=False)),
+        done=entry.get("state") == "completed",
+    )
+
+
+def _part(lists: Mapping[int, Sequence[Collective]]) -> str | None:
+    numbers = [c.number for collectives in lists.values() for c in collectives]
+    for index, number in enumerate(range(min(numbers), max(numbers) + 1), start=1):
+        at = {rank: next((c for c in collectives if c.number == number), None) for rank, collectives in lists.items()}
+        said: dict[str, list[int]] = {}
+        for rank, collective in at.items():
+            said.setdefault(_signature(collective), []).append(rank)
+        if len(said) == 1:
+            continue
+        missing = [rank for rank, collective in at.items() if collective is None]
+        there = [rank for rank, collective in at.items() if collective is not None]
+        issued = {rank: str(at[rank]) for rank in there}
+        if missing and len({_signature(at[rank]) for rank in there}) == 1:
+            return (
+                f"{say_ranks(missing)} never issued {issued[there[0]]} (collective {index} of the program), "
+                f"which {say_ranks(there)} did"
+            )
+        parts = [f"{say_ranks(ranks)} issued {at[ranks[0]] or 'none'}" for ranks in said.values()]
+        return f"the ranks part at collective {index} of the program: {'; '.join(parts)}"
+    return None
+
+
+def _signature(collective: Collective | None) -> str:
+    if collective is None:
+        return ""
+    # Others may differ by right: all_to_all with its own splits, gather and scatter away from their root.
+    same = collective.operation in _SAME_ON_ALL_RANKS
+    return str(collective) if same else collective.operation

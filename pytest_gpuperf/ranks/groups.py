@@ -1,0 +1,114 @@
+"""The process group of a rank: opened for each test, closed after it. Runs in rank processes.
+
+With NCCL a fresh communicator costs most of a second: about a third of it connects channels, and most of
+the rest tears them down again. So the pool keeps one communicator of its own, which no program sees, and each test's
+group is split from it with ncclConfig_t.splitShare: a communicator of its own that shares the channels. A
+failure costs both.
+"""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from pytest_gpuperf.ranks.messages import OpenGroup, Start
+
+LOOPBACK = "127.0.0.1"
+
+
+class Groups:
+    """The process groups of one rank."""
+
+    def __init__(self, start: Start, device: torch.device, store: dist.Store | None) -> None:
+        self._start = start
+        self._device = device
+        self._store = store
+        self._base: dist.ProcessGroup | None = None
+        """What the tests' groups are split from; NCCL only."""
+
+    def open(self, request: OpenGroup) -> None:
+        """Makes a new default group in place of whatever groups there are."""
+        if request.of_its_own or not self._base_is_there():
+            self.close()
+            self._init(request)
+            if request.of_its_own or not self._can_split():
+                self._connect()
+                return
+            self._base = dist.group.WORLD
+            self._connect()
+        self._close_all_but_the_base()
+        self._split(request)
+        self._connect()
+
+    def settle(self) -> None:
+        """Closes what the test opened; the pool's own communicator stays for the next one."""
+        if self._base_is_there():
+            self._close_all_but_the_base()
+        self._free()
+
+    def close(self) -> None:
+        """Closes every group and gives their memory back."""
+        self._base = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._free()
+
+    def _init(self, request: OpenGroup) -> None:
+        if self._store is None:
+            self._store = dist.TCPStore(LOOPBACK, request.store_port, is_master=False)
+        dist.init_process_group(
+            self._start.backend,
+            store=dist.PrefixStore(request.name, self._store),
+            rank=self._start.rank,
+            world_size=self._start.world_size,
+            timeout=timedelta(seconds=request.collective_timeout),
+            device_id=self._device if self._device.type == "cuda" else None,
+        )
+
+    def _can_split(self) -> bool:
+        if self._device.type != "cuda" or self._start.world_size == 1:
+            return False
+        # A torch that was built for an older NCCL has no such setting.
+        return hasattr(dist.ProcessGroupNCCL.NCCLConfig, "split_share")
+
+    def _base_is_there(self) -> bool:
+        # A program that called destroy_process_group() took it away.
+        return self._base is not None and self._base in c10d._world.pg_map
+
+    def _split(self, request: OpenGroup) -> None:
+        c10d._update_default_pg(self._base)
+        options: Any = dist.ProcessGroupNCCL.Options()
+        options.config.split_share = 1
+        group = dist.split_group(
+            self._base,
+            [list(range(self._start.world_size))],
+            timeout=timedelta(seconds=request.collective_timeout),
+            pg_options=options,
+            group_desc="default_pg",
+        )
+        assert group is not None
+        group.bound_device_id = self._device
+        c10d._update_default_pg(group)
+
+    def _close_all_but_the_base(self) -> None:
+        c10d._update_default_pg(self._base)
+        # The newest first: a group may be split from an older one.
+        for group in reversed(list(c10d._world.pg_map)):
+            if group is not self._base:
+                dist.destroy_process_group(group)
+
+    def _connect(self) -> None:
+        # The first collective connects the ranks; here it is no part of anybody's deadline.
+        dist.barrier()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _free(self) -> None:
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()

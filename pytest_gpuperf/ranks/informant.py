@@ -1,0 +1,47 @@
+"""The rank's second thread: tells which collectives were issued while the first one is stuck in one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from torch._C import _distributed_c10d
+from torch.distributed import distributed_c10d
+
+from pytest_gpuperf.ranks.collectives import Collective, parse
+
+_DUMPS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
+
+
+class Informant:
+    """Answers inquiries on a connection of its own; it costs nothing until it is asked."""
+
+    def __init__(self, connection: Connection, backend: str) -> None:
+        self.since = 0
+        """Collectives that were issued before, ``time.time_ns``, are not told of."""
+        self._connection = connection
+        # NCCL's recorder is one of its own.
+        self._dump: Callable[[], bytes] | None = getattr(_distributed_c10d, _DUMPS[backend], None)
+        threading.Thread(target=self._serve, name="gpuperf informant", daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(EOFError, OSError):  # the controller is gone, or this process is
+            while True:
+                self._connection.recv()
+                self._connection.send_bytes(pickle.dumps((self._collectives(), _members())))
+
+    def _collectives(self) -> list[Collective] | None:
+        if self._dump is None:
+            return None
+        try:
+            return parse(self._dump(), self.since)
+        except Exception:  # a recorder that another torch keeps otherwise is no reason to end
+            return None
+
+
+def _members() -> dict[str, tuple[int, ...]]:
+    world = distributed_c10d._world
+    return {world.pg_names[group]: tuple(ranks) for group, ranks in list(world.pg_group_ranks.items())}

@@ -1,0 +1,48 @@
+"""How a request ended on one rank, as the controller sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_gpuperf.ranks.messages import Raised
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The rank came to the end of the request."""
+
+    payload: bytes
+    collectives: int = 0
+    """As ``Returned.collectives``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The rank's process ended before it answered."""
+
+    at: float
+    code: int | None
+    """Exit code; minus a signal's number where one killed it; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """The rank had not answered when the controller gave up on it, and was killed."""
+
+    at: float
+    stacks: str
+    """Stacks of its threads, as faulthandler prints them; the main thread's first."""
+
+
+Outcome = Answered | Raised | Died | Stuck
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a report says of the ranks that ran a program."""
+
+    size: int
+    backend: str
+    program: str
+    timeout: float
+    """Seconds that the run was given."""

@@ -1,0 +1,100 @@
+"""Stacks as faulthandler prints them: read, cut to what is the program's, told in a few words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_gpuperf.ranks.collectives import say_ranks
+
+NO_STACK = "(no stack could be had)"
+_THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_HARNESS = "pytest_gpuperf/ranks/"
+_LIBRARY = re.compile(r"(?:/lib/python3\.\d+)?/(?:site|dist)-packages/|/lib/python3\.\d+/")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{short(self.file)}:{self.line} in {self.function}"
+
+
+def cut(dump: str, main_thread: int) -> str:
+    """The main thread's stack and those of threads that the program started, without the harness's frames."""
+    blocks: list[tuple[int, list[str]]] = []
+    for line in dump.splitlines():
+        thread = _THREAD.match(line)
+        if thread is not None:
+            blocks.append((int(thread[1], 16), []))
+        elif blocks and line.strip():
+            blocks[-1][1].append(line)
+    main = [_without_harness(lines) for thread, lines in blocks if thread == main_thread]
+    others = [lines for thread, lines in blocks if thread != main_thread and not _is_harness(lines)]
+    texts = ["\n".join(lines) for lines in main if lines]
+    texts += ["another thread:\n" + "\n".join(lines) for lines in others]
+    return "\n".join(texts) or NO_STACK
+
+
+def frames(stack: str) -> list[Frame]:
+    """The main thread's frames, innermost first."""
+    found = []
+    for line in stack.splitlines():
+        frame = _FRAME.match(line)
+        if frame is None:
+            break
+        found.append(Frame(frame["file"], int(frame["line"]), frame["function"]))
+    return found
+
+
+def place(stack: str) -> str:
+    """Where a rank is: the innermost call, and the line of the program that led to it."""
+    found = frames(stack)
+    if not found:
+        return NO_STACK
+    own = next((frame for frame in found if not is_library(frame.file)), None)
+    if own is None or own is found[0]:
+        return str(found[0])
+    inner = found[0]
+    return f"{inner.function} ({short(inner.file)}:{inner.line}), called at {own}"
+
+
+def roll_call(stacks: Mapping[int, str]) -> list[str]:
+    """Where stuck ranks are, those at the same place together, the fewest first."""
+    places: dict[str, list[int]] = {}
+    for rank in sorted(stacks):
+        places.setdefault(place(stacks[rank]), []).append(rank)
+    groups = sorted(places.items(), key=lambda group: len(group[1]))
+    odd = len(groups) > 1 and len(groups[0][1]) < len(groups[1][1])
+    return [
+        f"{say_ranks(ranks)} {'alone ' if odd and index == 0 and len(ranks) == 1 else ''}"
+        f"{'is' if len(ranks) == 1 else 'are'} in {where}"
+        for index, (where, ranks) in enumerate(groups)
+    ]
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is Python's or an installed package's."""
+    return _LIBRARY.search(file) is not None or file.startswith("<frozen ")
+
+
+def short(file: str) -> str:
+    """A file's path, from the package's name on where it is installed."""
+    return _LIBRARY.split(file)[-1] if is_library(file) else file
+
+
+def _without_harness(lines: Sequence[str]) -> list[str]:
+    # Below the rank's own main there is nothing of the author's.
+    cut_at = next((index for index, line in enumerate(lines) if _HARNESS in line), len(lines))
+    return list(lines[:cut_at] if cut_at > 0 else lines)
+
+
+def _is_harness(lines: Sequence[str]) -> bool:
+    return any(_HARNESS in line for line in lines)

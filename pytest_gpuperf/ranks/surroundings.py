@@ -1,0 +1,122 @@
+"""What a program may change in its process and forget to change back: taken before a test, compared after it.
+
+Runs in rank processes. Process groups are not among them: the rank's own main closes whatever is open.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+
+# What torch does by itself in the course of ordinary work is nobody's forgetfulness.
+_VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
+_CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
+_LIMITS = {name: getattr(resource, name) for name in ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_CPU")}
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """A process's settings and company, each field by the words that a report uses for it."""
+
+    environment: Mapping[str, str]
+    working_directory: str
+    default_dtype: str
+    default_device: str
+    gradient_mode: str
+    deterministic_algorithms: str
+    matmul_precision: str
+    intra_op_threads: str
+    current_cuda_device: str
+    resource_limits: Mapping[str, str]
+    signal_handlers: Mapping[str, str]
+    threads: Mapping[str, str]
+    child_processes: Mapping[str, str]
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        """Those of this process."""
+        return cls(
+            environment={name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES_OF_TORCH)},
+            working_directory=_working_directory(),
+            default_dtype=str(torch.get_default_dtype()),
+            default_device=str(torch.get_default_device()),
+            gradient_mode="on" if torch.is_grad_enabled() else "off",
+            deterministic_algorithms=str(torch.are_deterministic_algorithms_enabled()),
+            matmul_precision=torch.get_float32_matmul_precision(),
+            intra_op_threads=str(torch.get_num_threads()),
+            current_cuda_device=str(torch.cuda.current_device()) if torch.cuda.is_initialized() else "none",
+            resource_limits={name: str(resource.getrlimit(number)) for name, number in _LIMITS.items()},
+            signal_handlers={number.name: str(signal.getsignal(number)) for number in _SIGNALS},
+            threads={
+                f"{thread.name} ({thread.ident})": "not a daemon"
+                for thread in threading.enumerate()
+                if not thread.daemon and thread is not threading.main_thread()
+            },
+            child_processes=_children(),
+        )
+
+
+def left_behind(before: Surroundings, after: Surroundings) -> list[str]:
+    """What is not as it was, in words; empty if all is."""
+    changes: list[str] = []
+    for field in fields(Surroundings):
+        then, now = getattr(before, field.name), getattr(after, field.name)
+        if then != now:
+            changes += _changes(field.name.replace("_", " "), then, now)
+    return changes
+
+
+def _changes(what: str, then: object, now: object) -> list[str]:
+    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
+        return [f"{what}: {then} -> {now}"]
+    texts = []
+    for name in sorted({*then, *now}):
+        old, new = then.get(name), now.get(name)
+        if old == new:
+            continue
+        if what in ("threads", "child processes"):
+            texts += [f"{what}: {name}"] if old is None else []  # one that ended is no trouble
+        else:
+            texts.append(f"{what}: {name} {_say(old)} -> {_say(new)}")
+    return texts
+
+
+def _say(value: str | None) -> str:
+    return "unset" if value is None else repr(value)
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "removed"
+
+
+def _children() -> dict[str, str]:
+    children = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            pids = (task / "children").read_text().split()
+        except OSError:  # the thread has ended, or the kernel does not tell
+            continue
+        for pid in pids:
+            command = _command(pid)
+            if command and not any(own in command for own in _CHILDREN_OF_TORCH):
+                children[f"{command} (pid {pid})"] = "running"
+    return children
+
+
+def _command(pid: str) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()[:80]  # empty for one that has ended

@@ -1,0 +1,76 @@
+"""What the plugin prints while tests run: past pytest's capture, and only where a user sits in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+DEBUGGER_BANNER = (
+    "\n>>>>>> {rank} is held where its program failed: this is pdb in its process, with its own variables; q goes on\n"
+)
+NO_DEBUGGER = (
+    "\ngpuperf: no rank is left to debug, because the failing one ended or a later run took its place. To debug one "
+    "rank, let the others return at once: if ctx.rank != 0: return; and raise where you want to look\n"
+)
+
+
+class Console:
+    """The terminal of the pytest process."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._open: dict[tuple[int, str], str] = {}
+
+    @property
+    def live(self) -> bool:
+        """Whether what ranks print is shown as they print it: with ``-s``."""
+        return bool(self._config.getoption("capture", "fd") == "no")
+
+    def print_of_rank(self, rank: int, world_size: int, stream: str, text: str) -> None:
+        """Prints the lines that a rank has completed, each with the rank before it."""
+        *lines, rest = (self._open.pop((rank, stream), "") + text).split("\n")
+        for line in lines:
+            print(f"[rank {rank} of {world_size}] {line}", flush=True)
+        if rest:
+            self._open[rank, stream] = rest
+
+    def end_of_test(self) -> None:
+        """Prints what ranks began to print and did not end with a newline."""
+        for (rank, _), rest in sorted(self._open.items()):
+            print(f"[rank {rank}] {rest}", flush=True)
+        self._open.clear()
+
+    def print_line(self, text: str) -> None:
+        """Prints a line of the plugin's own, past pytest's capture; xdist's workers have no terminal."""
+        with self._uncaptured():
+            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+            if reporter is not None:
+                reporter.ensure_newline()
+                reporter.write_line(f"gpuperf: {text}")
+
+    def ask(self, text: str) -> str:
+        """Prints a text and returns the line that the user types; empty at the end of the input."""
+        with self._uncaptured():
+            try:
+                return input(text) + "\n"
+            except EOFError:
+                return ""
+
+    def say(self, text: str) -> None:
+        """Prints a text past pytest's capture."""
+        with self._uncaptured():
+            print(text, flush=True)
+
+    @contextmanager
+    def _uncaptured(self) -> Iterator[None]:
+        capture = self._config.pluginmanager.get_plugin("capturemanager")
+        if capture is None:
+            yield
+            return
+        capture.suspend(in_=True)
+        try:
+            yield
+        finally:
+            capture.resume()
