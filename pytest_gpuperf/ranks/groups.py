@@ -33,14 +33,13 @@ class Groups:
 
     def open(self, request: OpenGroup) -> None:
         """Makes a new default group in place of whatever groups there are."""
-        if request.of_its_own or not self._base_is_there():
+        if request.fresh or request.timed or not self._base_is_there():
             self.close()
             self._init(request)
-            if request.of_its_own or not self._can_split():
-                self._connect()
+            self._connect()
+            if request.timed or not self._can_split():
                 return
             self._base = dist.group.WORLD
-            self._connect()
         self._close_all_but_the_base()
         self._split(request)
         self._connect()

@@ -41,8 +41,10 @@ class OpenGroup:
     store_port: int
     collective_timeout: float
     """Seconds after which a collective gives up by itself; longer than any run's timeout."""
-    of_its_own: bool
-    """Whether nothing of an earlier group may be used: after a failure, and where the group is timed."""
+    fresh: bool
+    """Whether nothing of an earlier group may be used: after a failure, ranks may disagree on its state."""
+    timed: bool
+    """Whether its communicator may share nothing with another's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,23 +129,27 @@ class Pool:
         """Process ids in rank order; empty once the ranks have ended."""
         return tuple(process.pid for process in self._processes)
 
-    def open_group(self, name: str, timeout: float, *, of_its_own: bool = False) -> None:
+    def open_group(self, name: str, timeout: float, *, timed: bool = False) -> None:
         """Gives the ranks a process group of this name, unless they have it already.
 
         Args:
             name: of the group.
             timeout: seconds that its collectives must bear with at least.
-            of_its_own: whether its communicator may share nothing with another's, because it is timed.
+            timed: whether its communicator may share nothing with another's.
         """
         if self._group == name:
             return
         self._group = None
         self._resting = False
         self._runs += 1
-        # What ranks disagreed in is not trusted with another group either.
-        of_its_own = of_its_own or not self._clean
-        wait_for = timeout + COLLECTIVE_MARGIN
-        request = OpenGroup(self._runs, f"{self._runs}/{name}", self._store_port, wait_for, of_its_own)
+        request = OpenGroup(
+            run=self._runs,
+            name=f"{self._runs}/{name}",
+            store_port=self._store_port,
+            collective_timeout=timeout + COLLECTIVE_MARGIN,
+            fresh=not self._clean,
+            timed=timed,
+        )
         self._exchange(request, "opening the process group", GROUP_TIMEOUT)
         self._group, self._clean = name, True
 

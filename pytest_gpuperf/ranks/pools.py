@@ -43,7 +43,7 @@ class Pools:
             pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
             try:
-                pool.open_group(group, timeout, of_its_own=timed)
+                pool.open_group(group, timeout, timed=timed)
             except Exception:  # whatever a group broken by an earlier test may raise
                 pool.kill()
             else:
@@ -53,7 +53,7 @@ class Pools:
         pool = self._pools[spec] = Pool(
             self._launcher, spec, os.environ, grace=self._grace, listener=self._listener, debug=self._debug
         )
-        pool.open_group(group, timeout, of_its_own=timed)
+        pool.open_group(group, timeout, timed=timed)
         return pool
 
     def output(self) -> list[tuple[PoolSpec, int, str, str]]:

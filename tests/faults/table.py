@@ -47,7 +47,8 @@ FAULTS = (
             "ValueError: cause",
             r"raised on rank 1 of \d",
             "{others} had not returned when killed",
-            r"called at \S+programs.py:\d+ in all_reduce",
+            # NCCL's all_reduce returns at once; what waits for it is the synchronisation after the program.
+            r"called at \S+programs.py:\d+ in all_reduce|in synchronize",
             r"rank 1 never issued all_reduce Float\[4\] \(collective 1 of the program\), which {others} did",
         ),
         rank="1",
@@ -191,7 +192,7 @@ FAULTS = (
     ),
     Fault(
         "hangs_in_a_kernel",
-        says=(r"RankTimeout: rank 1 of \d", "rank 1 is in synchronize", "{others} returned"),
+        says=(r"RankTimeout: rank 1 of \d", r"rank 1 is in \S+ in synchronize", "{others} returned"),
         cause="timeout",
         waits=True,
         backends=("nccl",),
