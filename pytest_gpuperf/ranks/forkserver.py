@@ -28,14 +28,23 @@ NUM_FDS = 6  # of a request: the file that holds it, then connection, inquiries,
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main(fd: int, modules: Sequence[str]) -> NoReturn:
-    """Imports the modules and forks ranks until the controller is gone."""
+def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
+    """Imports the modules and forks ranks until the controller is gone.
+
+    Args:
+        fd: socket to the controller.
+        modules: what to import before the first fork.
+        controller: its process id.
+    """
+    # While it imports it listens to nobody, and there is nobody else to end yet.
+    _die_with_parent(controller)
     control = socket.socket(fileno=fd)
     for module in modules:
         # A module that this torch lacks is imported by the program that wants it, or fails there.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     gc.collect()
+    _outlive_parent()  # to end the ranks first, with what they started; the socket tells when
     gc.freeze()  # what is imported stays out of the ranks' collections, and their pages stay shared
     _Forkserver(control).serve()
     sys.exit(0)
@@ -163,6 +172,11 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
+
+
+def _outlive_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def _die_with_parent(parent: int) -> None:

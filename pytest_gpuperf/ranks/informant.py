@@ -44,4 +44,6 @@ class Informant:
 
 def _members() -> dict[str, tuple[int, ...]]:
     world = distributed_c10d._world
-    return {world.pg_names[group]: tuple(ranks) for group, ranks in list(world.pg_group_ranks.items())}
+    # Groups that this rank is no member of have ranks here, under one key for all, and no name.
+    named = list(world.pg_names.items())
+    return {name: tuple(world.pg_group_ranks[group]) for group, name in named if group in world.pg_group_ranks}

@@ -46,7 +46,7 @@ _FORKABLE = {
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from pytest_gpuperf.ranks.forkserver import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
+    "from pytest_gpuperf.ranks.forkserver import main; main(int(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[4]))"
 )
 
 
@@ -133,6 +133,7 @@ class Launcher:
                     str(theirs.fileno()),
                     json.dumps(sys.path),
                     json.dumps(self._preload),
+                    str(os.getpid()),
                 ],
                 env={**os.environ, **_FORKABLE},
                 pass_fds=[theirs.fileno()],

@@ -239,7 +239,7 @@ class Pool:
         """Ends the ranks at once, with everything they started."""
         self.alive = False
         self._kill(self._processes)
-        self._last_output += self.output()
+        self._last_output = self.output()
         for process in self._processes:
             process.connection.close()
             process.inquiries.close()

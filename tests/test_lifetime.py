@@ -1,0 +1,159 @@
+"""Nothing outlives pytest, whenever and however it ends: no rank, no forkserver, no lease."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.leases.leases import Leases
+from tests.ranks.processes import alive, survivors
+from tests.whole_run import environment, write
+
+GONE_WITHIN = 2.0  # seconds from the death of pytest
+ENDED_WITHIN = 5.0  # seconds from Ctrl-C to pytest's own end
+
+TESTS = """
+import subprocess, time
+from pathlib import Path
+import pytest, torch
+import torch.distributed as dist
+
+HERE = Path(__file__).parent
+
+def say(what):
+    (HERE / what).touch()
+
+@pytest.fixture
+def slow_to_tear_down():
+    yield
+    if (HERE / "to_the_end").exists():
+        say("tearing_down")
+        time.sleep(60)
+
+@pytest.mark.ranks(2)
+def test_it(ranks, slow_to_tear_down):
+    def program(ctx, here):
+        child = subprocess.Popen(["sleep", "600"])
+        (here / f"child.{ctx.rank}").write_text(str(child.pid))
+        if ctx.rank == 0:
+            (here / "in_a_collective").touch()
+            if not (here / "go_on").exists():
+                dist.all_reduce(torch.ones(1))
+        elif not (here / "go_on").exists():
+            time.sleep(600)
+
+    ranks.run(program, HERE)
+    say("idle")
+    if not (HERE / "to_the_end").exists():
+        time.sleep(60)
+"""
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they did."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+class Victim:
+    """A run of pytest in the middle of its work."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.leases = folder / ".leases"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", f"gpuperf_leases={self.leases}"],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.005)  # no event tells of another process's progress
+
+    def has_said(self, what: str) -> Callable[[], bool]:
+        return lambda: (self.folder / what).exists()
+
+    def started(self) -> list[int]:
+        """All processes that it started, those of its ranks among them."""
+        children = [int(file.read_text()) for file in self.folder.glob("child.*") if file.read_text()]
+        return sorted({*descendants(self.process.pid), *children})
+
+    def cores_are_free(self) -> bool:
+        cores = [f"core-{core}" for core in sorted(os.sched_getaffinity(0))]
+        with Leases(self.leases).acquire(cores, len(cores), holder="the next run", timeout=GONE_WITHIN):
+            return True
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Callable[..., Victim]]:
+    victims: list[Victim] = []
+
+    def start(*files: str) -> Victim:
+        victims.append(Victim(write(tmp_path, {"test_it.py": TESTS, **dict.fromkeys(files, "")})))
+        return victims[-1]
+
+    yield start
+    for one in victims:
+        for pid in [*one.started(), one.process.pid]:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        one.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("point", "files"),
+    [
+        ("importing", ()),
+        ("starting_ranks", ()),
+        ("in_a_collective", ()),
+        ("idle", ("go_on",)),
+        ("tearing_down", ("go_on", "to_the_end")),
+    ],
+)
+def test_a_killed_pytest_leaves_nothing(victim: Callable[..., Victim], point: str, files: tuple[str, ...]) -> None:
+    run = victim(*files)
+    if point == "importing":
+        run.wait_for(lambda: len(descendants(run.process.pid)) == 1)
+    elif point == "starting_ranks":
+        run.wait_for(lambda: len(descendants(run.process.pid)) >= 3)
+    else:
+        run.wait_for(run.has_said(point))
+    processes = run.started()
+    assert processes
+    run.process.kill()
+    run.process.wait()
+    start = time.monotonic()
+    assert survivors(processes, within=GONE_WITHIN) == []
+    print(f"{point}: {len(processes)} processes gone after {time.monotonic() - start:.2f} s")
+    assert run.cores_are_free()
+
+
+def test_ctrl_c_in_a_collective_ends_pytest_with_its_summary(victim: Callable[..., Victim]) -> None:
+    run = victim()
+    run.wait_for(run.has_said("in_a_collective"))
+    processes = run.started()
+    start = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    printed, _ = run.process.communicate(timeout=60)
+    took = time.monotonic() - start
+    assert took < ENDED_WITHIN, printed
+    assert run.process.returncode == pytest.ExitCode.INTERRUPTED
+    assert "KeyboardInterrupt" in printed
+    assert "no tests ran in" in printed
+    assert survivors(processes, within=GONE_WITHIN) == []
+    assert run.cores_are_free()
