@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
+import pynvml
+
+from pytest_gpuperf.hardware.nvml import nvml_session
 from pytest_gpuperf.leases.lease import Lease
 from pytest_gpuperf.leases.leases import Leases
+from pytest_gpuperf.leases.memory import used_memory
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.options import Options
 
@@ -15,7 +20,11 @@ class Leasing:
     """Leases for one test after another; a launch's perf tests keep theirs from test to test."""
 
     def __init__(self, options: Options, machine: Machine, tell: Callable[[str], None]) -> None:
-        self._leases = Leases(options.leases)
+        self._leases = Leases(options.leases, used_memory if machine.gpus else None)
+        self._nvml = ExitStack()
+        if machine.gpus:
+            # Held open: to begin and end a session for each reading would cost milliseconds a test.
+            self._nvml.enter_context(nvml_session(pynvml))
         self._timeout = options.lease_timeout
         self._machine = machine
         self._tell = tell
@@ -55,6 +64,11 @@ class Leasing:
         cores = tuple(f"core-{core}" for core in sorted(os.sched_getaffinity(0)))
         self._take(cores, min(count, len(cores)), holder)
 
+    def memory_is_scarce(self, gpus: Sequence[str]) -> bool:
+        """Whether one of the GPUs has less than half of its memory free."""
+        total = {gpu.uuid: gpu.memory_bytes for gpu in self._machine.gpus}
+        return any(used_memory(uuid) > total[uuid] / 2 for uuid in gpus)
+
     def release(self, *, await_memory: bool = False) -> None:
         """Lets go of what is held.
 
@@ -63,9 +77,14 @@ class Leasing:
         """
         if self._lease is not None:
             lease, self._lease = self._lease, None
-            if await_memory:
-                lease.await_memory()
-            lease.release()
+            with lease:
+                if await_memory and (missing := lease.await_memory()):
+                    self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
+
+    def close(self) -> None:
+        """Lets go of what is held, once processes that were on it are gone, and of NVML."""
+        self.release(await_memory=bool(self._machine.gpus))
+        self._nvml.close()
 
     def _take(self, candidates: tuple[str, ...], count: int, holder: str) -> None:
         if self._lease is not None:
@@ -76,3 +95,5 @@ class Leasing:
             candidates, count, prefer=self._last, holder=holder, timeout=self._timeout, on_wait=self._tell
         )
         self._last = self._lease.resources
+        if self._lease.unreturned:
+            self._tell(f"memory of a run that died has not come back on {', '.join(self._lease.unreturned)}")

@@ -154,7 +154,8 @@ class Session:
             self.pools.retire_others(self._spec(world_size))
         elif current.gpus:
             self.pools.retire_beyond(current.gpus)
-            self.pools.rest_others(self._spec(world_size))
+            if self.leasing.memory_is_scarce(current.gpus):
+                self.pools.rest_others(self._spec(world_size))
         if current.marker.own_processes:
             self.pools.retire(self._spec(world_size))
         self._pool(world_size)
@@ -266,7 +267,7 @@ class Session:
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
         self.pools.close()
-        self.leasing.release(await_memory=bool(self.machine.gpus))
+        self.leasing.close()
 
     def _lease(self, current: CurrentTest, world_size: int) -> None:
         if not self.machine.gpus or current.marker.device == "cpu":
@@ -277,13 +278,13 @@ class Session:
             current.gpus = self.leasing.gpus(world_size, current.identity)
 
     def _spec(self, world_size: int) -> PoolSpec:
-        return PoolSpec(world_size, self.current.gpus[:world_size], self.current.marker.env)
+        current = self.current
+        return PoolSpec(world_size, current.gpus[:world_size], current.marker.env, timed=current.launch is not None)
 
     def _pool(self, world_size: int) -> Pool:
         current = self.current
-        timed = current.launch is not None
         try:
-            return self.pools.get(self._spec(world_size), current.group, current.timeout, timed=timed)
+            return self.pools.get(self._spec(world_size), current.group, current.timeout)
         finally:
             self._collect_output()
 

@@ -1,9 +1,19 @@
 """What several tests of the plugin ask for."""
 
+from types import SimpleNamespace
+
 import hypothesis  # noqa: F401  # else each run of pytest in this process would import it anew
 import pytest
 
+from pytest_gpuperf import options
 from tests import fake_gpus
+
+
+@pytest.fixture(autouse=True)
+def _leases_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs of pytest in this process wait for nobody else on the machine."""
+    folder = tmp_path_factory.getbasetemp() / "temporary"
+    monkeypatch.setattr(options, "tempfile", SimpleNamespace(gettempdir=lambda: str(folder)))
 
 
 @pytest.fixture

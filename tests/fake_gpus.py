@@ -2,10 +2,12 @@
 
 import pytest
 
-from pytest_gpuperf import machine
+from pytest_gpuperf import leasing, machine
 from pytest_gpuperf.hardware.gpus import Gpu
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.ranks.pool import PoolSpec
+from pytest_gpuperf.session import Session
 
 GIB = 2**30
 
@@ -39,7 +41,15 @@ def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     patch.setattr(machine, "visible_gpus", lambda environ: tuple(map(gpu, range(visible))))
     patch.setattr(machine, "linkage", lambda gpus: link(len(gpus)))
     patch.setattr(machine, "driver_version", lambda: "570.86")
-    patch.setattr(Machine, "gpu_uuids", property(lambda self: ()))
+    patch.setattr(leasing, "used_memory", lambda uuid: 0)
+    without_memory(patch)
+    patch.setattr(Session, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
+
+
+def without_memory(patch: pytest.MonkeyPatch) -> None:
+    """The GPUs have no memory that a lease could wait for."""
+    patch.setattr(leasing, "used_memory", lambda uuid: 0)
+    patch.setattr(leasing, "nvml_session", lambda nvml: nullcontext())
 
 
 def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

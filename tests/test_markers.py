@@ -7,7 +7,7 @@ from pytest_gpuperf.markers import RanksMarker, parse_ranks
 TEST = "import pytest\n@pytest.mark.ranks({arguments})\ndef test_it({fixtures}): pass\n"
 
 WRONG = [
-    ("2, size=3", "has no keyword 'size'; it takes world sizes, and timeout and device"),
+    ("2, size=3", "has no keyword 'size'; it takes world sizes, and timeout, device, isolation and env"),
     ("0", "takes world sizes of 1 or more as integers, got 0"),
     ("-1", "takes world sizes of 1 or more as integers, got -1"),
     ("'four'", "takes world sizes of 1 or more as integers, got 'four'"),
@@ -24,6 +24,22 @@ WRONG = [
     ("2, timeout=float('nan')", "takes a timeout in seconds above 0, got nan"),
     ("2, device='tpu'", "takes device='cuda' or device='cpu', got 'tpu'"),
     ("2, device=0", "takes device='cuda' or device='cpu', got 0"),
+    ("2, device=['cpu']", "takes device='cuda' or device='cpu', got ['cpu']"),
+    ("2, isolation='test'", "takes isolation='group' or isolation='process', got 'test'"),
+    ("2, isolation=True", "takes isolation='group' or isolation='process', got True"),
+    ("2, env='A=1'", "takes env as a dict of strings, got 'A=1'"),
+    ("2, env=['A']", "takes env as a dict of strings, got ['A']"),
+    ("2, env={1: 'x'}", "takes env with names that a variable can have, got 1"),
+    ("2, env={'': 'x'}", "takes env with names that a variable can have, got ''"),
+    ("2, env={'A=B': 'x'}", "takes env with names that a variable can have, got 'A=B'"),
+    ("2, env={'A\\0': 'x'}", "takes env with names that a variable can have, got 'A\\x00'"),
+    ("2, env={'NCCL_NTHREADS': 64}", "takes env with strings as values, got NCCL_NTHREADS=64: write '64'"),
+    ("2, env={'A': None}", "takes env with strings as values, got A=None: write 'None'"),
+    ("2, env={'A': 'x\\0'}", "takes env with values that a variable can have, got A='x\\x00'"),
+    (
+        "2, env={'CUDA_VISIBLE_DEVICES': '0'}",
+        "cannot set CUDA_VISIBLE_DEVICES, which gives each test the GPUs that it leased",
+    ),
 ]
 
 
@@ -68,6 +84,10 @@ def test_a_test_that_uses_ranks_has_to_say_how_many(pytester: pytest.Pytester, f
         ((8, 2, 4), {"timeout": 3, "device": "cuda"}, RanksMarker((8, 2, 4), 3.0, "cuda")),
         ((1,), {"timeout": None, "device": "cpu"}, RanksMarker((1,), None, "cpu")),
         ((1,), {"timeout": 0.25, "device": None}, RanksMarker((1,), 0.25, None)),
+        ((2,), {"isolation": "process"}, RanksMarker((2,), isolation="process")),
+        ((2,), {"isolation": "group", "env": {}}, RanksMarker((2,))),
+        ((2,), {"isolation": None, "env": None}, RanksMarker((2,))),
+        ((2,), {"env": {"B": "2", "A": ""}}, RanksMarker((2,), env=(("A", ""), ("B", "2")))),
     ],
 )
 def test_a_marker_means_what_it_says(
@@ -75,6 +95,18 @@ def test_a_marker_means_what_it_says(
 ) -> None:
     mark = pytest.mark.ranks(*arguments, **keywords).mark
     assert parse_ranks(mark, "test_x.py::test_it") == meaning
+
+
+@pytest.mark.parametrize(
+    ("marker", "own"),
+    [
+        (RanksMarker((2,)), False),
+        (RanksMarker((2,), isolation="process"), True),
+        (RanksMarker((2,), env=(("A", "1"),)), True),  # read once in a process's life
+    ],
+)
+def test_a_test_with_an_environment_of_its_own_has_processes_of_its_own(marker: RanksMarker, own: bool) -> None:
+    assert marker.own_processes is own
 
 
 def test_each_world_size_is_a_test_with_its_own_name(pytester: pytest.Pytester) -> None:
@@ -107,7 +139,10 @@ def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
 def test_markers_are_listed(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--markers")
     result.stdout.fnmatch_lines(
-        ["@pytest.mark.ranks(*world_sizes, timeout=None, device=None): *", "@pytest.mark.perf: *"]
+        [
+            "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None): *",
+            "@pytest.mark.perf: *",
+        ]
     )
 
 

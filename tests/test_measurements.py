@@ -23,12 +23,17 @@ SOFTWARE = {"torch": "2.13.0"}
 def options(tmp_path: Path) -> Options:
     return Options(
         gpus=8,
+        require_gpus=False,
         smoke=False,
         update_baselines=True,
         launches=2,
         reason="first",
         baselines=tmp_path / "baselines",
         timeout=120.0,
+        example_timeout=20.0,
+        grace=2.0,
+        lease_timeout=60.0,
+        leases=tmp_path / "leases",
         tolerance=0.05,
     )
 

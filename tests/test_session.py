@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuperf import session as session_module
 from pytest_gpuperf.options import Options
+from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.session import Session
 from tests.fake_gpus import machine_of
 
@@ -33,7 +34,7 @@ def test_what_is_installed_is_imported_even_below_the_rootdir(
     root = pytestconfig.rootpath
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder()])
     monkeypatch.setattr(session_module, "_INSTALLED", (str(root / ".venv") + "/",))
-    session = Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0))
+    session = Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0), Console(pytestconfig))
     try:
         installed = root / ".venv" / "lib" / "site-packages" / "no_such_package" / "module.py"
         travels = {

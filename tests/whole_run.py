@@ -55,14 +55,30 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "COLUMNS": "200", "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **changes}
 
 
-def run_pytest(folder: Path, *args: str, env: Mapping[str, str] | None = None, timeout: float = 300) -> WholeRun:
-    """Runs the tests in the folder."""
-    command = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "no:cacheprovider", *args]
+def run_pytest(
+    folder: Path,
+    *args: str,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300,
+    typed: str = "",
+) -> WholeRun:
+    """Runs the tests in the folder; they wait for no lease of somebody else's.
+
+    Args:
+        folder: with the tests.
+        args: for pytest, beside those that a WholeRun needs.
+        env: beside what the environment is.
+        timeout: seconds.
+        typed: what is typed at the terminal.
+    """
+    leases = f"gpuperf_leases={folder / '.leases'}"
+    command = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "no:cacheprovider", "-o", leases, *args]
     start = time.monotonic()
     done = subprocess.run(
         command,
         cwd=folder,
         env=environment(**(env or {})),
+        input=typed,
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -15,8 +15,8 @@ from pytest_gpuperf.leases.lock_file import LockFile
 SHARED_FOLDER = 0o1777  # anybody may add files, and remove none of another's
 SHARED_FILE = 0o666  # flock asks for no right, but the owner's record has to be written
 
-# O_CLOEXEC: programs that the owner starts must not keep its lock alive. O_NOFOLLOW: a link in a folder that everybody
-# writes to could lead to a file of the victim's. O_NONBLOCK: neither may a named pipe hang us.
+# O_CLOEXEC, though Python sets it: programs that the owner starts must not keep its lock alive. O_NOFOLLOW: a link in a
+# folder that everybody writes to could lead to a file of the victim's. O_NONBLOCK: neither may a named pipe hang us.
 OPENING = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

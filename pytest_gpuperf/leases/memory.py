@@ -12,8 +12,8 @@ from pytest_gpuperf.hardware.nvml import Nvml, nvml_session
 UsedMemory: TypeAlias = Callable[[str], int]
 """Bytes in use on the GPU of a UUID."""
 
-RETURN_SECONDS = 10.0  # the driver needs tenths of a second; longer means that somebody else uses the GPU
-SLACK_BYTES = 64 * 1024**2  # what the driver itself keeps varies by some MiB; a CUDA context is hundreds
+RETURN_SECONDS = 10.0  # far more than a driver needs: longer means that somebody outside the leases uses the GPU
+SLACK_BYTES = 64 * 1024**2  # for what the driver itself keeps, which varies; less than a CUDA context takes
 POLL_SECONDS = 0.05  # NVML has no event for it, and starting NVML costs milliseconds
 
 

@@ -92,8 +92,12 @@ def _collective(entry: Mapping[str, object]) -> Collective:
 
 
 def _part(lists: Mapping[int, Sequence[Collective]]) -> str | None:
-    numbers = [c.number for collectives in lists.values() for c in collectives]
-    for index, number in enumerate(range(min(numbers), max(numbers) + 1), start=1):
+    firsts = [collectives[0].number for collectives in lists.values() if collectives]
+    lasts = [collectives[-1].number for collectives in lists.values() if collectives]
+    if not firsts:
+        return None
+    # A recorder that has overflowed has lost its oldest entries, and not the same number of them on every rank.
+    for index, number in enumerate(range(max(firsts), max(lasts) + 1), start=1 + max(firsts) - min(firsts)):
         at = {rank: next((c for c in collectives if c.number == number), None) for rank, collectives in lists.items()}
         said: dict[str, list[int]] = {}
         for rank, collective in at.items():

@@ -2,15 +2,16 @@
 
 With NCCL a fresh communicator costs most of a second: about a third of it connects channels, and most of
 the rest tears them down again. So the pool keeps one communicator of its own, which no program sees, and each test's
-group is split from it with ncclConfig_t.splitShare: a communicator of its own that shares the channels. A
-failure costs both.
+group is split from it (ncclCommSplit): a communicator of its own that shares the channels. A
+failure costs both. NCCL shares only if NCCL_COMM_SPLIT_SHARE_RESOURCES says so, which the pool sets where nothing is
+timed; ProcessGroupNCCL.Options' own split_share changed nothing with torch 2.11 and NCCL 2.28.9.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 from pytest_gpuperf.ranks.messages import OpenGroup, Start
 
 LOOPBACK = "127.0.0.1"
+SHARE = "NCCL_COMM_SPLIT_SHARE_RESOURCES"
 
 
 class Groups:
@@ -33,11 +35,11 @@ class Groups:
 
     def open(self, request: OpenGroup) -> None:
         """Makes a new default group in place of whatever groups there are."""
-        if request.fresh or request.timed or not self._base_is_there():
+        if request.fresh or not self._base_is_there():
             self.close()
             self._init(request)
             self._connect()
-            if request.timed or not self._can_split():
+            if not self._can_split():
                 return
             self._base = dist.group.WORLD
         self._close_all_but_the_base()
@@ -72,8 +74,7 @@ class Groups:
     def _can_split(self) -> bool:
         if self._device.type != "cuda" or self._start.world_size == 1:
             return False
-        # A torch that was built for an older NCCL has no such setting.
-        return hasattr(dist.ProcessGroupNCCL.NCCLConfig, "split_share")
+        return os.environ.get(SHARE) == "1"
 
     def _base_is_there(self) -> bool:
         # A program that called destroy_process_group() took it away.
@@ -81,13 +82,10 @@ class Groups:
 
     def _split(self, request: OpenGroup) -> None:
         c10d._update_default_pg(self._base)
-        options: Any = dist.ProcessGroupNCCL.Options()
-        options.config.split_share = 1
         group = dist.split_group(
             self._base,
             [list(range(self._start.world_size))],
             timeout=timedelta(seconds=request.collective_timeout),
-            pg_options=options,
             group_desc="default_pg",
         )
         assert group is not None

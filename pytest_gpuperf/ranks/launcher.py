@@ -46,7 +46,8 @@ _FORKABLE = {
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from pytest_gpuperf.ranks.forkserver import main; main(int(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[4]))"
+    "from pytest_gpuperf.ranks.forkserver import main; "
+    "main(int(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[4]))"
 )
 
 

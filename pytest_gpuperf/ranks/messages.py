@@ -43,8 +43,6 @@ class OpenGroup:
     """Seconds after which a collective gives up by itself; longer than any run's timeout."""
     fresh: bool
     """Whether nothing of an earlier group may be used: after a failure, ranks may disagree on its state."""
-    timed: bool
-    """Whether its communicator may share nothing with another's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from pytest_gpuperf.ranks import stacks
-from pytest_gpuperf.ranks.collectives import Collective, say_ranks
+from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.messages import (
@@ -58,6 +58,8 @@ class PoolSpec:
     """UUIDs of the GPUs, one for each rank; empty for gloo."""
     environ: tuple[tuple[str, str], ...] = ()
     """Variables that the test sets for its ranks, beside those of the run."""
+    timed: bool = False
+    """Whether its ranks measure: their communicators share nothing."""
 
     @property
     def backend(self) -> str:
@@ -129,13 +131,12 @@ class Pool:
         """Process ids in rank order; empty once the ranks have ended."""
         return tuple(process.pid for process in self._processes)
 
-    def open_group(self, name: str, timeout: float, *, timed: bool = False) -> None:
+    def open_group(self, name: str, timeout: float) -> None:
         """Gives the ranks a process group of this name, unless they have it already.
 
         Args:
             name: of the group.
             timeout: seconds that its collectives must bear with at least.
-            timed: whether its communicator may share nothing with another's.
         """
         if self._group == name:
             return
@@ -148,7 +149,6 @@ class Pool:
             store_port=self._store_port,
             collective_timeout=timeout + COLLECTIVE_MARGIN,
             fresh=not self._clean,
-            timed=timed,
         )
         self._exchange(request, "opening the process group", GROUP_TIMEOUT)
         self._group, self._clean = name, True
@@ -302,10 +302,13 @@ class Pool:
             self._fail(outcomes, World(self.spec.world_size, self.spec.backend, program, timeout))
         return [outcome.payload for outcome in outcomes if isinstance(outcome, Answered)]
 
-    def _fail(self, outcomes: Sequence[Outcome], world: World) -> NoReturn:
+    def _fail(self, outcomes: Sequence[Outcome], world: World) -> None:
         __tracebackhide__ = True
-        self._group, self._clean = None, False
         issued, groups = self._inquire(outcomes) if inquire_after(outcomes) else ({}, {})
+        returned = all(isinstance(outcome, Answered) for outcome in outcomes)
+        if returned and len(issued) == len(outcomes) and disagreement(issued, groups) is None:
+            return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
+        self._group, self._clean = None, False
         self.failure = failure = post_mortem(outcomes, world, issued, groups)
         raised = [isinstance(outcome, Raised) and outcome.usable for outcome in outcomes]
         answered = [isinstance(outcome, Answered) for outcome in outcomes]
@@ -409,11 +412,13 @@ class Pool:
 def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the pool's ranks: the controller's, the test's, its own GPUs, loopback for the sockets.
 
-    What the user set stays: the socket interfaces are only defaults.
+    What the user set stays: the socket interfaces, and that NCCL's groups may share channels, are only defaults.
     """
-    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    defaults = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    if spec.gpus and not spec.timed:
+        defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
     inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
-    return {**loopback, **inherited, **dict(spec.environ), "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
+    return {**defaults, **inherited, **dict(spec.environ), "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
 
 
 def _size(file: IO[bytes]) -> int:

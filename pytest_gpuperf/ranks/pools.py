@@ -23,7 +23,7 @@ class Pools:
         self._pools: dict[PoolSpec, Pool] = {}
         self._used: set[PoolSpec] = set()
 
-    def get(self, spec: PoolSpec, group: str, timeout: float, *, timed: bool = False) -> Pool:
+    def get(self, spec: PoolSpec, group: str, timeout: float) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
 
         Ranks that an earlier test left unable to open another group are replaced: this test is not to blame.
@@ -32,7 +32,6 @@ class Pools:
             spec: what the pool is made of.
             group: name of the group.
             timeout: seconds for opening it, and the least that its collectives must bear with.
-            timed: whether the group's communicator may share nothing with another's.
 
         Raises:
             RankError: ranks did not come up, or fresh ones could not open the group.
@@ -43,7 +42,7 @@ class Pools:
             pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
             try:
-                pool.open_group(group, timeout, timed=timed)
+                pool.open_group(group, timeout)
             except Exception:  # whatever a group broken by an earlier test may raise
                 pool.kill()
             else:
@@ -53,7 +52,7 @@ class Pools:
         pool = self._pools[spec] = Pool(
             self._launcher, spec, os.environ, grace=self._grace, listener=self._listener, debug=self._debug
         )
-        pool.open_group(group, timeout, timed=timed)
+        pool.open_group(group, timeout)
         return pool
 
     def output(self) -> list[tuple[PoolSpec, int, str, str]]:

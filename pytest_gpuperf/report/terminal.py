@@ -60,7 +60,8 @@ class Summary:
         if RANKS_KEYWORD not in report.keywords:
             return
         test = report.nodeid.partition("[")[0]
-        if report.skipped and isinstance(report.longrepr, tuple):
+        judged = any(name == PROPERTY for name, _ in report.user_properties)  # also where nothing could be decided
+        if report.skipped and not judged and isinstance(report.longrepr, tuple):
             self._skips[str(report.longrepr[2]).removeprefix("Skipped: "), test] += 1
         elif report.when == "call" or report.failed:
             self._ran.add(test)

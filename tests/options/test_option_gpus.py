@@ -9,6 +9,7 @@ import pytest
 from pytest_gpuperf import machine
 from pytest_gpuperf.hardware.errors import HardwareError
 from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.options import Options
 from tests import fake_gpus
 from tests.fake_gpus import without_ranks
 from tests.whole_run import environment
@@ -82,14 +83,6 @@ def test_gpus_that_cannot_be_described_are_a_usage_error(
 
 
 @pytest.mark.usefixtures("eight_gpus")
-@pytest.mark.parametrize("more", [("-n2",), ("--tx=2*popen", "--dist=load")], ids=["-n", "--tx"])
-@pytest.mark.parametrize("value", ["2", "auto"])
-def test_gpus_cannot_be_shared_by_xdists_workers(pytester: pytest.Pytester, value: str, more: tuple[str, ...]) -> None:
-    message = usage_error(pytester.runpytest_inprocess(f"--gpus={value}", *more))
-    assert message == "xdist's workers would share the GPUs unnoticed: use --gpus without -n, or -n with --gpus 0"
-
-
-@pytest.mark.usefixtures("eight_gpus")
 @pytest.mark.parametrize(
     ("value", "line"),
     [
@@ -117,7 +110,22 @@ def test_what_needs_more_gpus_than_are_in_use_is_skipped(tests: pytest.Pytester)
     skipped = sorted(line.split()[0] for line in result.outlines if f"SKIPPED ({reason})" in line)
     assert skipped == ["test_it.py::test_ranks[4ranks]", "test_it.py::test_speed[4ranks]"]
     result.stdout.fnmatch_lines(["test_it.py::test_cpu[[]4ranks[]] PASSED*"])
-    result.stdout.fnmatch_lines([f"1 perf tests skipped: {reason}", "  test_it.py::test_speed"])
+    # Both have a variant that ran.
+    assert "ran nowhere" not in result.stdout.str()
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_tests_that_ran_in_no_world_are_told_with_the_reason(tests: pytest.Pytester) -> None:
+    result = tests.runpytest_inprocess("--gpus=1")
+    assert [line for line in result.outlines if "nowhere" in line or line.startswith("  test_it.py")] == [
+        "3 tests ran nowhere: needs 2 GPUs, 1 in use (--gpus)",
+        "  test_it.py::test_cuda",
+        "  test_it.py::test_ranks",
+        "  test_it.py::test_speed",
+        "2 tests ran nowhere: needs 4 GPUs, 1 in use (--gpus)",
+        "  test_it.py::test_ranks",
+        "  test_it.py::test_speed",
+    ]
 
 
 def test_without_gpus_what_is_bound_to_cuda_or_measures_is_skipped(tests: pytest.Pytester) -> None:
@@ -125,9 +133,11 @@ def test_without_gpus_what_is_bound_to_cuda_or_measures_is_skipped(tests: pytest
     result.assert_outcomes(passed=4, skipped=3)
     bound = "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
     measures = "perf tests measure GPUs and none are in use: pass --gpus N, or --smoke to try each body unjudged"
-    assert f"2 perf tests skipped: {measures}" in result.outlines
-    assert "  test_it.py::test_speed (2)" in result.outlines
-    assert not any(f"perf tests skipped: {bound}" in line for line in result.outlines)
+    for lines in (
+        [f"2 tests ran nowhere: {measures}", "  test_it.py::test_speed (2)"],
+        [f"1 tests ran nowhere: {bound}", "  test_it.py::test_cuda"],
+    ):
+        result.stdout.fnmatch_lines(lines, consecutive=True)
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -136,16 +146,17 @@ def test_the_reason_for_the_skip_is_in_the_usual_summary_too(pytester: pytest.Py
     pytester.makepyfile(f"import pytest\n{mark}@pytest.mark.ranks(2)\ndef test_speed(perf): pass")
     result = pytester.runpytest_inprocess("-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["1 perf tests skipped: perf tests measure GPUs and none are in use*"])
+    result.stdout.fnmatch_lines(["1 tests ran nowhere: perf tests measure GPUs and none are in use*"])
     result.stdout.fnmatch_lines(["SKIPPED [[]1[]] *: perf tests measure GPUs and none are in use: pass --gpus N, or*"])
 
 
-def test_a_folder_of_that_name_makes_no_perf_tests(pytester: pytest.Pytester) -> None:
-    folder = pytester.mkpydir("perf")
+@pytest.mark.parametrize("name", ["perf", "ranks"])
+def test_a_folder_of_that_name_makes_no_tests_on_ranks(pytester: pytest.Pytester, name: str) -> None:
+    folder = pytester.mkpydir(name)
     (folder / "test_it.py").write_text("import pytest\n@pytest.mark.skip(reason='later')\ndef test_plain(): pass")
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(skipped=1)
-    assert "perf tests skipped" not in result.stdout.str()
+    assert "ran nowhere" not in result.stdout.str()
 
 
 @pytest.mark.usefixtures("eight_gpus")
@@ -189,3 +200,31 @@ def test_a_machine_knows_its_key_its_facts_and_its_driver() -> None:
     assert machine.software == {"driver": "570.86"}
     nothing = Machine((), None, False)
     assert (nothing.key, nothing.match, nothing.software, nothing.multicast) == ("cpu", {}, {}, False)
+
+
+@pytest.mark.usefixtures("eight_gpus")
+@pytest.mark.parametrize("more", [("-n2",), ("--tx=2*popen", "--dist=load")], ids=["-n", "--tx"])
+def test_gpus_go_with_xdist_and_a_recording_does_not(pytester: pytest.Pytester, more: tuple[str, ...]) -> None:
+    assert Options.from_config(pytester.parseconfig("--gpus=2", *more)).gpus == 2
+    with pytest.raises(pytest.UsageError) as caught:
+        Options.from_config(pytester.parseconfig("--gpus=2", "--update-baselines", *more))
+    assert str(caught.value) == (
+        "--update-baselines records launches one after another, and xdist's workers would each record some: drop -n"
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["gpuperf_timeout", "gpuperf_example_timeout", "gpuperf_grace", "gpuperf_lease_timeout", "gpuperf_tolerance"]
+)
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "inf", "nan", ""])
+def test_an_ini_key_that_is_no_positive_number_is_refused(pytester: pytest.Pytester, key: str, value: str) -> None:
+    result = pytester.runpytest_inprocess("-o", f"{key}={value}")
+    assert usage_error(result) == f"ini key {key} must be a positive number, got {value!r}"
+
+
+def test_leases_lie_in_the_temporary_folder_unless_the_ini_key_says_otherwise(pytester: pytest.Pytester) -> None:
+    shared = Options.from_config(pytester.parseconfig()).leases
+    assert shared.name == "gpuperf-leases"
+    assert shared.parent.name == "temporary"  # stands in for the machine's
+    assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=near")).leases == pytester.path / "near"
+    assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=/far")).leases == Path("/far")

@@ -1,5 +1,6 @@
 """One forkserver for all tests of this folder: it imports torch once."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,16 @@ from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 
 Call = Callable[..., list[Any]]
+
+
+def pids(call: Call) -> list[int]:
+    """Process ids of the ranks."""
+    return call(lambda ctx: os.getpid())
+
+
+def notes(error: BaseException) -> list[str]:
+    """What was noted on an error."""
+    return getattr(error, "__notes__", [])
 
 
 @pytest.fixture(scope="session")

@@ -26,9 +26,9 @@ class Rank:
     """A process that a launcher forked, with the other ends of what it holds."""
 
     def __init__(self, launcher: Launcher, source: str, environ: Mapping[str, str] = ENVIRON) -> None:
-        self.connection, theirs = Pipe()
+        (self.connection, theirs), (self.inquiries, asked) = Pipe(), Pipe()
         self.files: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
-        fds = [theirs.fileno(), *(file.fileno() for file in self.files)]
+        fds = [theirs.fileno(), asked.fileno(), *(file.fileno() for file in self.files)]
         try:
             self.pid = launcher.fork(environ, fds)
             self.connection.send(source)
@@ -37,6 +37,7 @@ class Rank:
             raise
         finally:
             theirs.close()
+            asked.close()
 
     def printed(self) -> list[str]:
         return [os.pread(file.fileno(), 1 << 16, 0).decode() for file in self.files]
@@ -47,6 +48,7 @@ class Rank:
 
     def close(self) -> None:
         self.connection.close()
+        self.inquiries.close()
         for file in self.files:
             file.close()
 

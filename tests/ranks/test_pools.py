@@ -61,10 +61,10 @@ def test_a_pool_whose_group_cannot_be_opened_is_replaced(pools: Pools, monkeypat
     before = pids(first)
     opened = Pool.open_group
 
-    def fails_once(pool: Pool, name: str, timeout: float) -> None:
+    def fails_once(pool: Pool, name: str, timeout: float, *, of_its_own: bool = False) -> None:
         if pool is first:
             raise RuntimeError("the peers of an earlier test left")
-        opened(pool, name, timeout)
+        opened(pool, name, timeout, of_its_own=of_its_own)
 
     monkeypatch.setattr(Pool, "open_group", fails_once)
     second = get(pools, 2)

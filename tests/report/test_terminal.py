@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.report.terminal import PERF_KEYWORD, PROPERTY, Summary, skip_lines, verdict_table
+from pytest_gpuperf.report.terminal import PROPERTY, RANKS_KEYWORD, Summary, skip_lines, verdict_table
 from pytest_gpuperf.verdicts.baselines import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
@@ -64,12 +64,12 @@ def test_figures_are_counted_worst_first_and_by_machine() -> None:
     assert verdict_table(verdicts)[-1] == f"4 figures on {KEY}, cpu: 1 regressed, 3 same"
 
 
-def test_skipped_tests_are_listed_by_reason() -> None:
+def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
     skips = Counter({("no GPUs", "t.py::test_b"): 3, ("no GPUs", "t.py::test_a"): 1, ("needs 8", "t.py::test_a"): 1})
     assert skip_lines(skips) == [
-        "1 perf tests skipped: needs 8",
+        "1 tests ran nowhere: needs 8",
         "  t.py::test_a",
-        "4 perf tests skipped: no GPUs",
+        "4 tests ran nowhere: no GPUs",
         "  t.py::test_a",
         "  t.py::test_b (3)",
     ]
@@ -101,7 +101,8 @@ def report(when: str = "call", **attributes: Any) -> pytest.TestReport:
         "nodeid": "t.py::test_a[2ranks]",
         "user_properties": [],
         "skipped": False,
-        "keywords": {PERF_KEYWORD: 1},
+        "failed": False,
+        "keywords": {RANKS_KEYWORD: 1},
         "longrepr": None,
     }
     return cast(pytest.TestReport, SimpleNamespace(**{**defaults, **attributes}))
@@ -115,7 +116,7 @@ def printed(run: Run, *reports: pytest.TestReport) -> list[str]:
     return terminal.lines
 
 
-def test_a_run_without_perf_tests_prints_nothing() -> None:
+def test_a_run_without_tests_on_ranks_prints_nothing() -> None:
     assert printed(Run(), report(keywords={})) == []
 
 
@@ -126,16 +127,28 @@ def test_verdicts_come_from_the_reports_of_calls() -> None:
     assert lines[-1] == f"1 figures on {KEY}: 1 unjudged"
 
 
-def test_skips_come_from_the_reports_of_perf_tests() -> None:
-    skipped = {"skipped": True, "longrepr": ("t.py", 3, "Skipped: no GPUs")}
+SKIPPED = {"skipped": True, "longrepr": ("t.py", 3, "Skipped: no GPUs")}
+
+
+def test_skips_come_from_the_reports_of_tests_on_ranks() -> None:
     lines = printed(
         Run(),
-        report("setup", **skipped),
-        report("setup", **skipped),
-        report("setup", **skipped, keywords={"perf": 1}),
-        report("call", **skipped, user_properties=[(PROPERTY, "[]")]),
+        report("setup", **SKIPPED),
+        report("setup", **SKIPPED, nodeid="t.py::test_a[4ranks]"),
+        report("setup", **SKIPPED, keywords={"ranks": 1}),  # the name of a folder
     )
-    assert lines == ["== gpuperf", "2 perf tests skipped: no GPUs", "  t.py::test_a (2)"]
+    assert lines == ["== gpuperf", "2 tests ran nowhere: no GPUs", "  t.py::test_a (2)"]
+
+
+@pytest.mark.parametrize("ran", [{"when": "call"}, {"when": "call", "failed": True}, {"when": "setup", "failed": True}])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_test_of_which_one_variant_ran_is_no_test_that_ran_nowhere(ran: dict[str, Any], first: bool) -> None:
+    reports = [report(**ran, nodeid="t.py::test_a[4ranks]"), report("setup", **SKIPPED)]
+    assert printed(Run(), *(reports if first else reversed(reports))) == []
+
+
+def test_a_setup_alone_is_no_run() -> None:
+    assert printed(Run(), report("setup"), report(**SKIPPED), report("teardown"))[1] == "1 tests ran nowhere: no GPUs"
 
 
 def test_an_expected_failure_is_no_skip() -> None:

@@ -1,0 +1,159 @@
+"""What 500 tests on one pool leave behind, in pytest's process, in the forkserver and in each rank.
+
+    python benchmarks/leak_curves.py [--tests 500] [--ranks N] [--gpus N] [--json FILE]
+
+A real pytest run of ``leak_module.py``. Every 50 tests it counts open file descriptors and threads, resident
+(RSS) and proportional (PSS) memory, process groups that torch knows, keys in the ranks' store, and the
+memory in use on each rank's GPU. A count must be at the end what it was after 100 tests; RSS and PSS may have
+grown by 5 MiB, and a GPU's memory may differ by 2 MiB. Exit status 1 if anything is not flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+EVERY = 50  # tests between two samples
+SETTLED = 100  # tests after which nothing may grow any more
+MIB = 2**20
+
+MODULE = Path(__file__).with_name("leak_module.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How far a quantity may be, at the end, from what it was once settled."""
+
+    above: int = 0
+    below: int | None = 0
+    """None where a decrease is welcome."""
+    unit: int = 1
+
+    def holds(self, change: int) -> bool:
+        """Whether the change is within the bound."""
+        return change <= self.above and (self.below is None or -change <= self.below)
+
+
+MEMORY = Bound(above=5 * MIB, below=None, unit=MIB)
+BOUNDS = {
+    "fds": Bound(),
+    "threads": Bound(),
+    "groups": Bound(),
+    "keys": Bound(),
+    "rss": MEMORY,
+    "pss": MEMORY,
+    "gpu": Bound(above=2 * MIB, below=2 * MIB, unit=MIB),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One quantity of one process over the tests."""
+
+    process: str
+    quantity: str
+    tests: tuple[int, ...]
+    values: tuple[int, ...]
+
+    @property
+    def change(self) -> int:
+        """What came on top after the settled sample."""
+        settled = next(value for tests, value in zip(self.tests, self.values, strict=True) if tests >= SETTLED)
+        return self.values[-1] - settled
+
+    @property
+    def flat(self) -> bool:
+        """Whether the change is within the quantity's bound."""
+        return BOUNDS[self.quantity].holds(self.change)
+
+
+def sampled(tests: int, ranks: int, gpus: int) -> list[str]:
+    """Runs the tests and returns the samples, one JSON object a line.
+
+    Raises:
+        RuntimeError: a test failed; has pytest's output.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copy(MODULE, folder / "test_leaks.py")
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        file = folder / "samples.jsonl"
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--gpus={gpus}", "test_leaks.py"],
+            cwd=folder,
+            env={
+                **os.environ,
+                "LEAK_TESTS": str(tests),
+                "LEAK_RANKS": str(ranks),
+                "LEAK_EVERY": str(EVERY),
+                "LEAK_FILE": str(file),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if run.returncode:
+            raise RuntimeError(f"the run that was to be sampled failed:\n{run.stdout}")
+        return file.read_text().splitlines()
+
+
+def curves(lines: Sequence[str]) -> list[Curve]:
+    """The samples by process and quantity."""
+    samples = [json.loads(line) for line in lines]
+    tests = tuple(sample["tests"] for sample in samples)
+    return [
+        Curve(process, quantity, tests, tuple(sample["held"][process][quantity] for sample in samples))
+        for process, held in samples[0]["held"].items()
+        for quantity in held
+    ]
+
+
+def table(found: Sequence[Curve]) -> str:
+    """The curves as text, a row each."""
+    lines = [f"{'tests':<23}" + "".join(f"{tests:>8}" for tests in found[0].tests) + f"{'change':>9}"]
+    for curve in found:
+        unit = BOUNDS[curve.quantity].unit
+        digits = 0 if unit == 1 else 1
+        name = f"{curve.process} {curve.quantity}" + ("" if unit == 1 else " MiB")
+        values = "".join(f"{value / unit:>8.{digits}f}" for value in curve.values)
+        lines.append(f"{name:<23}{values}{curve.change / unit:>+9.{digits}f}  {'flat' if curve.flat else 'NOT FLAT'}")
+    return "\n".join(lines)
+
+
+def number_of_tests(text: str) -> int:
+    """A number of tests that ends with a sample and has one more after it has settled."""
+    tests = int(text)
+    if tests <= SETTLED or tests % EVERY:
+        raise argparse.ArgumentTypeError(f"must be a multiple of {EVERY} above {SETTLED}, got {tests}")
+    return tests
+
+
+def main() -> int:
+    """Prints the table; 1 if anything grew."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tests", type=number_of_tests, default=500)
+    parser.add_argument("--ranks", type=int, help="world size; 2 if not given, or as many as --gpus")
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    ranks = options.ranks or options.gpus or 2
+    found = curves(sampled(options.tests, ranks, options.gpus))
+    print(f"{options.tests} tests on one pool of {ranks} ranks, {'nccl' if options.gpus else 'gloo'}")
+    print(table(found))
+    growing = [f"{curve.process} {curve.quantity}" for curve in found if not curve.flat]
+    print(f"not flat: {', '.join(growing)}" if growing else "all flat")
+    if options.json is not None:
+        options.json.write_text(json.dumps([{**asdict(curve), "flat": curve.flat} for curve in found], indent=1) + "\n")
+    return 1 if growing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

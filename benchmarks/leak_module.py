@@ -1,0 +1,71 @@
+"""The tests of ``leak_curves.py``, which copies this file to an empty folder and has pytest run it there.
+
+Every test makes a subgroup, which some of them leave behind, and reduces on it; some allocate. Every so
+many tests it writes down what the controller, the forkserver and each rank hold on to.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf import Context, Ranks
+
+TESTS, RANKS, EVERY = (int(os.environ[f"LEAK_{name}"]) for name in ("TESTS", "RANKS", "EVERY"))
+NUMEL = 2**20
+
+
+def held(pid: int | str) -> dict[str, int]:
+    """What the kernel knows of a process; its memory in bytes."""
+    proc = Path("/proc", str(pid))
+    rollup = (line.split() for line in (proc / "smaps_rollup").read_text().splitlines())
+    memory = {words[0]: int(words[1]) * 1024 for words in rollup if words[0] in ("Rss:", "Pss:")}
+    return {
+        "fds": len(os.listdir(proc / "fd")),
+        "threads": len(os.listdir(proc / "task")),
+        "rss": memory["Rss:"],
+        "pss": memory["Pss:"],
+    }
+
+
+def reduced_on_subgroup(ctx: Context, number: int) -> float:
+    """What each of the tests does."""
+    group = dist.new_group(list(range(ctx.world_size)))
+    numel = NUMEL if number % 3 == 0 else 4
+    x = torch.full((numel,), float(number), device=ctx.device)
+    dist.all_reduce(x, group=group)
+    if number % 2:
+        dist.destroy_process_group(group)
+    return float(x[-1])
+
+
+def held_by_rank(ctx: Context) -> dict[str, dict[str, int]]:
+    """What the rank holds on to; rank 0 also tells of the store and of the forkserver."""
+    gc.collect()
+    own = held("self") | {"groups": len(dist.distributed_c10d._world.pg_map)}
+    if ctx.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(ctx.device)
+        own["gpu"] = total - free
+    if ctx.rank:
+        return {f"rank {ctx.rank}": own}
+    own["keys"] = dist.distributed_c10d._get_default_store().num_keys()
+    return {"forkserver": held(os.getppid()), "rank 0": own}
+
+
+@pytest.mark.ranks(RANKS)
+@pytest.mark.parametrize("number", range(1, TESTS + 1))
+def test_holds_on_to_nothing(ranks: Ranks, number: int) -> None:
+    """One of many tests on one pool."""
+    assert ranks.run(reduced_on_subgroup, number) == [float(number * RANKS)] * RANKS
+    if number % EVERY == 0:
+        sample = {"controller": held("self")}
+        for of_rank in ranks.run(held_by_rank):
+            sample.update(of_rank)
+        with open(os.environ["LEAK_FILE"], "a") as file:
+            file.write(json.dumps({"tests": number, "held": sample}) + "\n")

@@ -1,0 +1,222 @@
+"""Processes that take resources from each other's way, wait, die and have children."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.leases import Leases
+from tests.leases.owners import DEADLINE, Owner
+from tests.leases.waiting import until, waiters
+
+Start = Callable[[], Owner]
+A, B, C = "GPU-a", "GPU-b", "GPU-c"
+
+
+def test_a_resource_has_one_owner(start: Start, leases: Leases) -> None:
+    owner = start()
+    assert owner.acquire([A, B], 1) == [A]
+    with leases.acquire([A, B], 1, holder="here", timeout=0) as lease:
+        assert lease.resources == (B,)
+    with pytest.raises(LeaseError, match=A):
+        leases.acquire([A], 1, holder="here", timeout=0)
+    owner.ask("release")
+    leases.acquire([A], 1, holder="here", timeout=0).release()
+
+
+def test_one_who_waits_is_served_at_the_release(start: Start, leases: Leases, folder: Path) -> None:
+    owner = start()
+    lease = leases.acquire([A, B], 2, holder="here", timeout=0)
+    owner.acquire([A, B], 2, wait=False)
+    until(lambda: waiters(folder) == 1)
+    lease.release()
+    assert owner.answer() == [A, B]
+    assert waiters(folder) == 0
+
+
+def test_a_big_request_goes_before_later_small_ones(start: Start, leases: Leases, folder: Path) -> None:
+    big = start()
+    first, second = (leases.acquire([name], 1, holder="small", timeout=0) for name in (A, B))
+    big.acquire([A, B], 2, wait=False)
+    until(lambda: waiters(folder) == 1)
+    for name in (A, B):
+        first.release()  # what is free by now is for the big one
+        with pytest.raises(LeaseError, match="2 of GPU-a, GPU-b to go first to pid"):
+            leases.acquire([name], 1, holder="small", timeout=0.05)
+    second.release()
+    assert big.answer() == [A, B]
+
+
+def test_waiters_are_served_in_the_order_in_which_they_came(start: Start, leases: Leases, folder: Path) -> None:
+    lease = leases.acquire([A], 1, holder="here", timeout=0)
+    owners = [start() for _ in range(3)]
+    for number, owner in enumerate(owners, 1):
+        owner.acquire([A], 1, wait=False)
+        until(lambda number=number: waiters(folder) == number)  # type: ignore[misc]
+    lease.release()
+    for number, owner in enumerate(owners, 1):
+        assert owner.answer() == [A]
+        assert waiters(folder) == len(owners) - number
+        owner.ask("release")
+
+
+def test_disjoint_requests_do_not_wait_for_each_other(start: Start, leases: Leases, folder: Path) -> None:
+    owner = start()
+    with leases.acquire([A], 1, holder="here", timeout=0):
+        owner.acquire([A, B], 2, wait=False)
+        until(lambda: waiters(folder) == 1)
+        leases.acquire([C], 1, holder="here", timeout=0).release()
+    assert owner.answer() == [A, B]
+
+
+def test_preferences_keep_owners_out_of_each_others_way(start: Start, leases: Leases) -> None:
+    owner = start()
+    assert owner.acquire([A, B, C], 1, prefer=[B]) == [B]
+    with leases.acquire([A, B, C], 2, prefer=[C, B], holder="here", timeout=0) as lease:
+        assert lease.resources == (A, C)  # C before A, B being taken; told in the order of the candidates
+
+
+def test_the_kernel_frees_what_a_killed_owner_held(start: Start, leases: Leases) -> None:
+    owner = start()
+    owner.acquire([A, B], 2)
+    owner.kill()
+    leases.acquire([A, B], 2, holder="here", timeout=1.0).release()
+
+
+def test_a_killed_waiter_is_out_of_the_queue(start: Start, leases: Leases, folder: Path) -> None:
+    waiter = start()
+    lease = leases.acquire([A], 1, holder="here", timeout=0)
+    waiter.acquire([A, B], 2, wait=False)
+    until(lambda: waiters(folder) == 1)
+    waiter.kill()
+    assert not leases.contended(lease)
+    leases.acquire([B], 1, holder="here", timeout=0).release()
+    assert waiters(folder) == 0  # the ticket is cleared away
+
+
+@pytest.mark.parametrize("how", ["popen", "fork_and_exec", "fork"])
+def test_a_child_does_not_keep_its_dead_parents_lock(start: Start, leases: Leases, how: str) -> None:
+    owner = start()
+    owner.acquire([A], 1)
+    owner.start_child(how)
+    owner.kill()
+    leases.acquire([A], 1, holder="here", timeout=1.0).release()
+
+
+def test_a_forked_child_does_not_free_its_parents_lock(start: Start, leases: Leases, folder: Path) -> None:
+    owner = start()
+    owner.acquire([A], 1)
+    record = (folder / f"{A}.lock").read_text()
+    owner.start_child("fork")  # it has called release
+    with pytest.raises(LeaseError, match="held by pid"):
+        leases.acquire([A], 1, holder="here", timeout=0)
+    assert (folder / f"{A}.lock").read_text() == record
+
+
+def test_a_lease_outlives_its_leases_in_a_forked_child_too(folder: Path) -> None:
+    lease = Leases(folder).acquire([A], 1, holder="here", timeout=0)  # nobody keeps the Leases
+    pid = os.fork()
+    if pid == 0:
+        try:
+            lease.release()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(LeaseError, match="held by pid"):
+        Leases(folder).acquire([A], 1, holder="there", timeout=0)
+    lease.release()
+
+
+def test_a_stopped_owner_keeps_its_lease(start: Start, leases: Leases) -> None:
+    owner = start()
+    owner.acquire([A], 1)
+    owner.signal(signal.SIGSTOP)
+    with pytest.raises(LeaseError, match=A):
+        leases.acquire([A], 1, holder="here", timeout=0.05)
+
+
+def test_the_owner_learns_that_somebody_waits(start: Start, leases: Leases, folder: Path) -> None:
+    owner = start()
+    lease = leases.acquire([A, B], 2, holder="here", timeout=0)
+    other = leases.acquire([C], 1, holder="here", timeout=0)
+    assert not leases.contended(lease)
+    owner.acquire([B], 1, wait=False)
+    until(lambda: waiters(folder) == 1)
+    assert leases.contended(lease)
+    assert not leases.contended(other)
+    lease.release()
+    assert owner.answer() == [B]
+    assert not leases.contended(lease)
+
+
+def test_the_message_at_the_timeout_says_who_and_since_when_and_what_to_do(start: Start, leases: Leases) -> None:
+    owner = start()
+    owner.acquire([A, B], 2, holder="tests/test_x.py::test_y[2ranks]")
+    with pytest.raises(LeaseError) as caught:
+        leases.acquire([A, B, C], 2, holder="tests/test_z.py", timeout=0.02)
+    assert re.fullmatch(
+        rf"wanted 2 of {A}, {B}, {C} for 'tests/test_z\.py', got none within 0\.02 s; "
+        rf"{A}, {B} held by pid {owner.pid} of '\S+' on '\S+', 'tests/test_x\.py::test_y\[2ranks\]', for \d+ s: "
+        "allow more time, let fewer processes run at once, name other GPUs in CUDA_VISIBLE_DEVICES, or end a process "
+        "that hangs",
+        str(caught.value),
+    )
+
+
+def test_many_names_are_shortened(start: Start, leases: Leases) -> None:
+    cores = [f"core-{number}" for number in range(64)]
+    start().acquire(cores, 64)
+    with pytest.raises(
+        LeaseError, match=r"64 of 64 from core-0 to core-63 for 'here'.* 64 from core-0 to core-63 held"
+    ):
+        leases.acquire(cores, 64, holder="here", timeout=0)
+
+
+def test_waiting_is_told_at_once_and_again(start: Start, leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = start()
+    owner.acquire([A], 1, holder="there")
+    told: list[str] = []
+    with pytest.raises(LeaseError):
+        leases.acquire([A], 1, holder="here", timeout=0.05, on_wait=told.append)
+    assert len(told) == 1
+    assert told[0].startswith(f"waiting for 1 of {A} for 'here'; {A} held by pid {owner.pid} of ")
+    monkeypatch.setattr("pytest_gpuperf.leases.leases.NOTICE_SECONDS", 0.01)
+
+    def tell(text: str) -> None:
+        told.append(text)
+        if len(told) == 4:
+            owner.tell("release")
+
+    leases.acquire([A], 1, holder="here", timeout=DEADLINE, on_wait=tell).release()
+    assert len(told) >= 4
+
+
+def test_one_who_need_not_wait_is_told_nothing(leases: Leases) -> None:
+    told: list[str] = []
+    leases.acquire([A], 1, holder="here", timeout=DEADLINE, on_wait=told.append).release()
+    assert told == []
+
+
+def test_an_error_while_waiting_leaves_the_queue(start: Start, leases: Leases, folder: Path) -> None:
+    start().acquire([A], 1)
+
+    def interrupt(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leases.acquire([A, B], 2, holder="here", timeout=DEADLINE, on_wait=interrupt)
+    assert waiters(folder) == 0
+    leases.acquire([B], 1, holder="here", timeout=0).release()
+
+
+def test_timeouts_are_kept(start: Start, leases: Leases) -> None:
+    start().acquire([A], 1)
+    began = time.monotonic()
+    with pytest.raises(LeaseError):
+        leases.acquire([A], 1, holder="here", timeout=0.3)
+    assert time.monotonic() - began >= 0.3

@@ -1,0 +1,40 @@
+"""``--require-gpus``: what would be skipped for want of GPUs fails."""
+
+import pytest
+
+from tests.fake_gpus import without_ranks
+from tests.options.test_option_gpus import TESTS, usage_error
+
+
+@pytest.fixture(autouse=True)
+def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_ranks(monkeypatch)
+
+
+def test_it_goes_with_gpus(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--require-gpus")
+    assert usage_error(result) == ("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_a_machine_without_gpus_is_refused(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--require-gpus", "--gpus=auto")
+    assert usage_error(result) == "--require-gpus: no GPU is visible"
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_what_needs_more_gpus_than_are_in_use_fails_with_the_reason(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=TESTS)
+    result = pytester.runpytest_inprocess("--require-gpus", "--gpus=2", "--smoke")
+    result.assert_outcomes(passed=5, errors=2)
+    reason = "--require-gpus: needs 4 GPUs, 2 in use (--gpus)"
+    assert result.outlines.count(reason) == 2
+    for test in ("test_ranks", "test_speed"):
+        result.stdout.fnmatch_lines([f"ERROR test_it.py::{test}[[]4ranks[]] - *Failed: {reason}"])
+    assert "ran nowhere" not in result.stdout.str()
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_what_has_its_gpus_runs_as_without(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=TESTS)
+    pytester.runpytest_inprocess("--require-gpus", "--gpus=4", "--smoke").assert_outcomes(passed=7)

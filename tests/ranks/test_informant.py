@@ -1,0 +1,64 @@
+"""What a rank tells of its collectives while its first thread is busy."""
+
+import json
+import pickle
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.ranks import informant as informant_module
+from pytest_gpuperf.ranks.collectives import Collective
+from pytest_gpuperf.ranks.informant import Informant
+from pytest_gpuperf.ranks.messages import Inquiry
+from tests.ranks.processes import DEADLINE
+
+ENTRY = {
+    "collective_seq_id": 1,
+    "input_dtypes": ["Float"],
+    "input_sizes": [[4]],
+    "process_group": ["0", "default_pg"],
+    "profiling_name": "gloo:all_reduce",
+    "state": "scheduled",
+}
+
+
+class Recorder:
+    """Stands in for torch's."""
+
+    def __init__(self, dump: bytes) -> None:
+        self._dump_fr_trace_json = self._dump_nccl_trace_json = lambda: dump
+
+
+def asked(connection: "Connection[Any, Any]") -> Any:
+    connection.send(Inquiry())
+    assert connection.poll(DEADLINE)
+    return pickle.loads(connection.recv_bytes())
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_it_answers_as_often_as_it_is_asked_with_what_is_not_too_old(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    dump = json.dumps({"entries": [{**ENTRY, "time_created_ns": moment} for moment in (10, 20)]}).encode()
+    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(dump))
+    ours, theirs = Pipe()
+    with ours, theirs:
+        informant = Informant(theirs, backend)
+        one = Collective("0", 1, "all_reduce", "Float[4]", done=False)
+        assert asked(ours) == ([one, one], {})
+        informant.since = 20
+        assert asked(ours) == ([one], {})
+
+
+@pytest.mark.parametrize("recorder", [object(), Recorder(b"no JSON"), Recorder(b'{"entries": [{}]}')])
+def test_a_recorder_that_is_missing_or_another_is_no_reason_to_end(
+    monkeypatch: pytest.MonkeyPatch, recorder: object
+) -> None:
+    monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
+    ours, theirs = Pipe()
+    with ours, theirs:
+        Informant(theirs, "gloo")
+        assert asked(ours) == (None, {})
+        assert asked(ours) == (None, {})

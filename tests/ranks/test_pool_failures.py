@@ -1,0 +1,320 @@
+"""Live ranks that fail: what the run raises, and what becomes of the ranks."""
+
+import ctypes
+import gc
+import os
+import re
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf import CollectiveMismatch, Context, RankDied, RankError, RankTimeout, ResultError
+from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.failures import RemoteError
+from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.messages import Returned
+from pytest_gpuperf.ranks.pool import GRACE, Pool, PoolSpec
+from tests.ranks.conftest import Call, notes, pids
+from tests.ranks.processes import survivors
+
+HERE = rf"{re.escape(__file__)}:\d+"
+
+
+def connection_of_the_rank() -> "Connection[Any, Any]":
+    # The one with the lower number was handed over first; the other is for inquiries.
+    open_ones = [obj for obj in gc.get_objects() if type(obj) is Connection and not obj.closed]
+    return min(open_ones, key=lambda connection: connection.fileno())
+
+
+def test_a_late_reply_to_an_earlier_run_is_dropped(call: Call) -> None:
+    def program(ctx: Context) -> str:
+        gc.unfreeze()
+        connection_of_the_rank().send(Returned(0))
+        connection_of_the_rank().send_bytes(b"late")
+        return "this run's"
+
+    assert call(program) == ["this run's"] * 2
+
+
+def test_a_rank_that_dies_in_the_middle_of_its_reply_has_died(call: Call) -> None:
+    def program(ctx: Context) -> None:
+        gc.unfreeze()
+        if ctx.rank == 1:
+            os.write(connection_of_the_rank().fileno(), struct.pack("!i", 1000) + b"only the beginning")
+            os._exit(7)
+
+    with pytest.raises(RankDied, match=r"^rank 1 of 2 \(gloo\) in program exited with code 7 before"):
+        call(program)
+
+
+def exit_with_3() -> None:
+    os._exit(3)
+
+
+def segmentation_fault() -> None:
+    ctypes.string_at(0)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        (exit_with_3, "exited with code 3 before the program returned"),
+        (segmentation_fault, "was killed by SIGSEGV"),
+        (killed, "was killed by SIGKILL"),
+    ],
+)
+def test_a_death_is_told_with_its_rank_and_its_cause(pool: Pool, call: Call, end: Callable[[], None], how: str) -> None:
+    def program(ctx: Context) -> None:
+        if ctx.rank == 1:
+            end()
+        dist.barrier()  # rank 0 loses its peer, which is not what went wrong first
+
+    processes = pids(call)
+    with pytest.raises(RankDied) as caught:
+        call(program)
+    assert str(caught.value) == f"rank 1 of 2 (gloo) in program {how}"
+    assert not pool.alive
+    assert survivors(processes) == []
+    printed = "".join(text for _, _, text in pool.output())
+    assert ("Segmentation fault" in printed) == (end is segmentation_fault)
+
+
+def test_ranks_that_wait_for_a_failed_one_are_not_waited_for(pool: Pool, call: Call) -> None:
+    def program(ctx: Context) -> None:
+        if ctx.rank == 1:
+            raise ValueError("cause")
+        wait_for_ever()
+
+    start = time.monotonic()
+    with pytest.raises(ValueError, match=r"(?m)^cause$") as caught:
+        call(program)
+    assert GRACE <= time.monotonic() - start < 30
+    assert notes(caught.value)[:2] == [
+        "raised on rank 1 of 2 (gloo) in program",
+        "rank 0 had not returned when killed:",
+    ]
+    assert re.fullmatch(
+        rf"rank 0 is in wait \(threading\.py:\d+\), called at {HERE} in wait_for_ever", notes(caught.value)[2]
+    )
+    assert not pool.alive
+
+
+def wait_for_ever() -> None:
+    threading.Event().wait()
+
+
+def hold_the_interpreter() -> None:
+    reading, _ = os.pipe()
+    # PyDLL, unlike CDLL, keeps the GIL; and a signal that is handled ends a sleep(), but not a read().
+    ctypes.PyDLL(None).read(reading, ctypes.create_string_buffer(1), 1)
+
+
+@pytest.mark.parametrize("stuck", [wait_for_ever, hold_the_interpreter])
+def test_a_timeout_shows_where_each_stuck_rank_was(pool: Pool, call: Call, stuck: Callable[[], None]) -> None:
+    def program(ctx: Context) -> None:
+        if ctx.rank == 1:
+            stuck()
+
+    processes = pids(call)
+    with pytest.raises(RankTimeout) as caught:
+        call(program, timeout=0.5)
+    assert str(caught.value) == (
+        "rank 1 of 2 (gloo) did not return from program within 0.5 s; give it longer with "
+        "@pytest.mark.ranks(..., timeout=SECONDS)"
+    )
+    returned, where = notes(caught.value)
+    assert returned == "rank 0 returned"
+    assert re.fullmatch(rf"rank 1 is in (wait \(threading\.py:\d+\), called at )?{HERE} in {stuck.__name__}", where)
+    assert pool.failure is not None
+    sections = dict(pool.failure.sections)
+    own = [line for line in sections["stack of rank 1"].splitlines() if __file__ in line]
+    assert [line.rpartition(" ")[2] for line in own] == [stuck.__name__, "program"]
+    assert own[-1] == sections["stack of rank 1"].splitlines()[-1]  # the harness below it is nobody's business
+    # Where the interpreter is held, nobody can ask for the collectives.
+    asked = "ranks 0, 1" if stuck is wait_for_ever else "rank 0"
+    assert sections["collectives"] == f"last collective of {asked}: none"
+    assert not pool.alive
+    assert survivors(processes) == []
+
+
+def test_ctrl_c_in_the_controller_ends_the_ranks(pool: Pool, call: Call) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    processes = pids(call)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            call(lambda ctx: wait_for_ever())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not pool.alive
+    assert survivors(processes) == []
+
+
+def test_an_exception_leaves_the_processes_and_renews_the_group(pool: Pool, call: Call) -> None:
+    def fail(ctx: Context) -> None:
+        raise ValueError(ctx.rank)
+
+    processes = pids(call)
+    with pytest.raises(ValueError, match=r"(?m)^[01]$"):
+        call(fail)
+    assert pool.alive
+    pool.open_group("first", 60)  # the same name: what the ranks disagreed in is not trusted
+    assert pids(call) == processes
+
+    def total(ctx: Context) -> float:
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return float(x)
+
+    assert call(total) == [2.0, 2.0]
+
+
+def test_sys_exit_on_a_rank_is_its_failure(call: Call) -> None:
+    with pytest.raises(RemoteError, match=r"(?s)^rank 0 of 2 \(gloo\) in \S+ raised SystemExit: 4\nTraceback"):
+        call(lambda ctx: sys.exit(4) if ctx.rank == 0 else None)
+
+
+def test_an_exception_that_cannot_be_pickled_keeps_its_text(call: Call) -> None:
+    def program(ctx: Context) -> None:
+        raise ValueError("holds", threading.Lock())
+
+    with pytest.raises(RemoteError, match=r"(?s)raised ValueError: \('holds', .*in program\n.*raise ValueError\("):
+        call(program)
+
+
+def test_a_result_that_cannot_be_pickled_names_its_rank_and_type(pool: Pool, call: Call) -> None:
+    with pytest.raises(ResultError) as caught:
+        call(lambda ctx: threading.Lock() if ctx.rank == 1 else None)
+    assert str(caught.value) == (
+        "rank 1 of 2 (gloo) in <lambda>: the program returned a lock that cannot be pickled (TypeError: cannot "
+        "pickle '_thread.lock' object): return tensors, numbers, strings or containers of them"
+    )
+    assert isinstance(caught.value, RankError)
+    assert pool.alive
+
+
+def test_ranks_that_part_in_their_collectives_are_told_where(pool: Pool, call: Call) -> None:
+    def program(ctx: Context) -> None:
+        x = torch.ones(4)
+        dist.all_reduce(x)
+        if ctx.rank == 1:
+            dist.broadcast(x, src=0)
+        else:
+            dist.all_reduce(x)
+
+    processes = pids(call)
+    with pytest.raises(RankTimeout) as caught:
+        call(program, timeout=0.5)
+    assert notes(caught.value)[-1] == (
+        "the ranks part at collective 2 of the program: rank 0 issued all_reduce Float[4]; rank 1 issued broadcast "
+        "Float[4]"
+    )
+    assert pool.failure is not None
+    assert pool.failure.sections[0] == (
+        "collectives",
+        "last collective of rank 0: all_reduce Float[4], its collective 2\n"
+        "last collective of rank 1: broadcast Float[4], its collective 2",
+    )
+    assert survivors(processes) == []
+
+
+def test_a_collective_that_only_some_ranks_issue_is_an_error_though_all_return(pool: Pool, call: Call) -> None:
+    def program(ctx: Context) -> None:
+        dist.all_reduce(torch.ones(4))
+        if ctx.rank == 1:
+            dist.all_reduce(torch.ones(2, 3, dtype=torch.int64), async_op=True)
+
+    processes = pids(call)
+    with pytest.raises(CollectiveMismatch) as caught:
+        call(program)
+    assert str(caught.value) == (
+        "all ranks returned from program, but not from the same collectives on the default group (gloo): rank 0 "
+        "issued 1; rank 1 issued 2. Every rank of a group must issue each of its collectives"
+    )
+    assert notes(caught.value) == [
+        "ranks 0, 1 returned",
+        "rank 0 never issued all_reduce Long[2, 3] (collective 2 of the program), which rank 1 did",
+    ]
+    assert not pool.alive  # rank 1 may still wait, in a thread
+    assert survivors(processes) == []
+
+
+@pytest.fixture
+def three(torch_launcher: Launcher) -> Iterator[Pool]:
+    pool = Pool(torch_launcher, PoolSpec(3), {})
+    pool.open_group("first", 60)
+    yield pool
+    pool.close()
+
+
+def test_sends_and_receives_are_no_collectives_that_all_must_issue(three: Pool) -> None:
+    def program(ctx: Context) -> None:
+        if ctx.rank == 0:
+            dist.send(torch.ones(1), dst=1)
+        elif ctx.rank == 1:
+            dist.recv(torch.ones(1), src=0)
+        dist.barrier()
+
+    task = payload.dumps((program, (), {}), [sys.modules[__name__]])
+    for _ in range(2):
+        assert len(three.run(task, program="p", seed=0, timeout=60)) == 3
+
+
+def test_ranks_that_are_in_no_subgroup_tell_their_collectives_too(three: Pool) -> None:
+    def program(ctx: Context) -> None:
+        group = dist.new_group([1, 2])
+        if ctx.rank:
+            dist.all_reduce(torch.ones(1), group=group)
+        if ctx.rank == 2:
+            wait_for_ever()
+        if ctx.rank == 1:
+            dist.all_reduce(torch.ones(2), group=group)
+
+    task = payload.dumps((program, (), {}), [sys.modules[__name__]])
+    with pytest.raises(RankTimeout) as caught:
+        three.run(task, program="p", seed=0, timeout=0.5)
+    assert notes(caught.value)[-1] == (
+        "rank 2 never issued all_reduce Float[2] (collective 2 of the program), which rank 1 did (group of ranks 1, 2)"
+    )
+    assert three.failure is not None
+    assert "last collective of rank 0: none" in dict(three.failure.sections)["collectives"]
+
+
+def test_a_group_of_one_rank_is_its_own_business(call: Call) -> None:
+    def program(ctx: Context) -> None:
+        own = [dist.new_group([rank]) for rank in range(ctx.world_size)][ctx.rank]
+        for _ in range(ctx.rank):
+            dist.all_reduce(torch.ones(1), group=own)
+
+    call(program)
+
+
+def test_each_failure_takes_the_place_of_the_one_before_and_a_good_run_takes_it_away(pool: Pool, call: Call) -> None:
+    def fail(ctx: Context, text: str) -> None:
+        raise ValueError(text)
+
+    for text in ("one", "two"):
+        with pytest.raises(ValueError) as caught:
+            call(fail, text)
+        assert pool.failure is not None
+        assert pool.failure.error is caught.value
+        assert pool.failure.cause == f"ValueError: {text}"
+        assert re.fullmatch(rf"{HERE} in fail", pool.failure.place)
+        pool.open_group("first", 60)
+        assert pool.failure is None

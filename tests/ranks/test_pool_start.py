@@ -1,0 +1,108 @@
+"""How a pool's ranks come up, and how they go: at the latest with their owner."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, RankDied
+from pytest_gpuperf.ranks import pool as pool_module
+from pytest_gpuperf.ranks import rank as rank_module
+from pytest_gpuperf.ranks.failures import LaunchError
+from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+from tests.ranks.conftest import Call
+from tests.ranks.processes import open_files, survivors
+from tests.whole_run import environment
+
+
+def test_a_rank_that_cannot_start_says_why(torch_launcher: Launcher) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("the GPU of no other machine would do here")
+    with pytest.raises(LaunchError) as caught:
+        Pool(torch_launcher, PoolSpec(1, ("GPU-not-there",)), {})
+    assert str(caught.value).startswith("rank 0 of 1 (nccl) ended while it started; it printed: Traceback")
+    assert "CUDA" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "timeout", "message"),
+    [
+        ("connection.recv()", 0.1, "did not start within 0.1 s; it printed: nothing"),
+        ("import sys; print('no memory', file=sys.stderr)", 60.0, "ended while it started; it printed: no memory"),
+    ],
+)
+def test_ranks_that_do_not_come_up_are_a_launch_error_and_are_ended(
+    monkeypatch: pytest.MonkeyPatch, source: str, timeout: float, message: str
+) -> None:
+    monkeypatch.setattr(pool_module, "Start", lambda *args: source)  # a light rank does what it is sent
+    monkeypatch.setattr(pool_module, "START_TIMEOUT", timeout)
+    launcher = Launcher(("tests.ranks.light_rank",))
+    before = open_files()
+    try:
+        with pytest.raises(LaunchError) as caught:
+            Pool(launcher, PoolSpec(2), {})
+        assert str(caught.value) == f"rank 0 of 2 (gloo) {message}"
+    finally:
+        launcher.close()
+    assert open_files() == before
+
+
+def test_a_request_that_no_rank_understands_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^a rank was sent 'hello', which no rank understands$"):
+        rank_module._Rank.answer(cast(Any, None), cast(Any, "hello"))
+
+
+def test_a_rank_that_ignores_every_polite_signal_is_ended_all_the_same(pool: Pool, call: Call) -> None:
+    def program(ctx: Context) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        threading.Thread(target=threading.Event().wait).start()  # its interpreter does not come to its end
+        return os.getpid()
+
+    processes = call(program)
+    pool.close()
+    assert survivors(processes) == []
+
+
+def test_ranks_die_with_the_forkserver_and_the_run_says_that_they_died() -> None:
+    launcher = Launcher(("tests.ranks.light_rank",))
+    pool = Pool(launcher, PoolSpec(2), {})
+    try:
+        processes = [int(answer) for answer in pool.run(b"", program="p", seed=0, timeout=60)]
+        server = int(Path(f"/proc/{processes[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(server, signal.SIGKILL)
+        assert survivors(processes) == []
+        with pytest.raises(RankDied, match=r"in p died, and its exit code was not reported"):
+            pool.run(b"", program="p", seed=0, timeout=60)
+        assert not pool.alive
+    finally:
+        pool.close()
+        launcher.close()
+
+
+OWNER = """
+import sys
+from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+pool = Pool(Launcher(("tests.ranks.light_rank",)), PoolSpec(3), {})
+print(*(pid.decode() for pid in pool.run(b"", program="p", seed=0, timeout=60)), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ranks_die_with_a_killed_owner() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        processes = [int(word) for word in owner.stdout.readline().split()]
+        assert len(processes) == 3
+        owner.kill()
+        assert survivors(processes) == []

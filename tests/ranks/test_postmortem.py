@@ -1,0 +1,312 @@
+"""Who is blamed when ranks fail, and what is said of the others."""
+
+import signal
+import unittest
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.collectives import Collective
+from pytest_gpuperf.ranks.failures import (
+    CollectiveMismatch,
+    RankDied,
+    RankError,
+    RanksSkipped,
+    RankTimeout,
+    RemoteError,
+    ResultError,
+)
+from pytest_gpuperf.ranks.messages import Raised
+from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
+from pytest_gpuperf.ranks.postmortem import (
+    NOTICE,
+    RESULT_NOT_PICKLABLE,
+    PostMortem,
+    describe_exit,
+    happened,
+    inquire_after,
+    post_mortem,
+)
+from tests.ranks.conftest import notes
+
+RETURNED = Answered(b"")
+WAITS = '  File "/home/me/test_x.py", line 3 in wait\n  File "/home/me/test_x.py", line 9 in program'
+SLEEPS = '  File "/home/me/test_x.py", line 5 in sleep'
+
+
+def raised(
+    at: float,
+    error: BaseException,
+    *,
+    kind: str | None = None,
+    pickled: bool = True,
+    place: str = "",
+    usable: bool = True,
+) -> Raised:
+    data = payload.dump_exception(error) if pickled else None
+    name = kind or type(error).__qualname__
+    return Raised(1, at, data, name, str(error), f"Traceback of {name}\n{error}\n", place, usable)
+
+
+def inquest(
+    *outcomes: Outcome,
+    issued: Mapping[int, Sequence[Collective]] | None = None,
+    groups: Mapping[str, Sequence[int]] | None = None,
+) -> PostMortem:
+    return post_mortem(outcomes, World(len(outcomes), "gloo", "suite:program", timeout=2.5), issued, groups)
+
+
+def root_cause(*outcomes: Outcome) -> BaseException:
+    return inquest(*outcomes).error
+
+
+def test_the_earliest_failure_is_raised_whatever_its_rank() -> None:
+    found = inquest(raised(3.0, RuntimeError("peer closed")), RETURNED, raised(1.0, ValueError("cause"), place="x:1"))
+    assert type(found.error) is ValueError
+    assert notes(found.error) == [
+        "raised on rank 2 of 3 (gloo) in suite:program",
+        "rank 0 raised RuntimeError: peer closed",
+        "rank 1 returned",
+    ]
+    assert (found.rank, found.cause, found.place) == (2, "ValueError: cause", "x:1")
+    assert found.story == ("ValueError: cause", "rank 0 raised RuntimeError: peer closed", "rank 1 returned")
+
+
+def test_a_death_before_an_exception_is_the_cause() -> None:
+    found = inquest(raised(2.0, RuntimeError("peer closed")), Died(1.0, -9))
+    assert type(found.error) is RankDied
+    assert str(found.error) == "rank 1 of 2 (gloo) in suite:program was killed by SIGKILL"
+    assert notes(found.error) == ["rank 0 raised RuntimeError: peer closed"]
+    assert (found.rank, found.cause, found.place) == (1, "was killed by SIGKILL", "")
+    assert found.story == (f"RankDied: {found.error}", "rank 0 raised RuntimeError: peer closed")
+
+
+def test_a_death_is_the_cause_of_what_its_peers_raise_before_it_is_noticed() -> None:
+    error = root_cause(raised(1.0, RuntimeError("connection closed by peer")), Died(1.0 + NOTICE / 2, -11))
+    assert type(error) is RankDied
+    assert str(error) == "rank 1 of 2 (gloo) in suite:program was killed by SIGSEGV"
+
+
+def test_an_exception_well_before_a_death_is_the_cause() -> None:
+    error = root_cause(Died(20.0, 3), raised(1.0, ValueError("cause")))
+    assert type(error) is ValueError
+    assert "rank 0 exited with code 3 before the program returned" in notes(error)
+
+
+def test_ranks_that_did_the_same_share_a_note() -> None:
+    same = [raised(at, RuntimeError("peer closed\nsecond line")) for at in (4.0, 2.0, 3.0)]
+    error = root_cause(raised(1.0, ValueError("cause")), *same, RETURNED, RETURNED)
+    assert notes(error)[1:] == ["ranks 1, 2, 3 raised RuntimeError: peer closed", "ranks 4, 5 returned"]
+
+
+def test_a_note_says_where_the_others_raised() -> None:
+    second = raised(2.0, KeyError(3), place="x.py:2 in g")
+    found = inquest(raised(1.0, ValueError("cause"), place="x.py:1 in f"), second)
+    assert notes(found.error)[1:] == ["rank 1 raised KeyError: 3, at x.py:2 in g"]
+    assert found.sections == (("traceback of rank 1", "Traceback of KeyError\n3"),)
+
+
+def test_what_others_raised_at_the_same_place_is_said_in_one_note_without_its_traceback() -> None:
+    first = raised(1.0, ValueError("cause"), place="x.py:1 in f")
+    same = [raised(2.0, ValueError("cause"), place="x.py:1 in f") for _ in range(2)]
+    found = inquest(first, *same)
+    assert notes(found.error)[1:] == ["ranks 1, 2 raised the same"]
+    assert found.sections == ()
+    another_value = raised(2.0, ValueError("rank 1's"), place="x.py:1 in f")
+    assert notes(root_cause(first, another_value))[1:] == ["rank 1 raised the same there: ValueError: rank 1's"]
+
+
+def test_tracebacks_of_one_kind_and_place_are_shown_once() -> None:
+    others = [raised(2.0, RuntimeError(f"peer {n}"), place="x.py:7 in g") for n in range(3)]
+    found = inquest(raised(1.0, ValueError("cause"), place="x.py:1 in f"), *others)
+    assert found.sections == (("traceback of ranks 1, 2, 3", "Traceback of RuntimeError\npeer 0"),)
+
+
+def test_a_rank_that_waited_for_the_failed_one_shows_where() -> None:
+    found = inquest(raised(1.0, ValueError("cause")), Stuck(3.0, WAITS))
+    assert notes(found.error)[1:] == [
+        "rank 1 had not returned when killed:",
+        "rank 1 is in /home/me/test_x.py:3 in wait",
+    ]
+    assert found.sections == (("stack of rank 1", WAITS),)
+    assert found.cause == "ValueError: cause"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-signal.SIGKILL, "was killed by SIGKILL"),
+        (-(signal.SIGRTMIN + 3), f"was killed by signal {signal.SIGRTMIN + 3}"),
+        (0, "exited with code 0 before the program returned"),
+        (3, "exited with code 3 before the program returned"),
+        (None, "died, and its exit code was not reported"),
+    ],
+)
+def test_an_exit_is_told_in_words(code: int | None, words: str) -> None:
+    assert describe_exit(code) == words
+
+
+def test_a_timeout_names_who_was_stuck_and_where_and_what_to_do() -> None:
+    found = inquest(Stuck(1.0, WAITS), RETURNED, Stuck(1.0, SLEEPS), Stuck(1.0, WAITS))
+    assert type(found.error) is RankTimeout
+    assert str(found.error) == (
+        "ranks 0, 2, 3 of 4 (gloo) did not return from suite:program within 2.5 s; give it longer with "
+        "@pytest.mark.ranks(..., timeout=SECONDS)"
+    )
+    assert notes(found.error) == [
+        "rank 1 returned",
+        "rank 2 alone is in /home/me/test_x.py:5 in sleep",
+        "ranks 0, 3 are in /home/me/test_x.py:3 in wait",
+    ]
+    assert found.sections == (("stack of ranks 0, 3", WAITS), ("stack of rank 2", SLEEPS))
+    assert (found.rank, found.cause, found.place) == (None, "timeout", "")
+    assert found.story == (f"RankTimeout: {found.error}", *notes(found.error))
+
+
+def collective(number: int, operation: str = "all_reduce", group: str = "0") -> Collective:
+    return Collective(group, number, operation, "Float[4]", done=False)
+
+
+def test_a_hang_says_where_the_collectives_part() -> None:
+    issued = {0: [collective(1), collective(2)], 1: [collective(1), collective(2, "broadcast")]}
+    found = inquest(Stuck(1.0, WAITS), Stuck(1.0, WAITS), issued=issued)
+    parted = (
+        "the ranks part at collective 2 of the program: rank 0 issued all_reduce Float[4]; rank 1 issued broadcast "
+        "Float[4]"
+    )
+    assert notes(found.error)[-1] == found.story[-1] == parted
+    assert found.sections[0] == (
+        "collectives",
+        "last collective of rank 0: all_reduce Float[4], its collective 2\n"
+        "last collective of rank 1: broadcast Float[4], its collective 2",
+    )
+
+
+def test_a_hang_in_the_same_collective_on_all_ranks_has_no_such_note() -> None:
+    found = inquest(Stuck(1.0, WAITS), Stuck(1.0, WAITS), issued={0: [collective(1)], 1: [collective(1)]})
+    assert notes(found.error) == ["ranks 0, 1 are in /home/me/test_x.py:3 in wait"]
+    assert [title for title, _ in found.sections] == ["collectives", "stack of ranks 0, 1"]
+
+
+def test_a_group_of_some_ranks_is_compared_among_them() -> None:
+    issued = {0: [collective(1, group="3")], 1: [], 2: []}
+    found = inquest(*[Stuck(1.0, WAITS)] * 3, issued=issued, groups={"3": (0, 2)})
+    assert notes(found.error)[-1] == (
+        "rank 2 never issued all_reduce Float[4] (collective 1 of the program), which rank 0 did (group of ranks 0, 2)"
+    )
+
+
+def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> None:
+    outcomes = [Answered(b"", 2), Answered(b"", 1), Answered(b"", 2)]
+    issued = {0: [collective(1), collective(2)], 1: [collective(1)], 2: [collective(1), collective(2)]}
+    assert happened(outcomes)
+    assert inquire_after(outcomes)
+    found = inquest(*outcomes, issued=issued)
+    assert type(found.error) is CollectiveMismatch
+    assert str(found.error) == (
+        "all ranks returned from suite:program, but not from the same collectives on the default group (gloo): "
+        "ranks 0, 2 issued 2; rank 1 issued 1. Every rank of a group must issue each of its collectives"
+    )
+    assert notes(found.error)[-1] == (
+        "rank 1 never issued all_reduce Float[4] (collective 2 of the program), which ranks 0, 2 did"
+    )
+    assert (found.rank, found.cause, found.place) == (None, "mismatched collectives", "")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "failed", "inquired"),
+    [
+        ([Answered(b"", 3), Answered(b"", 3)], False, False),
+        ([Answered(b"", -1), Answered(b"", 3)], False, False),  # the program destroyed the group on rank 0
+        ([Answered(b"", 2), raised(1.0, ValueError("cause"))], True, False),
+        ([Answered(b"", 2), Died(1.0, 1)], True, True),
+        ([Answered(b"", 2), Stuck(1.0, WAITS)], True, True),
+    ],
+    ids=["equal", "unknown", "raised", "died", "stuck"],
+)
+def test_a_run_failed_unless_all_ranks_came_to_the_same_end(
+    outcomes: list[Outcome], failed: bool, inquired: bool
+) -> None:
+    assert happened(outcomes) is failed
+    assert inquire_after(outcomes) is inquired
+
+
+def skipped(at: float, reason: str) -> Raised:
+    return raised(at, pytest.skip.Exception(reason), kind="Skipped")
+
+
+def test_a_skip_of_unittest_is_a_skip_too() -> None:
+    same = raised(1.0, unittest.SkipTest("no NVLS"), kind="unittest.case.SkipTest")
+    assert type(root_cause(same, same)) is RanksSkipped
+    assert type(root_cause(same, RETURNED)) is RankError
+
+
+def test_a_skip_of_all_ranks_for_one_reason_is_a_skip() -> None:
+    error = root_cause(skipped(2.0, "no NVLS"), skipped(1.0, "no NVLS"))
+    assert type(error) is RanksSkipped
+    assert str(error) == "no NVLS"
+    assert notes(error) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (RETURNED, "rank 0 returned"),
+        (skipped(2.0, "another reason"), "rank 0 raised the same there: Skipped: another reason"),
+        (raised(2.0, ValueError("late")), "rank 0 raised ValueError: late"),
+        (Died(2.0, 1), "rank 0 exited with code 1 before the program returned"),
+    ],
+    ids=["returned", "skipped otherwise", "raised", "died"],
+)
+def test_a_skip_that_not_all_ranks_agree_on_is_a_failure(other: Outcome, said: str) -> None:
+    error = root_cause(other, skipped(1.0, "no NVLS"))
+    assert type(error) is RankError
+    assert str(error) == (
+        "rank 1 of 2 (gloo) skipped in suite:program and the others did not do the same: ranks must agree, so "
+        "that no skip hides a failure. It raised Skipped: no NVLS"
+    )
+    assert notes(error) == [said]
+
+
+def test_a_skip_after_a_failure_does_not_hide_it() -> None:
+    error = root_cause(skipped(2.0, "no NVLS"), raised(1.0, ValueError("cause")))
+    assert type(error) is ValueError
+    assert notes(error)[1] == "rank 0 raised Skipped: no NVLS"
+
+
+@pytest.mark.parametrize("order", [SystemExit(0), KeyboardInterrupt(), pytest.exit.Exception("all over")])
+def test_what_would_end_the_run_here_is_a_ranks_failure(order: BaseException) -> None:
+    error = root_cause(raised(1.0, order), RETURNED)
+    assert type(error) is RemoteError
+    assert str(error).startswith(f"rank 0 of 2 (gloo) in suite:program raised {type(order).__qualname__}")
+    assert f"Traceback of {type(order).__qualname__}" in str(error)
+
+
+def test_an_exception_that_cannot_be_pickled_keeps_its_text() -> None:
+    error = root_cause(RETURNED, raised(1.0, ValueError("holds a lock"), pickled=False))
+    assert type(error) is RemoteError
+    assert str(error) == (
+        "rank 1 of 2 (gloo) in suite:program raised ValueError: holds a lock\nTraceback of ValueError\nholds a lock\n"
+    )
+    assert notes(error) == ["rank 0 returned"]
+
+
+def test_an_exception_that_cannot_be_read_here_keeps_its_text() -> None:
+    outcome = Raised(1, 1.0, b"no pickle", "mod.OddError", "", "Traceback\nmod.OddError", "x.py:1 in f", usable=True)
+    found = inquest(outcome)
+    assert type(found.error) is RemoteError
+    assert str(found.error) == "rank 0 of 1 (gloo) in suite:program raised mod.OddError\nTraceback\nmod.OddError"
+    assert found.cause == "mod.OddError"
+    assert found.story == ("RemoteError: rank 0 of 1 (gloo) in suite:program raised mod.OddError",)
+
+
+def test_an_exception_without_a_text_is_told_by_its_type() -> None:
+    assert inquest(raised(1.0, ValueError())).story == ("ValueError",)
+
+
+def test_a_result_that_cannot_be_pickled_names_the_rank() -> None:
+    error = root_cause(RETURNED, raised(1.0, TypeError("a lock: return tensors"), kind=RESULT_NOT_PICKLABLE))
+    assert type(error) is ResultError
+    assert str(error) == "rank 1 of 2 (gloo) in suite:program: a lock: return tensors"

@@ -1,0 +1,232 @@
+"""What a program may leave behind in its process."""
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+
+UNUSED = "GPUPERF_TEST_VARIABLE"
+
+
+def now() -> Surroundings:
+    """Without what pytest sets anew for each phase of a test."""
+    found = Surroundings.now()
+    kept = {name: value for name, value in found.environment.items() if name != "PYTEST_CURRENT_TEST"}
+    return replace(found, environment=kept)
+
+
+@pytest.fixture
+def before(monkeypatch: pytest.MonkeyPatch) -> Surroundings:
+    monkeypatch.delenv(UNUSED, raising=False)
+    return now()
+
+
+@contextmanager
+def environment() -> Iterator[None]:
+    os.environ[UNUSED] = "x"
+    try:
+        yield
+    finally:
+        del os.environ[UNUSED]
+
+
+@contextmanager
+def default_dtype() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def default_device() -> Iterator[None]:
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def matmul_precision() -> Iterator[None]:
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@contextmanager
+def file_limit() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def handler() -> Iterator[None]:
+    old = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, old)
+
+
+@contextmanager
+def thread() -> Iterator[None]:
+    over = threading.Event()
+    started = threading.Thread(target=over.wait, name="forgotten")
+    started.start()
+    try:
+        yield
+    finally:
+        over.set()
+        started.join()
+
+
+@contextmanager
+def child() -> Iterator[None]:
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.kill()
+
+
+FOLDER = str(Path(__file__).parent)
+SOFT, HARD = resource.getrlimit(resource.RLIMIT_NOFILE)
+CHANGES: list[tuple[Callable[[], contextlib.AbstractContextManager[None]], str]] = [
+    (environment, f"environment: {UNUSED} unset -> 'x'"),
+    (lambda: contextlib.chdir(FOLDER), f"working directory: {{cwd}} -> {FOLDER}"),
+    (default_dtype, "default dtype: torch.float32 -> torch.float64"),
+    (default_device, "default device: cpu -> meta"),
+    (torch.no_grad, "gradient mode: on -> off"),
+    (deterministic, "deterministic algorithms: False -> True"),
+    (matmul_precision, "matmul precision: highest -> high"),
+    (file_limit, f"resource limits: RLIMIT_NOFILE '({SOFT}, {HARD})' -> '({SOFT - 1}, {HARD})'"),
+    (handler, "signal handlers: SIGUSR2 '0' -> '1'"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), CHANGES, ids=[words.partition(":")[0] for _, words in CHANGES])
+def test_a_change_is_told_and_its_undoing_is_none(
+    before: Surroundings, change: Callable[[], contextlib.AbstractContextManager[None]], words: str
+) -> None:
+    with change():
+        changed = now()
+    after = now()
+    assert left_behind(before, changed) == [words.format(cwd=os.getcwd())]
+    assert left_behind(before, after) == []
+
+
+def test_the_number_of_threads_that_torch_may_use_is_part_of_it(before: Surroundings) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        changed = now()
+    finally:
+        torch.set_num_threads(threads)
+    assert left_behind(before, changed) == [f"intra op threads: {threads} -> {threads + 1}"]
+
+
+def test_a_thread_that_goes_on_is_told_and_one_that_ended_is_not(before: Surroundings) -> None:
+    with thread():
+        during = now()
+    (line,) = left_behind(before, during)
+    assert line.startswith("threads: forgotten (")
+    assert left_behind(during, now()) == []
+
+
+def test_a_daemon_thread_ends_with_its_process(before: Surroundings) -> None:
+    over = threading.Event()
+    daemon = threading.Thread(target=over.wait, daemon=True)
+    daemon.start()
+    try:
+        assert left_behind(before, now()) == []
+    finally:
+        over.set()
+        daemon.join()
+
+
+def test_a_child_process_that_goes_on_is_told_and_one_that_ended_is_not(before: Surroundings) -> None:
+    with child():
+        during = now()
+    (line,) = left_behind(before, during)
+    assert line.startswith(f"child processes: {sys.executable} -c import sys")
+    assert " (pid " in line
+    assert left_behind(during, now()) == []
+
+
+def test_a_child_of_another_thread_is_found_too(before: Surroundings) -> None:
+    started, seen = threading.Event(), threading.Event()
+
+    def start() -> None:
+        with child():
+            started.set()
+            seen.wait()
+
+    other = threading.Thread(target=start, daemon=True)
+    other.start()
+    started.wait()
+    try:
+        (line,) = left_behind(before, now())
+    finally:
+        seen.set()
+        other.join()
+    assert line.startswith("child processes: ")
+
+
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "KINETO_X", "CUDA_MODULE_LOADING"])
+def test_what_torch_sets_by_itself_is_nobodys(before: Surroundings, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "changed")
+    assert left_behind(before, now()) == []
+
+
+def test_a_folder_that_was_removed_is_told(
+    before: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        assert left_behind(before, now()) == [f"working directory: {before.working_directory} -> removed"]
+    finally:
+        monkeypatch.undo()
+
+
+def test_a_variable_that_was_unset_is_told(before: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(UNUSED, "x")
+    assert left_behind(now(), before) == [f"environment: {UNUSED} 'x' -> unset"]
+
+
+def test_everything_is_compared() -> None:
+    told = {words.partition(":")[0].replace(" ", "_") for _, words in CHANGES}
+    elsewhere = {"intra_op_threads", "threads", "child_processes", "current_cuda_device"}
+    assert {field.name for field in fields(Surroundings)} == told | elsewhere

@@ -1,0 +1,116 @@
+"""What a test leases of the machine, and when it lets go of it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.leases import Leases
+from pytest_gpuperf.leasing import Leasing
+from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.options import Options
+from tests.fake_gpus import gpu, link, without_memory
+
+UUIDS = ("GPU-0", "GPU-1", "GPU-2")
+Make = Callable[..., Leasing]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "leases"
+
+
+@pytest.fixture
+def make(pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Leasing of a run of 3 GPUs, of a machine of 4."""
+    without_memory(monkeypatch)
+
+    def leasing(tell: Callable[[str], None] = lambda text: None, timeout: float = 60) -> Leasing:
+        config = pytester.parseconfig("-o", f"gpuperf_leases={folder}", "-o", f"gpuperf_lease_timeout={timeout}")
+        machine = Machine(tuple(map(gpu, range(3))), link(3), False, everything=(*UUIDS, "GPU-9"))
+        return Leasing(Options.from_config(config), machine, tell)
+
+    return leasing
+
+
+def free(folder: Path, *names: str) -> bool:
+    """Whether somebody else could have all of these."""
+    try:
+        Leases(folder).acquire(names, len(names), holder="somebody else", timeout=0).release()
+    except LeaseError:
+        return False
+    return True
+
+
+def test_a_test_has_as_many_gpus_as_it_has_ranks_and_others_the_rest(make: Make, folder: Path) -> None:
+    leasing = make()
+    assert leasing.gpus(2, "test_x") == UUIDS[:2]
+    assert not free(folder, "GPU-0")
+    assert not free(folder, "GPU-1")
+    assert free(folder, "GPU-2", "GPU-9")
+    leasing.release()
+    assert free(folder, *UUIDS)
+    leasing.release()  # again does nothing
+
+
+def test_the_same_gpus_are_taken_again_where_they_are_free(make: Make, folder: Path) -> None:
+    first, second = make(), make()
+    assert first.gpus(1, "a") == ("GPU-0",)
+    assert second.gpus(1, "b") == ("GPU-1",)
+    first.release()
+    second.release()
+    assert second.gpus(1, "b") == ("GPU-1",)  # its ranks are warm there
+    assert first.gpus(2, "a") == ("GPU-0", "GPU-2")
+
+
+def test_a_run_whose_tests_want_as_many_keeps_its_lease(make: Make, folder: Path) -> None:
+    leasing = make()
+    assert leasing.gpus(2, "a") == leasing.gpus(2, "b")
+    assert leasing.gpus(3, "c") == UUIDS
+    assert leasing.gpus(1, "d") == ("GPU-0",)
+    assert free(folder, "GPU-1", "GPU-2")
+
+
+def test_a_perf_test_has_the_whole_machine_and_runs_on_the_runs_own_gpus(make: Make, folder: Path) -> None:
+    leasing = make()
+    assert leasing.machine("test_x") == UUIDS
+    assert not free(folder, "GPU-9")
+
+
+def test_no_more_cores_are_leased_than_there_are(make: Make, folder: Path) -> None:
+    cores = [f"core-{core}" for core in sorted(os.sched_getaffinity(0))]
+    leasing = make()
+    leasing.cores(len(cores) + 1, "test_x")
+    assert not any(free(folder, core) for core in cores)
+    leasing.release()
+    if len(cores) > 1:
+        leasing.cores(1, "test_x")
+        assert sum(free(folder, core) for core in cores) == len(cores) - 1
+
+
+def test_who_waits_longer_than_the_ini_key_says_is_told_who_holds_what(make: Make, folder: Path) -> None:
+    told: list[str] = []
+    make().gpus(2, "test_a.py::test_first")
+    with pytest.raises(LeaseError, match=r"^wanted 2 of GPU-0, GPU-1, GPU-2 for 'test_b', got none within 0\.05 s; "):
+        make(told.append, timeout=0.05).gpus(2, "test_b")
+    (line,) = told
+    assert line.startswith("waiting for 2 of GPU-0, GPU-1, GPU-2 for 'test_b'; GPU-0, GPU-1 held by ")
+    assert "test_a.py::test_first" in line
+
+
+def test_nobody_waits_for_what_nobody_wants(make: Make) -> None:
+    leasing = make()
+    assert not leasing.contended
+    leasing.gpus(1, "test_x")
+    assert not leasing.contended
+
+
+def test_a_lease_that_another_process_waits_for_is_contended(make: Make, folder: Path) -> None:
+    seen: list[bool] = []
+    leasing = make()
+    leasing.gpus(3, "test_x")
+    with pytest.raises(LeaseError):
+        make(lambda text: seen.append(leasing.contended), timeout=0.05).gpus(1, "test_y")
+    assert seen == [True]
