@@ -15,6 +15,8 @@ from pytest_gpuperf.leases.memory import used_memory
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.options import Options
 
+_QUIET = 5.0  # seconds of waiting for a lease that nobody need hear of
+
 
 class Leasing:
     """Leases for one test after another; a launch's perf tests keep theirs from test to test."""
@@ -92,7 +94,13 @@ class Leasing:
                 return
             self.release()
         self._lease = self._leases.acquire(
-            candidates, count, prefer=self._last, holder=holder, timeout=self._timeout, on_wait=self._tell
+            candidates,
+            count,
+            prefer=self._last,
+            holder=holder,
+            timeout=self._timeout,
+            on_wait=self._tell,
+            quiet=_QUIET,
         )
         self._last = self._lease.resources
         if self._lease.unreturned:

@@ -155,8 +155,8 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
     session, console = config.stash[SESSION], config.stash[CONSOLE]
     failure = session.failure_of(call.excinfo.value)
     if failure is not None:
-        console.say(DEBUGGER_BANNER.format(rank=f"rank {failure.rank}"))
-        if not session.debug(failure, console.ask):
+        banner = iter([DEBUGGER_BANNER.format(rank=f"rank {failure.rank}") + "\n"])
+        if not session.debug(failure, lambda text: console.ask(next(banner, "") + text)):
             console.say(NO_DEBUGGER)
 
 

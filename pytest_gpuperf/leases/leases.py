@@ -69,6 +69,7 @@ class Leases:
         holder: str,
         timeout: float,
         on_wait: Callable[[str], None] | None = None,
+        quiet: float = 0.0,
     ) -> Lease:
         """Leases some of the candidates, all at once or none, in the order in which requests came.
 
@@ -80,6 +81,7 @@ class Leases:
             timeout: Seconds to wait for owners; 0 tries once. Waiting for a dead owner's memory comes on top, 10 s at
                 most.
             on_wait: Told who holds what since when, as waiting begins and every 30 s.
+            quiet: Seconds of waiting that are not worth telling.
 
         Raises:
             LeaseError: At the timeout, and where the folder cannot be used.
@@ -91,7 +93,7 @@ class Leases:
         self._folder.make()
         files = self._take(request, None)
         if files is None:
-            files = self._wait(request, timeout, on_wait)
+            files = self._wait(request, timeout, on_wait, quiet)
         with ExitStack() as failing:
             for file in files.values():
                 failing.callback(file.close)
@@ -128,9 +130,11 @@ class Leases:
             too_few.pop_all()
         return {name: taken[name] for name in request.candidates if name in taken}
 
-    def _wait(self, request: _Request, timeout: float, on_wait: Callable[[str], None] | None) -> dict[str, LockFile]:
+    def _wait(
+        self, request: _Request, timeout: float, on_wait: Callable[[str], None] | None, quiet: float
+    ) -> dict[str, LockFile]:
         began = time.monotonic()
-        notice = began
+        notice = began + quiet
         with self._queue.ticket(request.holder, request.candidates, request.count) as own:
             while True:
                 files = self._take(request, own)

@@ -11,7 +11,8 @@ from pytest_gpuperf.ranks.collectives import say_ranks
 NO_STACK = "(no stack could be had)"
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
-_HARNESS = "pytest_gpuperf/ranks/"
+_MAIN = "pytest_gpuperf/ranks/rank.py"  # a program may call the context, which lies beside it
+_INFORMANT = "pytest_gpuperf/ranks/informant.py"
 _LIBRARY = re.compile(r"(?:/lib/python3\.\d+)?/(?:site|dist)-packages/|/lib/python3\.\d+/")
 
 
@@ -37,7 +38,7 @@ def cut(dump: str, main_thread: int) -> str:
         elif blocks and line.strip():
             blocks[-1][1].append(line)
     main = [_without_harness(lines) for thread, lines in blocks if thread == main_thread]
-    others = [lines for thread, lines in blocks if thread != main_thread and not _is_harness(lines)]
+    others = [lines for thread, lines in blocks if thread != main_thread and not _is_informant(lines)]
     texts = ["\n".join(lines) for lines in main if lines]
     texts += ["another thread:\n" + "\n".join(lines) for lines in others]
     return "\n".join(texts) or NO_STACK
@@ -92,9 +93,9 @@ def short(file: str) -> str:
 
 def _without_harness(lines: Sequence[str]) -> list[str]:
     # Below the rank's own main there is nothing of the author's.
-    cut_at = next((index for index, line in enumerate(lines) if _HARNESS in line), len(lines))
+    cut_at = next((index for index, line in enumerate(lines) if _MAIN in line), len(lines))
     return list(lines[:cut_at] if cut_at > 0 else lines)
 
 
-def _is_harness(lines: Sequence[str]) -> bool:
-    return any(_HARNESS in line for line in lines)
+def _is_informant(lines: Sequence[str]) -> bool:
+    return any(_INFORMANT in line for line in lines)

@@ -1,0 +1,327 @@
+"""Training steps in which each of R ranks has the whole network and batches of its own.
+
+Each step of a program returns the rank's output, its input's gradient, the gradients of all parameters and the
+parameters after the optimizer's step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from pytest_gpuperf import Context
+from suites.data import integers
+from suites.data_parallel.problem import Batch, Network, Packed, Parameters, Problem, optimizer_for
+from suites.data_parallel.traffic import Traffic
+
+Step = Callable[[], dict[str, torch.Tensor]]
+AllReduce = Callable[[Context, torch.Tensor], None]
+"""Sums a tensor of one dimension over the ranks, in place."""
+
+
+def training_step(
+    problem: Problem,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[Batch],
+    accumulating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    local: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach,
+) -> Step:
+    """A step of forward and backward over the microbatches, and of the optimizer.
+
+    Args:
+        problem: what is trained.
+        module: whose parameters are named as the problem's, or with a prefix ``module.``.
+        optimizer: of the module's parameters.
+        batches: of the steps, one after the other and then anew.
+        accumulating: around every microbatch but the last: its gradients need not be reduced yet.
+        local: this rank's part of a parameter or gradient.
+    """
+    coming = itertools.cycle(batches)
+    names = list(problem.parameters())
+
+    def step() -> dict[str, torch.Tensor]:
+        x, grad = next(coming)
+        x = x.detach().requires_grad_()
+        optimizer.zero_grad()
+        outputs = []
+        for index, (microbatch, microbatch_grad) in enumerate(zip(x, grad, strict=True)):
+            with accumulating() if index + 1 < len(x) else contextlib.nullcontext():
+                output = module(microbatch)
+                output.backward(microbatch_grad.to(output.dtype))  # of mixed precision, a lower one
+            outputs.append(output.detach())
+        parameters = {name.removeprefix("module."): value for name, value in module.named_parameters()}
+        gradients = {name: local(gradient_of(name, parameters[name])).clone() for name in names}
+        optimizer.step()
+        return {
+            "output": torch.cat(outputs),
+            "input gradient": gradient_of("input", x).flatten(0, 1),
+            **{f"{name} gradient": gradient for name, gradient in gradients.items()},
+            **{name: local(parameters[name]).clone() for name in names},
+        }
+
+    return step
+
+
+def gradient_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """What backward has left in ``.grad``."""
+    assert tensor.grad is not None, f"{name} has no gradient"
+    return tensor.grad
+
+
+def trajectory(ctx: Context, program: Callable[..., Step], *, problem: Problem, **kwargs: Any) -> Packed:
+    """What all steps of the problem return, by step and name."""
+    step = program(ctx, problem=problem, **kwargs)
+    return Packed.of(all_steps(step, problem.steps))
+
+
+def all_steps(
+    step: Step, steps: int, last: contextlib.AbstractContextManager[object] | None = None
+) -> dict[str, torch.Tensor]:
+    """What so many steps return, by step and name; the last one is made within ``last``."""
+    results: dict[str, torch.Tensor] = {}
+    for number in range(1, steps + 1):
+        with last if last is not None and number == steps else contextlib.nullcontext():
+            returned = step()
+        results |= {f"step {number}, {name}": value for name, value in returned.items()}
+    return results
+
+
+def trajectory_and_traffic(
+    ctx: Context, program: Callable[..., Step], *, problem: Problem, **kwargs: Any
+) -> tuple[Packed, dict[str, int]]:
+    """The same, and the bytes that the last step gave to each collective: counting them slows a step down."""
+    step = program(ctx, problem=problem, **kwargs)
+    traffic = Traffic()
+    return Packed.of(all_steps(step, problem.steps, traffic)), dict(traffic.bytes)
+
+
+def trajectory_and_buckets(
+    ctx: Context, *, problem: Problem, all_reduce: AllReduce | None, **kwargs: Any
+) -> tuple[Packed, list[int]]:
+    """Of DistributedDataParallel; the bytes of each bucket of gradients, in order, that reached ``all_reduce``."""
+    buckets: list[int] = []
+
+    def counted(ctx: Context, tensor: torch.Tensor) -> None:
+        assert all_reduce is not None
+        buckets.append(tensor.nbytes)
+        all_reduce(ctx, tensor)
+
+    hook = None if all_reduce is None else counted
+    results = trajectory(ctx, distributed_data_parallel, problem=problem, all_reduce=hook, **kwargs)
+    return results, buckets
+
+
+def on_device(ctx: Context, problem: Problem) -> list[Batch]:
+    """The rank's batches."""
+    return [(x.to(ctx.device), grad.to(ctx.device)) for x, grad in problem.batches(ctx.rank)]
+
+
+def network(ctx: Context, problem: Problem, *, rank: int = 0, skip: bool = False) -> Network:
+    """The network on the rank's device, with the parameters that ``rank`` starts with."""
+    return Network(parameters_on_device(ctx, problem, rank), skip=skip)
+
+
+def parameters_on_device(ctx: Context, problem: Problem, rank: int = 0) -> Parameters:
+    """The parameters that ``rank`` starts with, on this rank's device."""
+    return {name: value.to(ctx.device) for name, value in problem.parameters(rank).items()}
+
+
+def distributed_data_parallel(
+    ctx: Context,
+    *,
+    problem: Problem,
+    all_reduce: AllReduce | None = None,
+    skip: Collection[int] = (),
+    no_sync: bool = True,
+    **options: Any,
+) -> Step:
+    """DistributedDataParallel, whose ranks start with parameters of their own: it gives all of them rank 0's.
+
+    Args:
+        ctx: the rank's context.
+        problem: what is trained.
+        all_reduce: sums the gradients in DistributedDataParallel's place.
+        skip: the ranks whose output does not depend on the shortcut.
+        no_sync: whether gradients are reduced only in a step's last microbatch.
+        options: of DistributedDataParallel.
+    """
+    module = network(ctx, problem, rank=ctx.rank, skip=ctx.rank in skip)
+    wrapped = DistributedDataParallel(module, find_unused_parameters=bool(skip), **options)
+    if all_reduce is not None:
+        wrapped.register_comm_hook(ctx, averaged_by(all_reduce))
+    optimizer = optimizer_for(problem, wrapped.parameters())
+    # With a static graph the very first backward has to reduce: it is then that the graph is recorded, and torch 2.13
+    # fails in no_sync with "expect_autograd_hooks_ INTERNAL ASSERT FAILED".
+    recorded = not options.get("static_graph", False)
+
+    def accumulating() -> contextlib.AbstractContextManager[None]:
+        nonlocal recorded
+        skipped, recorded = recorded and no_sync, True
+        return wrapped.no_sync() if skipped else contextlib.nullcontext()
+
+    return training_step(problem, wrapped, optimizer, on_device(ctx, problem), accumulating)
+
+
+def averaged_by(all_reduce: AllReduce) -> Callable[[Context, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
+    """A hook of DistributedDataParallel that averages a bucket of gradients by this all-reduce."""
+    # A lambda: DistributedDataParallel refuses hooks whose annotations are strings, as this module's are.
+    return lambda ctx, bucket: _average(ctx, bucket.buffer(), all_reduce)
+
+
+def _average(ctx: Context, gradients: torch.Tensor, all_reduce: AllReduce) -> torch.futures.Future[torch.Tensor]:
+    gradients.div_(ctx.world_size)
+    all_reduce(ctx, gradients)
+    # A future of a device makes the stream that takes the result wait for the one that computed it.
+    devices: list[int | str | torch.device] | None = [ctx.device] if ctx.device.type == "cuda" else None
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+    future.set_result(gradients)
+    return future
+
+
+def without_all_reduce(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: each rank trains by its own gradients, divided by R."""
+    return distributed_data_parallel(ctx, problem=problem, all_reduce=lambda ctx, tensor: None)
+
+
+def summed(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: the sum over the ranks in the mean's place."""
+    return distributed_data_parallel(
+        ctx, problem=problem, all_reduce=lambda ctx, tensor: dist.all_reduce(tensor.mul_(ctx.world_size))
+    )
+
+
+def without_broadcast(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: the ranks keep the parameters that they start with."""
+    return distributed_data_parallel(ctx, problem=problem, init_sync=False)
+
+
+def never_synced(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: ``no_sync`` around the last microbatch too."""
+    module = DistributedDataParallel(network(ctx, problem))
+    step = training_step(problem, module, optimizer_for(problem, module.parameters()), on_device(ctx, problem))
+
+    def unsynced() -> dict[str, torch.Tensor]:
+        with module.no_sync():
+            return step()
+
+    return unsynced
+
+
+def joined(ctx: Context, *, problem: Problem, lengths: Sequence[int], divide_by_initial_world_size: bool) -> Packed:
+    """``lengths[r]`` steps on rank r: ranks that have run out of batches take part in the others' all-reduces.
+
+    Returns:
+        What the steps return; and the parameters when all ranks are through, which all should have by then.
+    """
+    module = DistributedDataParallel(network(ctx, problem))
+    optimizer = optimizer_for(problem, module.parameters())
+    step = training_step(problem, module, optimizer, on_device(ctx, problem))
+    with module.join(divide_by_initial_world_size=divide_by_initial_world_size):
+        results = all_steps(step, lengths[ctx.rank])
+    final = dict(module.module.named_parameters())
+    return Packed.of(results | {f"at last, {name}": final[name] for name in problem.parameters()})
+
+
+def data_parallel(ctx: Context, *, problem: Problem) -> Step:
+    """DataParallel: rank 0's process alone scatters the whole batch over R GPUs, and sums their gradients.
+
+    The other ranks' steps return nothing: their processes only see to it that there are R GPUs.
+    """
+    if ctx.rank:
+        return dict
+    module = DataParallel(network(ctx, problem), list(range(ctx.world_size)))
+    batches = []
+    for of_ranks in zip(*(problem.batches(rank) for rank in range(ctx.world_size)), strict=True):
+        # (microbatches, ranks * rows, features), in the ranks' order: chunk r of what is scattered is rank r's.
+        x, grad = (torch.cat(part, dim=1).to(ctx.device) for part in zip(*of_ranks, strict=True))
+        batches.append((x, grad / ctx.world_size))  # the loss of all is the mean over the ranks
+    return training_step(problem, module, optimizer_for(problem, module.parameters()), batches)
+
+
+def ring_all_reduce(ctx: Context, tensor: torch.Tensor) -> None:
+    """Sums over the ranks by sending to the next rank alone: a reduce-scatter and an all-gather, R - 1 hops each.
+
+    Patarasu and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations (2009), section 4; each
+    rank sends 2 (R - 1) / R of the tensor. R need not divide its elements: chunks differ by one at most.
+
+    Raises:
+        ValueError: not one contiguous dimension, so that chunks would not be views of adjacent elements.
+    """
+    _reduce_scatter_hops(ctx, _chunks(ctx, tensor))
+    _all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank + 1)
+
+
+def ring_with_shifted_chunk(ctx: Context, tensor: torch.Tensor) -> None:
+    """Wrong on purpose: the all-gather starts with a chunk that is not yet the sum over all ranks."""
+    _reduce_scatter_hops(ctx, _chunks(ctx, tensor))
+    _all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank)
+
+
+def ring_without_all_gather(ctx: Context, tensor: torch.Tensor) -> None:
+    """Wrong on purpose: each rank has the sum of one chunk only."""
+    _reduce_scatter_hops(ctx, _chunks(ctx, tensor))
+
+
+def _chunks(ctx: Context, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    if tensor.dim() != 1 or not tensor.is_contiguous():
+        raise ValueError(
+            "ring_all_reduce sums contiguous tensors of one dimension, got shape "
+            f"{tuple(tensor.shape)} with strides {tensor.stride()}: give it tensor.view(-1)"
+        )
+    return tensor.tensor_split(ctx.world_size)
+
+
+def _reduce_scatter_hops(ctx: Context, chunks: Sequence[torch.Tensor]) -> None:
+    """Afterwards rank r has the sum of chunk r + 1."""
+    received = torch.empty_like(chunks[0])  # no chunk is larger than the first
+    for hop in range(ctx.world_size - 1):
+        own, preceding = (chunks[(ctx.rank - hop - offset) % ctx.world_size] for offset in (0, 1))
+        _exchange(ctx, own, received[: len(preceding)])
+        preceding += received[: len(preceding)]
+
+
+def _all_gather_hops(ctx: Context, chunks: Sequence[torch.Tensor], *, first: int) -> None:
+    """Each rank passes on what it has received before; to begin with, chunk ``first``."""
+    for hop in range(ctx.world_size - 1):
+        own, preceding = (chunks[(first - hop - offset) % ctx.world_size] for offset in (0, 1))
+        _exchange(ctx, own, preceding)
+
+
+def _exchange(ctx: Context, sent: torch.Tensor, received: torch.Tensor) -> None:
+    following, preceding = (ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size
+    operations = []
+    # With fewer elements than ranks some chunks are empty; sender and receiver both know, and nothing is sent.
+    if sent.numel():
+        operations.append(dist.P2POp(dist.isend, sent, following))
+    if received.numel():
+        operations.append(dist.P2POp(dist.irecv, received, preceding))
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()
+
+
+def all_reduce_by(
+    ctx: Context, *, all_reduce: AllReduce, numel: int, dtype: torch.dtype, seed: int
+) -> Callable[[], torch.Tensor]:
+    """An all-reduce alone, of whole numbers that differ by rank."""
+    x = integers((numel,), dtype, seed=seed * 64 + ctx.rank).to(ctx.device)
+
+    def step() -> torch.Tensor:
+        all_reduce(ctx, x)
+        return x
+
+    return step
+
+
+def sum_and_bytes_sent(ctx: Context, **kwargs: Any) -> tuple[torch.Tensor, int]:
+    """What the all-reduce gives, and the bytes that this rank has sent for it."""
+    step = all_reduce_by(ctx, **kwargs)
+    with Traffic() as traffic:
+        return step(), traffic.bytes["send"]

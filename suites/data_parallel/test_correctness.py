@@ -1,0 +1,289 @@
+"""Ranks with a part of the batch each train as one device with the whole batch does, exactly.
+
+Everything is a whole number: see suites/data_parallel/problem.py, which also holds the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Context, MiB, Ranks
+from suites.data import integers
+from suites.data_parallel import problem as problems
+from suites.data_parallel import programs
+from suites.data_parallel.problem import Problem, assert_close, assert_same, reference
+from suites.strategies import dtypes, seeds, worlds
+
+pytestmark = pytest.mark.ranks(2, 4)
+
+# On 4 ranks an example takes several times as long as on 2, and the number of ranks matters little.
+a_tenth = settings(max_examples=max(1, settings().max_examples // 10))
+
+DEFAULT_CAP = 25.0  # MiB: the whole network in a bucket
+TINY_CAPS = (2**-20, 2**-14)  # MiB, a byte and 64: each parameter a bucket of its own, and some together
+
+ALL_REDUCES: dict[str, programs.AllReduce | None] = {
+    "torch's": None,
+    "in a hook": lambda ctx, tensor: dist.all_reduce(tensor),
+    "ring": programs.ring_all_reduce,
+}
+
+
+@st.composite
+def drawn_problems(draw: st.DrawFn, /, world_size: int, **fixed: Any) -> Problem:
+    features = st.integers(1, problems.MAX_FEATURES)
+    dtype = draw(st.sampled_from(list(problems.MAX_STEPS_IN)))
+    drawn = Problem(
+        world_size=world_size,
+        seed=draw(seeds),
+        inputs=draw(features),
+        hidden=draw(features),
+        outputs=draw(features),
+        rows=draw(st.integers(1, problems.MAX_ROWS)),
+        microbatches=draw(st.integers(1, problems.MAX_MICROBATCHES)),
+        steps=draw(st.integers(1, problems.MAX_STEPS_IN[dtype])),
+        dtype=dtype,
+    )
+    return replace(drawn, **fixed)
+
+
+def gradient_bytes(problem: Problem) -> int:
+    return sum(value.nbytes for value in problem.parameters().values())
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of DistributedDataParallel and of how it is used."""
+
+    all_reduce: str
+    no_sync: bool
+    bucket_cap_mb: float
+    static_graph: bool
+    gradient_as_bucket_view: bool
+
+
+drawn_options = st.builds(
+    Options,
+    all_reduce=st.sampled_from(sorted(ALL_REDUCES)),
+    no_sync=st.booleans(),
+    bucket_cap_mb=st.sampled_from([DEFAULT_CAP, *TINY_CAPS]),
+    static_graph=st.booleans(),
+    gradient_as_bucket_view=st.booleans(),
+)
+
+
+@pytest.mark.ranks(2)
+@given(data=st.data(), options=drawn_options)
+def test_distributed_data_parallel(ranks: Ranks, data: st.DataObject, options: Options) -> None:
+    assert_distributed_data_parallel(ranks, data, options)
+
+
+@pytest.mark.ranks(4)
+@a_tenth
+@given(data=st.data(), options=drawn_options)
+def test_distributed_data_parallel_of_more_ranks(ranks: Ranks, data: st.DataObject, options: Options) -> None:
+    assert_distributed_data_parallel(data.draw(worlds(ranks)), data, options)
+
+
+def assert_distributed_data_parallel(ranks: Ranks, data: st.DataObject, options: Options) -> None:
+    problem = data.draw(drawn_problems(ranks.world_size))
+    no_sync, static_graph = options.no_sync, options.static_graph
+    if static_graph or not no_sync:
+        # The second microbatch's gradients are added to the first one's mean, and the mean of that taken once more.
+        microbatches = min(problem.microbatches, 2)
+        problem = replace(problem, microbatches=microbatches, multiple=ranks.world_size**microbatches)
+    # A static graph is the same on all ranks. A parameter that no rank uses has no gradient: rank 0 uses all.
+    others = st.sampled_from(range(1, ranks.world_size))
+    skip = frozenset() if static_graph else data.draw(st.frozensets(others))
+    all_reduce = ALL_REDUCES[options.all_reduce]
+    results = ranks.run(
+        programs.trajectory_and_buckets, problem=problem, skip=skip, **asdict(options) | {"all_reduce": all_reduce}
+    )
+    assert_same(problem, [result for result, _ in results], reference(problem, skip=skip))
+    reductions = problem.steps * (1 if no_sync else problem.microbatches)
+    if static_graph and no_sync and problem.microbatches > 1:
+        reductions += 1  # the very first microbatch, whose backward records the graph
+    if all_reduce is not None:
+        assert [sum(buckets) for _, buckets in results] == [reductions * gradient_bytes(problem)] * ranks.world_size
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong"),
+    [
+        (programs.without_all_reduce, "rank 0, step 1, shortcut.weight gradient"),
+        (programs.summed, "rank 0, step 1, shortcut.weight gradient"),
+        (programs.never_synced, "rank 0, step 1, shortcut.weight gradient"),
+        (programs.without_broadcast, "rank 0, step 1, first.weight gradient"),
+    ],
+    ids=["no all-reduce", "sum for mean", "never synced", "no broadcast"],
+)
+def test_a_broken_reduction_is_found(ranks: Ranks, broken: Callable[..., programs.Step], wrong: str) -> None:
+    problem = Problem(world_size=ranks.world_size, seed=1)
+    got = ranks.run(programs.trajectory, broken, problem=problem)
+    with pytest.raises(AssertionError, match=f"^{wrong}: "):
+        assert_same(problem, got, reference(problem))
+
+
+def all_reduced(ranks: Ranks, problem: Problem, *, no_sync: bool) -> list[dict[str, int]]:
+    """What DistributedDataParallel's own reducer gives to collectives in a step."""
+    results = ranks.run(
+        programs.trajectory_and_traffic, programs.distributed_data_parallel, problem=problem, no_sync=no_sync
+    )
+    assert_same(problem, [result for result, _ in results], reference(problem))
+    return [traffic for _, traffic in results]
+
+
+def test_accumulation_reduces_each_gradient_once(ranks: Ranks) -> None:
+    problem = Problem(world_size=ranks.world_size, seed=1, microbatches=3)
+    once = {"all_reduce": gradient_bytes(problem)}
+    assert all_reduced(ranks, problem, no_sync=True) == [once] * ranks.world_size
+
+
+def test_accumulation_that_reduces_each_microbatch_is_found(ranks: Ranks) -> None:
+    """Its gradients are right: only the bytes tell."""
+    problem = Problem(world_size=ranks.world_size, seed=1, microbatches=3)
+    once = {"all_reduce": gradient_bytes(problem)}
+    with pytest.raises(AssertionError, match="all_reduce"):
+        assert all_reduced(ranks, problem, no_sync=False) == [once] * ranks.world_size
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("bucket_cap_mb", [DEFAULT_CAP, *TINY_CAPS])
+def test_buckets_hold_each_gradient_once(ranks: Ranks, bucket_cap_mb: float) -> None:
+    # The first step only finds out in which order gradients come; its buckets are others than the second one's.
+    first, both = (
+        ranks.run(
+            programs.trajectory_and_buckets,
+            problem=Problem(world_size=ranks.world_size, seed=1, steps=steps),
+            all_reduce=ALL_REDUCES["in a hook"],
+            bucket_cap_mb=bucket_cap_mb,
+        )
+        for steps in (1, 2)
+    )
+    problem = Problem(world_size=ranks.world_size, seed=1)
+    for (_, of_first), (_, of_both) in zip(first, both, strict=True):
+        sizes = of_both[len(of_first) :]
+        assert sum(of_first) == sum(sizes) == gradient_bytes(problem)
+        # A bucket closes with the tensor that fills it: each holds a full one's bytes, but for the last.
+        assert all(size >= bucket_cap_mb * MiB for size in sizes[:-1])
+        if bucket_cap_mb != TINY_CAPS[1]:
+            assert len(sizes) == (1 if bucket_cap_mb == DEFAULT_CAP else len(problem.parameters()))
+
+
+@pytest.mark.ranks(2)
+@given(data=st.data(), divide_by_initial_world_size=st.booleans())
+def test_join_of_uneven_inputs(ranks: Ranks, data: st.DataObject, divide_by_initial_world_size: bool) -> None:
+    assert_join_of_uneven_inputs(ranks, data, divide_by_initial_world_size)
+
+
+@pytest.mark.ranks(4)
+@a_tenth
+@given(data=st.data(), divide_by_initial_world_size=st.booleans())
+def test_join_of_more_uneven_inputs(ranks: Ranks, data: st.DataObject, divide_by_initial_world_size: bool) -> None:
+    assert_join_of_uneven_inputs(data.draw(worlds(ranks)), data, divide_by_initial_world_size)
+
+
+def assert_join_of_uneven_inputs(ranks: Ranks, data: st.DataObject, divide_by_initial_world_size: bool) -> None:
+    steps = st.integers(1, problems.MAX_STEPS)
+    lengths = data.draw(st.lists(steps, min_size=ranks.world_size, max_size=ranks.world_size))
+    assert_joined(ranks, data.draw(uneven_problems(lengths)), lengths, divide_by_initial_world_size)
+
+
+def uneven_problems(lengths: list[int]) -> st.SearchStrategy[Problem]:
+    # Divisible by however many ranks still have batches.
+    multiple = math.lcm(*range(1, len(lengths) + 1))
+    return drawn_problems(len(lengths), steps=max(lengths), dtype=torch.float64, microbatches=1, multiple=multiple)
+
+
+def assert_joined(
+    ranks: Ranks, problem: Problem, lengths: list[int], divide: bool, expected_divide: bool | None = None
+) -> None:
+    results = ranks.run(programs.joined, problem=problem, lengths=lengths, divide_by_initial_world_size=divide)
+    divide = divide if expected_divide is None else expected_divide
+    expected = reference(problem, lengths=lengths, divide_by_initial_world_size=divide)
+    longest = expected[lengths.index(problem.steps)]
+    for result in expected:
+        result |= {f"at last, {name}": longest[f"step {problem.steps}, {name}"] for name in problem.parameters()}
+    assert_same(problem, results, expected)
+
+
+@pytest.mark.ranks(2)
+def test_a_mean_over_the_wrong_ranks_is_found(ranks: Ranks) -> None:
+    problem = Problem(world_size=2, seed=1, steps=2)
+    with pytest.raises(AssertionError, match=r"^rank 0, step 2, shortcut\.weight gradient: "):
+        assert_joined(ranks, problem, [2, 1], True, expected_divide=False)
+
+
+@pytest.mark.ranks(2, 4, device="cuda")
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_data_parallel(ranks: Ranks, microbatches: int) -> None:
+    problem = Problem(world_size=ranks.world_size, seed=1, steps=3, microbatches=microbatches)
+    got, *others = ranks.run(programs.trajectory, programs.data_parallel, problem=problem)
+    assert not any(other.shapes for other in others)
+    expected = reference(problem)
+    for name in expected[0]:
+        # Each microbatch holds the rows of all ranks, one after the other.
+        if name.endswith(("output", "input gradient")):
+            of_ranks = [result[name].unflatten(0, (microbatches, -1)) for result in expected]
+            expected[0][name] = torch.cat(of_ranks, dim=1).flatten(0, 1)
+            if name.endswith("input gradient"):
+                expected[0][name] = expected[0][name] / ranks.world_size
+    assert_same(problem, [got], expected[:1])
+
+
+@given(data=st.data(), numel=st.integers(1, 40), dtype=dtypes, seed=seeds)
+def test_ring_all_reduce(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch.dtype, seed: int) -> None:
+    world = data.draw(worlds(ranks))
+    assert_ring(world, programs.ring_all_reduce, numel, dtype, seed)
+
+
+def assert_ring(ranks: Ranks, all_reduce: programs.AllReduce, numel: int, dtype: torch.dtype, seed: int) -> None:
+    degree = ranks.world_size
+    results = ranks.run(programs.sum_and_bytes_sent, all_reduce=all_reduce, numel=numel, dtype=dtype, seed=seed)
+    # Of at most 4 whole numbers up to 15: exact in every dtype.
+    expected = torch.stack([integers((numel,), dtype, seed=seed * 64 + rank) for rank in range(degree)]).sum(0)
+    for rank, (result, _) in enumerate(results):
+        assert_close(result, expected.to(dtype), 0, f"rank {rank}")
+    sent = [nbytes for _, nbytes in results]
+    assert sum(sent) == 2 * (degree - 1) * numel * dtype.itemsize
+    if numel % degree == 0:
+        assert sent == [2 * (degree - 1) * numel // degree * dtype.itemsize] * degree
+
+
+@pytest.mark.parametrize("broken", [programs.ring_with_shifted_chunk, programs.ring_without_all_gather])
+def test_a_broken_ring_is_found(ranks: Ranks, broken: programs.AllReduce) -> None:
+    with pytest.raises(AssertionError, match=r"^rank 0: "):
+        assert_ring(ranks, broken, 16, torch.float64, 1)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("shape", [(4, 2), ()], ids=str)
+def test_ring_refuses_what_it_cannot_cut(ranks: Ranks, shape: tuple[int, ...]) -> None:
+    def program(ctx: Context, shape: tuple[int, ...]) -> None:
+        programs.ring_all_reduce(ctx, torch.zeros(shape, device=ctx.device))
+
+    with pytest.raises(ValueError, match=r"contiguous tensors of one dimension, got shape .*give it tensor.view\(-1\)"):
+        ranks.run(program, shape)
+
+
+def test_your_own_all_reduce(ranks: Ranks) -> None:
+    """In the place of ours: sums a tensor over the ranks, in place. Here to one rank, and back from there."""
+
+    def your_all_reduce(ctx: Context, tensor: torch.Tensor) -> None:
+        dist.reduce(tensor, dst=0)
+        dist.broadcast(tensor, src=0)
+
+    problem = Problem(world_size=ranks.world_size, seed=1, steps=3, microbatches=2)
+    got = ranks.run(
+        programs.trajectory, programs.distributed_data_parallel, problem=problem, all_reduce=your_all_reduce
+    )
+    assert_same(problem, got, reference(problem))

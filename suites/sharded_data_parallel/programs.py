@@ -1,0 +1,259 @@
+"""Training steps in which each of R ranks holds a shard of parameters, gradients or optimizer state.
+
+The steps return what those of suites.data_parallel do, of sharded tensors this rank's shard. They also note how many
+bytes the rank holds, in the dictionary ``memory``; suites.data_parallel.traffic counts what it sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_gpuperf import Context
+from suites.data_parallel.problem import Network, Packed, Parameters, Problem, optimizer_class, optimizer_for
+from suites.data_parallel.programs import Step, all_steps, network, on_device, training_step
+from suites.data_parallel.traffic import Traffic
+
+ShardModule = Callable[..., None]
+"""Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""
+
+Memory = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A rank's results and what they cost it."""
+
+    results: Packed
+    traffic: dict[str, int] | None
+    """Bytes given to each collective in the last step, if they were counted."""
+    memory: Memory
+    """Bytes held after the last step, of ``parameters``, ``gradients`` and ``optimizer`` state; and of the
+    parameters ``between`` forward and backward."""
+
+
+def account(
+    ctx: Context,
+    program: Callable[..., Step],
+    *,
+    problem: Problem,
+    replicas: int | None = None,
+    count: bool = True,
+    **kwargs: Any,
+) -> Account:
+    """Runs all steps of the problem.
+
+    Args:
+        ctx: the rank's context.
+        program: a program that takes ``memory``.
+        problem: what is trained.
+        replicas: if given, the program gets a ``mesh`` of two dimensions: so many replicas of the shards.
+        count: whether bytes are counted, which slows the last step down.
+        kwargs: of the program.
+    """
+    memory: Memory = {}
+    with contextlib.ExitStack() as stack:
+        if replicas is not None:
+            kwargs["mesh"] = stack.enter_context(hybrid_mesh(ctx, replicas))
+        step = program(ctx, problem=problem, memory=memory, **kwargs)
+        traffic = Traffic() if count else None
+        results = Packed.of(all_steps(step, problem.steps, traffic))
+    return Account(results, None if traffic is None else dict(traffic.bytes), memory)
+
+
+@contextlib.contextmanager
+def hybrid_mesh(ctx: Context, replicas: int) -> Iterator[DeviceMesh]:
+    """Replicas by shards, R in all; its process groups live as long as the block."""
+    shape = (replicas, ctx.world_size // replicas)
+    mesh = init_device_mesh(ctx.device.type, shape, mesh_dim_names=("replicate", "shard"))
+    try:
+        yield mesh
+    finally:
+        for group in mesh.get_all_groups():
+            if group is not ctx.group:
+                dist.destroy_process_group(group)
+
+
+def by_layer(module: Network, **options: Any) -> None:
+    """The first layer is gathered by itself, all others together."""
+    if module.first is not None:
+        fully_shard(module.first, **options)
+    fully_shard(module, **options)
+
+
+def fully_sharded(
+    ctx: Context,
+    *,
+    problem: Problem,
+    memory: Memory | None = None,
+    mesh: DeviceMesh | None = None,
+    parameters: Parameters | None = None,
+    shard_module: ShardModule = by_layer,
+    precision: MixedPrecisionPolicy | None = None,
+    offload: bool = False,
+    reshard_after_forward: bool = True,
+) -> Step:
+    """FSDP2: parameters are gathered for a layer's forward and backward, gradients scattered as they are summed.
+
+    Args:
+        ctx: the rank's context.
+        problem: what is trained.
+        memory: filled by each step.
+        mesh: over all ranks, in one dimension, by default; of two (HSDP) the first one replicates the shards.
+        parameters: the initial ones, the problem's by default.
+        shard_module: applies ``fully_shard`` to the network's layers.
+        precision: of computation and reduction, the problem's dtype by default.
+        offload: shards live on the CPU, and so does the optimizer.
+        reshard_after_forward: whether backward gathers the parameters anew.
+    """
+    home = torch.device("cpu") if offload else ctx.device
+    initial = problem.parameters() if parameters is None else parameters
+    module = Network({name: value.to(home) for name, value in initial.items()})
+    shard_module(
+        module,
+        mesh=init_device_mesh(ctx.device.type, (ctx.world_size,)) if mesh is None else mesh,
+        reshard_after_forward=reshard_after_forward,
+        mp_policy=precision or MixedPrecisionPolicy(),
+        # Pinned memory is the device's to give: a CPU alone has none.
+        offload_policy=CPUOffloadPolicy(pin_memory=ctx.device.type == "cuda") if offload else OffloadPolicy(),
+    )
+    optimizer = optimizer_for(problem, module.parameters())
+    return _step(ctx, problem, module, optimizer, {} if memory is None else memory)
+
+
+def _step(ctx: Context, problem: Problem, module: Network, optimizer: torch.optim.Optimizer, memory: Memory) -> Step:
+    sharded = cast("FSDPModule", module)  # fully_shard changes the class of its module
+
+    @contextlib.contextmanager
+    def accumulating() -> Iterator[None]:
+        sharded.set_requires_gradient_sync(False)
+        yield
+        sharded.set_requires_gradient_sync(True)
+
+    step = training_step(problem, module, optimizer, on_device(ctx, problem), accumulating, local_shard)
+    return remembering(step, module, optimizer, memory)
+
+
+def local_shard(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def remembering(step: Step, module: nn.Module, optimizer: torch.optim.Optimizer, memory: Memory) -> Step:
+    """The step, which also notes in ``memory`` what the rank holds."""
+
+    def between(*_: object) -> None:
+        memory["between"] = held(module.parameters())
+
+    module.register_forward_hook(between)
+
+    def remembered() -> dict[str, torch.Tensor]:
+        results = step()
+        parameters = list(module.parameters())
+        memory["parameters"] = held(parameters)
+        memory["gradients"] = held(value.grad for value in parameters if value.grad is not None)
+        memory["optimizer"] = held(state_tensors(optimizer))
+        return results
+
+    return remembered
+
+
+def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """The optimizer's state on this rank, without the count of steps, a number for each parameter."""
+    local = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer keeps one of this rank's parameters
+    for state in local.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor) and value.dim())
+
+
+def held(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes of the memory that these tensors keep alive on this rank, padding included, each byte once."""
+    storages = [local_shard(tensor).untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _zero_redundancy_optimizer() -> Callable[..., torch.optim.Optimizer]:
+    """torch.distributed.optim.ZeroRedundancyOptimizer, whose package uses what torch itself has deprecated."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer
+
+
+def replicated(ctx: Context, *, problem: Problem, memory: Memory | None = None) -> Step:
+    """DistributedDataParallel: every rank holds everything."""
+    module = DistributedDataParallel(network(ctx, problem), gradient_as_bucket_view=True)
+    optimizer = optimizer_for(problem, module.parameters())
+    step = training_step(problem, module, optimizer, on_device(ctx, problem), module.no_sync)
+    return remembering(step, module, optimizer, {} if memory is None else memory)
+
+
+def zero_redundancy_optimizer(
+    ctx: Context, *, problem: Problem, memory: Memory | None = None, parameters_as_bucket_view: bool = False
+) -> Step:
+    """ZeRO-1: each rank has the optimizer state of some parameters, updates them, and sends them to the others."""
+    module = DistributedDataParallel(network(ctx, problem), gradient_as_bucket_view=True)
+    kind, arguments = optimizer_class(problem)
+    optimizer = _zero_redundancy_optimizer()(
+        module.parameters(), kind, parameters_as_bucket_view=parameters_as_bucket_view, **arguments
+    )
+    step = training_step(problem, module, optimizer, on_device(ctx, problem), module.no_sync)
+    return remembering(step, module, optimizer, {} if memory is None else memory)
+
+
+def zero_without_broadcast(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: each rank updates some parameters, and no rank hears of it."""
+    module = DistributedDataParallel(network(ctx, problem))
+    optimizer = optimizer_for(problem, list(module.parameters())[ctx.rank :: ctx.world_size])
+    return training_step(problem, module, optimizer, on_device(ctx, problem))
+
+
+def with_optimizer_of_whole_parameters(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: the optimizer was made before ``fully_shard`` replaced the parameters by their shards."""
+    module = network(ctx, problem)
+    optimizer = optimizer_for(problem, list(module.parameters()))
+    by_layer(module, mesh=init_device_mesh(ctx.device.type, (ctx.world_size,)))
+    return _step(ctx, problem, module, optimizer, {})
+
+
+def without_reduction(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: gradient synchronization, off while microbatches accumulate, is never on again."""
+
+    def shard_module(module: Network, **options: Any) -> None:
+        by_layer(module, **options)
+        cast("FSDPModule", module).set_requires_gradient_sync(False)
+
+    return fully_sharded(ctx, problem=problem, shard_module=shard_module)
+
+
+def with_sum_of_gradients(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: the sum over the ranks in the mean's place."""
+
+    def shard_module(module: Network, **options: Any) -> None:
+        by_layer(module, **options)
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.set_gradient_divide_factor(1.0)
+
+    return fully_sharded(ctx, problem=problem, shard_module=shard_module)
+
+
+def with_shards_of_other_ranks(ctx: Context, *, problem: Problem) -> Step:
+    """Wrong on purpose: each rank is given the rows that the next one should have."""
+    rolled = {name: value.roll(-(len(value) // ctx.world_size), 0) for name, value in problem.parameters().items()}
+    return fully_sharded(ctx, problem=problem, parameters=rolled)
+
+
+def without_reduction_over_replicas(ctx: Context, *, problem: Problem, mesh: DeviceMesh, memory: Memory) -> Step:
+    """Wrong on purpose: of HSDP's mesh only the dimension that shards is given to ``fully_shard``."""
+    return fully_sharded(ctx, problem=problem, memory=memory, mesh=mesh["shard"])

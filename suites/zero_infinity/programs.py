@@ -1,0 +1,232 @@
+"""Training with parameters and optimizer state on the host or on disk, a shard on each of R ranks.
+
+After ZeRO-Infinity (arXiv:2104.07857, section 5): what trains on the device is gathered from the ranks' shards for a
+step, gradients are scattered, and the optimizer updates each shard where it lives. PyTorch has no such engine; it has
+the parts: tensors that are memory-mapped files, optimizers that update them in place, and the collectives. Simpler than
+the paper's: all layers are gathered before the step, not each before its turn, and nothing is prefetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.func import functional_call
+
+from pytest_gpuperf import Context
+from suites.data_parallel.problem import Network, Packed, Parameters, Problem, optimizer_for
+from suites.data_parallel.programs import Step, all_steps, on_device
+
+Home = Callable[[str, int, torch.dtype], torch.Tensor]
+"""Called with a name, a number of elements and a dtype: zeros, on the CPU, that live there."""
+
+STATE = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq")}
+"""What the optimizers keep for each element of a parameter."""
+
+
+def host(name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
+    """The host's memory."""
+    return torch.zeros(numel, dtype=dtype)
+
+
+def disk(folder: Path) -> Home:
+    """Files of this folder, each mapped into memory: what is written to the tensor is written to the file."""
+
+    def mapped(name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        # shared: the file is made, of zeros, and the tensor's changes reach it.
+        return torch.from_file(str(folder / name), shared=True, size=numel, dtype=dtype)
+
+    return mapped
+
+
+def private(folder: Path) -> Home:
+    """Wrong on purpose: files that the tensors are read from, but never written to."""
+
+    def mapped(name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        disk(folder)(name, numel, dtype)
+        return torch.from_file(str(folder / name), shared=False, size=numel, dtype=dtype)
+
+    return mapped
+
+
+@contextlib.contextmanager
+def rank_folder(ctx: Context, folder: Path) -> Iterator[Path]:
+    """A folder for this rank's files below a given one; it is gone after the block, also when that raises."""
+    own = folder / f"rank{ctx.rank}"
+    own.mkdir()
+    try:
+        yield own
+    finally:
+        for path in own.iterdir():
+            path.unlink()  # a tensor that is still mapped keeps its pages until it goes, and no name
+        own.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a rank keeps of one parameter: a slice of it, flat and padded to the size of the other ranks' slices."""
+
+    values: torch.Tensor
+    state: dict[str, torch.Tensor]
+    whole: torch.Size
+    """Of the parameter."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the values and the optimizer's state."""
+        return self.values.nbytes + sum(value.nbytes for value in self.state.values())
+
+
+def shard_size(numel: int, degree: int) -> int:
+    """Elements of each rank's slice of so many."""
+    return -(-numel // degree)
+
+
+def shards_of(ctx: Context, parameters: Parameters, home: Home, state: tuple[str, ...]) -> dict[str, Shard]:
+    """This rank's shards of the parameters, and the optimizer's state for them, at home there."""
+    shards = {}
+    for name, value in parameters.items():
+        size = shard_size(value.numel(), ctx.world_size)
+        values = home(name, size, value.dtype)
+        mine = value.flatten()[ctx.rank * size : (ctx.rank + 1) * size]
+        values[: mine.numel()] = mine
+        shards[name] = Shard(values, {key: home(f"{name}.{key}", size, value.dtype) for key in state}, value.shape)
+    return shards
+
+
+def gather(ctx: Context, shard: Shard) -> torch.Tensor:
+    """The whole parameter, on the device."""
+    local = shard.values.to(ctx.device)
+    whole = torch.empty(local.numel() * ctx.world_size, dtype=local.dtype, device=ctx.device)
+    dist.all_gather_into_tensor(whole, local)
+    return whole[: math.prod(shard.whole)].view(shard.whole)
+
+
+def scatter_mean(ctx: Context, gradient: torch.Tensor) -> torch.Tensor:
+    """This rank's slice of the mean of the ranks' gradients, on the CPU."""
+    size = shard_size(gradient.numel(), ctx.world_size)
+    padded = gradient.new_zeros(size * ctx.world_size)
+    padded[: gradient.numel()] = gradient.flatten()
+    mine = gradient.new_empty(size)
+    dist.reduce_scatter_tensor(mine, padded)
+    return mine.div_(ctx.world_size).cpu()
+
+
+def sum_in_place_of_mean(ctx: Context, gradient: torch.Tensor) -> torch.Tensor:
+    """Wrong on purpose; Adam's updates would hardly tell, as they do not depend on its gradients' scale."""
+    return scatter_mean(ctx, gradient) * ctx.world_size
+
+
+def offloaded(
+    ctx: Context,
+    *,
+    problem: Problem,
+    home: Home = host,
+    shards: dict[str, Shard] | None = None,
+    scatter: Callable[[Context, torch.Tensor], torch.Tensor] = scatter_mean,
+    optimizer: Callable[[Problem, list[torch.Tensor]], torch.optim.Optimizer] = optimizer_for,
+) -> Step:
+    """A step whose parameters and optimizer state live at ``home``.
+
+    It returns the output, the input's gradient, and of all parameters this rank's slice of the gradient and, after the
+    optimizer's step, of the values.
+
+    Args:
+        ctx: the rank's context.
+        problem: what is trained.
+        home: where this rank's shards live.
+        shards: those, if the caller has made them.
+        scatter: gives this rank its slice of the mean gradient.
+        optimizer: makes the optimizer of the shards' values; it has to keep the state that it is given in place.
+    """
+    if shards is None:
+        shards = shards_of(ctx, problem.parameters(), home, STATE[problem.optimizer])
+    owned = shards
+    network = Network({name: value.to("meta") for name, value in problem.parameters().items()})
+    update = optimizer(problem, [shard.values for shard in owned.values()])
+    for shard in owned.values():
+        # The state is the shard's own, in place of the one that the optimizer would make in the host's memory.
+        count = {"step": torch.zeros(())} if problem.optimizer == "adam" else {}
+        update.state[shard.values] = count | shard.state
+    coming = itertools.cycle(on_device(ctx, problem))
+
+    def step() -> dict[str, torch.Tensor]:
+        x, grad = (tensor.flatten(0, 1) for tensor in next(coming))
+        x.requires_grad_()
+        parameters = {name: gather(ctx, shard).requires_grad_() for name, shard in owned.items()}
+        output = functional_call(network, parameters, (x,))
+        x_grad, *gradients = torch.autograd.grad(output, [x, *parameters.values()], grad)
+        results = {"output": output.detach(), "input gradient": x_grad}
+        for (name, shard), gradient in zip(owned.items(), gradients, strict=True):
+            shard.values.grad = scatter(ctx, gradient)
+            results[f"{name} gradient"] = shard.values.grad.clone()
+        update.step()
+        update.zero_grad()
+        return results | {name: shard.values.clone() for name, shard in owned.items()}
+
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A rank's results, and where its bytes were after the last step."""
+
+    results: Packed
+    files: Packed
+    """The content of each file, read anew, by its name."""
+    on_disk: int
+    """Bytes of the files."""
+    in_memory: int
+    """Bytes of the host's memory that shards and optimizer hold, but for the count of steps."""
+
+
+def account(ctx: Context, *, problem: Problem, folder: Path | None, raising: bool = False, **kwargs: Any) -> Account:
+    """Runs all steps of the problem, at home in files of this folder or, without one, in memory.
+
+    Raises:
+        RuntimeError: if asked for by ``raising``, after the last step.
+    """
+    with contextlib.nullcontext() if folder is None else rank_folder(ctx, folder) as own:
+        home = kwargs.pop("home", disk)(own) if own is not None else host
+        shards = shards_of(ctx, problem.parameters(), home, STATE[problem.optimizer])
+        optimizers: list[torch.optim.Optimizer] = []
+        make = kwargs.pop("optimizer", optimizer_for)
+
+        def kept(problem: Problem, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+            optimizers.append(make(problem, parameters))
+            return optimizers[0]
+
+        step = offloaded(ctx, problem=problem, shards=shards, optimizer=kept, **kwargs)
+        results = Packed.of(all_steps(step, problem.steps))
+        if raising:
+            raise RuntimeError(f"rank {ctx.rank} fails with its files open")
+        paths = sorted(own.iterdir()) if own is not None else []
+        files = Packed.of({path.name: _content(path, problem.dtype) for path in paths})
+        tensors = [tensor for shard in shards.values() for tensor in (shard.values, *shard.state.values())]
+        for state in optimizers[0].state.values():
+            tensors += [value for value in state.values() if value.dim()]
+        unmapped = {tensor.data_ptr(): tensor.nbytes for tensor in tensors if not _is_mapped(tensor, own)}
+        return Account(results, files, sum(path.stat().st_size for path in paths), sum(unmapped.values()))
+
+
+def _content(path: Path, dtype: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(bytearray(path.read_bytes()), dtype=dtype)
+
+
+def _is_mapped(tensor: torch.Tensor, folder: Path | None) -> bool:
+    """Whether the kernel says that the tensor's memory is a file of the folder, shared with it."""
+    if folder is None:
+        return False
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, permissions, *_, path = line.split(maxsplit=5)
+        start, end = (int(address, 16) for address in addresses.split("-"))
+        if start <= tensor.data_ptr() < end:
+            return permissions.endswith("s") and Path(path).parent == folder
+    return False

@@ -1,0 +1,166 @@
+"""Shards on hosts and on disks train as an optimizer in memory does, and leave no file behind.
+
+SGD: whole numbers, exactly; Adam: within a bound. Both are derived in suites/data_parallel/problem.py, which also holds
+the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Context, Ranks
+from suites.data_parallel import problem as problems
+from suites.data_parallel.problem import Problem, Results, assert_close, assert_same, atol, reference
+from suites.strategies import seeds
+from suites.zero_infinity import programs
+from suites.zero_infinity.programs import Account
+
+pytestmark = pytest.mark.ranks(2)
+
+
+@st.composite
+def drawn_problems(draw: st.DrawFn, /, world_size: int) -> Problem:
+    adam = draw(st.booleans())
+    dtype = torch.float64 if adam else draw(st.sampled_from(list(problems.MAX_STEPS_IN)))
+    features = st.integers(1, problems.MAX_FEATURES)
+    return Problem(
+        world_size=world_size,
+        seed=draw(seeds),
+        inputs=draw(features),
+        hidden=0 if adam else draw(features),
+        outputs=draw(features),
+        rows=draw(st.integers(1, problems.MAX_ROWS)),
+        steps=draw(st.integers(1, problems.MAX_STEPS_IN[dtype])),
+        dtype=dtype,
+        optimizer="adam" if adam else "sgd",
+    )
+
+
+def sliced(value: torch.Tensor, rank: int, degree: int) -> torch.Tensor:
+    """The rank's part of the elements, padded with zeros to the first one's size."""
+    size = programs.shard_size(value.numel(), degree)
+    padded = torch.cat([value.flatten(), value.new_zeros(size * degree - value.numel())])
+    return padded[rank * size : (rank + 1) * size]
+
+
+def expected_slices(problem: Problem) -> Results:
+    whole = reference(problem)
+    return [
+        {
+            name: sliced(value, rank, problem.world_size) if ".weight" in name or ".bias" in name else value
+            for name, value in result.items()
+        }
+        for rank, result in enumerate(whole)
+    ]
+
+
+def assert_offloaded(accounts: list[Account], problem: Problem, *, disk: bool) -> None:
+    """The trajectory is the one in memory; values and state are where they should be, and their bytes as computed."""
+    expected = expected_slices(problem)
+    assert_same(problem, [account.results for account in accounts], expected)
+    sizes = [programs.shard_size(v.numel(), problem.world_size) for v in problem.parameters().values()]
+    # One number for the value of a parameter, and one (SGD) or two (Adam) for the optimizer's state.
+    nbytes = sum(sizes) * problem.dtype.itemsize * (1 + len(programs.STATE[problem.optimizer]))
+    for rank, account in enumerate(accounts):
+        assert account.on_disk == (nbytes if disk else 0)
+        files = account.files.unpacked()
+        for name in problem.parameters() if disk else ():
+            last = f"step {problem.steps}, {name}"
+            assert_close(files[name], expected[rank][last], atol(problem, name), f"rank {rank}, file {name}")
+        assert account.in_memory == (0 if disk else nbytes)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # of tmp_path, which each example leaves empty
+@given(data=st.data(), disk=st.booleans())
+def test_offloaded(ranks: Ranks, tmp_path: Path, data: st.DataObject, disk: bool) -> None:
+    problem = data.draw(drawn_problems(ranks.world_size))
+    accounts = ranks.run(programs.account, problem=problem, folder=tmp_path if disk else None)
+    assert_offloaded(accounts, problem, disk=disk)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_offloaded_to_disk_by_four(ranks: Ranks, tmp_path: Path, optimizer: str) -> None:
+    """Of 3 biases and 15 weights: the last ranks' slices are short, or padding alone."""
+    hidden = 3 if optimizer == "sgd" else 0
+    problem = Problem(world_size=4, seed=1, inputs=3, hidden=hidden, outputs=3, steps=3, optimizer=optimizer)
+    accounts = ranks.run(programs.account, problem=problem, folder=tmp_path)
+    assert_offloaded(accounts, problem, disk=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def shifted(ctx: Context, gradient: torch.Tensor) -> torch.Tensor:
+    """Wrong on purpose: another rank's slice."""
+    return programs.scatter_mean(ctx, gradient.roll(1, 0))
+
+
+def with_state_in_memory(problem: Problem, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Wrong on purpose: an optimizer that puts its state elsewhere, and leaves the files as they were."""
+    real = problems.optimizer_for(problem, parameters)
+
+    def move(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        for state in optimizer.state.values():
+            for key, value in state.items():
+                state[key] = value.clone()
+
+    real.register_step_pre_hook(move)
+    return real
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong"),
+    [
+        ({"scatter": programs.sum_in_place_of_mean}, r"^rank 0, step 1, shortcut\.weight gradient: "),
+        ({"scatter": shifted}, r"^rank 0, step 1, shortcut\.weight gradient: "),
+        ({"home": programs.private}, r"^rank 0, file shortcut\.weight: "),
+        ({"optimizer": with_state_in_memory}, r"in_memory"),
+    ],
+    ids=["sum of gradients", "another rank's slice", "files that are only read", "state in memory"],
+)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_broken_offload_is_found(
+    ranks: Ranks, tmp_path: Path, broken: dict[str, Callable[..., Any]], wrong: str, optimizer: str
+) -> None:
+    problem = Problem(world_size=2, seed=1, hidden=0 if optimizer == "adam" else 4, optimizer=optimizer)
+    accounts = ranks.run(programs.account, problem=problem, folder=tmp_path, **broken)
+    with pytest.raises(AssertionError, match=wrong):
+        assert_offloaded(accounts, problem, disk=True)
+
+
+def test_files_of_a_run_that_fails_are_removed(ranks: Ranks, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="fails with its files open"):
+        ranks.run(programs.account, problem=Problem(world_size=2, seed=1), folder=tmp_path, raising=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_refused(ranks: Ranks, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        ranks.run(programs.account, problem=Problem(world_size=2, seed=1), folder=tmp_path / "nowhere")
+
+
+def test_your_own_optimizer(ranks: Ranks, tmp_path: Path) -> None:
+    """In the place of torch's: yours over the shards' values, whose state is already where it should live."""
+
+    class YourSgd(torch.optim.Optimizer):
+        def step(self) -> None:  # type: ignore[override]  # without a closure
+            for group in self.param_groups:
+                for values in group["params"]:
+                    buffer = self.state[values]["momentum_buffer"]
+                    values.sub_(buffer.add_(values.grad))
+
+    problem = Problem(world_size=2, seed=1, steps=3)
+    accounts = ranks.run(
+        programs.account,
+        problem=problem,
+        folder=tmp_path,
+        optimizer=lambda problem, parameters: YourSgd(parameters, {}),
+    )
+    assert_offloaded(accounts, problem, disk=True)
