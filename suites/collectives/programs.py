@@ -81,6 +81,8 @@ def reduce_scatter_then_all_gather(
     ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum"
 ) -> Step:
     """An all_reduce in its two halves; ``shape`` is that of input and output, R divides its first dimension."""
+    if shape[0] % ctx.world_size:
+        raise ValueError(f"{shape[0]} rows cannot be scattered evenly over {ctx.world_size} ranks")
     x = _mine(ctx, shape, dtype, seed, op)
     part = torch.empty((shape[0] // ctx.world_size, *shape[1:]), dtype=dtype, device=ctx.device)
     out = torch.empty_like(x)
@@ -156,6 +158,10 @@ def all_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed
 
 def all_to_all_uneven(ctx: Context, *, splits: list[list[int]], dtype: torch.dtype, seed: int) -> Step:
     """Rank i sends ``splits[i][j]`` elements to rank j."""
+    size = ctx.world_size
+    if [len(row) for row in splits] != [size] * size:
+        lengths = " and ".join(str(len(row)) for row in splits)
+        raise ValueError(f"splits of {size} ranks are {size} rows of {size}, got rows of {lengths}")
     sent = splits[ctx.rank]
     received = [row[ctx.rank] for row in splits]
     x = _mine(ctx, (sum(sent),), dtype, seed)

@@ -1,23 +1,32 @@
 """DistributedDataParallel averaging float32 gradients over R ranks, with and without a hook that compresses them.
 
-Both arms are the same DistributedDataParallel: what is compared is what a user changes, one call of
-``register_comm_hook``. Its model has no arithmetic. Backward hands over gradients that are there already,
+All are the same DistributedDataParallel: what is compared is what a user changes, one call of
+``register_comm_hook``. The timed model has no arithmetic. Backward hands over gradients that are there already,
 so a step is DistributedDataParallel's own work: the copy of the gradients into buckets, the casts, the
 all_reduces.
 """
 
 # No postponed annotations here: DistributedDataParallel looks at a hook's, and takes no strings.
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context
+from suites.compression.quantized import FLOAT8, INT8, START, Quantized, Quantizer, quantized_hook
 
 Step = Callable[[], list[torch.Tensor]]
 Gradients = Callable[[Context], list[torch.Tensor]]
@@ -25,6 +34,7 @@ Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 # Unit roundoffs: the largest relative error of rounding to nearest.
 BFLOAT16_ROUNDOFF = torch.finfo(torch.bfloat16).eps / 2  # 2**-8, of a significand of 8 bits
+FLOAT16_ROUNDOFF = torch.finfo(torch.float16).eps / 2  # 2**-11
 FLOAT32_ROUNDOFF = torch.finfo(torch.float32).eps / 2  # 2**-24
 
 
@@ -70,11 +80,19 @@ def to_bfloat16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[tor
     return bf16_compress_hook(state, bucket)
 
 
-def average(ctx: Context, *, gradients: Gradients, hook: Hook | None) -> Step:
-    """The mean over the ranks of the gradients that ``gradients(ctx)`` gives each of them."""
-    model = DistributedDataParallel(GivenGradients(gradients(ctx)), gradient_as_bucket_view=True)
+def average(ctx: Context, *, gradients: Gradients, hook: Hook | None, state: Callable[[], Any] | None = None) -> Step:
+    """The mean over the ranks of the gradients that ``gradients(ctx)`` gives each of them.
+
+    Args:
+        ctx: the rank's context.
+        gradients: the rank's gradients by its context.
+        hook: what exchanges them; None for DistributedDataParallel's own all_reduce.
+        state: makes the hook's first argument.
+    """
+    # init_sync: parameters are zero on every rank already.
+    model = DistributedDataParallel(GivenGradients(gradients(ctx)), gradient_as_bucket_view=True, init_sync=False)
     if hook is not None:
-        model.register_comm_hook(None, hook)
+        model.register_comm_hook(None if state is None else state(), hook)
     parameters = list(model.parameters())
 
     def step() -> list[torch.Tensor]:
@@ -95,6 +113,139 @@ def average_in_bfloat16(ctx: Context, *, gradients: Gradients) -> Step:
     return average(ctx, gradients=gradients, hook=to_bfloat16)
 
 
+def average_quantized(ctx: Context, *, gradients: Gradients, quantizer: Quantizer, **state: Any) -> Step:
+    """One byte of each gradient crosses the links, and four for each block; ``state`` as ``Quantized`` takes it."""
+    return average(ctx, gradients=gradients, hook=quantized_hook, state=lambda: Quantized(quantizer, **state))
+
+
+def to_float16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """PyTorch's ``fp16_compress_hook``."""
+    return fp16_compress_hook(state, bucket)
+
+
+def to_low_rank(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """PyTorch's ``powerSGD_hook`` (Vogels et al., arXiv 1905.13727)."""
+    return powerSGD_hook(state, bucket)
+
+
+def low_rank(rank: int, *, feedback: bool = True) -> PowerSGDState:
+    """A state with which even tiny matrices are compressed, as soon as PyTorch allows it."""
+    return PowerSGDState(
+        None,
+        matrix_approximation_rank=rank,
+        start_powerSGD_iter=START,
+        min_compression_rate=0.0,
+        random_seed=1,
+        use_error_feedback=feedback,
+    )
+
+
+# What a user would register, by name: the hook and what makes its state.
+HOOKS: Mapping[str, tuple[Hook, Callable[[], Any]]] = {
+    "float32": (allreduce_hook, lambda: None),
+    "bfloat16": (to_bfloat16, lambda: None),
+    "float16": (to_float16, lambda: None),
+    "int8": (quantized_hook, lambda: Quantized(INT8)),
+    "float8": (quantized_hook, lambda: Quantized(FLOAT8)),
+    "int8 with feedback": (quantized_hook, lambda: Quantized(INT8, feedback=True)),
+    "float8 with feedback": (quantized_hook, lambda: Quantized(FLOAT8, feedback=True)),
+    "PowerSGD": (to_low_rank, lambda: low_rank(1)),
+}
+
+
+@contextlib.contextmanager
+def counted_traffic() -> Iterator[list[int]]:
+    """Notes down how many bytes a rank must send for each collective that Python calls in the block.
+
+    Of a tensor of S bytes to each of the R - 1 others: S / R in an all_to_all, S in an all_gather, and 2 S / R in an
+    all_reduce, which is a reduce-scatter and an all-gather of a shard.
+    """
+    sent: list[int] = []
+    others = dist.get_world_size() - 1
+
+    def counted(function: Callable[..., Any], tensor: int, shares: int) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            sent.append(args[tensor].nbytes * shares * others // dist.get_world_size())
+            return function(*args, **kwargs)
+
+        return call
+
+    # Which argument is sent, and how many R-th parts of it to each of the others.
+    counts = {"all_reduce": (0, 2), "all_to_all_single": (1, 1), "all_gather_into_tensor": (1, dist.get_world_size())}
+    with contextlib.ExitStack() as stack:
+        for name, (tensor, shares) in counts.items():
+            stack.enter_context(mock.patch.object(dist, name, counted(getattr(dist, name), tensor, shares)))
+        yield sent
+
+
+def bytes_sent(ctx: Context, *, name: str, shape: tuple[int, int], steps: int = START + 1) -> int:
+    """By the rank in the last of some steps that average a matrix with the hook of this name."""
+    hook, state = HOOKS[name]
+    generator = ctx.generator()
+    matrix = torch.randn(shape, device=ctx.device, generator=generator)
+    step = average(ctx, gradients=lambda _: [matrix], hook=hook, state=state)
+    for _ in range(steps - 1):
+        step()
+    with counted_traffic() as sent:
+        step()
+    return sum(sent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """Least squares: each rank's loss is |X W - Y|**2 / (2 N) over its own N rows; the ranks' mean is minimised."""
+
+    x: list[torch.Tensor]
+    """N x D for each rank, float32."""
+    y: list[torch.Tensor]
+    """N x K for each rank."""
+    lr: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """How a rank's gradient descent went."""
+
+    weights: torch.Tensor
+    """Before each step and after the last, (steps + 1) x D x K."""
+    errors: torch.Tensor
+    """What the hook kept back of the rank's share of the mean after each step, steps x D x K."""
+
+
+def descend(ctx: Context, *, problem: Regression, hook: Hook, state: Callable[[], Any]) -> Descent:
+    """Gradient descent from zero with gradients that the hook averages."""
+    x, y = problem.x[ctx.rank].to(ctx.device), problem.y[ctx.rank].to(ctx.device)
+    model = nn.Linear(x.shape[1], y.shape[1], bias=False, device=ctx.device)
+    nn.init.zeros_(model.weight)
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, init_sync=False)
+    kept = state()
+    ddp.register_comm_hook(kept, hook)
+    weights, errors = [model.weight.detach().clone()], []
+    for _ in range(problem.steps):
+        ddp.zero_grad(set_to_none=True)
+        (ddp(x) - y).square().sum().div(2 * len(x)).backward()
+        assert model.weight.grad is not None
+        with torch.no_grad():
+            model.weight -= problem.lr * model.weight.grad
+        weights.append(model.weight.detach().clone())
+        errors.append(_kept_back(ctx, kept, model.weight))
+    return Descent(torch.stack(weights), torch.stack(errors))
+
+
+def _kept_back(ctx: Context, state: Any, weight: torch.Tensor) -> torch.Tensor:
+    """The rank's share: the mean over the ranks of these is what the mean gradient lacks."""
+    if isinstance(state, PowerSGDState) and state.error_dict:
+        return state.error_dict[0].view_as(weight).clone()
+    if isinstance(state, Quantized) and state.errors:
+        own, shard = state.errors[0]
+        # An element of the shard is an error of the mean itself, which nobody else holds.
+        whole = own.clone().view(ctx.world_size, -1)
+        whole[ctx.rank] += ctx.world_size * shard.view(-1)
+        return whole.view(-1)[: weight.numel()].view_as(weight)
+    return torch.zeros_like(weight)
+
+
 def averaging_error(world_size: int, unit_roundoff: float) -> float:
     """How far a mean over R ranks, taken in a dtype of this ``unit_roundoff`` u, may be off, by mean(|g|).
 
@@ -110,3 +261,13 @@ def averaging_error(world_size: int, unit_roundoff: float) -> float:
     """
     division = 0 if world_size & (world_size - 1) == 0 else 1
     return float((1 + unit_roundoff) ** (1 + division + world_size - 1) - 1)
+
+
+def averaging_underflow(world_size: int, dtype: torch.dtype) -> float:
+    """What the errors of numbers too small to be normal may add to ``averaging_error``.
+
+    The casts and the divisions round such a number by at most h, half of the smallest subnormal number: h / R for
+    each of R casts once it is divided, h for each of R divisions. Sums of subnormal numbers are exact, and
+    rounding those of others magnifies what came before by less than 2.
+    """
+    return float(2 * (world_size + 1) * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2)

@@ -13,25 +13,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
-from suites.compression import programs
-from suites.data import once
-from suites.strategies import worlds
+from suites.compression import programs, quantized
+from suites.data import integers, once
+from suites.strategies import seeds, worlds
 
 Future = torch.futures.Future[torch.Tensor]
 
-# Far enough from both ends of the exponents, which bfloat16 shares with float32, for 8 ranks' sums.
-magnitudes = st.floats(2.0**-100, 2.0**100, width=32)
-values = st.one_of(st.just(0.0), magnitudes, magnitudes.map(lambda value: -value), st.floats(-1, 1, width=16))
+# Without a hook, and with each that rounds: the unit roundoff, and the dtype that is summed in.
+ROUNDING = {
+    "float32": (programs.FLOAT32_ROUNDOFF, torch.float32),
+    "bfloat16": (programs.BFLOAT16_ROUNDOFF, torch.bfloat16),
+    "float16": (programs.FLOAT16_ROUNDOFF, torch.float16),
+}
+QUANTIZERS = {"int8": quantized.INT8, "float8": quantized.FLOAT8}
+LARGEST_FLOAT16 = 60000.0  # sums of R shares of these round to no more than its 65504
+
+Gradients = list[list[torch.Tensor]]
+"""For each rank its tensors."""
 
 
 @st.composite
-def gradients(draw: st.DrawFn, world_size: int) -> list[list[torch.Tensor]]:
-    """One to three tensors for each rank, of the same shapes on all of them."""
-    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    return [
-        [torch.tensor(draw(st.lists(values, min_size=size, max_size=size))) for size in sizes]
-        for _ in range(world_size)
-    ]
+def gradients(draw: st.DrawFn, world_size: int) -> Gradients:
+    """One to three tensors for each rank, of the same shapes on all of them.
+
+    Magnitudes are spread over none, some and most of the powers of two that bfloat16 and float32 share, with room
+    for 8 ranks' sums; some elements are zero, and some are of equal magnitude on all ranks, and may cancel out.
+    """
+    sizes = draw(st.lists(st.integers(1, 24), min_size=1, max_size=3))
+    spread = draw(st.sampled_from([0, 4, 60]))
+    generator = torch.Generator().manual_seed(draw(seeds))
+    numel = sum(sizes)
+
+    def below(bound: int, rows: int = world_size) -> torch.Tensor:
+        return torch.randint(0, bound, (rows, numel), generator=generator)
+
+    significands = 1 + torch.rand(world_size, numel, generator=generator)
+    powers = torch.ldexp(significands, below(2 * spread + 1) - spread)
+    equal = below(4, 1) == 0
+    magnitudes = torch.where(equal, powers[:1], powers) * (below(8) != 0)
+    flat = magnitudes * (2 * below(2) - 1)
+    return [list(row.split(sizes)) for row in flat]
 
 
 def given_to(drawn: list[list[torch.Tensor]]) -> programs.Gradients:
@@ -53,22 +74,63 @@ def excess(results: list[list[torch.Tensor]], drawn: list[list[torch.Tensor]], u
     return worst
 
 
-@pytest.mark.ranks(2, 4, 8)
-@given(data=st.data())
-def test_bfloat16_keeps_its_bound(ranks: Ranks, data: st.DataObject) -> None:
-    world = data.draw(worlds(ranks))
-    drawn = data.draw(gradients(world.world_size))
-    results = world.run(once, programs.average_in_bfloat16, gradients=given_to(drawn))
-    assert excess(results, drawn, programs.BFLOAT16_ROUNDOFF) <= 0
+def averages(ctx: Context, *, drawn: Gradients, names: list[str], block: int) -> dict[str, torch.Tensor]:
+    """What each way to average gives, as one vector."""
+    own = [gradient.to(ctx.device) for gradient in drawn[ctx.rank]]
+    results = {}
+    for name in names:
+        if name in QUANTIZERS:
+            # One tensor, so that the test knows which elements share a block.
+            step = programs.average_quantized(
+                ctx, gradients=functools.partial(itself, [torch.cat(own)]), quantizer=QUANTIZERS[name], block=block
+            )
+        else:
+            hook, state = (None, None) if name == "float32" else programs.HOOKS[name]
+            mine = limited(own) if name == "float16" else own
+            step = programs.average(ctx, gradients=functools.partial(itself, mine), hook=hook, state=state)
+        results[name] = torch.cat([gradient.clone() for gradient in step()])
+    return results
+
+
+def itself(tensors: list[torch.Tensor], ctx: Context) -> list[torch.Tensor]:
+    return tensors
+
+
+def limited(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16) for tensor in tensors]
+
+
+def bounds(name: str, drawn: Gradients, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The exact mean of all elements, and how far each may be off."""
+    stacked = torch.stack([torch.cat(limited(own) if name == "float16" else own) for own in drawn]).double()
+    if name in QUANTIZERS:
+        bound = quantized.quantization_error(QUANTIZERS[name], stacked, block)
+    else:
+        roundoff, dtype = ROUNDING[name]
+        bound = programs.averaging_error(len(drawn), roundoff) * stacked.abs().mean(dim=0)
+        bound += programs.averaging_underflow(len(drawn), dtype)
+    return stacked.mean(dim=0), bound + 1e-14 * stacked.abs().sum(dim=0)  # float64 rounds too, by 2**-53
+
+
+def assert_within(got: torch.Tensor, mean: torch.Tensor, bound: torch.Tensor, where: str) -> None:
+    beyond = (got.double() - mean).abs() - bound
+    assert bool((beyond <= 0).all()), f"{where}: {beyond.max().item():.3g} beyond the bound"
 
 
 @pytest.mark.ranks(2, 4, 8)
-@given(data=st.data())
-def test_float32_keeps_its_bound(ranks: Ranks, data: st.DataObject) -> None:
+@given(data=st.data(), block=st.sampled_from([3, 8, 32]))
+def test_every_hook_keeps_its_bound(ranks: Ranks, data: st.DataObject, block: int) -> None:
     world = data.draw(worlds(ranks))
+    names = [*ROUNDING, *QUANTIZERS]
+    if ranks.world_size > 2:  # whose runs take longer: some of them at a time
+        names = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     drawn = data.draw(gradients(world.world_size))
-    results = world.run(once, programs.average_in_float32, gradients=given_to(drawn))
-    assert excess(results, drawn, programs.FLOAT32_ROUNDOFF) <= 0
+    first, *others = world.run(averages, drawn=drawn, names=names, block=block)
+    for name in names:
+        assert first[name].dtype == torch.float32
+        assert_within(first[name], *bounds(name, drawn, block), name)
+        for rank, other in enumerate(others, start=1):
+            assert torch.equal(other[name], first[name]), f"{name}: rank {rank} has another mean than rank 0"
 
 
 @pytest.mark.ranks(2)
@@ -102,6 +164,134 @@ def test_every_step_gives_the_same_on_every_rank(ranks: Ranks, program: Callable
 
     first, *others = ranks.run(several)
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.ranks(2)
+def test_bound_of_int8_is_reached(ranks: Ranks) -> None:
+    """Both roundings lose half a unit: 0.5 to 0 and 1.5 to 1 on the ranks, and their mean of 0.5 to 0."""
+    drawn = [[torch.tensor([127, 0.5])], [torch.tensor([127, 1.499])]]
+    first, _ = ranks.run(averages, drawn=drawn, names=["int8"], block=2)
+    mean, bound = bounds("int8", drawn, 2)
+    assert_within(first["int8"], mean, bound, "int8")
+    with pytest.raises(AssertionError, match="beyond the bound"):
+        assert_within(first["int8"], mean, 0.99 * bound, "int8")
+
+
+@pytest.mark.ranks(2)
+def test_what_is_not_finite_stays_visible(ranks: Ranks) -> None:
+    """A loss scaler must see on every rank that one of them overflowed; and the step after it is a good one."""
+
+    def program(ctx: Context, name: str) -> list[torch.Tensor]:
+        gradient = torch.ones(8, device=ctx.device)
+        hook, state = programs.HOOKS[name]
+        step = programs.average(ctx, gradients=functools.partial(itself, [gradient]), hook=hook, state=state)
+        results = []
+        for overflows in (False, False, True, False):
+            gradient[3] = float("inf") if overflows and ctx.rank == 1 else 1
+            results.append(step()[0].clone())
+        return results
+
+    for name in ("float32", "bfloat16", "float16", "int8 with feedback", "float8 with feedback"):
+        for *_, overflowed, after in ranks.run(program, name):
+            assert not overflowed[3].isfinite(), name
+            assert after.isfinite().all(), name
+
+
+@pytest.mark.ranks(2)
+def test_float16_overflows_where_bfloat16_does_not(ranks: Ranks) -> None:
+    """PyTorch's hooks cast first and divide then: the mean would have fitted, the summand does not."""
+    drawn = [[torch.full((2,), 70000.0 * rank)] for rank in range(2)]
+    for name, finite in (("to_float16", False), ("to_bfloat16", True)):
+        hook = getattr(programs, name)
+        for (result,) in ranks.run(once, programs.average, gradients=given_to(drawn), hook=hook):
+            assert bool(result.isfinite().all()) == finite, name
+
+
+def sum_of_steps(ctx: Context, *, drawn: Gradients, feedback: bool, name: str, block: int, steps: int) -> torch.Tensor:
+    """Of a number of steps with the same gradients."""
+    step = programs.average_quantized(
+        ctx, gradients=given_to(drawn), quantizer=QUANTIZERS[name], block=block, feedback=feedback, start=0
+    )
+    return torch.stack([step()[0].clone() for _ in range(steps)]).double().sum(dim=0)
+
+
+@pytest.mark.ranks(2, 4)
+@given(
+    data=st.data(),
+    numel=st.integers(1, 40),
+    block=st.sampled_from([3, 8, 32]),
+    name=st.sampled_from(sorted(QUANTIZERS)),
+    steps=st.integers(1, 6),
+    seed=seeds,
+)
+def test_feedback_bounds_the_error_of_all_steps_together(
+    ranks: Ranks, data: st.DataObject, numel: int, block: int, name: str, steps: int, seed: int
+) -> None:
+    world = data.draw(worlds(ranks))
+    drawn = [[integers((numel,), torch.float32, seed=seed * 8 + rank)] for rank in range(world.world_size)]
+    first, *others = world.run(sum_of_steps, drawn=drawn, feedback=True, name=name, block=block, steps=steps)
+    assert all(torch.equal(first, other) for other in others)
+    assert_within(first, *bounds_with_feedback(drawn, name, block, steps), name)
+
+
+def bounds_with_feedback(drawn: Gradients, name: str, block: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    stacked = torch.stack([own[0] for own in drawn]).double()
+    bound = quantized.feedback_error(QUANTIZERS[name], stacked, block)
+    # Each step rounds in float32 too: what quantization_error allows for, and the sums with what is fed back.
+    float32 = steps * (len(drawn) + 8) * programs.FLOAT32_ROUNDOFF * 1.25 * stacked.abs().max()
+    return steps * stacked.mean(dim=0), bound + float32
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("name", "largest", "rounded"), [("int8", 127.0, 0.49), ("float8", 448.0, 271.9)])
+def test_missing_feedback_is_found(ranks: Ranks, name: str, largest: float, rounded: float) -> None:
+    """Without it, each of 12 steps rounds to 0, or to 256, again."""
+    drawn = [[torch.tensor([largest, rounded - rank / 16])] for rank in range(2)]
+    for feedback in (True, False):
+        first, _ = ranks.run(sum_of_steps, drawn=drawn, feedback=feedback, name=name, block=2, steps=12)
+        check = functools.partial(assert_within, first, *bounds_with_feedback(drawn, name, 2, 12), name)
+        if feedback:
+            check()
+        else:
+            with pytest.raises(AssertionError, match=f"^{name}: .* beyond the bound"):
+                check()
+
+
+@pytest.mark.ranks(2)
+@given(rows=st.integers(1, 8), columns=st.integers(1, 8), seed=seeds)
+def test_power_sgd_is_exact_where_the_mean_has_its_rank(ranks: Ranks, rows: int, columns: int, seed: int) -> None:
+    assert_exact_with_power_sgd(ranks, rows, columns, seed)
+
+
+@pytest.mark.ranks(4, 8)
+def test_power_sgd_is_exact_on_more_ranks(ranks: Ranks) -> None:
+    assert_exact_with_power_sgd(ranks, rows=7, columns=5, seed=1)
+
+
+def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int) -> None:
+    """Of rank 1 on each rank, and of equal row space, so that the mean is of rank 1 as well."""
+    sides = integers((rows + columns,), torch.float32, seed=seed, low=1, high=9)
+    drawn = [[(rank + 1) * torch.outer(sides[:rows], sides[rows:])] for rank in range(ranks.world_size)]
+
+    def program(ctx: Context) -> torch.Tensor:
+        step = programs.average(
+            ctx,
+            gradients=given_to(drawn),
+            hook=programs.to_low_rank,
+            state=lambda: programs.low_rank(1, feedback=False),
+        )
+        # In the first compressed step Q is random, and may be nearly orthogonal to all rows; the second has its result.
+        for _ in range(quantized.START + 1):
+            step()
+        return step()[0].clone()
+
+    mean = torch.stack([own[0] for own in drawn]).double().mean(dim=0)
+    # M is n x m, u = 2**-24; an inner product of k numbers is off by k u of its factors' norms (Higham, section 3.1).
+    # P = M Q takes m of them, and R summands; normalising it n / 2 + 2 roundings more. The projection P P^T M is off
+    # by twice as much of |M|; Q = P^T M by (n + R) u |M|, and P Q^T by 2u more.
+    bound = 4 * (rows + columns + ranks.world_size + 3) * programs.FLOAT32_ROUNDOFF * float(mean.norm())
+    for result in ranks.run(program):
+        assert_within(result, mean, torch.full_like(mean, bound), "PowerSGD")
 
 
 def summed_not_averaged(_: Any, bucket: dist.GradBucket) -> Future:
@@ -143,3 +333,71 @@ def test_bound_sees_a_broken_hook(ranks: Ranks, hook: programs.Hook, value: Call
     broken = ranks.run(once, programs.average, gradients=given_to(drawn), hook=hook)
     assert excess(right, drawn, programs.BFLOAT16_ROUNDOFF) <= 0
     assert excess(broken, drawn, programs.BFLOAT16_ROUNDOFF) > 0
+
+
+class Truncating(quantized.Quantizer):
+    """Rounds towards zero."""
+
+    def quantize(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        _, scales = super().quantize(blocks)
+        return (blocks / scales).trunc().to(self.dtype).view(torch.uint8), scales
+
+
+class WithScalesOfOthers(quantized.Quantizer):
+    """Takes each block's scale for its neighbour's."""
+
+    def dequantize(self, quantized: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return super().dequantize(quantized, scales.roll(1, 0))
+
+
+class Unscaled(quantized.Quantizer):
+    """Clamps what is too large."""
+
+    def quantize(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        clamped = blocks.clamp(-self.largest, self.largest).round()
+        return clamped.to(self.dtype).view(torch.uint8), torch.ones_like(blocks[:, :1])
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("broken", [None, Truncating, WithScalesOfOthers, Unscaled])
+def test_bound_sees_a_broken_quantizer(ranks: Ranks, broken: type[quantized.Quantizer] | None) -> None:
+    generator = torch.Generator().manual_seed(1)
+    drawn = [[torch.randn(64, generator=generator)] for _ in range(2)]
+    right = quantized.INT8
+    quantizer = right if broken is None else broken(right.dtype, right.largest, right.relative, right.absolute)
+    arguments = {"gradients": given_to(drawn), "quantizer": quantizer, "block": 8}
+    (result,), _ = ranks.run(once, programs.average_quantized, **arguments)
+    if broken is None:
+        assert_within(result, *bounds("int8", drawn, 8), "int8")
+    else:
+        with pytest.raises(AssertionError, match=r"^int8: .* beyond the bound"):
+            assert_within(result, *bounds("int8", drawn, 8), "int8")
+
+
+SHAPE = (64, 48)
+# Of 3072 elements to one other rank, in a reduce-scatter and an all-gather. Of int8 with a scale for each 256.
+BYTES = {
+    "float32": 4 * 3072,
+    "bfloat16": 2 * 3072,
+    "float16": 2 * 3072,
+    "int8": 3072 + 4 * 12,
+    "float8": 3072 + 4 * 12,
+    "int8 with feedback": 3072 + 4 * 12,
+    "float8 with feedback": 3072 + 4 * 12,
+    "PowerSGD": 4 * (64 + 48),
+}
+
+
+@pytest.mark.ranks(2)
+def test_bytes_on_the_wire(ranks: Ranks) -> None:
+    sent = {name: ranks.run(programs.bytes_sent, name=name, shape=SHAPE) for name in programs.HOOKS}
+    assert sent == {name: [nbytes] * 2 for name, nbytes in BYTES.items()}
+
+
+@pytest.mark.ranks(2)
+def test_what_makes_no_sense_is_refused(ranks: Ranks) -> None:
+    drawn = [[torch.ones(3, dtype=torch.float64)]] * 2
+    with pytest.raises(ValueError, match=r"the scales are made for float32 gradients, got torch\.float64"):
+        ranks.run(once, programs.average_quantized, gradients=given_to(drawn), quantizer=quantized.INT8)
+    with pytest.raises(ValueError, match="a block must have 1 element or more, got 0"):
+        quantized.Quantized(quantized.INT8, block=0)

@@ -37,6 +37,13 @@ class Mlp:
     seed: int
     """Of the weights."""
 
+    def __post_init__(self) -> None:
+        """Refuses what has no gradients."""
+        if min(self.layers, self.width, self.rows) < 1:
+            raise ValueError(
+                f"layers, width and rows must be 1 or more, got {self.layers}, {self.width} and {self.rows}"
+            )
+
 
 def problem(ctx: Context, *, mlp: Mlp) -> Problem:
     """Weights, the rank's input, and the gradient of its loss by its output.
@@ -66,7 +73,13 @@ class _Network(nn.Module):
         return linear(x, last)
 
 
-def _forward_backward(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> list[torch.Tensor]:
+def network(weights: Sequence[torch.Tensor]) -> nn.Module:
+    """The perceptron with these weights."""
+    return _Network(weights)
+
+
+def forward_backward(module: nn.Module, x: torch.Tensor, grad_output: torch.Tensor) -> list[torch.Tensor]:
+    """The gradients of the module's parameters."""
     # None, not zero, in every program: backward then writes gradients, and does not add them to zeros.
     module.zero_grad(set_to_none=True)
     module(x).backward(grad_output)
@@ -93,8 +106,8 @@ def buckets(tensors: Sequence[torch.Tensor], bucket_mib: float = BUCKET_MIB) -> 
 def compute(ctx: Context, *, mlp: Mlp) -> Step:
     """Forward and backward alone: each rank keeps its own gradients."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = _Network(weights)
-    return lambda: _forward_backward(module, x, grad_output)
+    module = network(weights)
+    return lambda: forward_backward(module, x, grad_output)
 
 
 def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
@@ -112,10 +125,10 @@ def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> 
 def all_reduce_after_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
     """Backward to its end, then one all_reduce for each bucket."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = _Network(weights)
+    module = network(weights)
 
     def step() -> list[torch.Tensor]:
-        gradients = _forward_backward(module, x, grad_output)
+        gradients = forward_backward(module, x, grad_output)
         _average(gradients, bucket_mib)
         return gradients
 
@@ -135,8 +148,11 @@ def _average(gradients: Sequence[torch.Tensor], bucket_mib: float) -> None:
 def all_reduce_during_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
     """DistributedDataParallel: a bucket's all_reduce starts when backward has made its last gradient."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = DistributedDataParallel(_Network(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True)
-    return lambda: _forward_backward(module, x, grad_output)
+    # init_sync: the weights are the same on all ranks already.
+    module = DistributedDataParallel(
+        network(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False
+    )
+    return lambda: forward_backward(module, x, grad_output)
 
 
 def largest_gradient(ctx: Context, *, mlp: Mlp) -> float:

@@ -6,26 +6,44 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context, Ranks
 from suites.overlap import programs
 from suites.strategies import seeds, worlds
 
-AVERAGED = (programs.all_reduce_after_backward, programs.all_reduce_during_backward)
-STEPS = 3  # DistributedDataParallel arranges its buckets anew after the first; none may add to the one before
-
 Gradients = list[torch.Tensor]
+Program = Callable[..., programs.Step]
+
+AVERAGED: dict[str, Program] = {
+    "after backward": programs.all_reduce_after_backward,
+    "during backward": programs.all_reduce_during_backward,
+}
+STEPS = 3  # DistributedDataParallel arranges its buckets anew after the first; none may add to the one before
 
 
 def last_of_several(
-    ctx: Context, program: Callable[..., programs.Step], mlp: programs.Mlp, **kwargs: float
+    ctx: Context, program: Program, mlp: programs.Mlp, **kwargs: float
 ) -> tuple[programs.Problem, Gradients]:
     step = program(ctx, mlp=mlp, **kwargs)
     for _ in range(STEPS - 1):
         step()
     return programs.problem(ctx, mlp=mlp), step()
+
+
+def flat(gradients: Gradients) -> torch.Tensor:
+    return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+def averaged(
+    ctx: Context, *, using: dict[str, Program], mlp: programs.Mlp, **kwargs: float
+) -> tuple[programs.Problem, dict[str, torch.Tensor]]:
+    """The gradients of each way as one vector, after several steps."""
+    results = {name: flat(last_of_several(ctx, program, mlp, **kwargs)[1]) for name, program in using.items()}
+    return programs.problem(ctx, mlp=mlp), results
 
 
 def gradients_on_one_device(problem: programs.Problem) -> Gradients:
@@ -41,8 +59,30 @@ def gradients_on_one_device(problem: programs.Problem) -> Gradients:
     return gradients[::-1]
 
 
+def rounding(problem: programs.Problem, world_size: int) -> torch.Tensor:
+    """How far a gradient may be off, u = 2**-53 for each of the roundings that an element goes through.
+
+    A product of matrices A B with k summands is off by at most k u |A| |B| (Higham, section 3.5), and a chain of
+    them by the sum of their k times the product of all magnitudes. L layers take W forward and W backward, the
+    gradient B and the mean R + 1; twice that, since the test's own chain rounds as well.
+    """
+    weights, x, grad_output = problem
+    magnitudes = gradients_on_one_device(([weight.abs() for weight in weights], x.abs(), grad_output.abs()))
+    roundings = 2 * len(weights) * x.shape[1] + x.shape[0] + world_size + 1
+    return 2 * roundings * 2.0**-53 * flat(magnitudes)
+
+
+def assert_mean(results: list[tuple[programs.Problem, dict[str, torch.Tensor]]]) -> None:
+    """Every rank holds the mean of what each would have computed alone."""
+    mean = torch.stack([flat(gradients_on_one_device(problem)) for problem, _ in results]).mean(dim=0)
+    bound = torch.stack([rounding(problem, len(results)) for problem, _ in results]).mean(dim=0)
+    for rank, (_, gradients) in enumerate(results):
+        for name, got in gradients.items():
+            beyond = ((got - mean).abs() - bound).max().item()
+            assert beyond <= 0, f"rank {rank}, all_reduce {name}: {beyond:.3g} beyond the bound"
+
+
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("program", AVERAGED)
 @given(
     data=st.data(),
     mlp=st.builds(
@@ -56,18 +96,77 @@ def gradients_on_one_device(problem: programs.Problem) -> Gradients:
     bucket_mib=st.sampled_from([programs.BUCKET_MIB, 2**-11, 2**-13]),  # one bucket, some, one a layer
 )
 def test_gradients_are_the_mean_over_ranks(
-    ranks: Ranks,
-    program: Callable[..., programs.Step],
-    data: st.DataObject,
-    mlp: programs.Mlp,
-    bucket_mib: float,
+    ranks: Ranks, data: st.DataObject, mlp: programs.Mlp, bucket_mib: float
 ) -> None:
     world = data.draw(worlds(ranks))
-    results = world.run(last_of_several, program, mlp, bucket_mib=bucket_mib)
-    alone = [gradients_on_one_device(problem) for problem, _ in results]
-    means = [torch.stack(layer).mean(dim=0) for layer in zip(*alone, strict=True)]
-    for _, gradients in results:
-        torch.testing.assert_close(gradients, means, rtol=1e-12, atol=1e-12)
+    assert_mean(world.run(averaged, using=AVERAGED, mlp=mlp, bucket_mib=bucket_mib))
+
+
+def own_gradients(ctx: Context, *, mlp: programs.Mlp) -> programs.Step:
+    return programs.compute(ctx, mlp=mlp)
+
+
+def summed(ctx: Context, *, mlp: programs.Mlp) -> programs.Step:
+    step = programs.all_reduce_after_backward(ctx, mlp=mlp)
+    return lambda: [gradient * ctx.world_size for gradient in step()]
+
+
+def added_to_the_step_before(ctx: Context, *, mlp: programs.Mlp) -> programs.Step:
+    weights, x, grad_output = programs.problem(ctx, mlp=mlp)
+    module = DistributedDataParallel(programs.network(weights))
+
+    def step() -> Gradients:
+        module(x).backward(grad_output)
+        return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+    return step
+
+
+def without_the_first_layer(ctx: Context, *, mlp: programs.Mlp) -> programs.Step:
+    alone, together = programs.compute(ctx, mlp=mlp), programs.all_reduce_after_backward(ctx, mlp=mlp)
+    return lambda: [alone()[0].clone(), *together()[1:]]
+
+
+MLP = programs.Mlp(layers=3, width=4, rows=3, dtype=torch.float64, seed=1)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("broken", [own_gradients, summed, added_to_the_step_before, without_the_first_layer])
+def test_a_broken_mean_is_found(ranks: Ranks, broken: Program) -> None:
+    results = ranks.run(averaged, using={"broken": broken}, mlp=MLP)
+    with pytest.raises(AssertionError, match=r"^rank 0, all_reduce broken: .* beyond the bound"):
+        assert_mean(results)
+
+
+@pytest.mark.ranks(2, 4)
+def test_your_own_overlap(ranks: Ranks) -> None:
+    """Yours in place of ours: a program that takes an Mlp and returns the step."""
+
+    def one_all_reduce_for_each_gradient(ctx: Context, *, mlp: programs.Mlp) -> programs.Step:
+        weights, x, grad_output = programs.problem(ctx, mlp=mlp)
+        module = programs.network(weights)
+        works: list[dist.Work | None] = []
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(
+                lambda tensor: works.append(dist.all_reduce(tensor.grad, dist.ReduceOp.AVG, async_op=True))
+            )
+
+        def step() -> Gradients:
+            works.clear()
+            gradients = programs.forward_backward(module, x, grad_output)
+            for work in works:
+                assert work is not None
+                work.wait()
+            return gradients
+
+        return step
+
+    assert_mean(ranks.run(averaged, using={"yours": one_all_reduce_for_each_gradient}, mlp=MLP))
+
+
+def test_an_mlp_without_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="layers, width and rows must be 1 or more, got 0, 4 and 3"):
+        programs.Mlp(layers=0, width=4, rows=3, dtype=torch.float64, seed=1)
 
 
 @pytest.mark.ranks(2, 4)

@@ -1,1 +1,1 @@
-"""Pipeline parallelism: a model cut into stages, one a rank, against the whole model."""
+"""Pipeline parallelism: a model cut into stages over ranks, against the whole model."""

@@ -1,0 +1,208 @@
+"""Training steps of DeepSpeed's engine, on R ranks, each with a part of the batch.
+
+The model is linear, ReLU, linear, without biases, and the loss linear in its output, so that whole numbers stay
+exact: see ``test_correctness``.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_gpuperf import Context
+
+Weights = dict[str, torch.Tensor]
+Step = Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zero:
+    """What is split over the ranks, and what the GPUs leave to the hosts."""
+
+    stage: int
+    """0 nothing, 1 the optimizer's state, 2 gradients as well, 3 parameters as well."""
+    offload_optimizer: bool = False
+    """The optimizer's state and step on the host; from stage 1 on."""
+    offload_parameters: bool = False
+    """Parameters on the host while they are not in use; in stage 3."""
+
+    def __post_init__(self) -> None:
+        if self.stage not in range(4):
+            raise ValueError(f"ZeRO has the stages 0 to 3, got {self.stage!r}")
+        if self.offload_optimizer and self.stage < 1:
+            raise ValueError("offload_optimizer needs stage 1 or more: in stage 0 no optimizer state is ZeRO's")
+        if self.offload_parameters and self.stage < 3:
+            raise ValueError(f"offload_parameters needs stage 3, which alone parts with parameters; got {self.stage}")
+
+    def config(self) -> dict[str, Any]:
+        """The section ``zero_optimization`` of DeepSpeed's configuration."""
+        section: dict[str, Any] = {"stage": self.stage}
+        if self.offload_optimizer:
+            section["offload_optimizer"] = {"device": "cpu"}
+        if self.offload_parameters:
+            section["offload_param"] = {"device": "cpu"}
+        return section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sgd:
+    """Of torch.optim.SGD."""
+
+    lr: float
+    momentum: float
+
+
+def module(weights: Weights) -> nn.Sequential:
+    """The model with these weights, ``0.weight`` and ``2.weight``."""
+    hidden, inputs = weights["0.weight"].shape
+    outputs = weights["2.weight"].shape[0]
+    model = nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, outputs, bias=False))
+    model.load_state_dict(weights)
+    return model
+
+
+def load(ctx: Context) -> ModuleType:
+    """DeepSpeed, told where this rank is, and without what it keeps of process groups that are gone."""
+    # It wants what a launcher sets, for every engine.
+    os.environ["LOCAL_RANK"] = str(ctx.local_rank)
+    if ctx.device.type == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    deepspeed = importlib.import_module("deepspeed")
+    if ctx.device.type == "cpu":
+        # On CPUs it would compile an all_reduce of its own through shared memory, which takes minutes; no operation
+        # of its own is compatible, then, and gloo does it. It says of this table that edits persist.
+        vars(importlib.import_module("deepspeed.ops"))["__compatible_ops__"] = collections.defaultdict(bool)
+    # It clones the default group once in a process and keeps the clone, while each test has a group of its own.
+    groups: Any = importlib.import_module("deepspeed.utils.groups")
+    if groups._WORLD_GROUP is not None and not _registered(groups._WORLD_GROUP, ctx.rank):
+        groups._WORLD_GROUP = None
+    return deepspeed
+
+
+def _registered(group: dist.ProcessGroup, rank: int) -> bool:
+    try:
+        dist.get_group_rank(group, rank)
+    except ValueError:  # destroyed with its default group
+        return False
+    return True
+
+
+def train(
+    ctx: Context,
+    *,
+    weights: Weights,
+    batches: list[list[tuple[torch.Tensor, torch.Tensor]]],
+    zero: Zero,
+    sgd: Sgd,
+    loss_scale: float = 1.0,
+    reduce_gradients: bool = True,
+) -> Step:
+    """As many optimizer steps as there are batches; losses, gradients and weights of all, and the state of this rank.
+
+    Args:
+        ctx: the rank's context.
+        weights: of the model; the same on all ranks.
+        batches: this many steps, each of as many microbatches; a microbatch is input and target of all ranks, one
+            after the other.
+        zero: the stage and what is offloaded.
+        sgd: the optimizer, in the only precision there is: float32.
+        loss_scale: wrong on purpose unless 1.
+        reduce_gradients: wrong on purpose if not: stage 0 keeps each rank's own gradients.
+    """
+    deepspeed = load(ctx)
+    model = module(weights).to(ctx.device)
+    names = [name for name, _ in model.named_parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=sgd.lr, momentum=sgd.momentum)
+    rows = batches[0][0][0].shape[0] // ctx.world_size
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        dist_init_required=False,
+        config={
+            "train_micro_batch_size_per_gpu": rows,
+            "gradient_accumulation_steps": len(batches[0]),
+            "gradient_clipping": 0.0,  # 1.0 by default: it would scale gradients, and the reference knows nothing of it
+            "zero_optimization": zero.config(),
+            # Any optimizer of torch's, also where DeepSpeed would rather compile its own.
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+        },
+    )
+    if not reduce_gradients:
+        engine.enable_backward_allreduce = False
+    access = importlib.import_module("deepspeed.utils")
+    parameters = dict(zip(names, engine.module.parameters(), strict=True))
+
+    def step() -> dict[str, Any]:
+        losses = []
+        gradients: Weights = {}
+        for batch in batches:
+            for x, target in batch:
+                x, target = (t.to(ctx.device).chunk(ctx.world_size)[ctx.rank] for t in (x, target))
+                loss = (engine(x) * target).sum() / rows
+                losses.append(loss.detach().clone())
+                engine.backward(loss * loss_scale)
+                if engine.is_gradient_accumulation_boundary():
+                    gradients = {name: _cpu(access.safe_get_full_grad(value)) for name, value in parameters.items()}
+                engine.step()
+        whole = access.safe_get_full_fp32_param if zero.stage else torch.Tensor.detach
+        after = {name: _cpu(whole(parameter)) for name, parameter in parameters.items()}
+        return {"losses": torch.stack(losses), "gradients": gradients, "weights": after, "momenta": _momenta(engine)}
+
+    return step
+
+
+def train_with_collectives(
+    ctx: Context,
+    *,
+    weights: Weights,
+    batches: list[list[tuple[torch.Tensor, torch.Tensor]]],
+    sgd: Sgd,
+) -> Step:
+    """The same training without DeepSpeed, for the suite to be pointed at: nothing split, gradients all_reduced."""
+    model = module(weights).to(ctx.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=sgd.lr, momentum=sgd.momentum)
+    rows = batches[0][0][0].shape[0] // ctx.world_size
+
+    def step() -> dict[str, Any]:
+        losses = []
+        gradients: Weights = {}
+        for batch in batches:
+            optimizer.zero_grad()
+            for x, target in batch:
+                x, target = (t.to(ctx.device).chunk(ctx.world_size)[ctx.rank] for t in (x, target))
+                loss = (model(x) * target).sum() / rows
+                losses.append(loss.detach())
+                (loss / len(batch)).backward()
+            for name, parameter in model.named_parameters():
+                assert parameter.grad is not None
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= ctx.world_size
+                gradients[name] = parameter.grad.clone()
+            optimizer.step()
+        after = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        held = sum(weight.numel() for weight in after.values())
+        return {"losses": torch.stack(losses), "gradients": gradients, "weights": after, "momenta": held}
+
+    return step
+
+
+def _momenta(engine: Any) -> int:
+    """How many momenta this rank holds."""
+    optimizer = engine.optimizer
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return sum(value["momentum_buffer"].numel() for value in optimizer.state.values() if "momentum_buffer" in value)
+
+
+def _cpu(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().clone()

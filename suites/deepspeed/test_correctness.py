@@ -1,0 +1,177 @@
+"""DeepSpeed trains as one process does: losses, gradients and weights, exactly, in every stage and with offload.
+
+Weights, inputs and targets are -1, 0 or 1, and learning rate, momentum, rows and ranks powers of 2, so that each value
+is a whole number of some power of 2. Of two steps the losses of the second need the most bits: inputs <= 4, hidden
+features <= 8 and outputs <= 3 keep weights below 2 after the first step, hidden activations below 2**3, outputs below
+2**7, and the sum over 2 rows of 3 outputs below 2**10; with 4 ranks, 2 microbatches and 2 rows a weight is a multiple
+of 2**-2 / 16 = 2**-6, an output of 2**-12, a loss of 2**-13: 23 bits, and float32 has 24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Ranks
+from suites.data import integers, once
+from suites.deepspeed import programs
+from suites.deepspeed.programs import Sgd, Step, Weights, Zero
+from suites.strategies import seeds
+
+pytestmark = pytest.mark.ranks(2)
+
+needs_deepspeed = pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="DeepSpeed is not installed: pip install 'pytest-gpuperf[deepspeed]'"
+)
+
+STEPS = 2
+SGD = Sgd(lr=2**-2, momentum=2**-1)
+
+STAGES = [
+    *(Zero(stage=stage) for stage in range(4)),
+    *(Zero(stage=stage, offload_optimizer=True) for stage in (1, 2, 3)),
+    Zero(stage=3, offload_optimizer=True, offload_parameters=True),
+]
+
+Batches = list[list[tuple[torch.Tensor, torch.Tensor]]]
+Problem = tuple[Weights, Batches]
+
+
+def problem(*, degree: int, inputs: int, hidden: int, outputs: int, rows: int, microbatches: int, seed: int) -> Problem:
+    """Weights, and for each step the microbatches of all ranks; each rank has its own rows."""
+
+    def ones(*shape: int, part: int) -> torch.Tensor:
+        return integers(shape, torch.float32, seed=seed * 64 + part, low=-1, high=1)
+
+    weights = {"0.weight": ones(hidden, inputs, part=0), "2.weight": ones(outputs, hidden, part=1)}
+    batches = [
+        [
+            (ones(degree * rows, inputs, part=part), ones(degree * rows, outputs, part=part + 1))
+            for part in range(8 * step + 2, 8 * step + 2 + 2 * microbatches, 2)
+        ]
+        for step in range(STEPS)
+    ]
+    return weights, batches
+
+
+def reference(weights: Weights, batches: Batches, *, degree: int) -> dict[str, Any]:
+    """One process, float64, autograd.grad and SGD's definition, over all microbatches and ranks at once."""
+    first, second = (weights[name].double() for name in ("0.weight", "2.weight"))
+    momenta = [torch.zeros_like(first), torch.zeros_like(second)]
+    losses: list[list[torch.Tensor]] = []
+    gradients: tuple[torch.Tensor, ...] = ()
+    for batch in batches:
+        leaves = [first.requires_grad_(), second.requires_grad_()]
+        rows = batch[0][0].shape[0] // degree
+        for x, target in batch:
+            per_row = ((x.double() @ first.T).relu() @ second.T * target.double()).sum(dim=1)
+            losses.append([part.sum().detach() / rows for part in per_row.chunk(degree)])
+        x, target = (torch.cat(parts).double() for parts in zip(*batch, strict=True))
+        mean = ((x @ first.T).relu() @ second.T * target).sum() / len(x)
+        gradients = torch.autograd.grad(mean, leaves)
+        momenta = [SGD.momentum * m + g for m, g in zip(momenta, gradients, strict=True)]
+        first, second = (leaf.detach() - SGD.lr * m for leaf, m in zip(leaves, momenta, strict=True))
+    return {
+        "losses": [torch.stack(of_rank) for of_rank in zip(*losses, strict=True)],
+        "gradients": {"0.weight": gradients[0], "2.weight": gradients[1]},
+        "weights": {"0.weight": first, "2.weight": second},
+    }
+
+
+def assert_trains(ranks: Ranks, program: Callable[..., Step], drawn: Problem, **kwargs: Any) -> list[dict[str, Any]]:
+    """What every rank ends with is the reference's, to the last bit."""
+    weights, batches = drawn
+    results = ranks.run(once, program, weights=weights, batches=batches, sgd=SGD, **kwargs)
+    expected = reference(weights, batches, degree=ranks.world_size)
+    for rank, result in enumerate(results):
+        assert torch.equal(result["losses"].double(), expected["losses"][rank]), f"rank {rank} has wrong losses"
+        for what in ("gradients", "weights"):
+            for name, want in expected[what].items():
+                have = result[what][name].double()
+                assert torch.equal(have, want), f"rank {rank} has wrong {what} of {name}: {have}, not {want}"
+    return results
+
+
+problems = st.fixed_dictionaries(
+    {
+        "inputs": st.integers(1, 4),
+        "hidden": st.integers(1, 8),
+        "outputs": st.integers(1, 3),
+        "rows": st.sampled_from([1, 2]),
+        "microbatches": st.sampled_from([1, 2]),
+        "seed": seeds,
+    }
+)
+
+A_PROBLEM = {"inputs": 4, "hidden": 8, "outputs": 3, "rows": 2, "microbatches": 2, "seed": 1}
+
+
+def assert_split(results: list[dict[str, Any]], weights: Weights, zero: Zero) -> None:
+    """From stage 1 on each of R ranks holds an R-th of the momenta (Rajbhandari et al., 2020, section 5.1).
+
+    Stages 1 and 2 pad all weights in a row to a multiple of 2 R, stage 3 each weight to one of R: with two weights,
+    less than 2 momenta more on each rank.
+    """
+    total, degree = sum(weight.numel() for weight in weights.values()), len(results)
+    held = [result["momenta"] for result in results]
+    if zero.stage == 0:
+        assert held == [total] * degree
+    else:
+        assert sum(held) >= total
+        assert max(held) < total / degree + 2
+
+
+@needs_deepspeed
+@given(zero=st.sampled_from(STAGES), sizes=problems)
+def test_zero(ranks: Ranks, zero: Zero, sizes: dict[str, int]) -> None:
+    drawn = problem(degree=ranks.world_size, **sizes)
+    assert_split(assert_trains(ranks, programs.train, drawn, zero=zero), drawn[0], zero)
+
+
+@needs_deepspeed
+@pytest.mark.ranks(4)
+def test_zero_on_four_ranks(ranks: Ranks) -> None:
+    drawn = problem(degree=4, **A_PROBLEM)
+    for zero in STAGES:
+        assert_split(assert_trains(ranks, programs.train, drawn, zero=zero), drawn[0], zero)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("zero", STAGES, ids=str)
+def test_a_wrong_scale_is_found(ranks: Ranks, zero: Zero) -> None:
+    with pytest.raises(AssertionError, match=r"rank 0 has wrong (losses|gradients of 0.weight)"):
+        assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=zero, loss_scale=2.0)
+
+
+@needs_deepspeed
+def test_gradients_that_stay_on_their_rank_are_found(ranks: Ranks) -> None:
+    drawn = problem(degree=2, **{**A_PROBLEM, "microbatches": 1})
+    with pytest.raises(AssertionError, match=r"rank 0 has wrong (losses|gradients of 0.weight)"):
+        assert_trains(ranks, programs.train, drawn, zero=Zero(stage=0), reduce_gradients=False)
+
+
+@pytest.mark.ranks(2, 4)
+def test_your_own_training(ranks: Ranks) -> None:
+    for seed in range(10):
+        assert_trains(
+            ranks, programs.train_with_collectives, problem(degree=ranks.world_size, **{**A_PROBLEM, "seed": seed})
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"stage": 4}, "the stages 0 to 3, got 4"),
+        ({"stage": 0, "offload_optimizer": True}, "offload_optimizer needs stage 1 or more"),
+        ({"stage": 2, "offload_parameters": True}, "offload_parameters needs stage 3, .* got 2"),
+    ],
+)
+def test_what_zero_has_not_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Zero(**wrong)

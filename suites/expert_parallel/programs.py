@@ -1,0 +1,207 @@
+"""A mixture of experts whose E experts lie E / R on each of R ranks, and whose tokens travel to them and back.
+
+T tokens a rank, D features, H hidden features of an expert: linear D -> H, ReLU, linear H -> D. Each token goes to
+the k experts whose gate scores highest, as in Shazeer et al. (arXiv 1701.06538); the sum of their outputs, weighted
+by the gate, comes back. Of the assignments that one rank has for one expert at most ``capacity`` are kept, first
+choices before second ones, then in the order of the tokens; the others add nothing (GShard, arXiv 2006.16668,
+section 2.2, where a rank is a group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+from pytest_gpuperf import Context
+
+LEARNING_RATE = 1.0  # keeps whole numbers whole
+
+Step = Callable[[], dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Of the whole layer."""
+
+    gate: torch.Tensor
+    """E x D."""
+    first: torch.Tensor
+    """E x H x D."""
+    second: torch.Tensor
+    """E x D x H."""
+
+    def on_rank(self, ctx: Context) -> nn.ParameterDict:
+        """The rank's own parameters: the gate, which all ranks hold, and the rank's experts.
+
+        Raises:
+            ValueError: the experts cannot be split evenly.
+        """
+        experts = len(self.first)
+        if experts % ctx.world_size:
+            raise ValueError(f"{experts} experts cannot be split evenly over {ctx.world_size} ranks")
+        own = slice(ctx.rank * experts // ctx.world_size, (ctx.rank + 1) * experts // ctx.world_size)
+        shards = {"gate": self.gate, "first": self.first[own], "second": self.second[own]}
+        return nn.ParameterDict({name: nn.Parameter(value.to(ctx.device).clone()) for name, value in shards.items()})
+
+
+def softmax_of_chosen(scores: torch.Tensor) -> torch.Tensor:
+    """Mixtral's gate (arXiv 2401.04088, section 2.1): softmax over the scores of the chosen experts."""
+    return scores.softmax(dim=-1)
+
+
+def scores_themselves(scores: torch.Tensor) -> torch.Tensor:
+    """No function at all: whole numbers stay whole, and results are exact."""
+    return scores
+
+
+GATES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softmax": softmax_of_chosen,
+    "scores": scores_themselves,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The assignments that a rank keeps, in the order of their experts."""
+
+    token: torch.Tensor
+    choice: torch.Tensor
+    """0 for a token's first choice, k - 1 for its last."""
+    per_expert: torch.Tensor
+    """How many each of the E experts has."""
+
+
+def route(chosen: torch.Tensor, experts: int, capacity: int) -> Routing:
+    """Which of the assignments in ``chosen`` (T x k numbers of experts) are kept."""
+    tokens, k = chosen.shape
+    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones
+    order = by_priority.argsort(stable=True)
+    counts = torch.bincount(by_priority, minlength=experts)
+    begins = counts.cumsum(0) - counts
+    place = torch.arange(tokens * k, device=chosen.device) - begins[by_priority[order]]
+    kept = order[place < capacity]
+    return Routing(kept % tokens, kept // tokens, counts.clamp(max=capacity))
+
+
+def experts_forward(parameters: nn.ParameterDict, x: torch.Tensor, per_expert: list[int]) -> torch.Tensor:
+    """Each expert on its own rows of x, which are in the order of the experts."""
+    parts = x.split(per_expert)
+    outputs = [
+        nn.functional.linear(nn.functional.linear(part, first).relu(), second)
+        for part, first, second in zip(parts, parameters["first"], parameters["second"], strict=True)
+    ]
+    return torch.cat(outputs)
+
+
+def dispatched(
+    ctx: Context, parameters: nn.ParameterDict, rows: torch.Tensor, per_expert: torch.Tensor
+) -> torch.Tensor:
+    """What the experts make of the rows, which come in the order of all E experts, and go back in it."""
+    local = len(parameters["first"])
+    received = torch.empty_like(per_expert)
+    dist.all_to_all_single(received, per_expert)
+    counts = received.view(ctx.world_size, local)
+    # On the host: torch wants to know how much there is to send and to receive.
+    sends, receives = per_expert.view(ctx.world_size, local).sum(1).tolist(), counts.sum(1).tolist()
+    arrived = all_to_all_single_autograd(rows, receives, sends, ctx.group)
+    # They arrive rank by rank, and of each rank expert by expert.
+    expert = torch.arange(local, device=rows.device).repeat(ctx.world_size).repeat_interleave(counts.reshape(-1))
+    order = expert.argsort(stable=True)
+    made = experts_forward(parameters, arrived[order], counts.sum(0).tolist())
+    return all_to_all_single_autograd(made[order.argsort()], sends, receives, ctx.group)
+
+
+Dispatch = Callable[[Context, nn.ParameterDict, torch.Tensor, torch.Tensor], torch.Tensor]
+Layer = Callable[..., torch.Tensor]
+
+
+def expert_parallel(
+    ctx: Context,
+    parameters: nn.ParameterDict,
+    x: torch.Tensor,
+    *,
+    k: int,
+    capacity: int,
+    gate: str,
+    dispatch: Dispatch = dispatched,
+) -> torch.Tensor:
+    """The layer's output for the rank's own tokens.
+
+    Raises:
+        ValueError: k is no number of experts, or no token fits.
+    """
+    experts = len(parameters["gate"])
+    if not 1 <= k <= experts:
+        raise ValueError(f"a token goes to 1 to {experts} of {experts} experts, got k = {k}")
+    if capacity < 1:
+        raise ValueError(f"an expert's capacity must be 1 or more, got {capacity}")
+    scores = nn.functional.linear(x, parameters["gate"])
+    # Not topk, which leaves open which of equal scores comes first: the lower expert does, on every device.
+    ranked, by_score = scores.sort(dim=-1, descending=True, stable=True)
+    weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]
+    routing = route(chosen, experts, capacity)
+    returned = dispatch(ctx, parameters, x[routing.token], routing.per_expert)
+    weighted = returned * weights[routing.token, routing.choice].unsqueeze(-1)
+    return torch.zeros_like(x).index_add(0, routing.token, weighted)
+
+
+def reduce_replicated(ctx: Context, parameters: nn.ParameterDict) -> None:
+    """Sums the gradient of the gate, of which each rank has a copy, over the ranks."""
+    gradient = parameters["gate"].grad
+    assert gradient is not None
+    dist.all_reduce(gradient)
+
+
+def train(
+    ctx: Context,
+    *,
+    weights: Weights,
+    each: list[tuple[torch.Tensor, torch.Tensor]],
+    k: int,
+    capacity: int,
+    gate: str,
+    layer: Layer = expert_parallel,
+    reduce: Callable[[Context, nn.ParameterDict], None] = reduce_replicated,
+) -> Step:
+    """A step of SGD on the sum of the ranks' losses; returns output, gradients and new parameters.
+
+    The parameters are not changed in place, so that each step starts from the same ones.
+
+    Args:
+        ctx: the rank's context.
+        weights: of the whole layer.
+        each: for each rank its own tokens, T x D, and the gradient of their outputs. T may differ by rank.
+        k: experts that a token goes to.
+        capacity: assignments that an expert takes from one rank.
+        gate: a key of ``GATES``.
+        layer: called like ``expert_parallel``.
+        reduce: what is done to the gradients once backward has made them.
+    """
+    parameters = weights.on_rank(ctx)
+    x, grad = (tensor.to(ctx.device) for tensor in each[ctx.rank])
+    x = x.detach().requires_grad_()
+
+    def step() -> dict[str, torch.Tensor]:
+        x.grad = None
+        for parameter in parameters.values():
+            parameter.grad = None
+        output = layer(ctx, parameters, x, k=k, capacity=capacity, gate=gate)
+        output.backward(grad)
+        reduce(ctx, parameters)
+        results = {"output": output.detach(), "input gradient": _gradient(x)}
+        for name, parameter in parameters.items():
+            results[f"{name} gradient"] = _gradient(parameter)
+            results[f"{name} after the step"] = parameter.detach() - LEARNING_RATE * _gradient(parameter)
+        return results
+
+    return step
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor:
+    assert tensor.grad is not None  # backward has reached it
+    return tensor.grad

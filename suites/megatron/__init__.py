@@ -1,0 +1,1 @@
+"""Megatron-Core's own layers and pipeline schedule against the same model in one process."""

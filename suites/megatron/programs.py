@@ -1,0 +1,244 @@
+"""Megatron-Core's tensor-parallel layers and its 1F1B schedule, on R ranks that are one parallel group.
+
+Megatron's layers return a bias beside their output, and say at construction what is split; the programs give and take
+whole tensors, as ``suites.tensor_parallel`` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_gpuperf import Context
+from suites.tensor_parallel.programs import Parameters, shard, training_step
+
+Step = Callable[[], dict[str, torch.Tensor]]
+Microbatch = tuple[torch.Tensor, torch.Tensor]
+"""Input of the first stage, and what the output of the last is multiplied with."""
+
+
+def core(name: str) -> Any:
+    """A module of megatron.core, imported on the rank that uses it: it takes seconds, and warns of what it lacks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(f"megatron.core.{name}")
+
+
+def start(ctx: Context, *, tensor: int = 1, pipeline: int = 1) -> None:
+    """Megatron's process groups, made once for a test's default group: they are 27, and live as long as that does.
+
+    Those of a default group that is gone are forgotten.
+    """
+    state = core("parallel_state")
+    if state.model_parallel_is_initialized():
+        made = (state.get_tensor_model_parallel_world_size(), state.get_pipeline_model_parallel_world_size())
+        if made == (tensor, pipeline) and _registered(state.get_model_parallel_group(), ctx.rank):
+            return
+        state.destroy_model_parallel()
+    state.initialize_model_parallel(tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline)
+
+
+def _registered(group: dist.ProcessGroup, rank: int) -> bool:
+    try:
+        dist.get_group_rank(group, rank)
+    except ValueError:  # destroyed with its default group
+        return False
+    return True
+
+
+def _config(ctx: Context, width: int, **kwargs: Any) -> Any:
+    # A transformer's, though there is none: the schedule takes the shapes of its messages from it, and asks for fields
+    # that other configurations lack. Weights are loaded: their initialization would want Megatron's own generators.
+    return core("transformer.transformer_config").TransformerConfig(
+        num_layers=ctx.world_size,
+        hidden_size=width,
+        num_attention_heads=ctx.world_size,
+        params_dtype=torch.float64,
+        use_cpu_initialization=True,
+        perform_initialization=False,
+        **kwargs,
+    )
+
+
+def _load(module: nn.Module, ctx: Context, parameters: Parameters, dims: dict[str, int]) -> None:
+    """Gives the module this rank's shards of its parameters, along the dimension that each is split by."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            whole = parameters[name]
+            parameter.copy_(shard(whole, ctx.world_size, dims[name])[ctx.rank] if name in dims else whole)
+
+
+class Mlp(nn.Module):
+    """A column-parallel layer, ReLU, and a row-parallel one. ReLU, since it keeps whole numbers whole."""
+
+    def __init__(self, ctx: Context, parameters: Parameters, *, sequence_parallel: bool, reduce_output: bool) -> None:
+        super().__init__()
+        layers = core("tensor_parallel")
+        hidden, width = parameters["column.weight"].shape
+        common = {
+            "config": _config(
+                ctx, width, tensor_model_parallel_size=ctx.world_size, sequence_parallel=sequence_parallel
+            ),
+            "init_method": nn.init.zeros_,
+            "bias": "column.bias" in parameters,
+            "skip_bias_add": False,
+        }
+        self.column = layers.ColumnParallelLinear(width, hidden, gather_output=False, **common)
+        self.row = layers.RowParallelLinear(hidden, width, input_is_parallel=True, **common)
+        self.to(ctx.device)
+        _load(self, ctx, parameters, {"column.weight": 0, "column.bias": 0, "row.weight": 1})
+        self._reduce_output = reduce_output
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The whole output on every rank, or with sequence parallelism its part of the first dimension."""
+        hidden, _ = self.column(x)
+        hidden = hidden.relu()
+        if not self._reduce_output:
+            return nn.functional.linear(hidden, self.row.weight, self.row.bias)
+        output: torch.Tensor = self.row(hidden)[0]
+        return output
+
+
+def mlp(
+    ctx: Context,
+    *,
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    parameters: Parameters,
+    sequence_parallel: bool = False,
+    reduce_output: bool = True,
+    reduce_marked: bool = True,
+) -> Step:
+    """Forward and backward; output and every gradient, of what is split this rank's shard.
+
+    Args:
+        ctx: the rank's context.
+        x: sequence x batch x features.
+        grad: of the output.
+        parameters: ``column.weight``, ``row.weight``, and a bias for both or neither.
+        sequence_parallel: each rank gives and gets its part of the sequence.
+        reduce_output: wrong on purpose if not: each rank keeps its own summand.
+        reduce_marked: wrong on purpose if not: gradients of what is not split stay those of a part of the sequence.
+    """
+    x, grad = x.to(ctx.device), grad.to(ctx.device)
+    if sequence_parallel:
+        x, grad = (shard(whole, ctx.world_size, 0)[ctx.rank] for whole in (x, grad))
+
+    start(ctx, tensor=ctx.world_size)
+    module = Mlp(ctx, parameters, sequence_parallel=sequence_parallel, reduce_output=reduce_output)
+    train = training_step(module, x, grad)
+    # A rank's gradient of what is not split comes from its own part of the sequence. Megatron marks such parameters;
+    # distributed/finalize_model_grads.py sums them at the end of a step.
+    marked = [name for name, value in module.named_parameters() if getattr(value, "sequence_parallel", False)]
+
+    def step() -> dict[str, torch.Tensor]:
+        result = train()
+        for name in marked if reduce_marked else []:
+            dist.all_reduce(result[f"{name} gradient"])
+        return result
+
+    return step
+
+
+def embedding(
+    ctx: Context, *, tokens: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, shifted: bool = False
+) -> Step:
+    """The vocabulary-parallel embedding: each rank has some rows of the weight, and all get all tokens' rows.
+
+    Args:
+        ctx: the rank's context.
+        tokens: whole numbers below the vocabulary's size.
+        grad: of the output.
+        weight: of the whole vocabulary.
+        shifted: wrong on purpose: each rank is given the rows of the rank after it.
+    """
+    tokens, grad = tokens.to(ctx.device), grad.to(ctx.device)
+
+    start(ctx, tensor=ctx.world_size)
+    module = core("tensor_parallel").VocabParallelEmbedding(
+        *weight.shape,
+        init_method=nn.init.zeros_,
+        config=_config(ctx, weight.shape[1], tensor_model_parallel_size=ctx.world_size),
+    )
+    module.to(ctx.device)
+    rows = weight.roll(-(len(weight) // ctx.world_size), 0) if shifted else weight
+    _load(module, ctx, {"weight": rows}, {"weight": 0})
+
+    def step() -> dict[str, torch.Tensor]:
+        module.zero_grad()
+        output = module(tokens)
+        output.backward(grad)
+        return {"output": output.detach().clone(), "weight gradient": module.weight.grad.clone()}
+
+    return step
+
+
+class Stage(nn.Module):
+    """One linear layer and ReLU of a pipeline, in the form that Megatron's schedules want."""
+
+    def __init__(self, weight: torch.Tensor, config: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.config = config
+        self.model_type = core("enums").ModelType.encoder_or_decoder
+        self._received: torch.Tensor | None = None
+
+    def set_input_tensor(self, received: list[torch.Tensor | None]) -> None:
+        """What the stage before has sent; None on the first stage."""
+        self._received = received[0] if isinstance(received, list) else received
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of what was received, or of ``x`` on the first stage."""
+        return nn.functional.linear(x if self._received is None else self._received, self.weight).relu()
+
+
+def pipeline(ctx: Context, *, weights: list[torch.Tensor], microbatches: list[Microbatch], scale: float = 1.0) -> Step:
+    """1F1B; rank r runs stage r and returns its weight's gradient, the last rank also each microbatch's loss.
+
+    Args:
+        ctx: the rank's context.
+        weights: one square matrix for each stage.
+        microbatches: sequence x batch x features each.
+        scale: of the loss; wrong on purpose unless 1.
+    """
+    length, rows, width = microbatches[0][0].shape
+    batches = [(x.to(ctx.device), target.to(ctx.device)) for x, target in microbatches]
+
+    def loss(target: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        # Megatron divides by the number of microbatches.
+        total = (output * target).sum() * scale
+        return total, {"loss": total.detach().clone()}
+
+    def forward_step(data: Iterator[Microbatch], model: Stage) -> tuple[torch.Tensor, Callable[..., Any]]:
+        x, target = next(data)
+        return model(x), partial(loss, target)
+
+    start(ctx, pipeline=ctx.world_size)
+    config = _config(ctx, width, pipeline_model_parallel_size=ctx.world_size, pipeline_dtype=torch.float64)
+    stage = Stage(weights[ctx.rank].to(ctx.device), config)
+    run = core("pipeline_parallel.schedules").forward_backward_pipelining_without_interleaving
+
+    def step() -> dict[str, torch.Tensor]:
+        stage.zero_grad()
+        losses = run(
+            forward_step_func=forward_step,
+            data_iterator=iter(batches),
+            model=stage,
+            num_microbatches=len(batches),
+            seq_length=length,
+            micro_batch_size=rows,
+        )
+        assert stage.weight.grad is not None
+        result = {"weight gradient": stage.weight.grad.clone()}
+        if ctx.rank == ctx.world_size - 1:
+            result["losses"] = torch.stack([each["loss"] for each in losses])
+        return result
+
+    return step

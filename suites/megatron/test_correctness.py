@@ -1,0 +1,236 @@
+"""Megatron-Core's layers and schedule compute what the whole model does: outputs and all gradients, exactly.
+
+Everything is a whole number in float64, far below 2**53; the number of microbatches, by which Megatron divides, is a
+power of 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pytest_gpuperf import Context, Ranks
+from suites.data import integers, once
+from suites.megatron import programs
+from suites.megatron.programs import Microbatch, Step
+from suites.strategies import seeds
+from suites.tensor_parallel.programs import Parameters, shard
+
+pytestmark = pytest.mark.ranks(2)
+
+needs_megatron = pytest.mark.skipif(
+    find_spec("megatron") is None, reason="Megatron-Core is not installed: pip install 'pytest-gpuperf[megatron]'"
+)
+
+DTYPE = torch.float64
+
+# How an MLP's parameters and their gradients are split.
+MLP_DIMS = {"column.weight gradient": 0, "column.bias gradient": 0, "row.weight gradient": 1}
+# With sequence parallelism, so are input and output, by their first dimension.
+SEQUENCE_DIMS = {**MLP_DIMS, "output": 0, "input gradient": 0}
+
+Whole = dict[str, torch.Tensor]
+
+
+def drawn(*shape: int, seed: int, part: int, high: int = 15) -> torch.Tensor:
+    return integers(shape, DTYPE, seed=seed * 64 + part, low=-high, high=high)
+
+
+def mlp_inputs(*, length: int, batch: int, width: int, hidden: int, bias: bool, seed: int) -> dict[str, Any]:
+    parameters = {
+        "column.weight": drawn(hidden, width, seed=seed, part=0),
+        "row.weight": drawn(width, hidden, seed=seed, part=1),
+    }
+    if bias:
+        parameters |= {
+            "column.bias": drawn(hidden, seed=seed, part=2),
+            "row.bias": drawn(width, seed=seed, part=3),
+        }
+    x, grad = (drawn(length, batch, width, seed=seed, part=part) for part in (4, 5))
+    return {"parameters": parameters, "x": x, "grad": grad}
+
+
+def mlp_reference(parameters: Parameters, x: torch.Tensor, grad: torch.Tensor) -> Whole:
+    """The whole MLP by functions alone: no module, no ``.grad``."""
+    leaves = {name: value.clone().requires_grad_() for name, value in {"input": x, **parameters}.items()}
+    hidden = functional.linear(leaves["input"], leaves["column.weight"], leaves.get("column.bias")).relu()
+    output = functional.linear(hidden, leaves["row.weight"], leaves.get("row.bias"))
+    gradients = torch.autograd.grad(output, list(leaves.values()), grad)
+    return {"output": output} | {f"{name} gradient": g for name, g in zip(leaves, gradients, strict=True)}
+
+
+def assert_same(results: list[Whole], whole: Whole, dims: dict[str, int]) -> None:
+    """Each rank holds its shard along the dimension given for a name, and all of the others."""
+    for rank, result in enumerate(results):
+        assert sorted(result) == sorted(whole)
+        for name, tensor in whole.items():
+            want = shard(tensor, len(results), dims[name])[rank] if name in dims else tensor
+            assert torch.equal(result[name], want), f"rank {rank} has a wrong {name}: {result[name]}, not {want}"
+
+
+def assert_mlp(ranks: Ranks, program: Callable[..., Step], inputs: dict[str, Any], **kwargs: bool) -> None:
+    results = ranks.run(once, program, **inputs, **kwargs)
+    dims = SEQUENCE_DIMS if kwargs.get("sequence_parallel") else MLP_DIMS
+    assert_same(results, mlp_reference(inputs["parameters"], inputs["x"], inputs["grad"]), dims)
+
+
+A_SHAPE = {"length": 4, "batch": 2, "width": 4, "hidden": 8}
+
+
+@needs_megatron
+@given(
+    length=st.integers(1, 3),
+    batch=st.integers(1, 2),
+    width=st.integers(1, 4),
+    hidden=st.integers(1, 4),
+    bias=st.booleans(),
+    seed=seeds,
+)
+def test_mlp(ranks: Ranks, length: int, batch: int, width: int, hidden: int, bias: bool, seed: int) -> None:
+    inputs = mlp_inputs(length=length, batch=batch, width=width, hidden=hidden * ranks.world_size, bias=bias, seed=seed)
+    assert_mlp(ranks, programs.mlp, inputs)
+
+
+@needs_megatron
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("bias", [True, False])
+def test_mlp_on_four_ranks(ranks: Ranks, bias: bool) -> None:
+    assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
+
+
+@needs_megatron
+@pytest.mark.ranks(2, 4, device="cuda")  # Megatron gathers and scatters sequences in memory of the current GPU
+@pytest.mark.parametrize("bias", [True, False])
+def test_mlp_with_sequence_parallelism(ranks: Ranks, bias: bool) -> None:
+    assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1), sequence_parallel=True)
+
+
+@needs_megatron
+@pytest.mark.ranks(2, device="cuda")
+def test_a_bias_gradient_of_a_part_of_the_sequence_is_found(ranks: Ranks) -> None:
+    inputs = mlp_inputs(**A_SHAPE, bias=True, seed=1)
+    with pytest.raises(AssertionError, match=r"^rank 0 has a wrong row.bias gradient"):
+        assert_mlp(ranks, programs.mlp, inputs, sequence_parallel=True, reduce_marked=False)
+
+
+@needs_megatron
+def test_an_mlp_without_all_reduce_is_found(ranks: Ranks) -> None:
+    with pytest.raises(AssertionError, match=r"^rank 0 has a wrong output"):
+        assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=True, seed=1), reduce_output=False)
+
+
+@needs_megatron
+def test_features_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
+    inputs = mlp_inputs(length=1, batch=1, width=2, hidden=3, bias=False, seed=1)
+    with pytest.raises(AssertionError, match="3 is not divisible by 2"):
+        ranks.run(once, programs.mlp, **inputs)
+
+
+def assert_embedding(ranks: Ranks, *, rows: int, width: int, shape: tuple[int, ...], seed: int, **kwargs: bool) -> None:
+    vocabulary = rows * ranks.world_size
+    weight = drawn(vocabulary, width, seed=seed, part=0)
+    tokens = integers(shape, torch.int64, seed=seed * 64 + 1, low=0, high=vocabulary - 1)
+    grad = drawn(*shape, width, seed=seed, part=2)
+    results = ranks.run(once, programs.embedding, tokens=tokens, grad=grad, weight=weight, **kwargs)
+    # A product with one-hot rows, where the embedding looks rows up.
+    chosen = functional.one_hot(tokens.flatten(), vocabulary).to(DTYPE)
+    whole = {
+        "output": (chosen @ weight).view(*shape, width),
+        "weight gradient": chosen.T @ grad.view(-1, width),
+    }
+    assert_same(results, whole, {"weight gradient": 0})
+
+
+@needs_megatron
+@given(
+    rows=st.integers(1, 8), width=st.integers(1, 4), shape=st.tuples(st.integers(1, 3), st.integers(1, 4)), seed=seeds
+)
+def test_embedding(ranks: Ranks, rows: int, width: int, shape: tuple[int, ...], seed: int) -> None:
+    assert_embedding(ranks, rows=rows, width=width, shape=shape, seed=seed)
+
+
+@needs_megatron
+@pytest.mark.ranks(4)
+def test_embedding_on_four_ranks(ranks: Ranks) -> None:
+    assert_embedding(ranks, rows=3, width=4, shape=(4, 5), seed=1)
+
+
+@needs_megatron
+def test_a_shifted_vocabulary_is_found(ranks: Ranks) -> None:
+    with pytest.raises(AssertionError, match=r"^rank 0 has a wrong output"):
+        assert_embedding(ranks, rows=3, width=4, shape=(4, 5), seed=1, shifted=True)
+
+
+def assert_pipeline(ranks: Ranks, *, count: int, rows: int, width: int, seed: int, **kwargs: float) -> None:
+    degree = ranks.world_size
+    weights = [drawn(width, width, seed=seed, part=stage, high=3) for stage in range(degree)]
+    microbatches: list[Microbatch] = [
+        (drawn(2, rows, width, seed=seed, part=part, high=3), drawn(2, rows, width, seed=seed, part=part + 1, high=3))
+        for part in range(8, 8 + 2 * count, 2)
+    ]
+    results = ranks.run(once, programs.pipeline, weights=weights, microbatches=microbatches, **kwargs)
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    losses = []
+    for x, target in microbatches:
+        for leaf in leaves:
+            x = functional.linear(x, leaf).relu()
+        losses.append((x * target).sum())
+    gradients = torch.autograd.grad(torch.stack(losses).mean(), leaves)
+    assert torch.equal(results[-1].pop("losses"), torch.stack(losses)), "the last rank has wrong losses"
+    for rank, (result, gradient) in enumerate(zip(results, gradients, strict=True)):
+        assert_same([result], {"weight gradient": gradient}, {})
+        assert list(result) == ["weight gradient"], rank
+
+
+@needs_megatron
+@pytest.mark.ranks(2, 4, 8, device="cuda")  # the schedule counts tokens, and receives, in GPU memory
+@pytest.mark.parametrize("count", [1, 2, 8])  # fewer microbatches than stages, as many, and more
+@given(rows=st.integers(1, 2), width=st.integers(1, 4), seed=seeds)
+def test_1f1b(ranks: Ranks, count: int, rows: int, width: int, seed: int) -> None:
+    assert_pipeline(ranks, count=count, rows=rows, width=width, seed=seed)
+
+
+@needs_megatron
+@pytest.mark.ranks(2, device="cuda")
+def test_a_wrong_scale_of_the_loss_is_found(ranks: Ranks) -> None:
+    with pytest.raises(AssertionError, match="the last rank has wrong losses"):
+        assert_pipeline(ranks, count=2, rows=1, width=4, seed=1, scale=2.0)
+
+
+def my_mlp(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, parameters: Parameters) -> Step:
+    """An implementation of a user's own: the weights split as Megatron does, the sums by plain collectives."""
+    dims = {"column.weight": 0, "column.bias": 0, "row.weight": 1}
+    mine = {
+        name: (shard(value, ctx.world_size, dims[name])[ctx.rank] if name in dims else value).to(ctx.device)
+        for name, value in parameters.items()
+    }
+    leaves = {name: value.clone().requires_grad_() for name, value in {"input": x.to(ctx.device), **mine}.items()}
+
+    def step() -> dict[str, torch.Tensor]:
+        hidden = functional.linear(leaves["input"], leaves["column.weight"], leaves.get("column.bias")).relu()
+        names = [name for name in leaves if name != "row.bias"]
+        output = functional.linear(hidden, leaves["row.weight"])
+        gradients = torch.autograd.grad(output, [leaves[name] for name in names], grad.to(ctx.device))
+        result = {f"{name} gradient": g for name, g in zip(names, gradients, strict=True)}
+        result["output"] = output.detach().clone()
+        for summed in (result["output"], result["input gradient"]):
+            torch.distributed.all_reduce(summed)
+        if "row.bias" in leaves:
+            result["output"] += mine["row.bias"]
+            result["row.bias gradient"] = grad.to(ctx.device).flatten(0, -2).sum(dim=0)
+        return result
+
+    return step
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("bias", [True, False])
+def test_your_own_mlp(ranks: Ranks, bias: bool) -> None:
+    assert_mlp(ranks, my_mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))

@@ -1,0 +1,279 @@
+"""Norm, tensor-parallel MLP and dropout, with everything outside the MLP's matmuls on a part of the sequence.
+
+Korthikanti et al. 2022, Reducing Activation Recomputation in Large Transformer Models, arXiv:2205.05198, section 4.2.2,
+by torch.distributed.tensor.parallel. B batch, S tokens, W width; x is [B, S, W], and of R ranks rank r holds the tokens
+r * S/R to (r + 1) * S/R. Tensor-parallel layers want all tokens and give back summands: the all-gather before the MLP
+and the reduce-scatter behind it take the place of tensor parallelism's all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_gpuperf import Context
+
+Norm = Literal["layer", "rms"]
+Parameters = dict[str, torch.Tensor]
+Step = Callable[[], dict[str, torch.Tensor]]
+
+NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+EPS = 1e-5
+
+TOKENS = 1  # the dimension
+
+
+class Block(nn.Module):
+    """x + dropout(down(tanh(up(norm(x))))); tanh, since it has no kink at which rounding decides the gradient."""
+
+    def __init__(self, norm: Norm, width: int, hidden: int, *, p: float, dtype: torch.dtype, device: torch.device):
+        super().__init__()
+        self.norm = NORMS[norm](width, EPS, dtype=dtype, device=device)
+        self.up = nn.Linear(width, hidden, bias=False, dtype=dtype, device=device)
+        self.down = nn.Linear(hidden, width, bias=False, dtype=dtype, device=device)
+        self.dropout = nn.Dropout(p)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.dropout(self.down(self.up(self.norm(x)).tanh()))
+        return x + y
+
+
+def tokens_of(tensor: torch.Tensor, degree: int) -> tuple[torch.Tensor, ...]:
+    """What each rank holds: the sequence in equal parts.
+
+    Equal, since DTensor takes a rank's part, times R, for the whole sequence's size.
+    """
+    tokens = tensor.shape[TOKENS]
+    if tokens % degree:
+        raise ValueError(
+            f"a sequence of {tokens} tokens cannot be split over {degree} ranks: pad it to a multiple of {degree}"
+        )
+    return tensor.chunk(degree, TOKENS)
+
+
+def sequence_parallel(block: Block, mesh: DeviceMesh) -> Block:
+    """The block with each rank's tokens as input and output."""
+    plan: dict[str, ParallelStyle] = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(TOKENS)),
+        "down": RowwiseParallel(output_layouts=Shard(TOKENS)),
+        "dropout": SequenceParallel(use_local_output=True),
+    }
+    # All ranks hold the same parameters already: nobody need send any.
+    parallelize_module(block, mesh, plan, src_data_rank=None)
+    return block
+
+
+def tensor_parallel(block: Block, mesh: DeviceMesh) -> Block:
+    """The block with all tokens as input and output of every rank."""
+    parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()}, src_data_rank=None)
+    return block
+
+
+def _mesh(ctx: Context) -> DeviceMesh:
+    return init_device_mesh(ctx.device.type, (ctx.world_size,))
+
+
+def _block(ctx: Context, norm: Norm, parameters: Parameters, p: float = 0.0) -> Block:
+    hidden, width = parameters["up.weight"].shape
+    block = Block(norm, width, hidden, p=p, dtype=parameters["up.weight"].dtype, device=ctx.device)
+    block.load_state_dict(parameters)
+    return block
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds: of a DTensor its shard, and of one that is a sum its summand."""
+    held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return held.detach().clone()  # it may not have arrived yet: only arithmetic waits for it
+
+
+def summed(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds, and of a sum the sum.
+
+    The gradient of a norm's weight is one: DTensor adds up the ranks' tokens when it is used, not before.
+    """
+    if isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements):
+        tensor = tensor.redistribute(placements=[Replicate()])
+    return local(tensor)
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor:
+    assert tensor.grad is not None  # backward has reached it
+    return tensor.grad
+
+
+def train(
+    ctx: Context,
+    *,
+    norm: Norm,
+    parameters: Parameters,
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    rate: float,
+    parallel: Callable[[Block, DeviceMesh], Block] = sequence_parallel,
+    gradient_of: Callable[[torch.Tensor], torch.Tensor] = summed,
+) -> Step:
+    """A step of SGD; it returns the output and input gradient of this rank's tokens, and what it holds of the others.
+
+    Args:
+        ctx: the rank's context.
+        norm: which one.
+        parameters: the whole block's.
+        x: the whole input.
+        grad: the gradient of the whole output.
+        rate: the learning rate.
+        parallel: splits the block.
+        gradient_of: what is returned of a parameter's gradient.
+    """
+    block = parallel(_block(ctx, norm, parameters), _mesh(ctx))
+    mine = tokens_of(x, ctx.world_size)[ctx.rank].to(ctx.device)
+    output_gradient = tokens_of(grad, ctx.world_size)[ctx.rank].to(ctx.device)
+    optimizer = torch.optim.SGD(block.parameters(), lr=rate)
+
+    def step() -> dict[str, torch.Tensor]:
+        x = mine.clone().requires_grad_()
+        optimizer.zero_grad()
+        output = block(x)
+        output.backward(output_gradient)
+        gradients = {f"{name} gradient": gradient_of(_gradient(value)) for name, value in block.named_parameters()}
+        optimizer.step()
+        parameters = {name: local(value) for name, value in block.named_parameters()}
+        return {"output": output.detach().clone(), "input gradient": _gradient(x), **gradients, **parameters}
+
+    return step
+
+
+def collectives(
+    ctx: Context,
+    *,
+    norm: Norm,
+    parameters: Parameters,
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    parallel: Callable[[Block, DeviceMesh], Block],
+) -> list[tuple[dict[str, int], float]]:
+    """How often forward and backward issue each collective, and the bytes that a rank then sends.
+
+    Args:
+        ctx: the rank's context.
+        norm: which one.
+        parameters: the whole block's.
+        x: what the rank's block is given: of sequence parallelism its tokens, of tensor parallelism all.
+        grad: the gradient of what it returns.
+        parallel: splits the block.
+    """
+    block = parallel(_block(ctx, norm, parameters), _mesh(ctx))
+    x = x.to(ctx.device).requires_grad_()
+    with CommDebugMode() as forward, RingBytes(ctx.world_size) as sent_forward:
+        output = block(x)
+    with CommDebugMode() as backward, RingBytes(ctx.world_size) as sent_backward:
+        output.backward(grad.to(ctx.device))
+    return [(_counts(forward), sent_forward.total), (_counts(backward), sent_backward.total)]
+
+
+def _counts(mode: CommDebugMode) -> dict[str, int]:
+    return {str(op).rpartition(".")[2]: count for op, count in mode.get_comm_counts().items()}
+
+
+class RingBytes(TorchDispatchMode):
+    """Adds up what a rank sends in collectives, if they go around a ring.
+
+    Of S bytes, which is the larger one of input and output, a ring of R ranks sends (R-1)/R * S for an all-gather or a
+    reduce-scatter, and twice that for an all-reduce (nccl-tests, doc/PERFORMANCE.md).
+    """
+
+    FACTORS: ClassVar = {"all_reduce": 2, "all_gather_into_tensor": 1, "reduce_scatter_tensor": 1}
+
+    def __init__(self, degree: int):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.degree = degree
+        self.total = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if DTensor in types:
+            return NotImplemented  # DTensor goes first: it is what issues the collectives
+        output = func(*args, **(kwargs or {}))
+        if func.namespace == "_c10d_functional" and (name := func._opname) in self.FACTORS:
+            nbytes = max(args[0].nbytes, output.nbytes)
+            self.total += self.FACTORS[name] * nbytes * (self.degree - 1) / self.degree
+        return output
+
+
+def dropout(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+    """Dropout of this rank's tokens; the step returns their output and gradient."""
+    layer = parallelize_module(nn.Dropout(p), _mesh(ctx), SequenceParallel(use_local_output=True))
+    return _dropped(ctx, layer, x, grad)
+
+
+def dropout_with_equal_seeds(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+    """Wrong on purpose: all ranks draw the same numbers, and drop the same places of their tokens."""
+    step = _dropped(ctx, nn.Dropout(p), x, grad)
+
+    def seeded() -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        return step()
+
+    return seeded
+
+
+class _UnscaledDropout(nn.Module):
+    def __init__(self, p: float):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (torch.rand_like(x) >= self.p)
+
+
+def dropout_without_scale(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+    """Wrong on purpose: what is kept is not scaled up, and the sum shrinks."""
+    return _dropped(ctx, _UnscaledDropout(p), x, grad)
+
+
+def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> Step:
+    mine = tokens_of(x, ctx.world_size)[ctx.rank].to(ctx.device).requires_grad_()
+    output_gradient = tokens_of(grad, ctx.world_size)[ctx.rank].to(ctx.device)
+
+    def step() -> dict[str, torch.Tensor]:
+        output = layer(mine)
+        (gradient,) = torch.autograd.grad(output, mine, output_gradient)
+        return {"output": output.detach(), "input gradient": gradient}
+
+    return step
+
+
+def train_without_sum_over_tokens(ctx: Context, **kwargs: Any) -> Step:
+    """Wrong on purpose: the norm's gradients are those of this rank's tokens; nobody adds them up."""
+    return train(ctx, gradient_of=local, **kwargs)
+
+
+def train_without_gather(ctx: Context, **kwargs: Any) -> Step:
+    """Wrong on purpose: the MLP takes each rank's tokens for all of them, and sums up outputs of different tokens."""
+    return train(ctx, parallel=_without_gather, **kwargs)
+
+
+def _without_gather(block: Block, mesh: DeviceMesh) -> Block:
+    plan: dict[str, ParallelStyle] = {
+        "norm": SequenceParallel(use_local_output=True),
+        "up": ColwiseParallel(),
+        "down": RowwiseParallel(),
+        "dropout": SequenceParallel(use_local_output=True),
+    }
+    parallelize_module(block, mesh, plan, src_data_rank=None)
+    return block

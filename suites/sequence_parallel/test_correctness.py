@@ -1,0 +1,271 @@
+"""A block whose norm and dropout see a part of the sequence computes what the whole block does, and trains as it does.
+
+Everything is float64. The norms are not exact; ``tolerance`` bounds what their rounding may do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from pytest_gpuperf import Ranks
+from suites.data import integers, once
+from suites.sequence_parallel import programs
+from suites.sequence_parallel.programs import EPS, TOKENS, Block, Norm, Parameters, Step, tokens_of
+from suites.strategies import seeds
+
+DTYPE = torch.float64
+U = 2.0**-53  # its unit roundoff
+
+WIDTH, HIDDEN = 8, 8  # DTensor plans each operation anew for each shape: only batch and tokens are drawn
+RATE = 0.5
+
+Results = list[dict[str, torch.Tensor]]
+
+norms: st.SearchStrategy[Norm] = st.sampled_from(["layer", "rms"])
+
+
+def drawn(norm: Norm, batch: int, tokens: int, seed: int) -> dict[str, Any]:
+    """A block, what it is given, and the gradient of its output.
+
+    Inputs are quarters between -1 and 1. Each token has both of these, so that its variance and its mean square are
+    2 / W at least: norms divide by no small number.
+    """
+    x = integers((batch, tokens, WIDTH), DTYPE, seed=seed * 8, low=-4, high=4) / 4
+    x[..., 0], x[..., 1] = 1, -1
+    parameters = {"norm.weight": integers((WIDTH,), DTYPE, seed=seed * 8 + 1, low=-4, high=4) / 4}
+    if norm == "layer":
+        parameters["norm.bias"] = integers((WIDTH,), DTYPE, seed=seed * 8 + 2, low=-4, high=4) / 4
+    # At most 1 / W: no row and no column sums up to more than 1.
+    parameters["up.weight"] = integers((HIDDEN, WIDTH), DTYPE, seed=seed * 8 + 3, low=-4, high=4) / (4 * WIDTH)
+    parameters["down.weight"] = integers((WIDTH, HIDDEN), DTYPE, seed=seed * 8 + 4, low=-4, high=4) / (4 * HIDDEN)
+    grad = integers((batch, tokens, WIDTH), DTYPE, seed=seed * 8 + 5, low=-4, high=4) / 4
+    return {"norm": norm, "parameters": parameters, "x": x, "grad": grad}
+
+
+def reference(norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Output, gradients and trained parameters of the whole block: no module, no ``.grad``, no optimizer."""
+    leaves = {name: value.clone().requires_grad_() for name, value in {"input": x, **parameters}.items()}
+    x = leaves["input"]
+    centred = x - x.mean(-1, keepdim=True) if norm == "layer" else x
+    normal = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
+    scaled = normal * leaves["norm.weight"] + leaves.get("norm.bias", 0)
+    output = x + (scaled @ leaves["up.weight"].T).tanh() @ leaves["down.weight"].T
+    gradients = dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), grad), strict=True))
+    return (
+        {"output": output.detach()}
+        | {f"{name} gradient": gradient for name, gradient in gradients.items()}
+        | {name: value - RATE * gradients[name] for name, value in parameters.items()}
+    )
+
+
+def tolerances(tokens: int) -> dict[str, float]:
+    """How far rounding may take activations and parameters; ``tokens`` counts those of the whole batch.
+
+    To first order, in units of u; a computed sum of n products is off by at most n * u of the sum of their magnitudes
+    (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+
+    - A token's mean is off by W, and its variance, as the mean of the squares less the square of the mean, by 2 W. The
+      variance is at least 2/W = 1/4, so the norm's divisor is at least 1/2, and off by 4 (W + 2) of itself. A normal
+      value is at most sqrt(W).
+    - Scaled ones are at most Y = sqrt(W) + 1. Neither matrix makes errors larger, nor does tanh: each layer adds a sum.
+    - Backward, gradients are at most 1 until they meet the norm, and off by what tanh's slope is, twice the forward's.
+      The norm's gradient is (g - mean(g) - n * mean(g * n)) / divisor, which is at most 2 (2 + sqrt(W)) and multiplies
+      the errors in g by that, those in n by 2 (1 + sqrt(W)).
+    - A parameter's gradient is a sum over all tokens, of products with at most Y.
+
+    All of it twice, since the reference rounds too.
+    """
+    root = math.sqrt(WIDTH)
+    largest = root + 1
+    normal = 2 * (WIDTH + 1) + 4 * root * (WIDTH + 2)
+    forward = normal + (WIDTH + 2) * largest + HIDDEN + 8
+    behind_norm = 2 * forward + WIDTH + HIDDEN + 4
+    backward = 2 * (2 + root) * (behind_norm + 6 * WIDTH + 8) + 2 * (1 + root) * normal
+    parameter = tokens * (largest * behind_norm + forward) + tokens**2 * largest
+    return {"activation": 2 * backward * U, "parameter": 2 * parameter * U}
+
+
+# The dimension along which ranks share each of the block's tensors; they have all of the others.
+SHARED = {"output": TOKENS, "input gradient": TOKENS} | {
+    f"{name}{of}": dim for name, dim in {"up.weight": 0, "down.weight": 1}.items() for of in ("", " gradient")
+}
+
+
+def assert_same(got: Results, *, norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor) -> None:
+    """Each rank has its tokens' output and gradient, its shard of the matrices, and all of the norm's parameters."""
+    expected = reference(norm, parameters, x, grad)
+    tolerance = tolerances(x.shape[0] * x.shape[TOKENS])
+    for rank, results in enumerate(got):
+        assert set(results) == set(expected)
+        for name, tensor in expected.items():
+            part = tensor.chunk(len(got), SHARED[name])[rank] if name in SHARED else tensor
+            kind = "activation" if name in ("output", "input gradient") else "parameter"
+            assert_close(results[name], part, atol=tolerance[kind], where=f"rank {rank}, {name}")
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor, *, where: str, atol: float = 0, rtol: float = 0) -> None:
+    # torch.testing takes a millisecond even where all is well: it is asked where there is something to tell.
+    if got.shape != expected.shape or not torch.allclose(got, expected, rtol=rtol, atol=atol):
+        torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=lambda text: f"{where}: {text}")
+
+
+@pytest.mark.ranks(2)
+@given(norm=norms, shape=st.sampled_from([(1, 4), (2, 2)]), seed=seeds)
+def test_block(ranks: Ranks, norm: Norm, shape: tuple[int, int], seed: int) -> None:
+    inputs = drawn(norm, *shape, seed)
+    assert_same(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_block_of_four_ranks(ranks: Ranks, norm: Norm) -> None:
+    inputs = drawn(norm, 2, 2 * ranks.world_size, 1)
+    assert_same(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
+
+
+def reduces_all_tokens(block: Block, mesh: DeviceMesh) -> Block:
+    """Someone's own: an all-reduce gives each rank all tokens, of which it keeps its own. Right, but not cheap."""
+    plan: dict[str, ParallelStyle] = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(TOKENS)),
+        "down": RowwiseParallel(use_local_output=False),
+        "dropout": SequenceParallel(use_local_output=True),
+    }
+    parallelize_module(block, mesh, plan)
+    return block
+
+
+@pytest.mark.ranks(2, 4)
+def test_your_own_plan(ranks: Ranks) -> None:
+    inputs = drawn("layer", 2, ranks.world_size, 1)
+    assert_same(ranks.run(once, programs.train, rate=RATE, parallel=reduces_all_tokens, **inputs), **inputs)
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize(
+    ("broken", "wrong"),
+    [
+        (programs.train_without_sum_over_tokens, "norm.weight gradient"),
+        (programs.train_without_gather, "output"),
+    ],
+    ids=["no sum over tokens", "no gather"],
+)
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_broken_block_is_found(ranks: Ranks, norm: Norm, broken: Callable[..., Step], wrong: str) -> None:
+    inputs = drawn(norm, 2, ranks.world_size, 1)
+    got = ranks.run(once, broken, rate=RATE, **inputs)
+    with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
+        assert_same(got, **inputs)
+
+
+def collectives(
+    ranks: Ranks, parallel: Callable[[Block, DeviceMesh], Block], tokens: int
+) -> list[tuple[dict[str, int], float]]:
+    """What every rank's block issues and sends, forward and backward; the ranks must agree."""
+    inputs = drawn("layer", 2, tokens, 1)
+    first, *others = ranks.run(programs.collectives, parallel=parallel, **inputs)
+    assert all(other == first for other in others)
+    return first
+
+
+@pytest.mark.ranks(2, 4)
+def test_all_gather_and_reduce_scatter_send_what_the_all_reduce_did(ranks: Ranks) -> None:
+    degree = ranks.world_size
+    split = collectives(ranks, programs.sequence_parallel, tokens=2)
+    whole = collectives(ranks, programs.tensor_parallel, tokens=2 * degree)
+    # Of B = 2 sequences of 2 R tokens; Korthikanti et al., section 4.2.2: the same bandwidth.
+    sent = 2 * (degree - 1) / degree * (2 * 2 * degree) * WIDTH * DTYPE.itemsize
+    assert split == [({"all_gather_into_tensor": 1, "reduce_scatter_tensor": 1}, sent)] * 2
+    assert whole == [({"all_reduce": 1}, sent)] * 2
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_plan_that_sends_more_is_found(ranks: Ranks) -> None:
+    (_, split), _ = collectives(ranks, programs.sequence_parallel, tokens=2)
+    (counts, sent), _ = collectives(ranks, reduces_all_tokens, tokens=2)
+    assert counts == {"all_gather_into_tensor": 1, "all_reduce": 1}
+    assert sent == 1.5 * split
+
+
+FALSE_ALARM = 1e-9  # how likely a right dropout is to be taken for a wrong one
+
+
+def assert_drops(got: Results, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:
+    """Each rank drops places of its own, a share p of them, and scales up the others and their gradients."""
+    kept = []
+    for rank, (result, mine, gradient) in enumerate(
+        zip(got, tokens_of(x, len(got)), tokens_of(grad, len(got)), strict=True)
+    ):
+        mask = result["output"] != 0
+        scale = mask.to(DTYPE) / (1 - p if p < 1 else 1)
+        for name, whole in {"output": mine, "input gradient": gradient}.items():
+            # 1 - p, its reciprocal and the product are rounded, here and there: 6 u of the value.
+            assert_close(result[name], whole * scale, rtol=6 * U, where=f"rank {rank}, {name}")
+        kept.append(mask.flatten())
+    # A mean of n independent values between 0 and 1 is off by more than t with probability 2 exp(-2 n t^2) at most
+    # (Hoeffding 1963, theorem 1).
+    t = math.sqrt(math.log(2 / FALSE_ALARM) / (2 * kept[0].numel()))
+    for rank, mask in enumerate(kept):
+        share = float(mask.double().mean())
+        assert share == pytest.approx(1 - p, abs=t), f"rank {rank} keeps {share:.3f} of its places, not {1 - p}"
+    for (one, mine), (other, theirs) in itertools.combinations(enumerate(kept), 2):
+        share = float((mine == theirs).double().mean())
+        assert share == pytest.approx(p**2 + (1 - p) ** 2, abs=t), (
+            f"ranks {one} and {other} share {share:.3f} of a mask"
+        )
+
+
+def places(ranks: Ranks) -> dict[str, torch.Tensor]:
+    """64 tokens of a rank, 16 wide, and gradients; no zeros, which look like dropped ones."""
+    shape = (1, 64 * ranks.world_size, 16)
+    return {name: integers(shape, DTYPE, seed=seed, low=1) for seed, name in enumerate(("x", "grad"))}
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.75, 1.0])
+def test_dropout(ranks: Ranks, p: float) -> None:
+    inputs = places(ranks)
+    got = ranks.run(once, programs.dropout, p=p, **inputs)
+    assert_drops(got, p=p, **inputs)
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (programs.dropout_with_equal_seeds, "ranks 0 and 1 share 1.000 of a mask"),
+        (programs.dropout_without_scale, "rank 0, output: "),
+    ],
+    ids=["equal seeds", "no scale"],
+)
+def test_broken_dropout_is_found(ranks: Ranks, broken: Callable[..., Step], message: str) -> None:
+    inputs = places(ranks)
+    got = ranks.run(once, broken, p=0.5, **inputs)
+    with pytest.raises(AssertionError, match=f"^{message}"):
+        assert_drops(got, p=0.5, **inputs)
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_sequence_that_does_not_divide_is_refused(ranks: Ranks) -> None:
+    degree = ranks.world_size
+    inputs = drawn("layer", 1, 2 * degree - 1, 1)
+    message = f"a sequence of {2 * degree - 1} tokens cannot be split over {degree} ranks: pad it to a multiple"
+    with pytest.raises(ValueError, match=f"^{message}"):
+        ranks.run(once, programs.train, rate=RATE, **inputs)
