@@ -1,5 +1,7 @@
 """Machines whose GPUs exist only in a test: for the plugin they are there, and ranks run on gloo all the same."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from pytest_gpuperf import leasing, machine

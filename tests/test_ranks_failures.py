@@ -130,7 +130,7 @@ def test_another_exception(ranks, tmp_path):
     def program(ctx):
         if ctx.rank == 1:
             try:
-                raise OfTheTest("first\nof two lines")
+                raise OfTheTest("first\\nof two lines")
             finally:
                 (tmp_path / "failed").touch()
         while not (tmp_path / "failed").exists():

@@ -61,13 +61,69 @@ def test_a_pool_whose_group_cannot_be_opened_is_replaced(pools: Pools, monkeypat
     before = pids(first)
     opened = Pool.open_group
 
-    def fails_once(pool: Pool, name: str, timeout: float, *, of_its_own: bool = False) -> None:
+    def fails_once(pool: Pool, name: str, timeout: float) -> None:
         if pool is first:
             raise RuntimeError("the peers of an earlier test left")
-        opened(pool, name, timeout, of_its_own=of_its_own)
+        opened(pool, name, timeout)
 
     monkeypatch.setattr(Pool, "open_group", fails_once)
     second = get(pools, 2)
     assert second is not first
     assert survivors(before) == []
     assert len(pids(second)) == 2
+
+
+def test_what_only_some_gpus_may_have_is_retired_with_the_others(pools: Pools) -> None:
+    kept, gone = (pools.get(PoolSpec(2, gpus), "group", 60) for gpus in (("GPU-a", "GPU-b"), ("GPU-b", "GPU-c")))
+    gone_pids = pids(gone)
+    pools.retire_beyond({"GPU-a", "GPU-b"})
+    assert survivors(gone_pids) == []
+    assert pools.get(kept.spec, "group", 60) is kept
+
+
+def test_ranks_of_a_test_with_its_own_environment_end_with_it(pools: Pools) -> None:
+    own = PoolSpec(2, environ=(("A", "1"),))
+    kept, gone = get(pools, 2), pools.get(own, "group", 60)
+    assert kept is not gone
+    gone_pids = pids(gone)
+    pools.retire_with(own.environ)
+    assert survivors(gone_pids) == []
+    assert get(pools, 2) is kept
+
+
+def test_a_pool_is_replaced_when_the_environment_has_changed(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = get(pools, 2)
+    before = pids(first)
+    monkeypatch.setenv("GPUPERF_TEST_VARIABLE", "changed")
+    assert get(pools, 2) is not first
+    assert survivors(before) == []
+
+
+def test_only_pools_of_gpus_rest_and_the_one_in_use_does_not(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    rested: list[PoolSpec] = []
+
+    def settle(pool: Pool, *, rest: bool = False) -> list[str]:
+        if rest:
+            rested.append(pool.spec)
+        return []
+
+    monkeypatch.setattr(Pool, "settle", settle)
+    specs = [PoolSpec(1, ("GPU-a",)), PoolSpec(1, ("GPU-b",)), PoolSpec(2)]
+    for spec in specs:
+        pools.get(spec, "group", 60)
+    pools.rest_others(specs[0])
+    assert rested == specs[1:2]
+    pools.rest()
+    assert set(rested) == set(specs[:2])
+    assert len(rested) == 2  # what rests already is left alone
+
+
+def test_pools_are_settled_once_after_their_use(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "settle", lambda pool: [f"rank 0 of {pool.spec.world_size}: left"])
+    assert pools.settle() == []
+    get(pools, 2)
+    get(pools, 3)
+    assert sorted(pools.settle()) == ["rank 0 of 2: left", "rank 0 of 3: left"]
+    assert pools.settle() == []
+    get(pools, 3)
+    assert pools.settle() == ["rank 0 of 3: left"]

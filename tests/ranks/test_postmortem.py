@@ -117,6 +117,14 @@ def test_what_others_raised_at_the_same_place_is_said_in_one_note_without_its_tr
     assert notes(root_cause(first, another_value))[1:] == ["rank 1 raised the same there: ValueError: rank 1's"]
 
 
+def test_the_same_kind_raised_elsewhere_is_not_the_same() -> None:
+    found = inquest(
+        raised(1.0, ValueError("cause"), place="x.py:1 in f"), raised(2.0, ValueError("cause"), place="x.py:2 in g")
+    )
+    assert notes(found.error)[1:] == ["rank 1 raised ValueError: cause, at x.py:2 in g"]
+    assert [title for title, _ in found.sections] == ["traceback of rank 1"]
+
+
 def test_tracebacks_of_one_kind_and_place_are_shown_once() -> None:
     others = [raised(2.0, RuntimeError(f"peer {n}"), place="x.py:7 in g") for n in range(3)]
     found = inquest(raised(1.0, ValueError("cause"), place="x.py:1 in f"), *others)

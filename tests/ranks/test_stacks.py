@@ -55,6 +55,17 @@ def test_a_rank_that_is_stuck_in_the_harness_shows_that() -> None:
     assert cut(f"Thread 0x00007fd2f1c3e740 (most recent call first):\n{harness}\n", MAIN) == harness
 
 
+def test_what_the_program_called_of_the_harness_is_part_of_it() -> None:
+    of_the_harness = f'"{VENV}/pytest_gpuperf/ranks/context.py", line 50 in barrier'
+    barrier = DUMP.replace('"/home/me/layers.py", line 40 in reduce', of_the_harness)
+    stack = cut(barrier, MAIN).partition("\nanother thread")[0]
+    assert stack.splitlines()[-2:] == [
+        f'  File "{VENV}/pytest_gpuperf/ranks/context.py", line 50 in barrier',
+        '  File "/home/me/test_x.py", line 21 in program',
+    ]
+    assert place(stack).endswith("called at /home/me/test_x.py:21 in program")
+
+
 def test_frames_are_those_of_the_main_thread_innermost_first() -> None:
     found = frames(cut(DUMP, MAIN))
     assert [frame.function for frame in found] == ["all_reduce", "wrapper", "reduce", "program"]

@@ -127,7 +127,7 @@ def test_verdicts_come_from_the_reports_of_calls() -> None:
     assert lines[-1] == f"1 figures on {KEY}: 1 unjudged"
 
 
-SKIPPED = {"skipped": True, "longrepr": ("t.py", 3, "Skipped: no GPUs")}
+SKIPPED: dict[str, Any] = {"skipped": True, "longrepr": ("t.py", 3, "Skipped: no GPUs")}
 
 
 def test_skips_come_from_the_reports_of_tests_on_ranks() -> None:

@@ -1,0 +1,1 @@
+"""The benchmarks' arithmetic; what they measure is no test's business."""
