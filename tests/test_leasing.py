@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf import leasing as leasing_module
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.leasing import Leasing
@@ -90,6 +91,20 @@ def test_no_more_cores_are_leased_than_there_are(make: Make, folder: Path) -> No
         assert sum(free(folder, core) for core in cores) == len(cores) - 1
 
 
+def test_a_short_wait_is_not_worth_telling(make: Make) -> None:
+    told: list[str] = []
+    make().gpus(2, "test_first")
+    with pytest.raises(LeaseError):
+        make(told.append, timeout=0.05).gpus(2, "test_b")
+    assert told == []
+
+
+@pytest.fixture
+def tell_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leasing_module, "_QUIET", 0.0)
+
+
+@pytest.mark.usefixtures("tell_at_once")
 def test_who_waits_longer_than_the_ini_key_says_is_told_who_holds_what(make: Make, folder: Path) -> None:
     told: list[str] = []
     make().gpus(2, "test_a.py::test_first")
@@ -107,6 +122,7 @@ def test_nobody_waits_for_what_nobody_wants(make: Make) -> None:
     assert not leasing.contended
 
 
+@pytest.mark.usefixtures("tell_at_once")
 def test_a_lease_that_another_process_waits_for_is_contended(make: Make, folder: Path) -> None:
     seen: list[bool] = []
     leasing = make()

@@ -71,9 +71,17 @@ def test_a_pool_shows_its_ranks_its_own_gpus_alone() -> None:
     assert rank_environ(spec, {"CUDA_VISIBLE_DEVICES": "0,1,2", "X": "y"}) == {
         "CUDA_VISIBLE_DEVICES": "GPU-c,GPU-a",
         "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",
         "NCCL_SOCKET_IFNAME": "lo",
         "X": "y",
     }
+
+
+def test_groups_share_channels_only_where_nothing_is_timed_and_the_user_lets_them() -> None:
+    share = "NCCL_COMM_SPLIT_SHARE_RESOURCES"
+    assert share not in rank_environ(PoolSpec(2, ("GPU-a", "GPU-b"), timed=True), {})
+    assert share not in rank_environ(PoolSpec(2), {})
+    assert rank_environ(PoolSpec(2, ("GPU-a", "GPU-b")), {share: "0"})[share] == "0"
 
 
 def test_socket_interfaces_that_the_user_chose_stay() -> None:
