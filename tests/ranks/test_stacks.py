@@ -133,7 +133,7 @@ def test_a_librarys_file_is_shown_from_the_package_on(file: str, shown: str) -> 
     assert short(file) == shown
 
 
-@pytest.mark.parametrize("file", ["/home/me/test_x.py", "/work/lib/layers.py", "<string>"])
+@pytest.mark.parametrize("file", ["/home/me/test_x.py", "/srv/lib/layers.py", "<string>"])
 def test_any_other_file_is_the_users_own(file: str) -> None:
     assert not is_library(file)
     assert short(file) == file
