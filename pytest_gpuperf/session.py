@@ -32,7 +32,7 @@ _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_
 
 _KEPT_FAILURES = 16  # of one test: hypothesis meets hundreds while it shrinks, and raises some of the last
 _AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
-_LEAST_AFTER_A_HANG = 2.0  # seconds
+_LEAST_AFTER_A_HANG = 5.0  # seconds
 
 
 class LeakWarning(UserWarning):
