@@ -9,6 +9,7 @@ timed; ProcessGroupNCCL.Options' own split_share changed nothing with torch 2.11
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from datetime import timedelta
@@ -32,9 +33,14 @@ class Groups:
         self._store = store
         self._base: dist.ProcessGroup | None = None
         """What the tests' groups are split from; NCCL only."""
+        self._lasting: frozenset[str] = frozenset()
+        """The keys of the store that the base needs."""
+        self._stale: list[str] = []
+        """The keys of groups that no rank has any more once the next one opens."""
 
     def open(self, request: OpenGroup) -> None:
         """Makes a new default group in place of whatever groups there are."""
+        self._delete_stale_keys()
         if request.fresh or not self._base_is_there():
             self.close()
             self._init(request)
@@ -42,19 +48,29 @@ class Groups:
             if not self._can_split():
                 return
             self._base = dist.group.WORLD
+            self._lasting = frozenset(self._keys())
         self._close_all_but_the_base()
         self._split(request)
         self._connect()
 
-    def settle(self) -> None:
-        """Closes what the test opened; the pool's own communicator stays for the next one."""
-        if self._base_is_there():
+    def settle(self, *, rest: bool) -> None:
+        """Closes what the test opened.
+
+        Args:
+            rest: whether the pool's own communicator goes too; else it stays for the next test.
+        """
+        if rest:
+            self.close()
+        elif self._base_is_there():
             self._close_all_but_the_base()
+        # The other ranks may still be closing theirs, and none opens a new one yet.
+        self._stale = [key for key in self._keys() if key not in self._lasting]
         self._free()
 
     def close(self) -> None:
         """Closes every group and gives their memory back."""
         self._base = None
+        self._lasting = frozenset()
         if dist.is_initialized():
             dist.destroy_process_group()
         self._free()
@@ -105,7 +121,26 @@ class Groups:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
+    def _keys(self) -> list[str]:
+        # Rank 0 has the store, and tidies up for all.
+        return self._store.list_keys() if self._start.rank == 0 and self._store is not None else []
+
+    def _delete_stale_keys(self) -> None:
+        for key in self._stale:
+            assert self._store is not None
+            self._store.delete_key(key)
+        self._stale = []
+
     def _free(self) -> None:
         gc.collect()
+        _trim()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _trim() -> None:
+    # glibc keeps what the test freed, spread over the arenas of gloo's threads, and takes more for the next
+    # test: half a MiB a test with all-reduces of 4 MiB. Giving it back takes 0.2 ms.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own; no other C library has it
+    if trim is not None:
+        trim(0)

@@ -136,10 +136,7 @@ class _Rank:
 
     def _settle(self, request: Settle) -> tuple[bytes, int]:
         left = left_behind(self._found, Surroundings.now())
-        if request.rest:
-            self._groups.close()
-        else:
-            self._groups.settle()
+        self._groups.settle(rest=request.rest)
         return pickle.dumps(left), 0
 
     def _debug(self) -> tuple[bytes, int]:
