@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from pytest_gpuperf.ranks.caches import forget_meshes
 from pytest_gpuperf.ranks.messages import OpenGroup, Start
 
 LOOPBACK = "127.0.0.1"
@@ -41,6 +42,7 @@ class Groups:
     def open(self, request: OpenGroup) -> None:
         """Makes a new default group in place of whatever groups there are."""
         self._delete_stale_keys()
+        forget_meshes()
         if request.fresh or not self._base_is_there():
             self.close()
             self._init(request)

@@ -2,6 +2,8 @@
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
 from pytest_gpuperf.ranks.pool import Pool
@@ -46,3 +48,27 @@ def test_memory_that_a_test_freed_goes_back_to_the_kernel(pool: Pool, call: Call
     pool.settle()
     after = call(resident)
     assert all(was - now > 32 * MIB for was, now in zip(before, after, strict=True))
+
+
+def mesh_of_a_product(ctx: Context, groups_before: int) -> tuple[str, str]:
+    """Names of one group: of the mesh, and of a DTensor computed on it. Groups made before it take names."""
+    for _ in range(groups_before):
+        dist.new_group(list(range(ctx.world_size)))
+    mesh = init_device_mesh("cpu", (1, ctx.world_size), mesh_dim_names=("outer", "inner"))
+    left = distribute_tensor(torch.ones(4, 4), mesh, [Replicate(), Shard(1)])
+    right = distribute_tensor(torch.ones(4, 4), mesh, [Replicate(), Shard(0)])
+    product = left @ right
+    assert isinstance(product, DTensor)
+    assert float(product.full_tensor().sum()) == 64.0
+    return mesh.get_group("outer").group_name, product.device_mesh.get_group("outer").group_name
+
+
+def test_a_mesh_of_closed_groups_is_not_handed_to_another_test(pool: Pool, call: Call) -> None:
+    names = set()
+    for test, groups_before in [("second", 5), ("third", 0)]:
+        pool.settle()
+        pool.open_group(test, 60)
+        for of_mesh, of_product in call(mesh_of_a_product, groups_before):
+            assert of_product == of_mesh
+            names.add(of_mesh)
+    assert len(names) == 4  # no name was used twice: what is kept of the first mesh would not do for the second
