@@ -37,14 +37,15 @@ def repeated(items: Sequence[pytest.Function], launches: int) -> list[pytest.Fun
     """The items once for each launch, launch after launch."""
     rounds = list(items)
     for number in range(2, launches + 1):
-        rounds += [_again(item, number) for item in items]
+        rounds += [again(item, number) for item in items]
     return rounds
 
 
-def _again(item: pytest.Function, number: int) -> pytest.Function:
+def again(item: pytest.Function, number: int) -> pytest.Function:
+    """The item once more, as launch ``number`` of its test."""
     callspec = getattr(item, "callspec", None)
     name = f"{item.originalname}#{number}"
-    again: pytest.Function = type(item).from_parent(
+    clone: pytest.Function = type(item).from_parent(
         item.parent,
         name=name if callspec is None else f"{name}[{callspec.id}]",
         originalname=name,  # pytest makes the node id of it
@@ -53,8 +54,8 @@ def _again(item: pytest.Function, number: int) -> pytest.Function:
         # The parametrization lives in here; to compute it anew would lose it.
         fixtureinfo=item._fixtureinfo,
     )
-    again.stash[LAUNCH] = LaunchOf(item.nodeid, number)
-    return again
+    clone.stash[LAUNCH] = LaunchOf(item.nodeid, number)
+    return clone
 
 
 def _fresh(item: pytest.Function) -> Any:

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from pytest_gpuperf.verdicts.baselines import (
     TestBaseline,
     Update,
 )
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict, judge
+from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.rule import Policy
 
 UNKNOWN = "unknown"
 _GIT_TIMEOUT = 10.0  # seconds; a repository on a hung network disk must not hang the run
@@ -55,7 +56,7 @@ class Measurements:
         self._options = options
         self._machine = machine
         self._rootpath = rootpath
-        self._baselines: Baselines | None = None
+        self._judge: Judge | None = None
         self._launches: dict[str, LaunchInfo] = {}
         self._launch_id = ""
         self._launch: LaunchInfo | None = None
@@ -71,14 +72,30 @@ class Measurements:
         """Whether figures are held against baselines: on GPUs, and not in a smoke run."""
         return bool(self._machine.gpus) and not self._options.smoke and not self._options.update_baselines
 
-    def load(self) -> None:
+    def load(self, tests: Iterable[str]) -> None:
         """Reads the baselines, also before a recording: a file that cannot be read stops the run at once.
+
+        Args:
+            tests: Node ids of the perf tests that are going to run.
 
         Raises:
             BaselineError: the file is not one of this hardware's baselines.
         """
         if self._machine.gpus and not self._options.smoke:
-            self._baselines = storage.load(self.path, self._machine.key)
+            baselines = storage.load(self.path, self._machine.key)
+            policy = Policy(detect=self._options.tolerance, min_effect=self._options.min_effect)
+            self._judge = Judge(self._machine.key, baselines, tests, policy)
+
+    @property
+    def judge(self) -> Judge:
+        """The judge of this run; there is one once the baselines are read."""
+        assert self._judge is not None
+        return self._judge
+
+    @property
+    def shift(self) -> float | None:
+        """By how much all figures moved alike, as a fraction, worse above 0; None if they did not."""
+        return self._judge.shift if self.judged and self._judge is not None else None
 
     def begin_launch(self, number: int, software: Mapping[str, str]) -> None:
         """What is measured from now on belongs to a launch of this number, with these versions."""
@@ -93,19 +110,7 @@ class Measurements:
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on one test's figures; when recording, keeps them."""
         if self.judged:
-            stored = None if self._baselines is None else self._baselines.tests.get(test)
-            return [
-                judge(
-                    test,
-                    name,
-                    metric,
-                    hardware_key=self._machine.key,
-                    body_hash=body_hash,
-                    baseline=stored,
-                    relative_bound=self._options.tolerance,
-                )
-                for name, metric in metrics.items()
-            ]
+            return [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
         outcome = Outcome.RECORDED if self._options.update_baselines else Outcome.UNJUDGED
         verdicts = []
         for name, metric in metrics.items():

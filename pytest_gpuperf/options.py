@@ -86,7 +86,8 @@ _INI: tuple[tuple[str, str, str], ...] = (
         "seconds to wait for GPUs or cores that other tests on this machine have leased",
     ),
     ("gpuperf_leases", "", "folder of the leases, the same for all users of the machine (default: in the temp folder)"),
-    ("gpuperf_tolerance", "0.05", "relative loss that a perf check tolerates beside the recorded spread"),
+    ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
+    ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
 )
 
 
@@ -113,6 +114,9 @@ class Options:
     leases: Path
     """Folder of the leases."""
     tolerance: float
+    """Relative loss that must be found."""
+    min_effect: float
+    """Relative loss that is let pass."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -157,6 +161,7 @@ class Options:
             lease_timeout=_positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
             tolerance=_positive(config, "gpuperf_tolerance"),
+            min_effect=_positive(config, "gpuperf_min_effect"),
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 
 import pytest
 
 from pytest_gpuperf.collection import LACKS, arrange, is_perf, mark_items, measures, parametrize, world_size
+from pytest_gpuperf.confirming import FIGURES, VERDICTS, Confirmation, Ruling, verdicts_property
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.launches import body_hash, launch_of
@@ -16,19 +16,17 @@ from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
-from pytest_gpuperf.report.terminal import PROPERTY, Summary
-from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.judge import Outcome
 
 SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
+CONFIRMATION = pytest.StashKey[Confirmation]()
 SUMMARY = "gpuperf-summary"
-
-_FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.require_gpus and not machine.gpus:
         raise pytest.UsageError("--require-gpus: no GPU is visible")
     config.stash[CONSOLE] = Console(config)
-    config.stash[SESSION] = Session(config, options, machine, config.stash[CONSOLE])
+    config.stash[SESSION] = session = Session(config, options, machine, config.stash[CONSOLE])
+    config.stash[CONFIRMATION] = Confirmation(
+        lambda: session.measurements.judge, session.record_command, config.stash[CONSOLE].print_line
+    )
     config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
 
 
@@ -85,9 +86,33 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ours.collected(session.items, session.config)
     if measures(session.items) and not session.config.option.collectonly:
         try:
-            ours.measurements.load()
+            ours.measurements.load(item.nodeid for item in session.items if is_perf(item))
         except BaselineError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Holds a suspect's report back until fresh launches have decided."""
+    ours = item.config.stash[SESSION]
+    if not (ours.measurements.judged and is_perf(item) and isinstance(item, pytest.Function)):
+        return None
+    # A worker must report a test before it takes the next one.
+    at_once = hasattr(item.config, "workerinput")
+    item.config.stash[CONFIRMATION].protocol(item, nextitem, at_once=at_once)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Decides about the suspects once every test has run."""
+    confirmation = session.config.stash[CONFIRMATION]
+    try:
+        result = yield
+        confirmation.decide()
+    finally:
+        confirmation.release()
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -164,7 +189,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes what was recorded; the controller alone ever records."""
     ours = session.config.stash[SESSION]
     ours.saved = ours.measurements.save()
-    if ours.saved is not None and ours.saved.problem is not None:
+    not_saved = ours.saved is not None and ours.saved.problem is not None
+    # A run that moved as a whole has told nothing of its single tests, and that is no pass.
+    slower = (ours.measurements.shift or 0.0) > 0.0
+    if session.exitstatus == pytest.ExitCode.OK and (not_saved or slower):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -197,20 +225,21 @@ def _properties(failure: PostMortem) -> list[tuple[str, str]]:
 
 
 def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
-    identity = launch_of(item).identity
-    if not checks.metrics:
-        pytest.fail(f"{identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
-    verdicts = session.measurements.conclude(identity, body_hash(item), checks.metrics)
-    verdicts += session.measurements.unjudged(identity, checks.shown)
-    item.user_properties.append((PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])))
-    _raise_for(verdicts, session.record_command(identity))
-
-
-def _raise_for(verdicts: list[Verdict], command: str) -> None:
     __tracebackhide__ = True
-    bad = [describe(verdict, command) for verdict in verdicts if verdict.outcome in _FAILING]
-    if bad:
-        pytest.fail("\n".join(bad), pytrace=False)
-    undecided = [describe(verdict, command) for verdict in verdicts if verdict.outcome is Outcome.UNDECIDED]
-    if undecided:
-        raise pytest.skip.Exception("undecided: " + "; ".join(undecided), _use_item_location=True)
+    launch = launch_of(item)
+    if not checks.metrics:
+        pytest.fail(f"{launch.identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
+    if session.measurements.judged and launch.number > 1:
+        item.stash[FIGURES] = checks.metrics
+        return
+    verdicts = session.measurements.conclude(launch.identity, body_hash(item), checks.metrics)
+    verdicts += session.measurements.unjudged(launch.identity, checks.shown)
+    if any(verdict.outcome is Outcome.SUSPECT for verdict in verdicts):
+        item.stash[VERDICTS] = verdicts
+        return
+    item.user_properties.append(verdicts_property(verdicts))
+    ruling = Ruling.of(verdicts, session.record_command(launch.identity))
+    if ruling.outcome == "failed":
+        pytest.fail(ruling.text, pytrace=False)
+    if ruling.outcome == "skipped":
+        raise pytest.skip.Exception(ruling.text, _use_item_location=True)

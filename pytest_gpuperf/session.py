@@ -26,6 +26,7 @@ from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.report.verdict_line import shift_lines
 
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
 
@@ -216,7 +217,7 @@ class Session:
     def closing_lines(self) -> list[str]:
         """What the run's summary says of a recording."""
         if not self.options.update_baselines:
-            return []
+            return shift_lines(self.measurements.shift)
         lines = [
             f"not written, since some of its {self.options.launches} launches failed: {test}"
             for test in self.measurements.incomplete()

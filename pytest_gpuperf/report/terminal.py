@@ -26,6 +26,8 @@ _ORDER = (
     Outcome.REGRESSED,
     Outcome.MISSING,
     Outcome.STALE,
+    Outcome.SUSPECT,
+    Outcome.SHIFTED,
     Outcome.UNDECIDED,
     Outcome.IMPROVED,
     Outcome.SAME,

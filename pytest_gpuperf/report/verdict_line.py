@@ -17,6 +17,17 @@ def describe(verdict: Verdict, record_command: str) -> str:
     return f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}"
 
 
+def shift_lines(shift: float | None) -> list[str]:
+    """What the summary says of a run whose figures moved all alike."""
+    if shift is None:
+        return []
+    return [
+        f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its baselines (the "
+        "median of all figures): another machine or software, or a change that slows everything; no figure was judged "
+        "by itself"
+    ]
+
+
 def _finding(verdict: Verdict, record_command: str) -> str:
     metric, key = verdict.metric, verdict.hardware_key
     value = format_value(metric.value, metric.unit)
@@ -28,10 +39,14 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command}"
         case Outcome.REGRESSED:
             return f"{value} is {_change(verdict)} worse than {_against(verdict)}"
+        case Outcome.SUSPECT:
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)} in one launch; none other decided"
+        case Outcome.SHIFTED:
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}, as most figures of this run are"
         case Outcome.UNDECIDED:
             return (
-                f"{value} cannot be told from {_against(verdict)}: only changes beyond the bound could be "
-                f"seen; record quieter launches with: {record_command}"
+                f"{value} is {_change(verdict)} worse than {_against(verdict)}, and only a loss beyond the bound could "
+                f"be told from its spread; record more or quieter launches with: {record_command}"
             )
         case Outcome.MISSING:
             return f"{value} has no baseline on {key}; record one with: {record_command}"
@@ -61,7 +76,8 @@ def _against(verdict: Verdict) -> str:
         return f"the baseline on {verdict.hardware_key}"
     bound = "" if verdict.bound is None else f", bound {format_percent(verdict.bound)}"
     center = format_value(baseline.center, baseline.unit)
-    return f"the baseline {center} ({_spread(baseline)}{bound}) on {verdict.hardware_key}"
+    fresh = f", median of {verdict.launches} fresh launches" if verdict.interval is not None else ""
+    return f"the baseline {center} ({_spread(baseline)}{bound}{fresh}) on {verdict.hardware_key}"
 
 
 def _spread(baseline: MetricBaseline) -> str:

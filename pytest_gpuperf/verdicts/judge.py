@@ -1,16 +1,15 @@
-"""The rule that holds one figure against its baseline, and the verdict it comes to."""
+"""What a figure, held against its baseline, comes to; the statistics are in rule.py."""
 
 import math
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.verdicts.baselines import MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.baselines import Baselines, MetricBaseline
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
-
-RELATIVE_BOUND = 0.05  # a change of less than 5 % is not worth a red check, even where it could be seen
-SPREAD_FACTOR = 3.0  # launches further than 3 sigma from the centre are 3 in 1000, were their logarithms normal
-UNDECIDABLE_ABOVE = 0.15  # a wider bound lets a slowdown of 20 % (ln 1.2 = 0.18) hide in the spread
+from pytest_gpuperf.verdicts.rule import History, Policy, Rule, shifted
 
 
 class Outcome(Enum):
@@ -19,8 +18,12 @@ class Outcome(Enum):
     SAME = "same"
     IMPROVED = "improved"
     REGRESSED = "regressed"
+    SUSPECT = "suspect"
+    """Worse in its first launch than it should be; fresh launches decide."""
     UNDECIDED = "undecided"
-    """Within the spread of its baseline, which is too wide to call it the same."""
+    """Suspect, with a baseline whose spread is too wide for any number of launches to decide."""
+    SHIFTED = "shifted"
+    """Suspect in a run in which most figures moved alike: the machine is another one, or all is slower."""
     MISSING = "missing"
     STALE = "stale"
     """The baseline is of another test body, unit, direction or clock."""
@@ -45,7 +48,15 @@ class Verdict:
     change: float | None = None
     """Relative to the baseline's centre; above 0 is better, whichever direction that is."""
     bound: float | None = None
-    """How large |ln(value / centre)| may be and still be the same."""
+    """The smallest loss that could have been told from the baseline, as a fraction."""
+    launches: int = 1
+    """How many launches the figure is the median of."""
+    interval: tuple[float, float] | None = None
+    """Of the change, where fresh launches confirmed or cleared it."""
+
+    def shifted(self) -> "Verdict":
+        """The same where the whole run moved, so that this figure tells nothing of its own."""
+        return replace(self, outcome=Outcome.SHIFTED)
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types: verdicts travel between processes."""
@@ -58,6 +69,8 @@ class Verdict:
             "baseline": None if self.baseline is None else self.baseline.to_json(),
             "change": self.change,
             "bound": self.bound,
+            "launches": self.launches,
+            "interval": None if self.interval is None else list(self.interval),
         }
 
     @classmethod
@@ -83,63 +96,132 @@ class Verdict:
             baseline=baseline,
             change=fields.optional_number("change"),
             bound=fields.optional_number("bound"),
+            launches=fields.integer("launches"),
+            interval=fields.optional_interval("interval"),
         )
 
 
-def judge(
-    test: str,
-    metric_name: str,
-    metric: Metric,
-    *,
-    hardware_key: str,
-    body_hash: str,
-    baseline: TestBaseline | None,
-    relative_bound: float = RELATIVE_BOUND,
-) -> Verdict:
-    """Holds one figure against its baseline.
+class Judge:
+    """Holds the figures of one run against one file of baselines.
 
-    In this order:
-
-    1. BROKEN above the physical limit, whatever the baseline says.
-    2. MISSING without a baseline.
-    3. STALE where the baseline is of another body, unit, direction or (both named) clock.
-    4. REGRESSED or IMPROVED where |ln(value / centre)| exceeds
-       bound = max(relative_bound, SPREAD_FACTOR * sigma_b). The logarithm gives a time, and the throughput
-       made from it, one verdict.
-    5. UNDECIDED where SPREAD_FACTOR * sigma_b exceeds UNDECIDABLE_ABOVE: a spread too wide to call the figure the same.
-    6. SAME.
-
-    The rule is deliberately simple and stands here alone. It sees one figure of one launch; a better rule
-    replaces this function and nothing else.
-
-    Args:
-        test: Node id.
-        metric_name: The metric's name in its test.
-        metric: What was measured.
-        hardware_key: Names the machine.
-        body_hash: Names the test's source as it is now.
-        baseline: The test's entry, None where it has none.
-        relative_bound: The smallest change worth a verdict, as a fraction.
+    Screening (``screen``) takes the figure of the run's first launch. One that is worse than it should be is a
+    SUSPECT; its test is measured in ``launches`` fresh launches, which alone decide (``confirm``).
     """
-    stored = None if baseline is None else baseline.metrics.get(metric_name)
-    change = bound = None
-    if metric.above_limit:
-        outcome = Outcome.BROKEN
-    elif baseline is None or stored is None:
-        outcome = Outcome.MISSING
-    elif baseline.body_hash != body_hash or not _comparable(metric, stored):
-        outcome = Outcome.STALE
-    else:
-        sign = 1 if metric.better == "higher" else -1
-        change = sign * (metric.value / stored.center - 1)
-        gain = sign * math.log(metric.value / stored.center)
-        spread = SPREAD_FACTOR * stored.sigma_b
-        bound = max(relative_bound, spread)
-        if abs(gain) > bound:
-            outcome = Outcome.IMPROVED if gain > 0 else Outcome.REGRESSED
+
+    def __init__(self, hardware_key: str, baselines: Baselines | None, tests: Iterable[str], policy: Policy) -> None:
+        """Shares the false alarms that a run may have among the figures of its tests.
+
+        Args:
+            hardware_key: Names the machine.
+            baselines: Those of this hardware; None where there are none.
+            tests: Node ids of the perf tests that are going to run.
+            policy: What a run may get wrong, and which loss it must find.
+        """
+        self._hardware_key = hardware_key
+        self._tests = {} if baselines is None else baselines.tests
+        histories = [history(metric) for test in self._tests.values() for metric in test.metrics.values()]
+        selected = [self._tests[test] for test in tests if test in self._tests]
+        checks = max(1, sum(len(test.metrics) for test in selected))
+        if any(known.launches > 1 for known in histories):
+            self.rule = Rule.of(policy, histories, checks)
         else:
-            outcome = Outcome.UNDECIDED if spread > UNDECIDABLE_ABOVE else Outcome.SAME
-    return Verdict(test, metric_name, metric, outcome, hardware_key, stored, change, bound)
+            self.rule = Rule(policy, checks, prior=0.0, prior_total=0.0)  # no spread is known, so nothing is decided
+        self._losses: dict[tuple[str, str], float] = {}
+
+    def screen(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Verdict:
+        """Holds one figure of the first launch against its baseline.
+
+        In this order:
+
+        1. BROKEN above the physical limit, whatever the baseline says.
+        2. MISSING without a baseline.
+        3. STALE where the baseline is of another body, unit, direction or (both named) clock.
+        4. SUSPECT where the loss is one that screening does not let pass.
+        5. IMPROVED where one launch is better by more than its spread explains.
+        6. SAME.
+        """
+        baseline = self._tests.get(test)
+        stored = None if baseline is None else baseline.metrics.get(metric_name)
+        verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored)
+        if metric.above_limit:
+            return replace(verdict, outcome=Outcome.BROKEN)
+        if baseline is None or stored is None:
+            return replace(verdict, outcome=Outcome.MISSING)
+        if baseline.body_hash != body_hash or not _comparable(metric, stored):
+            return replace(verdict, outcome=Outcome.STALE)
+        known, loss = history(stored), _loss(metric.value, stored)
+        self._losses[test, metric_name] = loss - known.center
+        outcome = Outcome.SAME
+        if self.rule.suspects(known, loss):
+            outcome = Outcome.SUSPECT
+        elif self.rule.improved(known, loss):
+            outcome = Outcome.IMPROVED
+        return replace(verdict, outcome=outcome, change=_change(metric.value, stored), bound=self._bound(known, 1))
+
+    def launches(self, suspect: Verdict) -> int | None:
+        """How many fresh launches decide about a suspect; None if no number that the policy allows does."""
+        return self.rule.launches(_history_of(suspect))
+
+    def confirm(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
+        """What fresh launches make of a suspect: REGRESSED or SAME; UNDECIDED without any.
+
+        Args:
+            suspect: The screening's verdict.
+            figures: One of each fresh launch.
+        """
+        known, stored = _history_of(suspect), suspect.baseline
+        assert stored is not None
+        if not figures:
+            return replace(suspect, outcome=Outcome.UNDECIDED, bound=self._bound(known, self.rule.policy.kmax))
+        found = self.rule.confirm(known, [_loss(figure.value, stored) for figure in figures])
+        value = statistics.median(figure.value for figure in figures)
+        ends = sorted((_change_by(found.lower, stored), _change_by(found.upper, stored)))
+        return replace(
+            suspect,
+            metric=replace(suspect.metric, value=value, q1=None, q3=None),
+            outcome=Outcome.REGRESSED if found.regressed else Outcome.SAME,
+            change=_change(value, stored),
+            bound=self._bound(known, len(figures)),
+            launches=len(figures),
+            interval=(ends[0], ends[1]),
+        )
+
+    @property
+    def shift(self) -> float | None:
+        """By how much the figures of this run moved all alike, as a fraction, worse above 0; None if they did not."""
+        loss = shifted(list(self._losses.values()))
+        return None if loss is None else math.expm1(loss)
+
+    def needed(self, undecided: Verdict) -> int | None:
+        """How many launches in the baseline would make it decidable; None if no number would."""
+        return self.rule.needed(_history_of(undecided))
+
+    def _bound(self, known: History, launches: int) -> float | None:
+        bound = self.rule.detectable(known, launches)
+        return bound if math.isfinite(bound) else None
+
+
+def history(stored: MetricBaseline) -> History:
+    """The logarithms of a metric's launches, turned so that larger is worse."""
+    return History.of([_loss(figure.median, stored) for figure in stored.launches])
+
+
+def _history_of(verdict: Verdict) -> History:
+    assert verdict.baseline is not None  # a suspect has one
+    return history(verdict.baseline)
+
+
+def _loss(value: float, stored: MetricBaseline) -> float:
+    # A logarithm gives a time, and the throughput made from it, one verdict.
+    return math.log(value) if stored.better == "lower" else -math.log(value)
+
+
+def _change(value: float, stored: MetricBaseline) -> float:
+    return _change_by(_loss(value, stored) - _loss(stored.center, stored), stored)
+
+
+def _change_by(loss: float, stored: MetricBaseline) -> float:
+    return math.expm1(-loss) if stored.better == "higher" else -math.expm1(loss)
 
 
 def _comparable(metric: Metric, stored: MetricBaseline) -> bool:

@@ -214,7 +214,15 @@ def test_gpus_go_with_xdist_and_a_recording_does_not(pytester: pytest.Pytester, 
 
 
 @pytest.mark.parametrize(
-    "key", ["gpuperf_timeout", "gpuperf_example_timeout", "gpuperf_grace", "gpuperf_lease_timeout", "gpuperf_tolerance"]
+    "key",
+    [
+        "gpuperf_timeout",
+        "gpuperf_example_timeout",
+        "gpuperf_grace",
+        "gpuperf_lease_timeout",
+        "gpuperf_tolerance",
+        "gpuperf_min_effect",
+    ],
 )
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "inf", "nan", ""])
 def test_an_ini_key_that_is_no_positive_number_is_refused(pytester: pytest.Pytester, key: str, value: str) -> None:

@@ -1,0 +1,189 @@
+"""Suspects and their fresh launches: a perf test that came out worse is measured again before it fails.
+
+Its report is held back until fresh launches have decided; all suspects of a run share them. pytest reports a test
+by its phases, and the phases of the first launch are the ones that are reported, with the outcome that the
+fresh ones come to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
+
+from pytest_gpuperf.launches import again
+from pytest_gpuperf.report.terminal import PROPERTY
+from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
+from pytest_gpuperf.verdicts.metric import Metric
+
+FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN})
+SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED})
+"""None of them hides as a pass; a suspect is left only where the run was interrupted."""
+
+VERDICTS = pytest.StashKey[list[Verdict]]()
+"""Of an item some of whose figures are suspect."""
+FIGURES = pytest.StashKey[dict[str, Metric]]()
+"""Of an item that is a fresh launch of a suspect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a test's verdicts mean for its outcome."""
+
+    outcome: str
+    """``failed``, ``skipped`` or ``passed``."""
+    text: str
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict], command: str) -> Ruling:
+        """The worst of them decides; each that is not a pass has its line.
+
+        Args:
+            verdicts: of one test.
+            command: records a baseline for it.
+        """
+        bad = [describe(verdict, command) for verdict in verdicts if verdict.outcome in FAILING]
+        if bad:
+            return cls("failed", "\n".join(bad))
+        open_ = [verdict for verdict in verdicts if verdict.outcome in SKIPPING]
+        if open_:
+            return cls("skipped", "; ".join(f"{v.outcome.value}: {describe(v, command)}" for v in open_))
+        return cls("passed", "")
+
+
+@dataclass(slots=True)
+class Held:
+    """A suspect test, whose reports wait."""
+
+    item: pytest.Function
+    reports: list[pytest.TestReport]
+    verdicts: list[Verdict]
+    launches: int
+    """How many fresh ones its suspects need; 0 where none would help."""
+    figures: dict[str, list[Metric]] = field(default_factory=dict)
+    broken: pytest.TestReport | None = None
+    """The first phase of a fresh launch that did not pass."""
+
+    @property
+    def call(self) -> pytest.TestReport:
+        """The report of the test's body."""
+        return next(report for report in self.reports if report.when == "call")
+
+
+class Confirmation:
+    """The suspects of one run."""
+
+    def __init__(self, judge: Callable[[], Judge], command: Callable[[str], str], say: Callable[[str], None]) -> None:
+        """Holds nothing yet.
+
+        Args:
+            judge: the run's, once it has read the baselines.
+            command: records a baseline for the test of a node id.
+            say: prints a line while the run goes on.
+        """
+        self._judge = judge
+        self._command = command
+        self._say = say
+        self._held: list[Held] = []
+
+    def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
+        """Runs a perf test; reports it unless it is suspect.
+
+        Args:
+            item: the test.
+            nextitem: what runs after it.
+            at_once: whether a suspect is decided before the next test, in launches of its own.
+        """
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        verdicts = item.stash.get(VERDICTS, None)
+        if verdicts is None or not all(report.passed for report in reports):
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+        else:
+            self._held.append(Held(item, reports, verdicts, self._needed(verdicts)))
+            if at_once:
+                self.decide(nextitem)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+    def decide(self, nextitem: pytest.Item | None = None) -> None:
+        """Measures all suspects in fresh launches, and reports them."""
+        try:
+            if self._held and self._judge().shift is None:
+                self._measure(nextitem)
+        finally:
+            held, self._held = self._held, []
+            for test in held:
+                self._report(test)
+
+    def release(self) -> None:
+        """Reports suspects that nothing was decided about, since the run is interrupted."""
+        held, self._held = self._held, []
+        for test in held:
+            test.launches = 0
+            self._report(test, interrupted=True)
+
+    def _needed(self, verdicts: Sequence[Verdict]) -> int:
+        suspects = [verdict for verdict in verdicts if verdict.outcome is Outcome.SUSPECT]
+        return max((self._judge().launches(verdict) or 0 for verdict in suspects), default=0)
+
+    def _measure(self, nextitem: pytest.Item | None) -> None:
+        rounds = max(test.launches for test in self._held)
+        launches = [
+            (test, again(test.item, number + 2))
+            for number in range(rounds)
+            for test in self._held
+            if number < test.launches
+        ]
+        if launches:
+            names = ", ".join(test.item.nodeid for test in self._held)
+            self._say(f"gpuperf: worse than expected, {rounds} fresh launches decide: {names}")
+        followers = [clone for _, clone in launches[1:]] + [nextitem]
+        for (test, clone), following in zip(launches, followers, strict=True):
+            if test.broken is not None:
+                continue
+            reports = runtestprotocol(clone, log=False, nextitem=following)
+            test.broken = next((report for report in reports if not report.passed), None)
+            for name, metric in clone.stash.get(FIGURES, {}).items():
+                test.figures.setdefault(name, []).append(metric)
+
+    def _report(self, test: Held, *, interrupted: bool = False) -> None:
+        if test.broken is not None:
+            _fail(test.call, test.broken)
+        else:
+            verdicts = [self._decided(test, verdict, interrupted) for verdict in test.verdicts]
+            test.call.user_properties.append(verdicts_property(verdicts))
+            _rule(test.call, Ruling.of(verdicts, self._command(test.item.nodeid)), test.item)
+        for report in test.reports:
+            test.item.ihook.pytest_runtest_logreport(report=report)
+
+    def _decided(self, test: Held, verdict: Verdict, interrupted: bool) -> Verdict:
+        if verdict.outcome is not Outcome.SUSPECT or interrupted:
+            return verdict
+        if self._judge().shift is not None:
+            return verdict.shifted()
+        figures = test.figures.get(verdict.metric_name, [])
+        needed = self._judge().launches(verdict)
+        return self._judge().confirm(verdict, figures if needed is not None else [])
+
+
+def verdicts_property(verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    """The user property that carries verdicts from where a test ran to the summary."""
+    return PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])
+
+
+def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:
+    if ruling.outcome == "failed":
+        report.outcome, report.longrepr = "failed", ruling.text
+    elif ruling.outcome == "skipped":
+        path, line, _ = item.location
+        report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"Skipped: {ruling.text}")
+
+
+def _fail(report: pytest.TestReport, broken: pytest.TestReport) -> None:
+    report.outcome, report.longrepr = "failed", broken.longrepr
+    report.sections += [*broken.sections, ("gpuperf", f"in a fresh launch, {broken.nodeid}, {broken.when}")]
