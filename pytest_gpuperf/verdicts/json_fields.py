@@ -89,6 +89,17 @@ class Fields:
         """Reads a finite number or null."""
         return None if self._get(key) is None else self.number(key)
 
+    def optional_interval(self, key: str) -> tuple[float, float] | None:
+        """Reads two finite numbers, the smaller first, or null."""
+        values = self._get(key)
+        if values is None:
+            return None
+        if isinstance(values, list) and len(values) == 2:
+            low, high = finite(values[0]), finite(values[1])
+            if low is not None and high is not None and low <= high:
+                return low, high
+        raise mismatch(self._at(key), values, "two finite numbers, the smaller first, or null")
+
     def child(self, key: str) -> "Fields":
         """Reads an object."""
         return Fields.of(self._get(key), self._at(key))
