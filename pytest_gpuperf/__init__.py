@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
     from pytest_gpuperf.session import LeakWarning
     from pytest_gpuperf.timing.record import Comparison, Timing
+    from pytest_gpuperf.timing.stepping import Resettable
     from pytest_gpuperf.verdicts.metric import Metric
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "RankError",
     "RankTimeout",
     "Ranks",
+    "Resettable",
     "ResultError",
     "Timing",
 ]
@@ -46,6 +48,7 @@ _HOMES = {
     "RankError": "ranks.failures",
     "RankTimeout": "ranks.failures",
     "Ranks": "fixtures.ranks",
+    "Resettable": "timing.stepping",
     "ResultError": "ranks.failures",
     "Timing": "timing.record",
 }

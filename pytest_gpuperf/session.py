@@ -104,6 +104,8 @@ class Session:
         self._current: CurrentTest | None = None
         self._tests = 0
         self._launch: int | None = None
+        self._renewals = 0
+        """How many process groups perf tests have asked for beyond their launches' own."""
 
     @property
     def current(self) -> CurrentTest:
@@ -134,8 +136,7 @@ class Session:
             identity=identity,
             marker=marker,
             timeout=marker.timeout or (self.options.example_timeout if examples else self.options.timeout),
-            # Communicators belong to the launch: its perf tests share them, as one program would.
-            group=f"launch {launch}" if perf else f"test {self._tests}",
+            group=self._group_of(launch if perf else None),
             launch=launch if perf else None,
             seed=zlib.crc32(identity.encode()) >> 1,
         )
@@ -160,6 +161,16 @@ class Session:
         if current.marker.own_processes:
             self.pools.retire(self._spec(world_size))
         self._pool(world_size)
+
+    def renew_group(self, world_size: int) -> None:
+        """Gives the current test's ranks a process group with new communicators; the launch goes on with it."""
+        self._renewals += 1
+        self.current.group = self._group_of(self.current.launch)
+        self._pool(world_size)
+
+    def _group_of(self, launch: int | None) -> str:
+        # Communicators belong to the launch: its perf tests share them, as one program would.
+        return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
 
     def end(self, *, keep_lease: bool = False) -> None:
         """The test is over: closes what it opened, and lets go of what it leased.

@@ -122,7 +122,7 @@ def test_arguments_that_cannot_be_called(perf):
     perf.check(time=Metric(1.0, "s", "lower"))
 
 def test_configured(perf):
-    with pytest.raises(TypeError, match="^perf has no setting 'sample'; it has rtol, atol, budget, cuda"):
+    with pytest.raises(TypeError, match="^perf has no setting 'sample'; it has rtol, atol, budget, cold, cuda"):
         perf.configured(sample=20)
     with pytest.raises(TypeError, match="^perf has no setting 'smoke'; it has"):
         perf.configured(smoke=True)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.timing.stepping import Step
+
+Reset: TypeAlias = Callable[[], object]
+
+FLUSHED_CACHES = 2  # L2 caches are no perfect LRU: one of their size would leave lines behind
 
 # The gate holds the device until the host has enqueued everything that is to be timed. It spins for a
 # number of clock cycles; no GPU that runs torch 2.10 exceeds 3 GHz, so this errs towards a longer gate.
@@ -23,8 +28,14 @@ class Clock(Protocol):
 
     name: str
 
-    def time(self, step: Step, steps: int) -> float:
-        """Seconds from the release of all ranks to the end of this rank's work."""
+    def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
+        """Seconds from the release of all ranks to the end of this rank's work.
+
+        Args:
+            step: what is timed.
+            steps: how many, one after the other.
+            reset: puts the step's inputs back first, untimed.
+        """
         ...
 
 
@@ -33,8 +44,10 @@ class HostClock:
 
     name = "host"
 
-    def time(self, step: Step, steps: int) -> float:
+    def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of wall time after a barrier."""
+        if reset is not None:
+            reset()
         dist.barrier()
         start = time.perf_counter()
         for _ in range(steps):
@@ -52,17 +65,32 @@ class CudaEventClock:
 
     name = "cuda_event"
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, cold: bool = False) -> None:
+        """Makes the clock of a GPU.
+
+        Args:
+            device: the GPU.
+            cold: whether its L2 cache is overwritten before each sample.
+        """
         self._token = torch.zeros(1, device=device)
+        self._flush: torch.Tensor | None = None
+        if cold:
+            nbytes = FLUSHED_CACHES * torch.cuda.get_device_properties(device).L2_cache_size
+            self._flush = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            self.name = "cuda_event+cold"
         self._enqueue_seconds = MAX_GATE_SECONDS  # unknown before the first sample
 
-    def time(self, step: Step, steps: int) -> float:
+    def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of device time between the release of all ranks and the end of the last step."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if reset is not None:
+            reset()
         torch.cuda.synchronize()
         began = time.perf_counter()
         gate = min(MAX_GATE_SECONDS, max(MIN_GATE_SECONDS, GATE_MARGIN * self._enqueue_seconds))
         torch.cuda._sleep(int(gate * CYCLES_PER_SECOND))
+        if self._flush is not None:
+            self._flush.zero_()
         if dist.get_world_size() > 1:
             dist.all_reduce(self._token)
         start.record()
@@ -74,13 +102,14 @@ class CudaEventClock:
         return float(start.elapsed_time(end)) / 1e3
 
 
-def clock_for(device: torch.device) -> Clock:
-    """The clock that tells the truth about work on this device."""
-    return CudaEventClock(device) if device.type == "cuda" else HostClock()
+def clock_for(device: torch.device, *, cold: bool = False) -> Clock:
+    """The clock that tells the truth about work on this device; only GPUs have a cache that it can empty."""
+    return CudaEventClock(device, cold=cold) if device.type == "cuda" else HostClock()
 
 
-def slowest(seconds: float, device: torch.device) -> float:
-    """The largest of all ranks' values, known to all of them."""
-    value = torch.tensor(seconds, dtype=torch.float64, device=device)
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return float(value)
+def slowest(seconds: Sequence[float], device: torch.device) -> list[float]:
+    """The largest of all ranks' values at each place, known to all of them."""
+    values = torch.tensor(seconds, dtype=torch.float64, device=device)
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    found: list[float] = values.tolist()
+    return found

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.clock import clock_for, slowest
 from pytest_gpuperf.timing.measure import Timed
-from pytest_gpuperf.timing.record import RankSamples
-from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.timing.stepping import Step, prepare
+from pytest_gpuperf.timing.record import RankSamples, block_ratios
+from pytest_gpuperf.timing.sampling import BATCH, Sampling
+from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
+from pytest_gpuperf.timing.stopping import relative_halfwidth
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
+
+
+BLOCKS = BATCH // 2  # of ABBA, between two looks at the precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +44,32 @@ def compare(
     The outputs of each arm's first step are compared before anything is timed: a step may change its
     inputs, and a wrong answer needs no time.
     """
-    clock = clock_for(context.device)
+    clock = clock_for(context.device, cold=sampling.cold)
     steps = prepare(context, baseline, kwargs), prepare(context, optimized, kwargs)
     _compare_outputs(_first_output(steps[0], baseline), _first_output(steps[1], optimized), tolerance)
     arms = [Timed(context, clock, step, sampling) for step in steps]
     for arm in arms:
         arm.warm_up()
-    blocks = max(1, min(arm.plan.samples for arm in arms) // 2)
+    most = max(1, min(arm.plan.samples for arm in arms) // 2)
     seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(blocks):
-        for index in (0, 1, 1, 0):  # a drift over the block weighs on both arms alike
-            seconds[index].append(arms[index].sample())
+    ratios: list[float] = []
+    while len(ratios) < most:
+        before = len(ratios)
+        for _ in range(min(BLOCKS, most - before)):
+            for index in (0, 1, 1, 0):  # a drift over the block weighs on both arms alike
+                seconds[index].append(arms[index].sample())
+        of_slowest = [slowest(arm[2 * before :], context.device) for arm in seconds]
+        ratios += block_ratios(*of_slowest)
+        if relative_halfwidth(ratios) <= sampling.precision:
+            break
     return arms[0].samples(seconds[0]), arms[1].samples(seconds[1])
 
 
 def _first_output(step: Step, program: Callable[..., Any]) -> list[torch.Tensor]:
     # Cloned: the step may give back a buffer that the other arm, or its own next call, writes to.
+    reset = reset_of(step)
+    if reset is not None:
+        reset()
     leaves, _ = tree_flatten(step())
     tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.timing.clock import Clock, clock_for, slowest
 from pytest_gpuperf.timing.record import RankSamples
-from pytest_gpuperf.timing.sampling import Plan, Sampling, plan
-from pytest_gpuperf.timing.stepping import Step, captured, prepare
+from pytest_gpuperf.timing.sampling import BATCH, MAX_WARMUP_BATCHES, STEADY, WARMUP_BATCH, Plan, Sampling, plan
+from pytest_gpuperf.timing.stepping import Step, captured, prepare, reset_of
+from pytest_gpuperf.timing.stopping import relative_halfwidth
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
@@ -20,10 +22,10 @@ def measure(
     context: Context, program: Callable[..., Any], kwargs: Mapping[str, Any], sampling: Sampling
 ) -> RankSamples:
     """Times the step that the program prepares; entry function of a run."""
-    clock = clock_for(context.device)
+    clock = clock_for(context.device, cold=sampling.cold)
     timed = Timed(context, clock, prepare(context, program, kwargs), sampling)
     timed.warm_up()
-    return timed.samples([timed.sample() for _ in range(timed.plan.samples)])
+    return timed.samples(timed.until_precise())
 
 
 class Timed:
@@ -31,24 +33,46 @@ class Timed:
 
     def __init__(self, context: Context, clock: Clock, step: Step, sampling: Sampling) -> None:
         self._clock = clock
+        self._device = context.device
+        self._precision = sampling.precision
+        self._reset = reset_of(step)
         graph = sampling.cuda_graph and context.device.type == "cuda"
         self._graph = graph
         self._step = step
-        self.plan = _plan(context, clock, step, sampling)
+        self.plan = self._plan(sampling)
         self._calls = self.plan.steps_per_sample
         if graph:
             self._step = captured(step, self.plan.steps_per_sample)
             self._calls = 1
 
     def warm_up(self) -> None:
-        """Runs the plan's warm-up steps, in the form in which they are timed, and drops the times."""
-        if self.plan.warmup_steps:
-            for _ in range(max(2, self.plan.warmup_steps // self.plan.steps_per_sample)):
-                self.sample()
+        """Runs the step in the form in which it is timed, the plan's steps and then until it is steady."""
+        if not self.plan.warmup_steps:
+            return
+        for _ in range(max(2, self.plan.warmup_steps // self.plan.steps_per_sample)):
+            self.sample()
+        before = self._warm_median()
+        for _ in range(MAX_WARMUP_BATCHES):
+            after = self._warm_median()
+            if abs(after - before) <= STEADY * before:
+                return
+            before = after
 
     def sample(self) -> float:
         """Seconds of one step, as this rank saw it."""
-        return self._clock.time(self._step, self._calls) / self.plan.steps_per_sample
+        return self._clock.time(self._step, self._calls, self._reset) / self.plan.steps_per_sample
+
+    def until_precise(self) -> list[float]:
+        """Samples until the median of the slowest rank's is precise enough, or there are as many as were planned."""
+        seconds: list[float] = []
+        of_slowest: list[float] = []
+        while len(seconds) < self.plan.samples:
+            batch = [self.sample() for _ in range(min(BATCH, self.plan.samples - len(seconds)))]
+            seconds += batch
+            of_slowest += slowest(batch, self._device)  # the same on all ranks, so that all stop together
+            if relative_halfwidth(of_slowest) <= self._precision:
+                break
+        return seconds
 
     def samples(self, seconds: list[float]) -> RankSamples:
         """The record of these samples."""
@@ -59,11 +83,13 @@ class Timed:
             steps_per_sample=self.plan.steps_per_sample,
         )
 
+    def _warm_median(self) -> float:
+        return statistics.median(slowest([self.sample() for _ in range(WARMUP_BATCH)], self._device))
 
-def _plan(context: Context, clock: Clock, step: Step, sampling: Sampling) -> Plan:
-    if sampling.smoke:
-        return plan(sampling, 0.0)
-    # The first call sets up what later ones use: connections, handles, compiled kernels.
-    clock.time(step, 1)
-    estimate = min(clock.time(step, 1) for _ in range(_ESTIMATES))
-    return plan(sampling, slowest(estimate, context.device))
+    def _plan(self, sampling: Sampling) -> Plan:
+        if sampling.smoke:
+            return plan(sampling, 0.0)
+        # The first call sets up what later ones use: connections, handles, compiled kernels.
+        self._clock.time(self._step, 1, self._reset)
+        estimate = min(self._clock.time(self._step, 1, self._reset) for _ in range(_ESTIMATES))
+        return plan(sampling, slowest([estimate], self._device)[0], repeatable=self._reset is None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuperf.hardware.limits import busbw_limit
 from pytest_gpuperf.timing.bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth
+from pytest_gpuperf.timing.stopping import relative_halfwidth
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.student import upper_quantile
+
+ONE_SIDED = 0.95  # of a speedup's bounds, each
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,17 @@ class Timing:
         return quartiles(self.samples)
 
     @property
+    def precision(self) -> float:
+        """Half the width of the median's 95 % interval, relative to it; infinite where samples are too few."""
+        return relative_halfwidth(self.samples)
+
+    @property
+    def imbalance(self) -> float:
+        """By how much the slowest rank's median exceeds the fastest one's, as a fraction."""
+        medians = [statistics.median(rank.seconds) for rank in self.ranks]
+        return max(medians) / min(medians) - 1
+
+    @property
     def time(self) -> Metric:
         """The median time, for ``perf.check(time=...)``; unit s, lower is better."""
         q1, q3 = self.quartiles
@@ -111,23 +127,97 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Pair:
     """Two arms that did the same work in one process group, sample beside sample."""
 
     baseline: Timing
     optimized: Timing
 
     @property
-    def speedup(self) -> Metric:
-        """Median time of the baseline over that of the optimized arm; unit x, above 1 is a win.
+    def gain(self) -> float:
+        """The mean over the blocks of ABBA of ln(baseline / optimized)."""
+        return statistics.fmean(map(math.log, block_ratios(self.baseline.samples, self.optimized.samples)))
 
-        The quartiles are those of the ratios within each block of ABBA.
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two arms that did the same work, in several process groups one after the other.
+
+    What a group's communicators cost or gain weighs on both arms alike and leaves the ratio; what they do to
+    one arm more than to the other differs from group to group. So the groups are the sample of the ratio.
+    """
+
+    groups: tuple[Pair, ...]
+    at_least: float | None = None
+    """The speedup that is asked for."""
+
+    @property
+    def baseline(self) -> Timing:
+        """The baseline arm's samples of all groups."""
+        return _joined([pair.baseline for pair in self.groups])
+
+    @property
+    def optimized(self) -> Timing:
+        """The optimized arm's samples of all groups."""
+        return _joined([pair.optimized for pair in self.groups])
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % on each side of the speedup, by Student's t over the groups; None with one group."""
+        gains = [pair.gain for pair in self.groups]
+        if len(gains) < 2:
+            return None
+        reach = upper_quantile(1 - ONE_SIDED, len(gains) - 1) * statistics.stdev(gains) / math.sqrt(len(gains))
+        middle = statistics.fmean(gains)
+        return math.exp(middle - reach), math.exp(middle + reach)
+
+    @property
+    def decided(self) -> bool:
+        """Whether the speedup is above or below what is asked for, beyond doubt."""
+        if self.at_least is None or self.interval is None:
+            return True
+        low, high = self.interval
+        return low >= self.at_least or high < self.at_least
+
+    @property
+    def speedup(self) -> Metric:
+        """Time of the baseline over that of the optimized arm; unit x, above 1 is a win.
+
+        exp of the mean over the groups of their mean ln(baseline / optimized) over blocks of ABBA. The quartiles
+        are those of the ratios within all blocks.
         """
-        slow, fast = self.baseline.samples, self.optimized.samples
-        ratios = [sum(slow[i : i + 2]) / sum(fast[i : i + 2]) for i in range(0, len(slow) - 1, 2)]
+        ratios = [
+            ratio for pair in self.groups for ratio in block_ratios(pair.baseline.samples, pair.optimized.samples)
+        ]
         q1, q3 = quartiles(ratios)
-        value = self.baseline.median / self.optimized.median
-        return Metric(value, "x", "higher", q1, q3, len(ratios), clock=self.baseline.time.clock)
+        return Metric(
+            math.exp(statistics.fmean(pair.gain for pair in self.groups)),
+            "x",
+            "higher",
+            q1,
+            q3,
+            len(ratios),
+            clock=self.baseline.time.clock,
+            interval=self.interval,
+            at_least=self.at_least,
+        )
+
+
+def block_ratios(baseline: Sequence[float], optimized: Sequence[float]) -> list[float]:
+    """Baseline over optimized within each block of ABBA, whose two samples of an arm are neighbours in its list."""
+    return [sum(baseline[i : i + 2]) / sum(optimized[i : i + 2]) for i in range(0, len(baseline) - 1, 2)]
+
+
+def _joined(timings: Sequence[Timing]) -> Timing:
+    first = timings[0]
+    ranks = zip(*(timing.ranks for timing in timings), strict=True)
+    return replace(
+        first,
+        ranks=tuple(
+            replace(of_rank[0], seconds=tuple(value for samples in of_rank for value in samples.seconds))
+            for of_rank in ranks
+        ),
+    )
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:

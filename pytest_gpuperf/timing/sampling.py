@@ -6,20 +6,28 @@ import math
 from dataclasses import dataclass
 
 MIN_SAMPLES = 10  # fewer give no quartiles worth the name
+BATCH = 10  # samples between two looks at the precision, which cost a collective
 MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
 MAX_STEPS_PER_SAMPLE = 50  # steps captured or enqueued at once; field experience with NCCL, 50 a replay
 MIN_WARMUP_STEPS = 5
 WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
+WARMUP_BATCH = 5  # samples whose medians are compared to tell whether a step is warm
+MAX_WARMUP_BATCHES = 10  # beyond the plan's steps; some steps never settle, under a power cap for example
+STEADY = 0.02  # medians of two batches in a row are no further apart than this: then the step is warm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """What the author of a perf test may choose."""
 
-    samples: int = 50
+    samples: int = 200
     """At most so many samples."""
     budget: float = 0.5
     """Seconds of sampling after which ``MIN_SAMPLES`` samples are enough."""
+    precision: float = 0.005
+    """Half the width of the median's 95 % interval, relative to it, at which sampling ends."""
+    cold: bool = False
+    """Overwrite the GPU's L2 cache before each sample, which is then of one step."""
     cuda_graph: bool = False
     """Capture the step in a CUDA graph and time replays: for steps under about 100 us, whose eager time
     would be the host's."""
@@ -31,6 +39,8 @@ class Sampling:
             raise ValueError(f"samples must be {MIN_SAMPLES} or more, got {self.samples!r}")
         if not self.budget > 0:
             raise ValueError(f"budget must be a positive number of seconds, got {self.budget!r}")
+        if not 0 <= self.precision < 1:
+            raise ValueError(f"precision must be a fraction from 0 (never precise enough) to 1, got {self.precision!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +52,19 @@ class Plan:
     steps_per_sample: int
 
 
-def plan(sampling: Sampling, step_seconds: float) -> Plan:
-    """The plan for a step that takes about so long on the slowest rank."""
+def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True) -> Plan:
+    """The plan for a step that takes about so long on the slowest rank.
+
+    Args:
+        sampling: what the author chose.
+        step_seconds: seconds.
+        repeatable: whether a sample may be of several steps, one after the other.
+    """
     if sampling.smoke:
         return Plan(warmup_steps=0, samples=2, steps_per_sample=1)
     step_seconds = max(step_seconds, 1e-7)
-    steps = min(MAX_STEPS_PER_SAMPLE, max(1, math.ceil(MIN_SAMPLE_SECONDS / step_seconds)))
+    several = min(MAX_STEPS_PER_SAMPLE, max(1, math.ceil(MIN_SAMPLE_SECONDS / step_seconds)))
+    steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))
     return Plan(
         warmup_steps=max(MIN_WARMUP_STEPS, min(200, math.ceil(WARMUP_SECONDS / step_seconds))),

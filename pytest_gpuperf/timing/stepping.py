@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,19 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
 
 Step = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resettable:
+    """A step that changes its inputs, and what puts them back before each sample, untimed."""
+
+    step: Step
+    reset: Callable[[], object]
+
+    def __call__(self) -> Any:
+        """Takes the step."""
+        return self.step()
+
 
 _CAPTURE_WARMUP = 3  # calls on a side stream before a capture, as torch.cuda.graph's documentation asks for
 
@@ -29,6 +43,11 @@ def prepare(context: Context, program: Callable[..., Any], kwargs: Mapping[str, 
             "a function of no arguments, which is then timed"
         )
     return step  # type: ignore[no-any-return]
+
+
+def reset_of(step: Step) -> Callable[[], object] | None:
+    """What puts the step's inputs back; None if nothing does."""
+    return step.reset if isinstance(step, Resettable) else None
 
 
 def captured(step: Step, steps: int) -> Step:

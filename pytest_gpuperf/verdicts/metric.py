@@ -34,10 +34,14 @@ class Metric:
     """What told the time."""
     limit_name: str = ""
     """What sets the limit."""
+    interval: tuple[float, float] | None = None
+    """Lower and upper bound of the value, each with 95 %; for speedups."""
+    at_least: float | None = None
+    """What the value must reach, by its interval, whatever the baseline."""
 
     def __post_init__(self) -> None:
         """Refuses what has no meaning."""
-        for name in ("value", "q1", "q3", "limit"):
+        for name in ("value", "q1", "q3", "limit", "at_least"):
             figure = getattr(self, name)
             if figure is None and name != "value":
                 continue
@@ -68,7 +72,7 @@ class Metric:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
-        return asdict(self)
+        return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
 
     @classmethod
     def from_json(cls, data: object, where: str = "metric") -> "Metric":
@@ -90,5 +94,7 @@ class Metric:
                 limit=fields.optional_number("limit"),
                 clock=fields.text("clock"),
                 limit_name=fields.text("limit_name"),
+                interval=fields.optional_interval("interval"),
+                at_least=fields.optional_number("at_least"),
             )
         )

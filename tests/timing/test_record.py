@@ -1,11 +1,13 @@
 """What the samples of all ranks come to."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Comparison, Timing
-from pytest_gpuperf.timing.record import Link, RankSamples, quartiles
+from pytest_gpuperf.timing.record import Link, Pair, RankSamples, quartiles
 
 NO_LINK = Link(None, "", multicast=False)
 NVLINK = Link(450e9, "nv18", multicast=False)
@@ -97,19 +99,53 @@ def test_one_rank_has_no_busbw(link: Link) -> None:
         timing((1e-3,), link=link).busbw("all_reduce", 1000)
 
 
-def test_the_speedup_is_the_ratio_of_the_medians() -> None:
-    pair = Comparison(timing((4.0, 4.0, 8.0, 8.0)), timing((2.0, 2.0, 2.0, 2.0)))
-    metric = pair.speedup
-    assert (metric.value, metric.unit, metric.better) == (3.0, "x", "higher")
-    assert (metric.q1, metric.q3, metric.samples) == (2.5, 3.5, 2)
-    assert metric.clock == "cuda_event"
+def raced(*groups: tuple[tuple[float, ...], tuple[float, ...]], at_least: float | None = None) -> Comparison:
+    return Comparison(tuple(Pair(timing(slow), timing(fast)) for slow, fast in groups), at_least)
+
+
+def test_the_speedup_is_the_mean_ratio_of_the_blocks() -> None:
+    metric = raced(((4.0, 4.0, 9.0, 9.0), (2.0, 2.0, 2.0, 2.0))).speedup
+    assert metric.value == pytest.approx(3.0)  # of 2 and 4.5
+    assert (metric.unit, metric.better) == ("x", "higher")
+    assert (metric.q1, metric.q3, metric.samples) == (2.625, 3.875, 2)
+    assert (metric.clock, metric.interval) == ("cuda_event", None)
 
 
 def test_a_drift_within_a_block_leaves_its_ratio() -> None:
     # Blocks of ABBA on a machine that slows down steadily: 1, 2, 3, 4 times as slow, then 5, 6, 7, 8.
-    pair = Comparison(timing((1.0, 4.0, 5.0, 8.0)), timing((2.0, 3.0, 6.0, 7.0)))
-    assert (pair.speedup.q1, pair.speedup.q3) == (1.0, 1.0)
+    metric = raced(((1.0, 4.0, 5.0, 8.0), (2.0, 3.0, 6.0, 7.0))).speedup
+    assert (metric.q1, metric.q3) == (1.0, 1.0)
 
 
 def test_a_slower_arm_has_a_speedup_below_1() -> None:
-    assert Comparison(timing((1.0, 1.0)), timing((2.0, 2.0))).speedup.value == 0.5
+    assert raced(((1.0, 1.0), (2.0, 2.0))).speedup.value == 0.5
+
+
+GROUPS = [((slow, slow), (1.0, 1.0)) for slow in (1.9, 2.0, 2.1)]
+
+
+def test_the_interval_of_a_speedup_is_students_over_the_groups() -> None:
+    # mean 0.692313, standard deviation 0.050047, t(0.95, 2) = 2.919986
+    interval = raced(*GROUPS).interval
+    assert interval == pytest.approx((math.exp(0.692313 - 0.084372), math.exp(0.692313 + 0.084372)), rel=1e-4)
+    assert raced(*GROUPS).speedup.interval == interval
+
+
+@pytest.mark.parametrize(("at_least", "decided"), [(1.7, True), (1.95, False), (2.3, True), (None, True)])
+def test_a_speedup_is_decided_once_its_interval_is_on_one_side(at_least: float | None, decided: bool) -> None:
+    assert raced(*GROUPS, at_least=at_least).decided is decided
+
+
+def test_the_samples_of_all_groups_are_the_arms() -> None:
+    pair = raced(((4.0, 5.0), (1.0, 2.0)), ((6.0, 7.0), (3.0, 3.0)))
+    assert pair.baseline.samples == (4.0, 5.0, 6.0, 7.0)
+    assert pair.optimized.samples == (1.0, 2.0, 3.0, 3.0)
+
+
+def test_the_imbalance_is_of_the_ranks_medians() -> None:
+    assert timing((1.0, 2.0, 3.0), (2.0, 3.0, 9.0)).imbalance == 0.5
+
+
+def test_the_precision_is_that_of_the_slowest_ranks_median() -> None:
+    measured = timing(tuple(float(value) for value in range(1, 11)), (1.0,) * 10)
+    assert measured.precision == pytest.approx((9 - 2) / (9 + 2))

@@ -13,11 +13,11 @@ from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SAMPLE, MIN_SAMPLE_SECO
     ("step_seconds", "expected"),
     [
         (20e-3, Plan(warmup_steps=5, samples=25, steps_per_sample=1)),
-        (2e-3, Plan(warmup_steps=50, samples=50, steps_per_sample=1)),
-        (0.3e-3, Plan(warmup_steps=200, samples=50, steps_per_sample=4)),
-        (10e-6, Plan(warmup_steps=200, samples=50, steps_per_sample=50)),
+        (2e-3, Plan(warmup_steps=50, samples=200, steps_per_sample=1)),
+        (0.3e-3, Plan(warmup_steps=200, samples=200, steps_per_sample=4)),
+        (10e-6, Plan(warmup_steps=200, samples=200, steps_per_sample=50)),
         (2.0, Plan(warmup_steps=5, samples=10, steps_per_sample=1)),
-        (0.0, Plan(warmup_steps=200, samples=50, steps_per_sample=50)),
+        (0.0, Plan(warmup_steps=200, samples=200, steps_per_sample=50)),
     ],
 )
 def test_a_plan_fits_the_step(step_seconds: float, expected: Plan) -> None:
@@ -38,6 +38,11 @@ def test_a_plan_keeps_to_samples_and_budget(step_seconds: float, samples: int, b
     assert sample_seconds >= MIN_SAMPLE_SECONDS * (1 - 1e-9) or made.steps_per_sample == MAX_STEPS_PER_SAMPLE
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(cold=True)], ids=["with a reset", "cold"])
+def test_a_sample_that_must_begin_anew_is_of_one_step(sampling: Sampling) -> None:
+    assert plan(sampling, 10e-6, repeatable=sampling.cold).steps_per_sample == 1
+
+
 def test_a_smoke_run_takes_two_samples_without_warm_up() -> None:
     assert plan(Sampling(samples=500, smoke=True), 1.0) == Plan(warmup_steps=0, samples=2, steps_per_sample=1)
 
@@ -49,6 +54,8 @@ def test_a_smoke_run_takes_two_samples_without_warm_up() -> None:
         ({"samples": -1}, "^samples must be 10 or more, got -1$"),
         ({"budget": 0}, "^budget must be a positive number of seconds, got 0$"),
         ({"budget": -0.5}, "^budget must be a positive number of seconds, got -0.5$"),
+        ({"precision": -0.1}, r"^precision must be a fraction from 0 \(never precise enough\) to 1, got -0.1$"),
+        ({"precision": 1}, r"^precision must be a fraction .* to 1, got 1$"),
         ({"budget": float("nan")}, "^budget must be a positive number of seconds, got nan$"),
     ],
 )

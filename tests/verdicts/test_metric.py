@@ -86,7 +86,7 @@ def test_json_that_is_no_metric_is_refused(change: dict[str, object], message: s
 def test_a_missing_key_is_named(name: str) -> None:
     data = BANDWIDTH.to_json()
     del data[name]
-    with pytest.raises(FieldError, match=rf"metric: got \[.*\], expected a key '{name}'"):
+    with pytest.raises(FieldError, match=rf"metric: got \[.*, expected a key '{name}'"):
         Metric.from_json(data)
 
 

@@ -1,0 +1,103 @@
+"""``perf.compare`` over several process groups, with real processes: only the GPUs are made up."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_gpuperf import Comparison, Context, Perf
+from pytest_gpuperf.fixtures.perf import MAX_GROUPS, Checks
+from pytest_gpuperf.timing.record import RankSamples
+from pytest_gpuperf.timing.sampling import Sampling
+from tests.test_judged_run import CONFTEST
+from tests.whole_run import WholeRun, run_pytest, write
+
+TESTS = """
+import time
+from pathlib import Path
+import pytest, torch
+
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2)]
+FOLDER = Path(__file__).parent
+
+def sleeping(seconds, name):
+    def program(ctx):
+        if ctx.rank == 0:
+            with (FOLDER / "groups").open("a") as file:
+                print(name, ctx.store.add("programs", 1), file=file)  # counts anew in each group
+        def step():
+            time.sleep(seconds)
+            return torch.ones(1)
+        return step
+    return program
+
+def test_before(perf):
+    perf.check(time=perf.configured(budget=0.05).measure(sleeping(1e-3, "before")).time)
+
+def test_race(perf):
+    pair = perf.configured(budget=0.2, precision=0.05).compare(
+        baseline=sleeping(20e-3, "slow"), optimized=sleeping(5e-3, "fast"), at_least=1.5
+    )
+    low, high = pair.interval
+    assert low < pair.speedup.value < high
+    perf.check(speedup=pair.speedup)
+
+def test_z_after(perf):
+    perf.check(time=perf.configured(budget=0.05).measure(sleeping(1e-3, "after")).time)
+"""
+
+
+def test_the_groups_of_a_comparison_follow_one_another_and_the_launch_goes_on_in_the_last(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
+    run: WholeRun = run_pytest(folder, "--gpus=2", "--update-baselines", "--launches=1", "--reason=first")
+    assert run.result.ret == 0, run.text
+    lines = [line.split() for line in (folder / "groups").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["before", *["slow", "fast"] * 3, "after"]
+    assert [int(line[1]) for line in lines] == [1, 2, 3, 1, 2, 1, 2, 3]
+
+
+class ScriptedSession:
+    """Gives each group's samples in turn: of a baseline that takes so many times as long."""
+
+    def __init__(self, ratios: list[float]) -> None:
+        self.ratios = ratios
+        self.renewed = 0
+        self.machine = SimpleNamespace(linkage=None)
+
+    def run(self, *args: Any) -> list[tuple[RankSamples, RankSamples]]:
+        """One rank's samples."""
+        ratio = self.ratios[self.renewed]
+        return [(RankSamples((ratio, ratio), "host", False, 1), RankSamples((1.0, 1.0), "host", False, 1))]
+
+    def renew_group(self, world_size: int) -> None:
+        """The next group."""
+        self.renewed += 1
+
+
+def nothing(ctx: Context) -> Callable[[], None]:
+    """Is not called."""
+    raise NotImplementedError
+
+
+def raced(ratios: list[float], at_least: float | None, *, smoke: bool = False) -> Comparison:
+    ranks = SimpleNamespace(world_size=1)
+    perf = Perf(cast(Any, ScriptedSession(ratios)), cast(Any, ranks), Checks(), Sampling(smoke=smoke))
+    return perf.compare(baseline=nothing, optimized=nothing, at_least=at_least)
+
+
+WAVERING = [1.9, 2.1, 2.0, 1.95, 2.05, 2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("at_least", "groups"),
+    [(None, 3), (1.5, 3), (3.0, 3), (1.93, 6), (2.0, MAX_GROUPS)],
+    ids=["not asked", "surely above", "surely below", "above", "in doubt"],
+)
+def test_groups_are_added_until_the_speedup_is_decided(at_least: float | None, groups: int) -> None:
+    assert len(raced(WAVERING, at_least).groups) == groups
+
+
+def test_a_smoke_run_makes_one_group() -> None:
+    assert len(raced([2.0], 2.0, smoke=True).groups) == 1

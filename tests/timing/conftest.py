@@ -1,0 +1,5 @@
+"""Ranks for what runs in rank processes."""
+
+from tests.ranks.conftest import call, pool, torch_launcher
+
+__all__ = ["call", "pool", "torch_launcher"]

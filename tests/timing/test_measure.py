@@ -1,0 +1,139 @@
+"""How a step is warmed up, sampled and reset on the ranks; the clocks say what the tests have them say."""
+
+import functools
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Resettable
+from pytest_gpuperf.timing.clock import Reset
+from pytest_gpuperf.timing.compare import Tolerance, compare
+from pytest_gpuperf.timing.measure import Timed, measure
+from pytest_gpuperf.timing.sampling import MAX_WARMUP_BATCHES, WARMUP_BATCH, Sampling
+from pytest_gpuperf.timing.stepping import Step
+from tests.ranks.conftest import Call
+
+
+class ScriptedClock:
+    """Calls the step, and gives the times that it was made with, the last one for ever."""
+
+    name = "scripted"
+
+    def __init__(self, times: list[float]) -> None:
+        self._times = times
+        self.calls = 0
+
+    def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
+        """Seconds of all steps."""
+        for _ in range(steps):
+            step()
+        self.calls += 1
+        return steps * self._times[min(self.calls, len(self._times)) - 1]
+
+
+def sampled(ctx: Context, of_rank: list[list[float]], sampling: Sampling) -> tuple[int, int]:
+    """Number of samples, and of samples planned."""
+    timed = Timed(ctx, ScriptedClock(of_rank[ctx.rank]), lambda: None, sampling)
+    return len(timed.until_precise()), timed.plan.samples
+
+
+def scattered(by: float) -> list[float]:
+    """Times of 10 ms on average; the first four are the estimate's."""
+    return [10e-3] * 4 + [10e-3 * (1 + by * (-1) ** i * (i % 7) / 7) for i in range(200)]
+
+
+def test_sampling_ends_once_the_median_is_known(call: Call) -> None:
+    steady = [scattered(1e-4)] * 2
+    assert call(sampled, steady, Sampling()) == [(10, 50)] * 2
+
+
+def test_sampling_goes_on_to_the_budget_where_it_is_not(call: Call) -> None:
+    noisy = [scattered(0.3)] * 2
+    assert call(sampled, noisy, Sampling(precision=0.001)) == [(50, 50)] * 2
+    assert call(sampled, noisy, Sampling(precision=0.001, budget=0.25)) == [(25, 25)] * 2
+
+
+def test_it_goes_on_until_a_median_that_was_unsure_is_known(call: Call) -> None:
+    noisy_first = [[10e-3] * 4 + [9e-3, 11e-3] * 5 + [10e-3] * 200] * 2
+    (samples, planned), other = call(sampled, noisy_first, Sampling(budget=2.0))
+    assert 10 < samples < planned == 200
+    assert other == (samples, planned)
+
+
+def test_all_ranks_take_as_many_samples_as_the_noisiest_needs(call: Call) -> None:
+    assert call(sampled, [scattered(1e-5), scattered(0.3)], Sampling(precision=0.001)) == [(50, 50)] * 2
+
+
+def warmed(ctx: Context, of_rank: list[list[float]]) -> int:
+    """Samples that the warm-up takes beyond the plan's."""
+    clock = ScriptedClock(of_rank[ctx.rank])
+    timed = Timed(ctx, clock, lambda: None, Sampling())
+    before = clock.calls
+    timed.warm_up()
+    return clock.calls - before - timed.plan.warmup_steps
+
+
+@pytest.mark.parametrize(
+    ("settled_after", "batches"),
+    [(0, 2), (2, 4), (10**6, 1 + MAX_WARMUP_BATCHES)],
+    ids=["at once", "later", "never"],
+)
+def test_the_warm_up_lasts_until_the_step_is_steady(call: Call, settled_after: int, batches: int) -> None:
+    # 4 samples of the estimate, 10 of the plan, then batches that are faster and faster until the step is warm.
+    script = [10e-3] * 14
+    for batch in range(1 + MAX_WARMUP_BATCHES):
+        script += [10e-3 * 0.9 ** min(batch, settled_after)] * WARMUP_BATCH
+    # Rank 0 is steady, and goes on with the other one, which sets the pace.
+    assert call(warmed, [[1e-3] * 14 + [1e-3], script], timeout=60.0) == [batches * WARMUP_BATCH] * 2
+
+
+def consumed(ctx: Context, *, log: list[str]) -> Step:
+    """A step that can be taken only once before its input is put back."""
+    state = {"left": 1.0}
+
+    def step() -> torch.Tensor:
+        assert state["left"] == 1.0, "the input was not put back"
+        state["left"] = 0.0
+        return torch.ones(1)
+
+    def reset() -> None:
+        time.sleep(5e-3)  # not to be part of the time
+        state["left"] = 1.0
+
+    return Resettable(step, reset)
+
+
+def test_a_step_is_reset_before_each_sample_and_untimed(call: Call) -> None:
+    run = functools.partial(call, measure, consumed, {"log": []})
+    for samples in run(Sampling(budget=0.01)):
+        assert samples.steps_per_sample == 1
+        assert sorted(samples.seconds)[len(samples.seconds) // 2] < 4e-3
+
+
+def test_both_arms_of_a_comparison_are_reset(call: Call) -> None:
+    for pair in call(compare, consumed, consumed, {"log": []}, Sampling(budget=0.02), Tolerance()):
+        assert len(pair[0].seconds) == len(pair[1].seconds) >= 10
+
+
+def raced(ctx: Context, budget: float) -> Any:
+    """Two arms of which one takes twice as long, by sleeping."""
+
+    def of(seconds: float) -> Any:
+        def program(ctx: Context) -> Step:
+            def step() -> torch.Tensor:
+                time.sleep(seconds)
+                return torch.ones(1)
+
+            return step
+
+        return program
+
+    return compare(ctx, of(4e-3), of(2e-3), {}, Sampling(budget=budget, precision=0.2), Tolerance())
+
+
+def test_blocks_end_once_the_ratio_is_known(call: Call) -> None:
+    for slow, fast in call(raced, 10.0):
+        assert len(slow.seconds) == len(fast.seconds)
+        assert len(slow.seconds) < 200  # of which there would be time for
