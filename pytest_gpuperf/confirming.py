@@ -20,8 +20,8 @@ from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 
-FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN})
-SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED})
+FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN, Outcome.MISSED})
+SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED, Outcome.DOUBTFUL})
 """None of them hides as a pass; a suspect is left only where the run was interrupted."""
 
 VERDICTS = pytest.StashKey[list[Verdict]]()
@@ -139,9 +139,10 @@ class Confirmation:
             for test in self._held
             if number < test.launches
         ]
-        if launches:
-            names = ", ".join(test.item.nodeid for test in self._held)
-            self._say(f"gpuperf: worse than expected, {rounds} fresh launches decide: {names}")
+        if not launches:
+            return
+        names = ", ".join(test.item.nodeid for test in self._held if test.launches)
+        self._say(f"worse than expected, {rounds} fresh launches decide: {names}")
         followers = [clone for _, clone in launches[1:]] + [nextitem]
         for (test, clone), following in zip(launches, followers, strict=True):
             if test.broken is not None:
@@ -156,7 +157,8 @@ class Confirmation:
             _fail(test.call, test.broken)
         else:
             verdicts = [self._decided(test, verdict, interrupted) for verdict in test.verdicts]
-            test.call.user_properties.append(verdicts_property(verdicts))
+            for report in test.reports:  # JUnit takes the last one's
+                report.user_properties.append(verdicts_property(verdicts))
             _rule(test.call, Ruling.of(verdicts, self._command(test.item.nodeid)), test.item)
         for report in test.reports:
             test.item.ihook.pytest_runtest_logreport(report=report)

@@ -26,7 +26,6 @@ from pytest_gpuperf.verdicts.baselines import (
 )
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.rule import Policy
 
 UNKNOWN = "unknown"
 _GIT_TIMEOUT = 10.0  # seconds; a repository on a hung network disk must not hang the run
@@ -83,8 +82,7 @@ class Measurements:
         """
         if self._machine.gpus and not self._options.smoke:
             baselines = storage.load(self.path, self._machine.key)
-            policy = Policy(detect=self._options.tolerance, min_effect=self._options.min_effect)
-            self._judge = Judge(self._machine.key, baselines, tests, policy)
+            self._judge = Judge(self._machine.key, baselines, tests, self._options.policy)
 
     @property
     def judge(self) -> Judge:

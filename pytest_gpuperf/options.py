@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.verdicts.rule import Policy
+
 DEFAULT_LAUNCHES = 5  # of a recording: below five the spread between launches is hardly known
 GROUP = "gpuperf"
 
@@ -113,10 +115,8 @@ class Options:
     """Seconds to wait for a lease."""
     leases: Path
     """Folder of the leases."""
-    tolerance: float
-    """Relative loss that must be found."""
-    min_effect: float
-    """Relative loss that is let pass."""
+    policy: Policy
+    """What a verdict may get wrong, and which loss it must find."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -160,8 +160,7 @@ class Options:
             grace=_positive(config, "gpuperf_grace"),
             lease_timeout=_positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
-            tolerance=_positive(config, "gpuperf_tolerance"),
-            min_effect=_positive(config, "gpuperf_min_effect"),
+            policy=_policy(config),
         )
 
 
@@ -196,6 +195,14 @@ def _positive(config: pytest.Config, key: str) -> float:
     if not 0 < value < float("inf"):
         raise pytest.UsageError(f"ini key {key} must be a positive number, got {text!r}")
     return value
+
+
+def _policy(config: pytest.Config) -> Policy:
+    tolerance, min_effect = _positive(config, "gpuperf_tolerance"), _positive(config, "gpuperf_min_effect")
+    try:
+        return Policy(detect=tolerance, min_effect=min_effect)
+    except ValueError as error:
+        raise pytest.UsageError(f"ini keys gpuperf_tolerance and gpuperf_min_effect: {error}") from error
 
 
 def _distributed(config: pytest.Config) -> bool:

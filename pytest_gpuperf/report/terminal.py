@@ -24,11 +24,13 @@ RANKS_KEYWORD = "gpuperf: test on ranks"
 _ORDER = (
     Outcome.BROKEN,
     Outcome.REGRESSED,
+    Outcome.MISSED,
     Outcome.MISSING,
     Outcome.STALE,
     Outcome.SUSPECT,
     Outcome.SHIFTED,
     Outcome.UNDECIDED,
+    Outcome.DOUBTFUL,
     Outcome.IMPROVED,
     Outcome.SAME,
     Outcome.RECORDED,

@@ -5,6 +5,7 @@ from typing import assert_never
 from pytest_gpuperf.report.units import format_percent, format_value
 from pytest_gpuperf.verdicts.baselines import MetricBaseline
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.metric import Metric
 
 
 def describe(verdict: Verdict, record_command: str) -> str:
@@ -40,13 +41,16 @@ def _finding(verdict: Verdict, record_command: str) -> str:
         case Outcome.REGRESSED:
             return f"{value} is {_change(verdict)} worse than {_against(verdict)}"
         case Outcome.SUSPECT:
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)} in one launch; none other decided"
+            return (
+                f"{value} is {_change(verdict)} worse than {_against(verdict)} in one launch, and the run ended before "
+                "others decided"
+            )
         case Outcome.SHIFTED:
             return f"{value} is {_change(verdict)} worse than {_against(verdict)}, as most figures of this run are"
         case Outcome.UNDECIDED:
             return (
-                f"{value} is {_change(verdict)} worse than {_against(verdict)}, and only a loss beyond the bound could "
-                f"be told from its spread; record more or quieter launches with: {record_command}"
+                f"{value} is {_change(verdict)} worse than {_against(verdict)}, and no number of fresh launches could "
+                f"tell such a loss from its spread; {_cure(verdict, record_command)}"
             )
         case Outcome.MISSING:
             return f"{value} has no baseline on {key}; record one with: {record_command}"
@@ -58,12 +62,30 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
             name = f" of {metric.limit_name}" if metric.limit_name else ""
             return f"{value} is {side} the physical limit{limit}{name}: the measurement is broken"
+        case Outcome.MISSED | Outcome.DOUBTFUL:
+            sure = "is surely below" if verdict.outcome is Outcome.MISSED else "may be below"
+            return (
+                f"{value}{_interval(metric)} {sure} the {format_value(metric.at_least or 0.0, metric.unit)} asked for"
+            )
         case Outcome.RECORDED:
             return f"{value} recorded as the baseline on {key}"
         case Outcome.UNJUDGED:
             return f"{value} on {key}, not judged"
         case _:
             assert_never(verdict.outcome)
+
+
+def _cure(verdict: Verdict, record_command: str) -> str:
+    if verdict.needed is None:
+        return "no number of recorded ones would do: make the measurement quieter"
+    return f"record it with {verdict.needed} launches or more: {record_command}"
+
+
+def _interval(metric: Metric) -> str:
+    if metric.interval is None:
+        return ""
+    low, high = metric.interval
+    return f" (95 % on each side: {format_value(low, metric.unit)} to {format_value(high, metric.unit)})"
 
 
 def _change(verdict: Verdict) -> str:

@@ -29,6 +29,10 @@ class Outcome(Enum):
     """The baseline is of another test body, unit, direction or clock."""
     BROKEN = "broken"
     """Above the physical limit: the measurement is wrong."""
+    MISSED = "missed"
+    """Surely below what the test asks for, whatever the baseline."""
+    DOUBTFUL = "doubtful"
+    """Perhaps below what the test asks for."""
     RECORDED = "recorded"
     """Became the baseline; the caller says so, judge never does."""
     UNJUDGED = "unjudged"
@@ -53,6 +57,8 @@ class Verdict:
     """How many launches the figure is the median of."""
     interval: tuple[float, float] | None = None
     """Of the change, where fresh launches confirmed or cleared it."""
+    needed: int | None = None
+    """Of an undecided figure: how many launches of its baseline would do; None if no number would."""
 
     def shifted(self) -> "Verdict":
         """The same where the whole run moved, so that this figure tells nothing of its own."""
@@ -71,6 +77,7 @@ class Verdict:
             "bound": self.bound,
             "launches": self.launches,
             "interval": None if self.interval is None else list(self.interval),
+            "needed": self.needed,
         }
 
     @classmethod
@@ -98,6 +105,7 @@ class Verdict:
             bound=fields.optional_number("bound"),
             launches=fields.integer("launches"),
             interval=fields.optional_interval("interval"),
+            needed=None if fields.values.get("needed") is None else fields.integer("needed"),
         )
 
 
@@ -134,17 +142,20 @@ class Judge:
         In this order:
 
         1. BROKEN above the physical limit, whatever the baseline says.
-        2. MISSING without a baseline.
-        3. STALE where the baseline is of another body, unit, direction or (both named) clock.
-        4. SUSPECT where the loss is one that screening does not let pass.
-        5. IMPROVED where one launch is better by more than its spread explains.
-        6. SAME.
+        2. MISSED or DOUBTFUL where the figure's interval does not reach what the test asks for.
+        3. MISSING without a baseline.
+        4. STALE where the baseline is of another body, unit, direction or (both named) clock.
+        5. SUSPECT where the loss is one that screening does not let pass.
+        6. IMPROVED where one launch is better by more than its spread explains.
+        7. SAME.
         """
         baseline = self._tests.get(test)
         stored = None if baseline is None else baseline.metrics.get(metric_name)
         verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored)
         if metric.above_limit:
             return replace(verdict, outcome=Outcome.BROKEN)
+        if asked := _asked(metric):
+            return replace(verdict, outcome=asked)
         if baseline is None or stored is None:
             return replace(verdict, outcome=Outcome.MISSING)
         if baseline.body_hash != body_hash or not _comparable(metric, stored):
@@ -172,7 +183,12 @@ class Judge:
         known, stored = _history_of(suspect), suspect.baseline
         assert stored is not None
         if not figures:
-            return replace(suspect, outcome=Outcome.UNDECIDED, bound=self._bound(known, self.rule.policy.kmax))
+            return replace(
+                suspect,
+                outcome=Outcome.UNDECIDED,
+                bound=self._bound(known, self.rule.policy.kmax),
+                needed=self.rule.needed(known),
+            )
         found = self.rule.confirm(known, [_loss(figure.value, stored) for figure in figures])
         value = statistics.median(figure.value for figure in figures)
         ends = sorted((_change_by(found.lower, stored), _change_by(found.upper, stored)))
@@ -192,13 +208,18 @@ class Judge:
         loss = shifted(list(self._losses.values()))
         return None if loss is None else math.expm1(loss)
 
-    def needed(self, undecided: Verdict) -> int | None:
-        """How many launches in the baseline would make it decidable; None if no number would."""
-        return self.rule.needed(_history_of(undecided))
-
     def _bound(self, known: History, launches: int) -> float | None:
         bound = self.rule.detectable(known, launches)
         return bound if math.isfinite(bound) else None
+
+
+def _asked(metric: Metric) -> Outcome | None:
+    if metric.at_least is None or metric.interval is None:
+        return None
+    low, high = metric.interval
+    if high < metric.at_least:
+        return Outcome.MISSED
+    return Outcome.DOUBTFUL if low < metric.at_least else None
 
 
 def history(stored: MetricBaseline) -> History:

@@ -87,7 +87,7 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
             250e9,
             {"failed": 1},
             f"{NODE} busbw: 250.0 GB/s is 16.7 % worse than the baseline 300.0 GB/s (spread 0.0 % over 5 launches, "
-            f"bound 5.0 %) on {KEY}",
+            f"bound 2.1 %, median of 3 fresh launches) on {KEY}",
         ),
         (290e9, {"passed": 1}, f"1 figures on {KEY}: 1 same"),
         (400e9, {"passed": 1}, f"1 figures on {KEY}: 1 improved"),
@@ -139,7 +139,8 @@ def test_a_figure_within_a_wide_spread_is_undecided_and_not_passed(project: pyte
     baselines(project).write_text(json.dumps(data))
     result = run(project, "-rs")
     result.assert_outcomes(skipped=1)
-    assert f"undecided: {NODE} busbw: 300.0 GB/s cannot be told from the baseline 360.0 GB/s" in result.stdout.str()
+    assert f"undecided: {NODE} busbw: 300.0 GB/s is 16.7 % worse than the baseline 360.0 GB/s" in result.stdout.str()
+    assert "make the measurement quieter" in result.stdout.str()
     result.stdout.fnmatch_lines(["SKIPPED [[]1[]] test_it.py:*: undecided: *"])
     assert f"1 figures on {KEY}: 1 undecided" in result.outlines
     assert not any("ran nowhere" in line for line in result.outlines)
@@ -253,8 +254,16 @@ def test_verdicts_are_properties_of_the_report(project: pytest.Pytester) -> None
 def test_a_smaller_tolerance_finds_more(project: pytest.Pytester) -> None:
     record(project)
     measure(project, 290e9)
-    run(project).assert_outcomes(passed=1)
-    run(project, "-o", "gpuperf_tolerance=0.01").assert_outcomes(failed=1)
+    run(project, "-o", "gpuperf_tolerance=0.2", "-o", "gpuperf_min_effect=0.04").assert_outcomes(passed=1)
+    run(project, "-o", "gpuperf_tolerance=0.04").assert_outcomes(failed=1)
+
+
+def test_a_tolerance_that_no_launches_could_see_is_refused(project: pytest.Pytester) -> None:
+    message = usage_error(run(project, "-o", "gpuperf_tolerance=0.01"))
+    assert message.startswith(
+        "ini keys gpuperf_tolerance and gpuperf_min_effect: policy detect is 0.01, but min_effect"
+    )
+    assert message.endswith("raise detect, or lower min_effect")
 
 
 @pytest.mark.parametrize("key", ["gpuperf_tolerance", "gpuperf_timeout"])

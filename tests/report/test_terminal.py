@@ -43,9 +43,13 @@ def test_the_worst_stands_first() -> None:
     assert outcomes(verdict_table(verdicts)) == [
         "broken",
         "regressed",
+        "missed",
         "missing",
         "stale",
+        "suspect",
+        "shifted",
         "undecided",
+        "doubtful",
         "improved",
         "same",
         "recorded",

@@ -20,7 +20,9 @@ BASELINE = MetricBaseline(
 REGRESSED = Verdict(
     TEST, "busbw", Metric(298e9, "B/s", "higher"), Outcome.REGRESSED, KEY, BASELINE, 298 / 356 - 1, 0.05
 )
+SPEEDUP = Metric(1.1, "x", "higher", interval=(1.05, 1.15), at_least=1.2)
 AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) on {KEY}"
+CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launches")
 
 
 @pytest.mark.parametrize(
@@ -33,9 +35,34 @@ AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) 
         ),
         (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
         (
+            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no number of fresh launches could tell such a loss "
+            f"from its spread; record it with 12 launches or more: {COMMAND}",
+        ),
+        (
             replace(REGRESSED, outcome=Outcome.UNDECIDED),
-            f"298.0 GB/s cannot be told from {AGAINST}: only changes beyond the bound could be seen; "
-            f"record quieter launches with: {COMMAND}",
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no number of fresh launches could tell such a loss "
+            "from its spread; no number of recorded ones would do: make the measurement quieter",
+        ),
+        (
+            replace(REGRESSED, launches=3, interval=(-0.2, -0.1)),
+            f"298.0 GB/s is 16.3 % worse than {CONFIRMED}",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.SUSPECT),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST} in one launch, and the run ended before others decided",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.SHIFTED),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, as most figures of this run are",
+        ),
+        (
+            replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED),
+            "1.10x (95 % on each side: 1.05x to 1.15x) is surely below the 1.20x asked for",
+        ),
+        (
+            replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.DOUBTFUL),
+            "1.10x (95 % on each side: 1.05x to 1.15x) may be below the 1.20x asked for",
         ),
         (
             replace(REGRESSED, outcome=Outcome.MISSING, baseline=None, change=None, bound=None),

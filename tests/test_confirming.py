@@ -1,0 +1,195 @@
+"""Suspects: which fresh launches they get, what is reported of them, and when."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.fake_gpus import without_ranks
+from tests.test_judged_run import CONFTEST
+from tests.whole_run import run_pytest, write
+
+pytestmark = pytest.mark.usefixtures("eight_gpus")
+
+# Each call of a test takes the next of its figures, the last one for ever.
+TESTS = """
+import json
+from collections.abc import Sequence
+from pathlib import Path
+import pytest
+from pytest_gpuperf import Metric
+
+FOLDER = Path(__file__).parent
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2)]
+
+def log(line):
+    with (FOLDER / "log").open("a") as file:
+        print(line, file=file)
+
+@pytest.fixture(scope="module")
+def module_fixture():
+    log("module up")
+    yield
+    log("module down")
+
+@pytest.fixture
+def own(request, module_fixture):
+    log(f"up {request.node.name}")
+    yield
+    log(f"down {request.node.name}")
+
+def measured(perf, name):
+    path = FOLDER / f"{name}.json"
+    figures = json.loads(path.read_text())
+    path.write_text(json.dumps(figures[1:] or figures))
+    if figures[0] is None:
+        raise RuntimeError("this launch came to nothing")
+    perf.check(busbw=Metric(figures[0], "B/s", "higher", clock="host"))
+
+def test_a(perf, own):
+    measured(perf, "a")
+
+def test_b(perf, own):
+    measured(perf, "b")
+
+def test_c(perf):
+    measured(perf, "c")
+"""
+
+STEADY = [100e9, 100.1e9, 99.9e9, 100.2e9, 99.8e9]
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Three tests with steady baselines of ten launches."""
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=TESTS)
+    figures(pytester, a=STEADY * 2, b=STEADY * 2, c=STEADY * 2)
+    options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
+    assert pytester.runpytest_inprocess(*options).ret == 0
+    figures(pytester, a=[100e9], b=[100e9], c=[100e9])
+    log(pytester)
+    return pytester
+
+
+def figures(project: pytest.Pytester, **of_test: Sequence[float | None]) -> None:
+    """What the tests are going to measure."""
+    for name, values in of_test.items():
+        (project.path / f"{name}.json").write_text(json.dumps(values))
+
+
+def log(project: pytest.Pytester) -> list[str]:
+    """What fixtures have done since the last call."""
+    path = project.path / "log"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.write_text("")
+    return lines
+
+
+def judged(project: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("--gpus=2", "-v", *options)
+
+
+def test_a_launch_that_came_out_slow_is_cleared_by_fresh_ones(project: pytest.Pytester) -> None:
+    figures(project, b=[90e9, 100e9, 99.9e9, 100.1e9])
+    result = judged(project)
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        ["gpuperf: worse than expected, 3 fresh launches decide: test_it.py::test_b[[]2ranks[]]"]
+    )
+    assert sum("test_b[2ranks] PASSED" in line for line in result.outlines) == 1
+    assert "3 figures on 2x-nvidia-h200-nv18: 3 same" in result.outlines
+
+
+def test_a_slower_program_fails_by_what_fresh_launches_measured(project: pytest.Pytester) -> None:
+    figures(project, b=[80e9, 94e9, 93e9, 95e9])
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    line = r"test_it\.py::test_b\[2ranks\] busbw: 94\.00 GB/s is 6\.0 % worse than the baseline 100\.0 GB/s "
+    assert any(
+        re.match(line + r"\(spread 0\.\d % over 10 launches, bound \d\.\d %, median of 3 fresh", text)
+        for text in result.outlines
+    )
+
+
+def test_only_suspects_run_again_and_all_of_them_in_the_same_launches(project: pytest.Pytester) -> None:
+    figures(project, a=[90e9, 100e9], b=[90e9, 100e9])
+    judged(project).assert_outcomes(passed=3)
+    ups = [line for line in log(project) if line.startswith("up")]
+    assert ups == [
+        "up test_a[2ranks]",
+        "up test_b[2ranks]",
+        *(f"up test_{name}#{number}[2ranks]" for number in (2, 3, 4) for name in "ab"),
+    ]
+
+
+def test_each_launch_has_fixtures_of_its_own(project: pytest.Pytester) -> None:
+    figures(project, a=[90e9, 100e9])
+    judged(project).assert_outcomes(passed=3)
+    lines = log(project)
+    assert lines.count("module up") == lines.count("module down") == 2  # the run's, and that of its fresh launches
+    ups, downs = ([line.split()[1] for line in lines if line.startswith(word)] for word in ("up", "down"))
+    assert sorted(ups) == sorted(downs)
+    assert len(ups) == 2 + 3
+
+
+def test_a_fresh_launch_that_fails_fails_the_test(project: pytest.Pytester) -> None:
+    figures(project, a=[90e9, 100e9, None])
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_it.py::test_a[[]2ranks[]] FAILED*",
+            "*RuntimeError: this launch came to nothing",
+            "*in a fresh launch, test_it.py::test_a#3[[]2ranks[]], call",
+        ]
+    )
+
+
+def test_a_test_that_fails_by_itself_is_no_suspect(project: pytest.Pytester) -> None:
+    figures(project, a=[None])
+    judged(project).assert_outcomes(passed=2, failed=1)
+    assert [line for line in log(project) if line.startswith("up")] == ["up test_a[2ranks]", "up test_b[2ranks]"]
+
+
+def test_a_run_that_is_interrupted_leaves_its_suspects_undecided(project: pytest.Pytester) -> None:
+    figures(project, a=[90e9, 100e9], b=[None])
+    result = judged(project, "-x", "-rs")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * suspect: *in one launch, and the run ended before others decided"])
+
+
+def test_a_machine_that_is_slower_as_a_whole_is_one_finding(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ranks(monkeypatch)
+    names = [f"t{index}" for index in range(12)]
+    tests = "".join(f"\ndef test_{name}(perf):\n    measured(perf, {name!r})\n" for name in names)
+    pytester.makepyfile(test_it=TESTS.partition("def test_a")[0] + tests)
+    figures(pytester, **dict.fromkeys(names, STEADY * 2))
+    options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
+    assert pytester.runpytest_inprocess(*options).ret == 0
+    figures(pytester, **{name: [100e9] if name == "t0" else [95e9] for name in names})
+    result = judged(pytester)
+    result.assert_outcomes(passed=1, skipped=11)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["the whole run is 5.3 % slower than its baselines (the median of all figures): *"])
+    assert "12 figures on 2x-nvidia-h200-nv18: 11 shifted, 1 same" in result.outlines
+    assert not any("fresh launches decide" in line for line in result.outlines)
+
+
+def test_under_xdist_a_suspect_is_decided_before_the_next_test(tmp_path: Path) -> None:
+    conftest = CONFTEST + "fake_gpus.without_ranks(pytest.MonkeyPatch())\n"
+    folder = write(tmp_path, {"conftest.py": conftest, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
+    for name in "abc":
+        (folder / f"{name}.json").write_text(json.dumps(STEADY * 2))
+    run = run_pytest(folder, "--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
+    assert run.result.ret == 0, run.text
+    for name, values in {"a": [90e9, 100e9], "b": [80e9], "c": [100e9]}.items():
+        (folder / f"{name}.json").write_text(json.dumps(values))
+    run = run_pytest(folder, "--gpus=2", "-n2")
+    run.result.assert_outcomes(passed=2, failed=1)
+    assert "3 figures on 2x-nvidia-h200-nv18: 1 regressed, 2 same" in run.section("gpuperf")
