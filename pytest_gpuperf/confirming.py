@@ -20,7 +20,9 @@ from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 
-FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN, Outcome.MISSED})
+FAILING = frozenset(
+    {Outcome.INVALID, Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN, Outcome.MISSED}
+)
 SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED, Outcome.DOUBTFUL})
 """None of them hides as a pass; a suspect is left only where the run was interrupted."""
 

@@ -112,16 +112,16 @@ class Measurements:
         outcome = Outcome.RECORDED if self._options.update_baselines else Outcome.UNJUDGED
         verdicts = []
         for name, metric in metrics.items():
-            found = Outcome.BROKEN if self._broken(metric) else outcome
+            found = self._unjudged(metric, outcome)
             verdicts.append(Verdict(test, name, metric, found, self._machine.key))
-        if self._options.update_baselines and not any(v.outcome is Outcome.BROKEN for v in verdicts):
+        if self._options.update_baselines and all(verdict.outcome is outcome for verdict in verdicts):
             self._keep(test, body_hash, metrics)
         return verdicts
 
     def unjudged(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """Figures that are only shown; one above its physical limit is a broken measurement all the same."""
         return [
-            Verdict(test, name, metric, Outcome.BROKEN if self._broken(metric) else Outcome.UNJUDGED, self._machine.key)
+            Verdict(test, name, metric, self._unjudged(metric, Outcome.UNJUDGED), self._machine.key)
             for name, metric in metrics.items()
         ]
 
@@ -160,8 +160,10 @@ class Measurements:
         """Tests that were recorded in some launches and not in all, and so are not written."""
         return sorted(test for test, kept in self._recorded.items() if not self._complete(kept))
 
-    def _broken(self, metric: Metric) -> bool:
-        return metric.above_limit and not self._options.smoke
+    def _unjudged(self, metric: Metric, otherwise: Outcome) -> Outcome:
+        if metric.invalid:
+            return Outcome.INVALID
+        return Outcome.BROKEN if metric.above_limit and not self._options.smoke else otherwise
 
     def _keep(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> None:
         assert self._launch is not None

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leasing import Leasing
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
@@ -27,6 +28,7 @@ from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.verdict_line import shift_lines
+from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
 
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
 
@@ -269,6 +271,20 @@ class Session:
                 current.failures.append(pool.failure)
         current.longest = max(current.longest, time.monotonic() - start)
         return [payload.loads(data) for data in payloads]
+
+    def watched_run(
+        self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
+    ) -> tuple[list[Any], Conditions]:
+        """The results of a run in rank order, and what was observed of its GPUs meanwhile."""
+        __tracebackhide__ = True
+        gpus = self.current.gpus[:world_size]
+        if not gpus or self.options.smoke:
+            return self.run(world_size, entry, args, {}, program), FIT
+        processes = self._pool(world_size).pids
+        with Watch(gpus) as watch:
+            results = self.run(world_size, entry, args, {}, program)
+        nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
+        return results, conditions(watch.seen, Expected(nvlinks, processes))
 
     def _software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has

@@ -1,10 +1,11 @@
 """Machines whose GPUs exist only in a test: for the plugin they are there, and ranks run on gloo all the same."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpuperf import leasing, machine
+from pytest_gpuperf import leasing, machine, session
 from pytest_gpuperf.hardware.gpus import Gpu
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.machine import Machine
@@ -44,6 +45,7 @@ def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     patch.setattr(machine, "linkage", lambda gpus: link(len(gpus)))
     patch.setattr(machine, "driver_version", lambda: "570.86")
     patch.setattr(leasing, "used_memory", lambda uuid: 0)
+    patch.setattr(session, "Watch", lambda gpus: nullcontext(SimpleNamespace(seen=())))
     without_memory(patch)
     patch.setattr(Session, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
 

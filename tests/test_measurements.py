@@ -259,3 +259,17 @@ def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Options,
     shown = measurements.unjudged("test_a", {"busbw": busbw(300e9), "too_fast": busbw(900e9)})
     assert [verdict.outcome for verdict in shown] == [Outcome.UNJUDGED, Outcome.BROKEN]
     assert measurements.save() is None
+
+
+@pytest.mark.parametrize("update", [True, False])
+def test_an_invalid_figure_is_neither_judged_nor_recorded(options: Options, update: bool) -> None:
+    measurements = Measurements(replace(options, update_baselines=update), machine_of(8), options.baselines.parent)
+    measurements.load([])
+    measurements.begin_launch(1, SOFTWARE)
+    metrics = {"hot": replace(busbw(100e9), invalid="GPU GPU-1: power brake"), "cool": busbw(100e9)}
+    verdicts = measurements.conclude("test_a", "body", metrics)
+    assert [verdict.outcome for verdict in verdicts] == [
+        Outcome.INVALID,
+        Outcome.RECORDED if update else Outcome.MISSING,
+    ]
+    assert measurements.save() is None

@@ -1,5 +1,6 @@
 """``perf.compare`` over several process groups, with real processes: only the GPUs are made up."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf import Comparison, Context, Perf
-from pytest_gpuperf.fixtures.perf import MAX_GROUPS, Checks
+from pytest_gpuperf.fixtures.perf import MAX_GROUPS, PAUSE, Checks
 from pytest_gpuperf.timing.record import RankSamples
 from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.verdicts.validity import FIT, Conditions
 from tests.test_judged_run import CONFTEST
 from tests.whole_run import WholeRun, run_pytest, write
 
@@ -71,6 +73,10 @@ class ScriptedSession:
         ratio = self.ratios[self.renewed]
         return [(RankSamples((ratio, ratio), "host", False, 1), RankSamples((1.0, 1.0), "host", False, 1))]
 
+    def watched_run(self, *args: Any) -> tuple[list[Any], Conditions]:
+        """The same on a machine that was fit."""
+        return self.run(), FIT
+
     def renew_group(self, world_size: int) -> None:
         """The next group."""
         self.renewed += 1
@@ -101,3 +107,29 @@ def test_groups_are_added_until_the_speedup_is_decided(at_least: float | None, g
 
 def test_a_smoke_run_makes_one_group() -> None:
     assert len(raced([2.0], 2.0, smoke=True).groups) == 1
+
+
+class HotSession(ScriptedSession):
+    """Whose GPUs are too hot in so many of its first runs."""
+
+    def __init__(self, hot: int) -> None:
+        super().__init__([1.0, 1.1, 0.9])
+        self.hot = hot
+
+    def watched_run(self, *args: Any) -> tuple[list[Any], Conditions]:
+        """One rank's samples."""
+        self.hot -= 1
+        tripped = ("GPU GPU-1: hardware thermal slowdown",) if self.hot >= 0 else ()
+        return self.run(), Conditions(tripped, power_capped=True)
+
+
+@pytest.mark.parametrize(("hot", "invalid"), [(0, ""), (1, ""), (2, "GPU GPU-1: hardware thermal slowdown")])
+def test_a_measurement_on_an_unfit_machine_is_repeated_once(
+    monkeypatch: pytest.MonkeyPatch, hot: int, invalid: str
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    perf = Perf(cast(Any, HotSession(hot)), cast(Any, SimpleNamespace(world_size=1)), Checks(), Sampling())
+    speedup = perf.compare(baseline=nothing, optimized=nothing).speedup
+    assert (speedup.invalid, speedup.power_capped) == (invalid, True)
+    assert pauses == [PAUSE] * min(hot, 1)

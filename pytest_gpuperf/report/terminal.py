@@ -22,6 +22,7 @@ RANKS_KEYWORD = "gpuperf: test on ranks"
 
 # Worst first.
 _ORDER = (
+    Outcome.INVALID,
     Outcome.BROKEN,
     Outcome.REGRESSED,
     Outcome.MISSED,

@@ -57,6 +57,8 @@ def _finding(verdict: Verdict, record_command: str) -> str:
         case Outcome.STALE:
             why = _staleness(verdict)
             return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command}"
+        case Outcome.INVALID:
+            return f"{value} was measured on a machine that was not fit for it, twice: {metric.invalid}"
         case Outcome.BROKEN:
             side = "above" if metric.better == "higher" else "below"
             limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"

@@ -12,6 +12,7 @@ from pytest_gpuperf.timing.bandwidth import BUS_FACTORS, algorithm_bandwidth, bu
 from pytest_gpuperf.timing.stopping import relative_halfwidth
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.student import upper_quantile
+from pytest_gpuperf.verdicts.validity import FIT, Conditions
 
 ONE_SIDED = 0.95  # of a speedup's bounds, each
 
@@ -45,6 +46,8 @@ class Timing:
     ranks: tuple[RankSamples, ...]
     """In rank order."""
     link: Link
+    conditions: Conditions = FIT
+    """What was observed of the GPUs meanwhile."""
 
     @property
     def samples(self) -> tuple[float, ...]:
@@ -81,7 +84,7 @@ class Timing:
     def time(self) -> Metric:
         """The median time, for ``perf.check(time=...)``; unit s, lower is better."""
         q1, q3 = self.quartiles
-        return Metric(self.median, "s", "lower", q1, q3, len(self.samples), clock=self._clock)
+        return self._observed(Metric(self.median, "s", "lower", q1, q3, len(self.samples), clock=self._clock))
 
     def algbw(self, op: str, nbytes: int) -> Metric:
         """Algorithm bandwidth of a collective over ``nbytes`` (see ``bandwidth.algorithm_bandwidth``)."""
@@ -109,17 +112,22 @@ class Timing:
     def rate(self, amount: float, unit: str, *, limit: float | None = None, limit_name: str = "") -> Metric:
         """``amount`` per step over its time; for example FLOPs with unit ``FLOP/s``; higher is better."""
         q1, q3 = self.quartiles
-        return Metric(
-            amount / self.median,
-            unit,
-            "higher",
-            amount / q3,
-            amount / q1,
-            len(self.samples),
-            limit,
-            self._clock,
-            limit_name,
+        return self._observed(
+            Metric(
+                amount / self.median,
+                unit,
+                "higher",
+                amount / q3,
+                amount / q1,
+                len(self.samples),
+                limit,
+                self._clock,
+                limit_name,
+            )
         )
+
+    def _observed(self, metric: Metric) -> Metric:
+        return observed(metric, self.conditions)
 
     @property
     def _clock(self) -> str:
@@ -190,7 +198,7 @@ class Comparison:
             ratio for pair in self.groups for ratio in block_ratios(pair.baseline.samples, pair.optimized.samples)
         ]
         q1, q3 = quartiles(ratios)
-        return Metric(
+        metric = Metric(
             math.exp(statistics.fmean(pair.gain for pair in self.groups)),
             "x",
             "higher",
@@ -201,6 +209,12 @@ class Comparison:
             interval=self.interval,
             at_least=self.at_least,
         )
+        return observed(metric, self.baseline.conditions)
+
+
+def observed(metric: Metric, conditions: Conditions) -> Metric:
+    """The figure with what was observed of the GPUs while it was measured."""
+    return replace(metric, invalid="; ".join(conditions.tripped), power_capped=conditions.power_capped)
 
 
 def block_ratios(baseline: Sequence[float], optimized: Sequence[float]) -> list[float]:
@@ -213,6 +227,10 @@ def _joined(timings: Sequence[Timing]) -> Timing:
     ranks = zip(*(timing.ranks for timing in timings), strict=True)
     return replace(
         first,
+        conditions=Conditions(
+            tuple(dict.fromkeys(problem for timing in timings for problem in timing.conditions.tripped)),
+            any(timing.conditions.power_capped for timing in timings),
+        ),
         ranks=tuple(
             replace(of_rank[0], seconds=tuple(value for samples in of_rank for value in samples.seconds))
             for of_rank in ranks

@@ -89,6 +89,13 @@ class Fields:
         """Reads a finite number or null."""
         return None if self._get(key) is None else self.number(key)
 
+    def boolean(self, key: str) -> bool:
+        """Reads true or false."""
+        value = self._get(key)
+        if not isinstance(value, bool):
+            raise mismatch(self._at(key), value, "true or false")
+        return value
+
     def optional_interval(self, key: str) -> tuple[float, float] | None:
         """Reads two finite numbers, the smaller first, or null."""
         values = self._get(key)

@@ -27,6 +27,8 @@ class Outcome(Enum):
     MISSING = "missing"
     STALE = "stale"
     """The baseline is of another test body, unit, direction or clock."""
+    INVALID = "invalid"
+    """The machine was not fit for the measurement."""
     BROKEN = "broken"
     """Above the physical limit: the measurement is wrong."""
     MISSED = "missed"
@@ -141,17 +143,20 @@ class Judge:
 
         In this order:
 
-        1. BROKEN above the physical limit, whatever the baseline says.
-        2. MISSED or DOUBTFUL where the figure's interval does not reach what the test asks for.
-        3. MISSING without a baseline.
-        4. STALE where the baseline is of another body, unit, direction or (both named) clock.
-        5. SUSPECT where the loss is one that screening does not let pass.
-        6. IMPROVED where one launch is better by more than its spread explains.
-        7. SAME.
+        1. INVALID where the machine was not fit for the measurement.
+        2. BROKEN above the physical limit, whatever the baseline says.
+        3. MISSED or DOUBTFUL where the figure's interval does not reach what the test asks for.
+        4. MISSING without a baseline.
+        5. STALE where the baseline is of another body, unit, direction or (both named) clock.
+        6. SUSPECT where the loss is one that screening does not let pass.
+        7. IMPROVED where one launch is better by more than its spread explains.
+        8. SAME.
         """
         baseline = self._tests.get(test)
         stored = None if baseline is None else baseline.metrics.get(metric_name)
         verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored)
+        if metric.invalid:
+            return replace(verdict, outcome=Outcome.INVALID)
         if metric.above_limit:
             return replace(verdict, outcome=Outcome.BROKEN)
         if asked := _asked(metric):

@@ -38,6 +38,10 @@ class Metric:
     """Lower and upper bound of the value, each with 95 %; for speedups."""
     at_least: float | None = None
     """What the value must reach, by its interval, whatever the baseline."""
+    invalid: str = ""
+    """Why the machine was not fit for the measurement; empty if it was."""
+    power_capped: bool = False
+    """Whether a GPU was at its power limit meanwhile."""
 
     def __post_init__(self) -> None:
         """Refuses what has no meaning."""
@@ -96,5 +100,7 @@ class Metric:
                 limit_name=fields.text("limit_name"),
                 interval=fields.optional_interval("interval"),
                 at_least=fields.optional_number("at_least"),
+                invalid=fields.text("invalid"),
+                power_capped=fields.boolean("power_capped"),
             )
         )

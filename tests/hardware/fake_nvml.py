@@ -36,6 +36,13 @@ class Device:
     power_limit_milliwatts: int | None = 700_000
     mig: bool | None = False
     memory_bytes: int = 150_754_820_096
+    free_bytes: int = 150_000_000_000
+    reasons: int | None = 0
+    sm_megahertz: int | None = 1980
+    celsius: int | None = 40
+    milliwatts: int | None = 120_000
+    memory_errors: int | None = 0
+    processes: Sequence[int] | None = ()
 
 
 class FakeNvml:
@@ -49,6 +56,10 @@ class FakeNvml:
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
     NVML_ERROR_GPU_NOT_FOUND = 28
     NVML_NVLINK_MAX_LINKS = 36
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
     NVML_NVLINK_DEVICE_TYPE_GPU = 0
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
     NVMLError = FakeError
@@ -66,6 +77,8 @@ class FakeNvml:
         self.lost = lost
         self.opened = 0
         self.closed = 0
+        self.looks = 0
+        """At a GPU's clocks."""
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:
@@ -93,7 +106,29 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, device: Device) -> SimpleNamespace:
         if device.uuid == self.lost:
             raise FakeError(self.NVML_ERROR_GPU_IS_LOST)
-        return SimpleNamespace(total=device.memory_bytes)
+        return SimpleNamespace(total=device.memory_bytes, free=device.free_bytes)
+
+    def nvmlDeviceGetClockInfo(self, device: Device, clock: int) -> int:
+        assert clock == self.NVML_CLOCK_SM
+        return _supported(device.sm_megahertz)
+
+    def nvmlDeviceGetTemperature(self, device: Device, sensor: int) -> int:
+        assert sensor == self.NVML_TEMPERATURE_GPU
+        return _supported(device.celsius)
+
+    def nvmlDeviceGetPowerUsage(self, device: Device) -> int:
+        return _supported(device.milliwatts)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, device: Device) -> int:
+        self.looks += 1
+        return _supported(device.reasons)
+
+    def nvmlDeviceGetTotalEccErrors(self, device: Device, kind: int, counter: int) -> int:
+        assert (kind, counter) == (self.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.NVML_VOLATILE_ECC)
+        return _supported(device.memory_errors)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: Device) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=pid) for pid in _supported(device.processes)]
 
     def nvmlDeviceGetCudaComputeCapability(self, device: Device) -> tuple[int, int]:
         return device.compute_capability

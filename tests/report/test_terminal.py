@@ -41,6 +41,7 @@ def test_a_row_says_everything_of_a_verdict() -> None:
 def test_the_worst_stands_first() -> None:
     verdicts = [replace(SAME, outcome=outcome) for outcome in Outcome]
     assert outcomes(verdict_table(verdicts)) == [
+        "invalid",
         "broken",
         "regressed",
         "missed",

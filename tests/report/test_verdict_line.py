@@ -53,6 +53,10 @@ CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launc
             f"298.0 GB/s is 16.3 % worse than {AGAINST} in one launch, and the run ended before others decided",
         ),
         (
+            replace(REGRESSED, metric=Metric(298e9, "B/s", "higher", invalid="GPU 1: hot"), outcome=Outcome.INVALID),
+            "298.0 GB/s was measured on a machine that was not fit for it, twice: GPU 1: hot",
+        ),
+        (
             replace(REGRESSED, outcome=Outcome.SHIFTED),
             f"298.0 GB/s is 16.3 % worse than {AGAINST}, as most figures of this run are",
         ),

@@ -1,0 +1,66 @@
+"""Watches GPUs while ranks measure on them."""
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+import pynvml
+
+from pytest_gpuperf.hardware.nvml import Nvml, nvml_session
+from pytest_gpuperf.hardware.observation import Observation, observe
+
+INTERVAL = 0.1  # seconds between looks; one look at a GPU takes about a millisecond of one core
+
+
+class Watch:
+    """A thread that observes GPUs from its start to its end, at least once at either."""
+
+    def __init__(self, uuids: Sequence[str], *, interval: float = INTERVAL, nvml: Nvml = pynvml) -> None:
+        self._uuids = tuple(uuids)
+        self._interval = interval
+        self._nvml = nvml
+        self._over = threading.Event()
+        self._looked = threading.Event()
+        self._seen: list[Observation] = []
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._watch, name="gpuperf-watch", daemon=True)
+
+    @property
+    def seen(self) -> tuple[Observation, ...]:
+        """All observations in order; of all GPUs."""
+        return tuple(self._seen)
+
+    def __enter__(self) -> "Watch":
+        """Returns once every GPU was looked at."""
+        self._thread.start()
+        self._looked.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Looks once more.
+
+        Raises:
+            HardwareError: NVML failed meanwhile; not if something else is being raised.
+        """
+        self._over.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _watch(self) -> None:
+        try:
+            with nvml_session(self._nvml):
+                self._look()
+                self._looked.set()
+                while not self._over.wait(self._interval):
+                    self._look()
+                self._look()
+        except Exception as failure:  # of a thread: kept for the one who waits for it
+            self._error = failure
+        finally:
+            self._looked.set()
+
+    def _look(self) -> None:
+        self._seen += [observe(uuid, self._nvml) for uuid in self._uuids]
