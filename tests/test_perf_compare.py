@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
 from pytest_gpuperf import Comparison, Context, Perf
 from pytest_gpuperf.fixtures.perf import MAX_GROUPS, PAUSE, Checks
+from pytest_gpuperf.hardware.gpus import Gpu
 from pytest_gpuperf.timing.record import RankSamples
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.validity import FIT, Conditions
+from tests.fake_gpus import gpu
 from tests.test_judged_run import CONFTEST
 from tests.whole_run import WholeRun, run_pytest, write
 
@@ -107,6 +110,13 @@ def test_groups_are_added_until_the_speedup_is_decided(at_least: float | None, g
 
 def test_a_smoke_run_makes_one_group() -> None:
     assert len(raced([2.0], 2.0, smoke=True).groups) == 1
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [((), None), ((gpu(0), gpu(1)), 989.4e12)], ids=["CPUs", "H200"])
+def test_the_peak_is_that_of_the_runs_gpus(gpus: tuple[Gpu, ...], expected: float | None) -> None:
+    session = SimpleNamespace(machine=SimpleNamespace(gpus=gpus))
+    perf = Perf(cast(Any, session), cast(Any, SimpleNamespace(world_size=2)), Checks(), Sampling())
+    assert perf.peak(torch.bfloat16) == expected
 
 
 class HotSession(ScriptedSession):
