@@ -13,7 +13,7 @@ the normal distribution. docs/judging.md says it in words.
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -284,7 +284,7 @@ class Rule:
 
     def error(self, history: History, k: int) -> float:
         """Standard error of the median of k launches minus the baseline's: s sqrt(pi/2 (1/m + 1/k))."""
-        return self.spread(history) * math.sqrt(MEDIAN_VARIANCE * (1 / history.launches + 1 / k))
+        return _error(self.spread(history), history.launches, k)
 
     def suspects(self, history: History, y: float) -> bool:
         """Whether one launch leaves a slowdown of detect possible.
@@ -305,21 +305,18 @@ class Rule:
 
     def launches(self, history: History) -> int | None:
         """How many fresh launches a suspect needs: the least k that sees detect; None if kmax launches do not."""
-        policy = self.policy
-        if self.detectable(history, policy.kmax) > policy.detect:
+        policy, detectable = self.policy, self._detectable(history)
+        if detectable(policy.kmax) > policy.detect:
             return None
         more = range(policy.kmin, policy.kmax)
-        return policy.kmin + bisect_left(more, True, key=lambda k: self.detectable(history, k) <= policy.detect)
+        return policy.kmin + bisect_left(more, True, key=lambda k: detectable(k) <= policy.detect)
 
     def detectable(self, history: History, k: int) -> float:
         """The smallest slowdown, as a ratio minus 1, that k fresh launches find with the power.
 
         Infinity where nothing is known about the spread.
         """
-        nu = self.dof(history)
-        if nu < SMALLEST_DOF:
-            return math.inf
-        return self.policy.seen(self.error(history, k), upper_quantile(self.alpha, nu))
+        return self._detectable(history)(k)
 
     def needed(self, history: History) -> int | None:
         """The least number of launches in the baseline with which kmax fresh ones see detect, if the spread stays.
@@ -366,6 +363,14 @@ class Rule:
             return False
         return history.center - y > self.policy.alarm(self.error(history, 1), upper_quantile(self.alpha, nu))
 
+    def _detectable(self, history: History) -> Callable[[int], float]:
+        """The function of k, with what does not depend on k computed once."""
+        nu, spread = self.dof(history), self.spread(history)
+        if nu < SMALLEST_DOF:
+            return lambda k: math.inf
+        quantile = upper_quantile(self.alpha, nu)
+        return lambda k: self.policy.seen(_error(spread, history.launches, k), quantile)
+
     def _prior_dof(self, history: History) -> float:
         return min(self.policy.prior_dof, max(0.0, self.prior_total - history.dof))
 
@@ -388,6 +393,10 @@ def shifted(losses: Sequence[float]) -> float | None:
     return statistics.median(losses) if most_lost or most_gained else None
 
 
+def _error(spread: float, m: int, k: int) -> float:
+    return spread * math.sqrt(MEDIAN_VARIANCE * (1 / m + 1 / k))
+
+
 def _small_sample(launches: int) -> float:
     return SMALL_SAMPLE[launches - 2] if launches < 10 else launches / (launches - 0.8)
 
@@ -395,5 +404,6 @@ def _small_sample(launches: int) -> float:
 def _refuse_without_logarithms(name: str, logs: Sequence[float], fewest: int, cure: str) -> None:
     if len(logs) < fewest:
         raise ValueError(f"{name} holds {len(logs)} launches, expected at least {fewest}: {cure}")
-    if odd := [log for log in logs if not math.isfinite(log)]:
-        raise ValueError(f"{name} holds {odd[0]!r}, expected finite logarithms: check the measurement")
+    if not all(map(math.isfinite, logs)):
+        odd = next(log for log in logs if not math.isfinite(log))
+        raise ValueError(f"{name} holds {odd!r}, expected finite logarithms: check the measurement")
