@@ -13,7 +13,7 @@ the normal distribution. docs/judging.md says it in words.
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -25,12 +25,12 @@ MAD_TO_SD = 1 / NormalDist().inv_cdf(0.75)
 
 # A small sample's median absolute deviation is too small on average; by these factors, and by m / (m - 0.8) beyond 9.
 # Croux and Rousseeuw, Time-efficient algorithms for two highly robust estimators of scale, Computational Statistics 1
-# (1992), section 4. Without them 8 suites in 100 with 5 launches per baseline would raise a false alarm, were it not
-# for the screen.
+# (1992), section 4. Without them the confirmation alone, of normal figures and 5 launches in each baseline, raises a
+# false alarm in 8 of 100 suites of a hundred checks; with them in fewer than 1.
 SMALL_SAMPLE = (1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)  # for 2 to 9 launches
 
-# Degrees of freedom per launch after the first. The median absolute deviation of a large normal sample is 37 % as
-# efficient as the standard deviation (ibid.), of a small one more; 0.6 is borne out by benchmarks/judge_simulation.py.
+# Degrees of freedom per launch after the first. By its variance the square of the median absolute deviation has 0.4;
+# 0.6 is what false alarms allow, as MEDIAN_VARIANCE is on the safe side: benchmarks/judge_simulation.py.
 MAD_DOF = 0.6
 SD_DOF = 1.0
 
@@ -71,9 +71,11 @@ class Policy:
     """Chance of one false alarm or more in a run of the whole suite."""
     power: float = 0.95
     """Chance to find a slowdown of detect."""
-    kmin: int = FEWEST_TO_CONFIRM
+    kmin: int = 5
+    """Fewest launches that confirm. Where 2 % of launches are bad, 2 of 3 are in 12 of 10 000 confirmations, which with
+    a hundred checks takes all of suite_alpha; 3 of 5 are in 1 of 10 000."""
     kmax: int = 25
-    """Fewest and most launches that confirm."""
+    """Most launches that confirm."""
     floor: float = 0.003
     """Least spread that is believed, in logarithms: launches of one hour know little about the next week's."""
     prior_dof: float = 10.0
@@ -282,13 +284,14 @@ class Rule:
 
     def error(self, history: History, k: int) -> float:
         """Standard error of the median of k launches minus the baseline's: s sqrt(pi/2 (1/m + 1/k))."""
-        return self.spread(history) * math.sqrt(MEDIAN_VARIANCE * (1 / history.launches + 1 / k))
+        return _error(self.spread(history), history.launches, k)
 
     def suspects(self, history: History, y: float) -> bool:
         """Whether one launch leaves a slowdown of detect possible.
 
-        y - B > ln(1 + detect) - t(screen_miss, nu) s sqrt(1 + pi/(2m)): a launch of a program that is slower by
-        detect is passed with the chance screen_miss. Nobody is accused here, so all checks of a suite may be screened.
+        y - B > ln(1 + detect) - t(screen_miss, nu) s sqrt(1 + pi/(2m)): a program that is slower by detect gets past
+        with the chance screen_miss, at any spread. Of a wide one even a launch that is faster than the baseline's
+        centre is suspect: it proves nothing.
 
         Args:
             history: The baseline.
@@ -302,20 +305,18 @@ class Rule:
 
     def launches(self, history: History) -> int | None:
         """How many fresh launches a suspect needs: the least k that sees detect; None if kmax launches do not."""
-        policy = self.policy
-        if self.detectable(history, policy.kmax) > policy.detect:
+        policy, detectable = self.policy, self._detectable(history)
+        if detectable(policy.kmax) > policy.detect:
             return None
-        return next(k for k in range(policy.kmin, policy.kmax + 1) if self.detectable(history, k) <= policy.detect)
+        more = range(policy.kmin, policy.kmax)
+        return policy.kmin + bisect_left(more, True, key=lambda k: detectable(k) <= policy.detect)
 
     def detectable(self, history: History, k: int) -> float:
         """The smallest slowdown, as a ratio minus 1, that k fresh launches find with the power.
 
         Infinity where nothing is known about the spread.
         """
-        nu = self.dof(history)
-        if nu < SMALLEST_DOF:
-            return math.inf
-        return self.policy.seen(self.error(history, k), upper_quantile(self.alpha, nu))
+        return self._detectable(history)(k)
 
     def needed(self, history: History) -> int | None:
         """The least number of launches in the baseline with which kmax fresh ones see detect, if the spread stays.
@@ -335,7 +336,8 @@ class Rule:
         """Decides by fresh launches alone; the one that made the check a suspect must not be among them.
 
         loss = median(ys) - B; regressed if loss > max(ln(1 + min_effect), t(a, nu) SE(k)). As only fresh launches
-        decide, the chance of a false alarm is that of this comparison, a, however many suspects the screen made.
+        decide, the chance of a false alarm is at most that of this comparison: a, where the launches are normal. Bad
+        launches raise it, as most of the fresh ones may be bad; there the screen, which sees another launch, helps.
 
         Args:
             history: The baseline.
@@ -361,24 +363,38 @@ class Rule:
             return False
         return history.center - y > self.policy.alarm(self.error(history, 1), upper_quantile(self.alpha, nu))
 
+    def _detectable(self, history: History) -> Callable[[int], float]:
+        """The function of k, with what does not depend on k computed once."""
+        nu, spread = self.dof(history), self.spread(history)
+        if nu < SMALLEST_DOF:
+            return lambda k: math.inf
+        quantile = upper_quantile(self.alpha, nu)
+        return lambda k: self.policy.seen(_error(spread, history.launches, k), quantile)
+
     def _prior_dof(self, history: History) -> float:
         return min(self.policy.prior_dof, max(0.0, self.prior_total - history.dof))
 
 
 def shifted(losses: Sequence[float]) -> float | None:
-    """The loss that most checks of a run share, None if it is small or there are too few checks to say.
+    """The median loss of a run, None unless more than half of the checks lost (or gained) more than SHIFT.
 
+    None too with fewer than SHIFT_CHECKS checks, which do not tell chance or a few regressions from the machine.
     Checks are independent of each other in this rule; a throttled or differently cabled machine makes all of them
-    slower at once, and would be reported as so many regressions. Both directions count: figures of a machine that has
-    become faster do not belong to this baseline either.
+    slower at once, and would be reported as so many regressions. Both directions count: the figures of a machine that
+    has become faster do not belong to this baseline either.
 
     Args:
         losses: Screening launch minus the baseline's centre, one for each check.
     """
     if len(losses) < SHIFT_CHECKS:
         return None
-    shift = statistics.median(losses)
-    return shift if abs(shift) > SHIFT else None
+    most_lost = statistics.median_low(losses) > SHIFT
+    most_gained = statistics.median_high(losses) < -SHIFT
+    return statistics.median(losses) if most_lost or most_gained else None
+
+
+def _error(spread: float, m: int, k: int) -> float:
+    return spread * math.sqrt(MEDIAN_VARIANCE * (1 / m + 1 / k))
 
 
 def _small_sample(launches: int) -> float:
@@ -388,5 +404,6 @@ def _small_sample(launches: int) -> float:
 def _refuse_without_logarithms(name: str, logs: Sequence[float], fewest: int, cure: str) -> None:
     if len(logs) < fewest:
         raise ValueError(f"{name} holds {len(logs)} launches, expected at least {fewest}: {cure}")
-    if odd := [log for log in logs if not math.isfinite(log)]:
-        raise ValueError(f"{name} holds {odd[0]!r}, expected finite logarithms: check the measurement")
+    if not all(map(math.isfinite, logs)):
+        odd = next(log for log in logs if not math.isfinite(log))
+        raise ValueError(f"{name} holds {odd!r}, expected finite logarithms: check the measurement")

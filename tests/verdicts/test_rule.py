@@ -1,0 +1,476 @@
+"""The rule that screens by one launch and decides by fresh ones."""
+
+import math
+import random
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_gpuperf.verdicts.rule import History, Policy, Rule, prior_spread, shifted
+
+STEADY = History(10, 0.0, 0.005)
+WIDE = History(10, 0.0, 0.03)
+SUITE = Rule(Policy(), checks=100, prior=0.005)
+
+# t(1e-4, 15.4), and z(0.03), from tables: 10 launches have 5.4 degrees of freedom, and the prior 10.
+T = 4.842662
+Z = 1.880794
+LN_5 = 0.04879016
+LN_1_5 = 0.01488861
+
+logs = st.floats(-20, 20)
+spreads = st.floats(0, 0.05)
+histories = st.builds(History, st.integers(1, 40), logs, spreads)
+rules = st.builds(Rule, st.just(Policy()), st.integers(1, 1000), spreads)
+
+
+def close(number: float) -> Any:
+    return pytest.approx(number, rel=1e-5)
+
+
+# What launches say
+
+
+def test_a_history_of_launches_by_hand() -> None:
+    history = History.of([0.03, 0.01, 0.02, 0.07, 0.00])
+    # Deviations from 0.02: 0.01, 0.01, 0, 0.05, 0.02, of which 0.01 is in the middle; 1.206 is for 5 launches.
+    assert (history.launches, history.center, history.spread) == (5, 0.02, close(0.01 * 1.482602 * 1.206))
+    assert history.dof == close(2.4)
+
+
+def test_a_history_by_the_standard_deviation() -> None:
+    history = History.of([0.03, 0.01, 0.02, 0.07, 0.00], robust=False)
+    assert (history.center, history.spread, history.dof) == (0.02, close(math.sqrt(0.00292 / 4)), 4)
+
+
+def test_one_launch_has_no_spread() -> None:
+    assert History.of([0.5]) == History(1, 0.5, 0.0)
+    assert History.of([0.5]).dof == 0
+
+
+@pytest.mark.parametrize("launches", [2, 3, 4, 5, 6, 7, 8, 9, 10, 20])
+def test_the_spread_of_normal_launches_is_right_on_average(launches: int) -> None:
+    draws = random.Random(launches)
+    found = [History.of([draws.gauss(3, 0.01) for _ in range(launches)]).spread for _ in range(4000)]
+    chance = 3 * statistics.stdev(found) / math.sqrt(len(found))
+    assert chance < 0.0005  # or a factor of 1.05 would go unseen
+    assert statistics.fmean(found) == pytest.approx(0.01, abs=chance + 0.0001)  # the factors are right within 1 %
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.booleans(), logs, st.floats(0.1, 10))
+def test_a_history_moves_and_grows_with_its_launches(
+    launches: list[float], robust: bool, by: float, factor: float
+) -> None:
+    history = History.of(launches, robust=robust)
+    moved = History.of([by + factor * launch for launch in launches], robust=robust)
+    assert moved.center == pytest.approx(by + factor * history.center, abs=1e-9)
+    assert moved.spread == pytest.approx(factor * history.spread, abs=1e-9)
+
+
+@given(st.lists(st.floats(-0.01, 0.01), min_size=5, max_size=30), st.floats(0.05, 5))
+def test_one_bad_launch_hardly_moves_a_history(launches: list[float], worse: float) -> None:
+    spoilt = History.of([*launches[1:], worse])
+    assert abs(spoilt.center) <= 0.01
+    assert spoilt.spread <= 0.02 * 1.4827 * 1.206
+
+
+@pytest.mark.parametrize(
+    ("launches", "message"),
+    [
+        ([], "logs holds 0 launches, expected at least 1: record a baseline"),
+        ([0.1, math.inf], "logs holds inf, expected finite logarithms: check the measurement"),
+        ([math.nan], "logs holds nan, expected finite logarithms: check the measurement"),
+    ],
+)
+def test_launches_that_are_no_history_are_refused(launches: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        History.of(launches)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"launches": 0}, "history launches is 0, expected a whole number of at least 1"),
+        ({"launches": 2.5}, r"history launches is 2\.5, expected a whole number of at least 1"),
+        ({"center": math.nan}, "history center is nan, expected the logarithm of a figure"),
+        ({"spread": -0.1}, r"history spread is -0\.1, expected a finite number of at least 0"),
+        ({"dof_per_launch": math.inf}, "history dof_per_launch is inf, expected a finite number of at least 0"),
+    ],
+)
+def test_a_history_without_a_meaning_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        History(**{"launches": 5, "center": 0.0, "spread": 0.01, **fields})
+
+
+# What the suite says
+
+
+def test_the_suites_spread_is_its_median() -> None:
+    suite = [History(5, 0.0, spread) for spread in (0.01, 0.03, 0.002)]
+    assert prior_spread(suite) == close(0.01)
+    assert prior_spread([*suite, History(5, 0.0, 0.02)]) == close(math.sqrt((0.01**2 + 0.02**2) / 2))
+
+
+def test_a_single_launch_says_nothing_of_the_suites_spread() -> None:
+    assert prior_spread([History.of([1.0]), History(2, 0.0, 0.01)]) == close(0.01)
+    with pytest.raises(ValueError, match=r"^2 histories have no 2 launches, expected one that has: record more than"):
+        prior_spread([History.of([1.0]), History.of([2.0])])
+
+
+def test_the_pooled_spread_by_hand() -> None:
+    # (10 * 0.005^2 + 5.4 * 0.02^2) / 15.4
+    assert SUITE.spread(History(10, 0.0, 0.02)) == close(math.sqrt((0.00025 + 0.00216) / 15.4))
+    assert SUITE.dof(History(10, 0.0, 0.02)) == close(15.4)
+
+
+@given(rules, histories)
+def test_the_pooled_spread_is_between_the_suites_and_its_own_but_for_the_floor(rule: Rule, history: History) -> None:
+    spread = rule.spread(history)
+    low, high = sorted((rule.prior, history.spread))
+    assert max(low, 0.003) - 1e-12 <= spread <= max(high, 0.003) + 1e-12
+
+
+def test_a_baseline_of_one_launch_has_the_suites_spread() -> None:
+    assert Rule(Policy(), 10, 0.01).spread(History.of([1.0])) == close(0.01)
+
+
+def test_a_suite_of_one_check_does_not_count_its_spread_twice() -> None:
+    alone = Rule.of(Policy(), [STEADY])
+    assert (alone.checks, alone.dof(STEADY), alone.spread(STEADY)) == (1, close(5.4), close(0.005))
+    pair = Rule.of(Policy(), [STEADY, WIDE], checks=5)
+    assert (pair.checks, pair.dof(STEADY), pair.alpha) == (5, close(10.8), 0.002)
+    assert Rule.of(Policy(), [STEADY] * 9).dof(STEADY) == close(15.4)
+
+
+def test_without_any_spread_nothing_is_known() -> None:
+    blind = Rule(Policy(), 1, 0.0, prior_total=0.0)
+    one = History.of([0.0])
+    assert blind.suspects(one, -1.0)
+    assert blind.launches(one) is None
+    assert blind.detectable(one, 25) == math.inf
+    assert not blind.improved(one, -1.0)
+    # (t(0.01, 1.2) + 1.8808) * 0.003 * sqrt(1.5708 (1/3 + 0.04)) is small enough; of 2 launches, 0.6, it is not.
+    assert blind.needed(one) == 3
+    with pytest.raises(ValueError, match=r"dof is 0\.0, expected 0\.5 or above"):
+        blind.confirm(one, [0.0] * 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"checks": 0}, "rule checks is 0, expected a whole number of at least 1"),
+        ({"checks": True}, "rule checks is True, expected a whole number of at least 1"),
+        ({"prior": -0.01}, r"rule prior is -0\.01, expected a finite spread of at least 0"),
+        ({"prior": math.nan}, "rule prior is nan, expected a finite spread of at least 0"),
+        ({"prior_total": -1.0}, r"rule prior_total is -1\.0, expected degrees of freedom of at least 0"),
+    ],
+)
+def test_a_suite_without_a_meaning_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Rule(**{"policy": Policy(), "checks": 1, "prior": 0.01, **fields})
+
+
+# The screen
+
+
+def test_the_screen_by_hand() -> None:
+    # t(0.02, 15.4) = 2.24304; the spread of one launch minus the median of ten is 0.005 * sqrt(1 + pi / 20).
+    bound = LN_5 - 2.24304 * 0.005 * math.sqrt(1 + math.pi / 20)
+    assert not SUITE.suspects(STEADY, bound - 1e-5)
+    assert SUITE.suspects(STEADY, bound + 1e-5)
+
+
+def test_of_a_wide_spread_no_launch_proves_anything() -> None:
+    wide = Rule(Policy(), 100, 0.05)
+    assert wide.suspects(History(10, 0.0, 0.05), -0.03)
+    assert not wide.suspects(History(10, 0.0, 0.05), -0.10)
+
+
+@given(rules, histories, logs, st.floats(0, 5))
+def test_a_worse_launch_is_no_less_suspect(rule: Rule, history: History, y: float, more: float) -> None:
+    assert not rule.suspects(history, y) or rule.suspects(history, y + more)
+
+
+@given(rules, histories, logs, st.floats(1, 10))
+def test_a_wider_spread_makes_no_launch_less_suspect(rule: Rule, history: History, y: float, factor: float) -> None:
+    wider = replace(history, spread=history.spread * factor)
+    assert not rule.suspects(history, y) or rule.suspects(wider, y)
+
+
+@given(st.floats(0.0, 0.03), st.integers(2, 40))
+def test_the_screen_passes_few_slow_programs(spread: float, launches: int) -> None:
+    """With the spread known, one launch of a program that is slower by 5 % is normal around ln 1.05."""
+    rule = Rule(Policy(prior_dof=1e6), 100, max(spread, 0.003))
+    history = History(launches, 0.0, max(spread, 0.003))
+    one = statistics.NormalDist(LN_5, rule.spread(history) * math.sqrt(1 + math.pi / 2 / launches))
+    for chance, suspect in ((0.0199, False), (0.0201, True)):
+        assert rule.suspects(history, one.inv_cdf(chance)) is suspect
+
+
+# How many launches, and what they show
+
+
+def test_what_launches_show_by_hand() -> None:
+    error = 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / 7))
+    assert SUITE.detectable(STEADY, 7) == close(math.exp((T + Z) * error) - 1)
+    few = Rule(Policy(), checks=1, prior=0.003)  # t(0.01, 15.4) * error is less than ln 1.015
+    error = 0.003 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / 25))
+    assert few.detectable(History(10, 0.0, 0.0), 25) == close(math.exp(LN_1_5 + Z * error) - 1)
+
+
+@pytest.mark.parametrize(
+    ("spread", "launches"),
+    # (T + Z) s sqrt(pi/2 (1/10 + 1/k)) <= ln 1.05: 1/k <= (0.04879 / (6.7235 s))^2 / 1.5708 - 0.1
+    [(0.005, 5), (0.010, 5), (0.0115, 7), (0.012, 8), (0.014, 15), (0.0150, 21), (0.0155, None), (0.03, None)],
+)
+def test_how_many_launches_confirm(spread: float, launches: int | None) -> None:
+    rule = Rule(Policy(), 100, spread)
+    assert rule.launches(History(10, 1.0, spread)) == launches
+
+
+@given(rules, histories)
+def test_the_launches_are_the_fewest_that_show_what_is_to_be_found(rule: Rule, history: History) -> None:
+    k, policy = rule.launches(history), rule.policy
+    if k is None:
+        assert rule.detectable(history, policy.kmax) > policy.detect
+        return
+    assert policy.kmin <= k <= policy.kmax
+    assert rule.detectable(history, k) <= policy.detect
+    assert k == policy.kmin or rule.detectable(history, k - 1) > policy.detect
+
+
+@given(rules, histories, st.integers(3, 50), st.integers(1, 50))
+def test_more_launches_show_smaller_slowdowns(rule: Rule, history: History, k: int, more: int) -> None:
+    assert rule.detectable(history, k + more) < rule.detectable(history, k)
+    longer = replace(history, launches=history.launches + more)
+    if history.spread >= rule.prior and history.launches > 1:  # else more launches may raise the pooled spread
+        same = replace(rule, prior=history.spread)
+        assert same.detectable(longer, k) < same.detectable(history, k)
+
+
+@given(rules, histories, st.integers(3, 25), st.integers(1, 1000))
+def test_more_checks_are_stricter(rule: Rule, history: History, k: int, more: int) -> None:
+    larger = replace(rule, checks=rule.checks + more)
+    assert larger.detectable(history, k) >= rule.detectable(history, k)
+    assert larger.alpha < rule.alpha
+    if (launches := larger.launches(history)) is not None:
+        fewer = rule.launches(history)
+        assert fewer is not None
+        assert fewer <= launches
+
+
+@given(rules, histories, st.integers(3, 25))
+def test_nothing_below_min_effect_is_detectable(rule: Rule, history: History, k: int) -> None:
+    assert rule.detectable(history, k) > rule.policy.min_effect
+
+
+def test_needed_launches_by_hand() -> None:
+    # s = 1.55 %, kmax = 25: t(1e-4, 10 + 0.6 (m - 1)) + 1.8808 <= 0.04879016 / (0.0155 sqrt(1.5708 (1/m + 0.04)))
+    # m = 10: 6.723 > 6.713; m = 11: 6.671 <= 6.873.
+    assert Rule(Policy(), 100, 0.0155).needed(History(10, 0.0, 0.0155)) == 11
+    # s = 0.6 %: m = 1 gives 0.0581 with t(1e-4, 10) = 5.694, m = 2 gives 0.0410 with t(1e-4, 10.6) = 5.542.
+    assert Rule(Policy(), 100, 0.006).needed(STEADY) == 2
+    assert SUITE.needed(History(10, 0.0, 0.2)) is None
+
+
+@given(rules, histories)
+def test_the_needed_launches_are_the_fewest(rule: Rule, history: History) -> None:
+    needed = rule.needed(history)
+
+    def decides(launches: int) -> bool:
+        same = replace(rule, prior=rule.spread(history))
+        return same.launches(History(launches, history.center, rule.spread(history))) is not None
+
+    if needed is None:
+        assert not decides(1000)
+    else:
+        assert decides(needed)
+        assert needed == 1 or not decides(needed - 1)
+    if rule.launches(history) is not None:
+        assert needed is not None
+        assert needed <= history.launches
+
+
+# The confirmation
+
+
+def test_a_confirmation_by_hand() -> None:
+    margin = T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / 5))  # 1.66 %
+    found = SUITE.confirm(replace(STEADY, center=2.0), [2.0, 2.9, 2.02, 2.01, 2.03])
+    assert found.regressed
+    assert (found.loss, found.lower, found.upper) == (close(0.02), close(0.02 - margin), close(0.02 + margin))
+    bound = replace(STEADY, center=0.0)
+    assert not SUITE.confirm(bound, [margin - 1e-5] * 5).regressed
+    assert SUITE.confirm(bound, [margin + 1e-5] * 5).regressed
+
+
+def test_a_steady_check_has_not_regressed_by_less_than_min_effect() -> None:
+    steady = Rule(Policy(), 1, 0.003)
+    found = steady.confirm(History(1000, 0.0, 0.0), [0.0148] * 9)
+    assert found.lower > 0
+    assert not found.regressed
+    assert steady.confirm(History(1000, 0.0, 0.0), [0.0150] * 9).regressed
+
+
+@given(rules, histories, st.lists(st.floats(-1, 1), min_size=5, max_size=25))
+def test_a_confirmation_accuses_nobody_below_min_effect_or_within_the_bounds(
+    rule: Rule, history: History, losses: list[float]
+) -> None:
+    found = rule.confirm(history, [history.center + loss for loss in losses])
+    assert found.loss == pytest.approx(statistics.median(losses), abs=1e-9)
+    assert found.lower < found.loss < found.upper
+    assert found.upper - found.loss == pytest.approx(found.loss - found.lower)
+    assert found.regressed is (found.lower > 0 and found.loss > LN_1_5) or abs(found.loss - LN_1_5) < 1e-7
+
+
+@given(rules, histories, st.lists(st.floats(-0.2, 0.2), min_size=5, max_size=25), logs)
+def test_only_differences_count(rule: Rule, history: History, losses: list[float], by: float) -> None:
+    assume(all(abs(statistics.median(losses) - bound) > 1e-6 for bound in (LN_1_5, _margin(rule, history, losses))))
+    here = rule.confirm(history, [history.center + loss for loss in losses])
+    there = rule.confirm(replace(history, center=by), [by + loss for loss in losses])
+    assert there.regressed is here.regressed
+    assert there.loss == pytest.approx(here.loss, abs=1e-9)
+
+
+def _margin(rule: Rule, history: History, ys: list[float]) -> float:
+    found = rule.confirm(history, ys)
+    return found.upper - found.loss
+
+
+@given(rules, histories, st.lists(st.floats(-0.2, 0.2), min_size=5, max_size=25), st.floats(0, 1), st.integers(1, 1000))
+def test_worse_launches_and_fewer_checks_acquit_nobody(
+    rule: Rule, history: History, losses: list[float], worse: float, more: int
+) -> None:
+    ys = [history.center + loss for loss in losses]
+    if rule.confirm(history, ys).regressed:
+        assert rule.confirm(history, [y + worse for y in ys]).regressed
+    if replace(rule, checks=rule.checks + more).confirm(history, ys).regressed:
+        assert rule.confirm(history, ys).regressed
+
+
+@given(rules, histories)
+def test_what_is_to_be_found_is_confirmed_by_the_launches_it_needs(rule: Rule, history: History) -> None:
+    if (k := rule.launches(history)) is not None:
+        assert rule.confirm(history, [history.center + LN_5] * k).regressed
+        assert not rule.confirm(history, [history.center] * k).regressed
+
+
+@pytest.mark.parametrize(
+    ("ys", "message"),
+    [
+        ([0.1] * 4, "ys holds 4 launches, expected at least 5: run as many launches as Rule.launches says"),
+        ([0.1] * 5 + [math.nan], "ys holds nan, expected finite logarithms: check the measurement"),
+    ],
+)
+def test_too_few_launches_confirm_nothing(ys: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        SUITE.confirm(STEADY, ys)
+
+
+# The other direction
+
+
+def test_an_improvement_by_hand() -> None:
+    margin = T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1))
+    assert not SUITE.improved(STEADY, -margin + 1e-5)
+    assert SUITE.improved(STEADY, -margin - 1e-5)
+    steady = Rule(Policy(), 1, 0.003)
+    assert not steady.improved(History(1000, 0.0, 0.0), -LN_1_5 + 1e-5)
+    assert steady.improved(History(1000, 0.0, 0.0), -LN_1_5 - 1e-5)
+
+
+@given(rules, histories, logs)
+def test_an_improvement_mirrors_a_regression(rule: Rule, history: History, loss: float) -> None:
+    """One launch that is better by as much as would be a regression, had it been worse k times, may be chance."""
+    if rule.improved(history, history.center - loss):
+        assert loss > 0
+        assert rule.confirm(history, [history.center + loss] * 5).regressed
+
+
+# The policy
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"min_effect": 0.0}, r"policy min_effect is 0\.0, expected a finite number above 0"),
+        ({"detect": math.inf}, "policy detect is inf, expected a finite number above 0"),
+        ({"floor": -0.01}, r"policy floor is -0\.01, expected a finite number above 0"),
+        ({"prior_dof": 0}, "policy prior_dof is 0, expected a finite number above 0"),
+        ({"suite_alpha": 0.5}, r"policy suite_alpha is 0\.5, expected a chance between 0 and 0\.5"),
+        ({"suite_alpha": 0}, r"policy suite_alpha is 0, expected a chance between 0 and 0\.5"),
+        ({"power": 0.5}, r"policy power is 0\.5, expected a chance between 0\.5 and 1"),
+        ({"power": 95}, r"policy power is 95, expected a chance between 0\.5 and 1"),
+        (
+            {"kmin": 2},
+            "policy kmin is 2, expected a whole number of at least 3: "
+            "the median of fewer launches does not outvote a bad one",
+        ),
+        ({"kmin": 3.0}, r"policy kmin is 3\.0, expected a whole number of at least 3: .*"),
+        ({"kmax": 4}, "policy kmax is 4, expected a whole number of at least kmin, 5"),
+        # ln 1.05 + z(0.03) * 0.003 sqrt(pi / 50) = 0.050204, which is a slowdown by 5.15 %
+        (
+            {"min_effect": 0.05},
+            r"policy detect is 0\.05, but min_effect 0\.05, floor 0\.003 and kmax 25 let no check see less than "
+            r"0\.0515: raise detect, or lower min_effect",
+        ),
+        # (z(0.01) + z(0.03)) * 0.1 sqrt(pi / 50) = 0.105456, which is a slowdown by 11.12 %
+        ({"floor": 0.1}, r"policy detect is 0\.05, but .* let no check see less than 0\.1112: .*"),
+    ],
+)
+def test_a_policy_that_decides_nothing_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Policy(**fields)
+
+
+@pytest.mark.parametrize("checks", [1, 1000])
+def test_a_policy_just_short_of_refusal_decides_something(checks: int) -> None:
+    policy = Policy(min_effect=0.0484)
+    with pytest.raises(ValueError, match="let no check see less than"):
+        Policy(min_effect=0.0486)
+    assert Rule(policy, checks, 0.003).launches(History(1000, 0.0, 0.003)) is not None
+
+
+def test_the_misses_of_screen_and_confirmation_add_up() -> None:
+    assert (Policy().screen_miss, Policy().confirm_miss) == (close(0.02), close(0.03))
+
+
+# The whole machine
+
+
+@pytest.mark.parametrize(
+    ("losses", "size"),
+    [
+        ([0.02] * 10, 0.02),
+        ([-0.02] * 10, -0.02),
+        ([0.0148] * 50, None),
+        ([0.0149] * 50, 0.0149),
+        ([0.02] * 9, None),
+        ([0.3] * 4 + [0.0] * 6, None),
+        ([0.3] * 5 + [0.0] * 5, None),  # as many regressions as not are no shift
+        ([-0.3] * 5 + [0.0] * 5, None),
+        ([0.3] * 6 + [0.0] * 4, 0.3),
+        ([0.02] * 7 + [-0.5] * 4, 0.02),
+        ([], None),
+    ],
+)
+def test_a_shift_of_the_whole_machine(losses: list[float], size: float | None) -> None:
+    assert shifted(losses) == (None if size is None else close(size))
+
+
+@given(st.lists(st.floats(-0.5, 0.5), min_size=10))
+def test_a_shift_is_symmetric(losses: list[float]) -> None:
+    shift = shifted(losses)
+    assert shifted([-loss for loss in losses]) == (None if shift is None else -shift)
+
+
+def test_chance_shifts_no_suite_of_the_fewest_checks() -> None:
+    """With a spread of 1 % and 10 launches in each baseline SHIFT is 3.5 standard errors away: 5 in 10 000 runs."""
+    draws = random.Random(1)
+    spread = 0.01 * math.sqrt(1 + math.pi / 20)
+    found = [shifted([draws.gauss(0, spread) for _ in range(10)]) for _ in range(4000)]
+    assert sum(shift is not None for shift in found) <= 10
