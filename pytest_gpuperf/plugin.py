@@ -7,7 +7,17 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuperf.collection import LACKS, arrange, is_perf, mark_items, measures, parametrize, world_size
+from pytest_gpuperf.collection import (
+    LACKS,
+    arrange,
+    drop_measured,
+    is_perf,
+    mark_items,
+    measures,
+    parametrize,
+    planned,
+    world_size,
+)
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.launches import body_hash, launch_of
@@ -16,18 +26,22 @@ from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
+from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.report.terminal import PROPERTY, Summary
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
+from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 
 SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
 SUMMARY = "gpuperf-summary"
+RESULTS = "gpuperf-results"
 
+_PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal
 _FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN})
 
 
@@ -49,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CONSOLE] = Console(config)
     config.stash[SESSION] = Session(config, options, machine, config.stash[CONSOLE])
     config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
+    if options.results is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ResultsFile(options.results, machine.key, machine.match), RESULTS)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -77,6 +93,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skips, order and launches; after other plugins have deselected."""
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine)
+    if session.options.update_baselines and not config.option.collectonly:
+        try:
+            measured = drop_measured(items, session.measurements.plan(planned(items)))
+        except JournalError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.hook.pytest_deselected(items=measured)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -163,9 +185,14 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes what was recorded; the controller alone ever records."""
     ours = session.config.stash[SESSION]
-    ours.saved = ours.measurements.save()
-    if ours.saved is not None and ours.saved.problem is not None:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    ours.saved = ours.measurements.save(interrupted=_interrupted(session))
+    if ours.saved is not None and session.exitstatus in _PASSED:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED if ours.saved.failed else pytest.ExitCode.OK
+
+
+def _interrupted(session: pytest.Session) -> bool:
+    ended = session.exitstatus in (*_PASSED, pytest.ExitCode.TESTS_FAILED)
+    return not ended or bool(session.shouldfail or session.shouldstop)
 
 
 @pytest.fixture(scope="session")
@@ -197,12 +224,16 @@ def _properties(failure: PostMortem) -> list[tuple[str, str]]:
 
 
 def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
-    identity = launch_of(item).identity
+    identity, measurements = launch_of(item).identity, session.measurements
     if not checks.metrics:
         pytest.fail(f"{identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
-    verdicts = session.measurements.conclude(identity, body_hash(item), checks.metrics)
-    verdicts += session.measurements.unjudged(identity, checks.shown)
+    body = body_hash(item)
+    verdicts = measurements.conclude(identity, body, checks.metrics)
+    verdicts += measurements.unjudged(identity, checks.shown)
     item.user_properties.append((PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])))
+    candidate = measurements.candidate(identity, body, checks.metrics) if session.options.results else None
+    if candidate is not None:
+        item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
     _raise_for(verdicts, session.record_command(identity))
 
 

@@ -27,7 +27,11 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             gain = _change(verdict)
             return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command}"
         case Outcome.REGRESSED:
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)}"
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}{_beyond(verdict)}"
+        case Outcome.EXPECTED:
+            known = verdict.expected
+            why = "" if known is None else f", as is expected until {known.until}: {known.reason}"
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}{why}"
         case Outcome.UNDECIDED:
             return (
                 f"{value} cannot be told from {_against(verdict)}: only changes beyond the bound could be "
@@ -53,6 +57,14 @@ def _finding(verdict: Verdict, record_command: str) -> str:
 
 def _change(verdict: Verdict) -> str:
     return format_percent(abs(verdict.change or 0.0))
+
+
+def _beyond(verdict: Verdict) -> str:
+    known = verdict.expected
+    if known is None:
+        return ""
+    at = "" if known.center is None else f" at {format_value(known.center, verdict.metric.unit)}"
+    return f"; it was expected{at} until {known.until}: {known.reason}"
 
 
 def _against(verdict: Verdict) -> str:

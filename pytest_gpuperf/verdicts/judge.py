@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_gpuperf.verdicts.baselines import MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
 
@@ -30,6 +31,8 @@ class Outcome(Enum):
     """Became the baseline; the caller says so, judge never does."""
     UNJUDGED = "unjudged"
     """Only shown; the caller says so, judge never does."""
+    EXPECTED = "expected"
+    """Regressed, as is known until a date; the caller says so, judge never does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class Verdict:
     """Relative to the baseline's centre; above 0 is better, whichever direction that is."""
     bound: float | None = None
     """How large |ln(value / centre)| may be and still be the same."""
+    expected: Expected | None = None
+    """The regression that its baseline says is known, whether the figure is regressed or not."""
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types: verdicts travel between processes."""
@@ -58,6 +63,7 @@ class Verdict:
             "baseline": None if self.baseline is None else self.baseline.to_json(),
             "change": self.change,
             "bound": self.bound,
+            "expected": None if self.expected is None else self.expected.to_json(),
         }
 
     @classmethod
@@ -83,6 +89,7 @@ class Verdict:
             baseline=baseline,
             change=fields.optional_number("change"),
             bound=fields.optional_number("bound"),
+            expected=(None if fields.values.get("expected") is None else Expected.from_json(fields.child("expected"))),
         )
 
 

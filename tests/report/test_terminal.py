@@ -46,6 +46,7 @@ def test_the_worst_stands_first() -> None:
         "missing",
         "stale",
         "undecided",
+        "expected",
         "improved",
         "same",
         "recorded",
