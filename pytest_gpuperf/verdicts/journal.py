@@ -105,8 +105,12 @@ class Journal:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = cls(path, _locked(path, path.open("ab", buffering=0)))
-        journal._stream.truncate(0)
-        journal._write({"plan": asdict(plan)})
+        try:
+            journal._stream.truncate(0)
+            journal._write({"plan": asdict(plan)})
+        except OSError:
+            journal.close()
+            raise
         return journal
 
     @classmethod
