@@ -246,7 +246,7 @@ class Measurements:
             try:
                 self._journal.note(entry)
             except OSError as error:
-                self._journal.close()
+                self._journal.remove()  # with a launch left out, it is nothing to go on with
                 self._journal = None
                 self._without_journal(error)
 
