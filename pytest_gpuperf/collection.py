@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import pytest
 
-from pytest_gpuperf.launches import repeated
+from pytest_gpuperf.launches import body_hash, launch_of, repeated
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
@@ -102,6 +102,35 @@ def _device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | No
 def measures(items: Sequence[pytest.Item]) -> bool:
     """Whether any perf test is going to run."""
     return any(is_perf(item) and _runs(item) for item in items)
+
+
+def planned(items: Sequence[pytest.Item]) -> dict[str, str]:
+    """The perf tests that are going to run, by node id, with the hashes of their bodies."""
+    return {launch_of(item).identity: _body(item) for item in _measured(items)}
+
+
+def drop_measured(items: list[pytest.Item], done: Container[tuple[str, int]]) -> list[pytest.Item]:
+    """Takes out the perf tests that were measured already, by node id and launch; returns them."""
+    dropped: list[pytest.Item] = [item for item in _measured(items) if _place(item) in done]
+    measured = set(dropped)
+    items[:] = [item for item in items if item not in measured]
+    return dropped
+
+
+def _body(item: pytest.Function) -> str:
+    try:
+        return body_hash(item)
+    except (OSError, TypeError):  # no source to be found: the test's own failure, when it is judged
+        return ""
+
+
+def _place(item: pytest.Item) -> tuple[str, int]:
+    launch = launch_of(item)
+    return launch.identity, launch.number
+
+
+def _measured(items: Sequence[pytest.Item]) -> list[pytest.Function]:
+    return [item for item in items if is_perf(item) and isinstance(item, pytest.Function) and _runs(item)]
 
 
 def _runs(item: pytest.Item) -> bool:

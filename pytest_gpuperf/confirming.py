@@ -15,9 +15,10 @@ import pytest
 from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
 
 from pytest_gpuperf.launches import again
+from pytest_gpuperf.measurements import Measurements
 from pytest_gpuperf.report.terminal import PROPERTY
 from pytest_gpuperf.report.verdict_line import describe
-from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
+from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 
 FAILING = frozenset(
@@ -79,15 +80,15 @@ class Held:
 class Confirmation:
     """The suspects of one run."""
 
-    def __init__(self, judge: Callable[[], Judge], command: Callable[[str], str], say: Callable[[str], None]) -> None:
+    def __init__(self, measurements: Measurements, command: Callable[[str], str], say: Callable[[str], None]) -> None:
         """Holds nothing yet.
 
         Args:
-            judge: the run's, once it has read the baselines.
+            measurements: judge the figures.
             command: records a baseline for the test of a node id.
             say: prints a line while the run goes on.
         """
-        self._judge = judge
+        self._measurements = measurements
         self._command = command
         self._say = say
         self._held: list[Held] = []
@@ -115,7 +116,7 @@ class Confirmation:
     def decide(self, nextitem: pytest.Item | None = None) -> None:
         """Measures all suspects in fresh launches, and reports them."""
         try:
-            if self._held and self._judge().shift is None:
+            if self._held and self._measurements.judge.shift is None:
                 self._measure(nextitem)
         finally:
             held, self._held = self._held, []
@@ -131,7 +132,7 @@ class Confirmation:
 
     def _needed(self, verdicts: Sequence[Verdict]) -> int:
         suspects = [verdict for verdict in verdicts if verdict.outcome is Outcome.SUSPECT]
-        return max((self._judge().launches(verdict) or 0 for verdict in suspects), default=0)
+        return max((self._measurements.judge.launches(verdict) or 0 for verdict in suspects), default=0)
 
     def _measure(self, nextitem: pytest.Item | None) -> None:
         rounds = max(test.launches for test in self._held)
@@ -153,6 +154,7 @@ class Confirmation:
             test.broken = next((report for report in reports if not report.passed), None)
             for name, metric in clone.stash.get(FIGURES, {}).items():
                 test.figures.setdefault(name, []).append(metric)
+            test.call.user_properties += clone.user_properties  # what the launch measured, for --gpuperf-json
 
     def _report(self, test: Held, *, interrupted: bool = False) -> None:
         if test.broken is not None:
@@ -168,11 +170,11 @@ class Confirmation:
     def _decided(self, test: Held, verdict: Verdict, interrupted: bool) -> Verdict:
         if verdict.outcome is not Outcome.SUSPECT or interrupted:
             return verdict
-        if self._judge().shift is not None:
+        if self._measurements.judge.shift is not None:
             return verdict.shifted()
         figures = test.figures.get(verdict.metric_name, [])
-        needed = self._judge().launches(verdict)
-        return self._judge().confirm(verdict, figures if needed is not None else [])
+        needed = self._measurements.judge.launches(verdict)
+        return self._measurements.confirmed(verdict, figures if needed is not None else [])
 
 
 def verdicts_property(verdicts: Sequence[Verdict]) -> tuple[str, str]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import os
 import platform
-import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.options import Options
+from pytest_gpuperf.provenance import commit_of, now, stamp, today
 from pytest_gpuperf.verdicts import storage
 from pytest_gpuperf.verdicts.baselines import (
     BaselineError,
@@ -22,13 +20,12 @@ from pytest_gpuperf.verdicts.baselines import (
     LaunchInfo,
     MetricBaseline,
     TestBaseline,
-    Update,
 )
+from pytest_gpuperf.verdicts.excuse import excused
+from pytest_gpuperf.verdicts.journal import Entry, Journal, Plan, same_software
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
-
-UNKNOWN = "unknown"
-_GIT_TIMEOUT = 10.0  # seconds; a repository on a hung network disk must not hang the run
+from pytest_gpuperf.verdicts.updating import Merged, UpdatePolicy, merge
 
 
 @dataclass(slots=True)
@@ -36,6 +33,11 @@ class _Recorded:
     body_hash: str
     metrics: dict[str, list[tuple[str, Metric]]] = field(default_factory=dict)
     """By name: launch id and figure."""
+
+    def add(self, launch: str, metrics: Mapping[str, Metric]) -> None:
+        """One more launch."""
+        for name, metric in metrics.items():
+            self.metrics.setdefault(name, []).append((launch, metric))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,13 @@ class Saved:
     tests: int
     problem: str | None = None
     """Why it did not go where it should; None if it did."""
+    merged: Merged | None = None
+    """What became of each test; None where the file could not be written."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something that was asked for was not done."""
+        return self.problem is not None or (self.merged is not None and self.merged.failed)
 
 
 class Measurements:
@@ -58,13 +67,24 @@ class Measurements:
         self._judge: Judge | None = None
         self._launches: dict[str, LaunchInfo] = {}
         self._launch_id = ""
+        self._launch_number = 0
         self._launch: LaunchInfo | None = None
         self._recorded: dict[str, _Recorded] = {}
+        self._plan: Plan | None = None
+        self._journal: Journal | None = None
+        self._restored: list[Entry] = []
+        self.journal_problem: str | None = None
+        """Why an interruption would lose what was measured; None if it would not."""
 
     @property
     def path(self) -> Path:
         """The file of this hardware's baselines."""
         return self._options.baselines / f"{self._machine.key}.json"
+
+    @property
+    def journal_path(self) -> Path:
+        """Where a recording notes what it has measured so far."""
+        return self._options.baselines / f".{self._machine.key}.journal"
 
     @property
     def judged(self) -> bool:
@@ -95,20 +115,50 @@ class Measurements:
         """By how much all figures moved alike, as a fraction, worse above 0; None if they did not."""
         return self._judge.shift if self.judged and self._judge is not None else None
 
+    def plan(self, tests: Mapping[str, str]) -> set[tuple[str, int]]:
+        """A recording is going to measure these tests, by node id with their bodies' hashes.
+
+        Returns:
+            What an interrupted recording has measured of them already: node id, number of the launch.
+
+        Raises:
+            JournalError: the recording cannot be gone on with.
+        """
+        self._plan = Plan(self._machine.key, commit_of(self._rootpath), self._options.launches, tests)
+        if not self._options.resume:
+            return set()
+        self._journal, self._restored = Journal.resume(self.journal_path, self._plan)
+        for entry in self._restored:
+            self._launches[entry.launch] = entry.info
+            self._recorded.setdefault(entry.test, _Recorded(entry.body_hash)).add(entry.launch, entry.metrics)
+        return {(entry.test, entry.number) for entry in self._restored}
+
     def begin_launch(self, number: int, software: Mapping[str, str]) -> None:
-        """What is measured from now on belongs to a launch of this number, with these versions."""
-        self._launch_id = f"{_now()}-{number}-{uuid.uuid4().hex[:6]}"
+        """What is measured from now on belongs to a launch of this number, with these versions.
+
+        Raises:
+            JournalError: another run is recording, or the one that was interrupted ran with other versions.
+        """
+        self._launch_id = f"{now()}-{number}-{uuid.uuid4().hex[:6]}"
+        self._launch_number = number
         self._launch = LaunchInfo(
-            at=_now(),
-            commit=_commit(self._rootpath),
+            at=now(),
+            commit=commit_of(self._rootpath),
             host=platform.node(),
             environment={**software, **self._machine.software},
         )
+        same_software(self.journal_path, self._restored, self._launch.environment)
+        if self._plan is not None and self._journal is None and self.journal_problem is None:
+            try:
+                self._journal = Journal.begin(self.journal_path, self._plan)
+            except OSError as error:
+                self._without_journal(error)
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on one test's figures; when recording, keeps them."""
         if self.judged:
-            return [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
+            verdicts = [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
+            return [self._excused(verdict) for verdict in verdicts]
         outcome = Outcome.RECORDED if self._options.update_baselines else Outcome.UNJUDGED
         verdicts = []
         for name, metric in metrics.items():
@@ -118,6 +168,13 @@ class Measurements:
             self._keep(test, body_hash, metrics)
         return verdicts
 
+    def confirmed(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
+        """What fresh launches make of a suspect; none where no number of them would decide."""
+        return self._excused(self.judge.confirm(suspect, figures))
+
+    def _excused(self, verdict: Verdict) -> Verdict:
+        return excused(verdict, self.judge.entry(verdict.test), today())
+
     def unjudged(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """Figures that are only shown; one above its physical limit is a broken measurement all the same."""
         return [
@@ -125,36 +182,67 @@ class Measurements:
             for name, metric in metrics.items()
         ]
 
-    def save(self) -> Saved | None:
+    def candidate(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> Baselines | None:
+        """What a test measured in this launch, as baselines; None for what could never be any."""
+        measured = bool(self._machine.gpus) and not self._options.smoke
+        if (
+            not measured
+            or self._launch is None
+            or any(metric.invalid or metric.above_limit for metric in metrics.values())
+        ):
+            return None
+        kept = _Recorded(body_hash)
+        kept.add(self._launch_id, metrics)
+        return Baselines(
+            self._machine.key, self._machine.match, {self._launch_id: self._launch}, {test: _baseline(kept)}
+        )
+
+    def save(self, *, interrupted: bool = False) -> Saved | None:
         """Writes what was recorded; to a temporary folder where the baselines cannot be written.
 
-        None if there is nothing to write: nothing recorded, or tests that lack a launch.
+        None if there is nothing to write: nothing recorded, tests that lack a launch, or a recording that was
+        interrupted and can be resumed.
         """
+        if self._journal is not None and interrupted:
+            self._journal.close()
+            return None
+        saved = self._save()
+        if self._journal is not None:
+            self._journal.remove()
+            self._journal = None
+        return saved
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a journal is left that --resume goes on with."""
+        return self._journal is not None
+
+    def _save(self) -> Saved | None:
         complete = {test: kept for test, kept in self._recorded.items() if self._complete(kept)}
         if not complete:
             return None
+        key, match = self._machine.key, self._machine.match
         tests = {test: _baseline(kept) for test, kept in complete.items()}
-        update = Update(
-            at=_now(),
-            commit=_commit(self._rootpath),
-            author=_git(self._rootpath, "config", "user.name"),
-            reason=self._options.reason,
-            tests=tuple(sorted(tests)),
-            launches=self._options.launches,
-        )
+        used = {id_ for kept in complete.values() for figures in kept.metrics.values() for id_, _ in figures}
+        candidate = Baselines(key, match, {id_: self._launches[id_] for id_ in used}, tests)
+        options = self._options
+        policy = UpdatePolicy(options.mode, options.accept_regression, options.policy.detect)
+        made = stamp(self._rootpath, options.reason)
+        outcomes: list[Merged] = []
 
-        def change(stored: Baselines | None) -> Baselines:
-            empty = Baselines(hardware_key=self._machine.key, match=self._machine.match)
-            return (stored or empty).updated(tests, self._launches, update)
+        def change(stored: Baselines | None) -> Baselines | None:
+            outcomes.append(merge(stored or Baselines(key, match), candidate, policy, made))
+            return outcomes[-1].baselines if outcomes[-1].written else None
 
         try:
-            storage.update(self.path, self._machine.key, change)
+            storage.update(self.path, key, change)
         except BaselineError as error:
             folder = Path(tempfile.mkdtemp(prefix="gpuperf-"))
             elsewhere = folder / self.path.name
-            storage.update(elsewhere, self._machine.key, lambda _: change(None))
+            whole = merge(Baselines(key, match), candidate, UpdatePolicy(tolerance=options.policy.detect), made)
+            storage.update(elsewhere, key, lambda _: whole.baselines)
             return Saved(elsewhere, len(tests), str(error))
-        return Saved(self.path, len(tests))
+        return Saved(self.path, len(outcomes[0].written), merged=outcomes[0])
 
     def incomplete(self) -> list[str]:
         """Tests that were recorded in some launches and not in all, and so are not written."""
@@ -168,9 +256,19 @@ class Measurements:
     def _keep(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> None:
         assert self._launch is not None
         self._launches[self._launch_id] = self._launch
-        kept = self._recorded.setdefault(test, _Recorded(body_hash))
-        for name, metric in metrics.items():
-            kept.metrics.setdefault(name, []).append((self._launch_id, metric))
+        self._recorded.setdefault(test, _Recorded(body_hash)).add(self._launch_id, metrics)
+        if self._journal is not None:
+            entry = Entry(self._launch_number, self._launch_id, self._launch, test, body_hash, metrics)
+            try:
+                self._journal.note(entry)
+            except OSError as error:
+                self._journal.remove()  # with a launch left out, it is nothing to go on with
+                self._journal = None
+                self._without_journal(error)
+
+    def _without_journal(self, error: OSError) -> None:
+        # The recording goes on: it can still come to its end.
+        self.journal_problem = f"journal {str(self.journal_path)!r}: cannot be written: got {error!r}"
 
     def _complete(self, kept: _Recorded) -> bool:
         return bool(kept.metrics) and all(len(figures) == self._options.launches for figures in kept.metrics.values())
@@ -189,23 +287,3 @@ def _baseline(kept: _Recorded) -> TestBaseline:
             ),
         )
     return TestBaseline(body_hash=kept.body_hash, metrics=metrics)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _commit(folder: Path) -> str:
-    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
-    # A runner may work on an export without history; GitHub's tell the commit in any case.
-    return os.environ.get("GITHUB_SHA", commit) if commit == UNKNOWN else commit
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=_GIT_TIMEOUT, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return UNKNOWN
-    return done.stdout.strip() or UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,27 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.updating import LEAST_LAUNCHES, Mode
 
-DEFAULT_LAUNCHES = 5  # of a recording: below five the spread between launches is hardly known
+DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
+
+
+class _ModeAction(argparse.Action):
+    """A flag, and the same flag with a mode behind ``=``.
+
+    Each mode is an option string of its own: with nargs="?", argparse would take the path in
+    ``--update-baselines suites`` for a mode. Any other mode is a usage error that lists these.
+    """
+
+    def __init__(self, option_strings: list[str], dest: str, **settings: Any) -> None:
+        super().__init__(option_strings, dest, **{**settings, "nargs": 0})
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        setattr(namespace, self.dest, str(option_string).partition("=")[2] or Mode.MOVED.value)
+
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
@@ -39,7 +58,29 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (
         "--update-baselines",
-        {"action": "store_true", "help": "record what the perf tests measure as this hardware's baselines"},
+        {
+            "action": _ModeAction,
+            "default": None,
+            "help": "record what the perf tests measure as this hardware's baselines: where entries are missing, stale "
+            "or their centres moved (moved, the default), where they are missing (new), everywhere (all), or as more "
+            "launches of them (append)",
+        },
+    ),
+    (
+        "--accept-regression",
+        {"action": "store_true", "help": "with --update-baselines: write centres that are worse, too"},
+    ),
+    (
+        "--resume",
+        {"action": "store_true", "help": "with --update-baselines: go on with a recording that was interrupted"},
+    ),
+    (
+        "--gpuperf-json",
+        {
+            "default": None,
+            "metavar": "FILE",
+            "help": "write figures and verdicts to FILE; `python -m pytest_gpuperf adopt FILE` makes baselines of it",
+        },
     ),
     (
         "--launches",
@@ -117,6 +158,12 @@ class Options:
     """Folder of the leases."""
     policy: Policy
     """What a verdict may get wrong, and which loss it must find."""
+    mode: Mode = Mode.MOVED
+    """Which entries a recording replaces."""
+    accept_regression: bool = False
+    resume: bool = False
+    results: Path | None = None
+    """Where the results of the run go as JSON."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -125,7 +172,8 @@ class Options:
         Raises:
             pytest.UsageError: a value that cannot be meant, or options that exclude one another.
         """
-        update = bool(config.getoption("update_baselines"))
+        mode = config.getoption("update_baselines")
+        update = mode is not None
         smoke = bool(config.getoption("smoke"))
         gpus = _gpus(config.getoption("gpus"))
         launches = config.getoption("launches")
@@ -134,12 +182,20 @@ class Options:
             raise pytest.UsageError("--launches says how many launches to record: add --update-baselines")
         if launches is not None and launches < 1:
             raise pytest.UsageError(f"--launches must be 1 or more, got {launches}")
+        if launches is not None and launches < LEAST_LAUNCHES and mode != Mode.APPEND.value:
+            raise pytest.UsageError(
+                f"--launches must be {LEAST_LAUNCHES} or more for a baseline, got {launches}; fewer can be added to "
+                "one with --update-baselines=append"
+            )
         if update and smoke:
             raise pytest.UsageError("--smoke measures nothing that --update-baselines could record: drop one of them")
         if update and gpus == 0:
             raise pytest.UsageError("--update-baselines records what GPUs do: add --gpus N")
         if config.getoption("reason") and not update:
             raise pytest.UsageError("--reason is kept beside recorded baselines: add --update-baselines")
+        for option in ("accept_regression", "resume"):
+            if config.getoption(option) and not update:
+                raise pytest.UsageError(f"--{option.replace('_', '-')} is of a recording: add --update-baselines")
         if config.getoption("require_gpus") and gpus == 0:
             raise pytest.UsageError("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
         if update and _distributed(config):
@@ -147,6 +203,9 @@ class Options:
                 "--update-baselines records launches one after another, and xdist's workers would each record some: "
                 "drop -n"
             )
+        if update and not config.getoption("reason").strip():
+            raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
+        results = config.getoption("gpuperf_json")
         return cls(
             gpus=gpus,
             require_gpus=bool(config.getoption("require_gpus")),
@@ -161,6 +220,10 @@ class Options:
             lease_timeout=_positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
             policy=_policy(config),
+            mode=Mode(mode) if update else Mode.MOVED,
+            accept_regression=bool(config.getoption("accept_regression")),
+            resume=bool(config.getoption("resume")),
+            results=None if results is None else config.invocation_params.dir / results,
         )
 
 
@@ -168,7 +231,8 @@ def add_options(parser: pytest.Parser) -> None:
     """Registers the options and ini keys."""
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
     for name, settings in _OPTIONS:
-        group.addoption(name, **settings)
+        modes = [f"{name}={mode.value}" for mode in Mode] if settings.get("action") is _ModeAction else []
+        group.addoption(name, *modes, **settings)
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuperf.collection import LACKS, arrange, is_perf, mark_items, measures, parametrize, world_size
+from pytest_gpuperf.collection import (
+    LACKS,
+    arrange,
+    drop_measured,
+    is_perf,
+    mark_items,
+    measures,
+    parametrize,
+    planned,
+    world_size,
+)
 from pytest_gpuperf.confirming import FIGURES, VERDICTS, Confirmation, Ruling, verdicts_property
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
@@ -16,10 +27,12 @@ from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
+from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
+from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.judge import Outcome
 
 SESSION = pytest.StashKey[Session]()
@@ -27,6 +40,9 @@ CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
 CONFIRMATION = pytest.StashKey[Confirmation]()
 SUMMARY = "gpuperf-summary"
+RESULTS = "gpuperf-results"
+
+_PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,9 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CONSOLE] = Console(config)
     config.stash[SESSION] = session = Session(config, options, machine, config.stash[CONSOLE])
     config.stash[CONFIRMATION] = Confirmation(
-        lambda: session.measurements.judge, session.record_command, config.stash[CONSOLE].print_line
+        session.measurements, session.record_command, config.stash[CONSOLE].print_line
     )
     config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
+    if options.results is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ResultsFile(options.results, machine.key, machine.match), RESULTS)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -78,6 +96,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skips, order and launches; after other plugins have deselected."""
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine)
+    if session.options.update_baselines and not config.option.collectonly:
+        try:
+            measured = drop_measured(items, session.measurements.plan(planned(items)))
+        except JournalError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.hook.pytest_deselected(items=measured)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -188,12 +212,17 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes what was recorded; the controller alone ever records."""
     ours = session.config.stash[SESSION]
-    ours.saved = ours.measurements.save()
-    not_saved = ours.saved is not None and ours.saved.problem is not None
+    ours.saved = ours.measurements.save(interrupted=_interrupted(session))
+    if ours.saved is not None and session.exitstatus in _PASSED:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED if ours.saved.failed else pytest.ExitCode.OK
     # A run that moved as a whole has told nothing of its single tests, and that is no pass.
-    slower = (ours.measurements.shift or 0.0) > 0.0
-    if session.exitstatus == pytest.ExitCode.OK and (not_saved or slower):
+    if session.exitstatus == pytest.ExitCode.OK and (ours.measurements.shift or 0.0) > 0.0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _interrupted(session: pytest.Session) -> bool:
+    ended = session.exitstatus in (*_PASSED, pytest.ExitCode.TESTS_FAILED)
+    return not ended or bool(session.shouldfail or session.shouldstop)
 
 
 @pytest.fixture(scope="session")
@@ -226,14 +255,18 @@ def _properties(failure: PostMortem) -> list[tuple[str, str]]:
 
 def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
     __tracebackhide__ = True
-    launch = launch_of(item)
+    launch, measurements = launch_of(item), session.measurements
     if not checks.metrics:
         pytest.fail(f"{launch.identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
-    if session.measurements.judged and launch.number > 1:
+    body = body_hash(item)
+    candidate = measurements.candidate(launch.identity, body, checks.metrics) if session.options.results else None
+    if candidate is not None:
+        item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
+    if measurements.judged and launch.number > 1:
         item.stash[FIGURES] = checks.metrics
         return
-    verdicts = session.measurements.conclude(launch.identity, body_hash(item), checks.metrics)
-    verdicts += session.measurements.unjudged(launch.identity, checks.shown)
+    verdicts = measurements.conclude(launch.identity, body, checks.metrics)
+    verdicts += measurements.unjudged(launch.identity, checks.shown)
     if any(verdict.outcome is Outcome.SUSPECT for verdict in verdicts):
         item.stash[VERDICTS] = verdicts
         return

@@ -27,7 +27,9 @@ from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.report.update_lines import update_lines
 from pytest_gpuperf.report.verdict_line import shift_lines
+from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
 
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
@@ -154,7 +156,10 @@ class Session:
             if current.launch != self._launch:
                 self.pools.retire_all()
                 self._launch = current.launch
-                self.measurements.begin_launch(current.launch, self._software(world_size))
+                try:
+                    self.measurements.begin_launch(current.launch, self._software(world_size))
+                except JournalError as error:
+                    pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
             self.pools.retire_others(self._spec(world_size))
         elif current.gpus:
             self.pools.retire_beyond(current.gpus)
@@ -223,23 +228,36 @@ class Session:
         output, self._current.output = self._current.output, []
         return output
 
-    def record_command(self, identity: str) -> str:
+    def record_command(self, identity: str, *more: str) -> str:
         """The command that records a baseline for this test on this machine."""
-        return f'pytest "{identity}" --gpus {len(self.machine.gpus)} --update-baselines'
+        options = " ".join(["--update-baselines", *more])
+        return f'pytest "{identity}" --gpus {len(self.machine.gpus)} {options} --reason "why"'
 
     def closing_lines(self) -> list[str]:
         """What the run's summary says of a recording."""
         if not self.options.update_baselines:
             return shift_lines(self.measurements.shift)
-        lines = [
+        measurements = self.measurements
+        lines = [] if measurements.journal_problem is None else [measurements.journal_problem]
+        if measurements.resumable:
+            kept = f"what was measured is kept in {measurements.journal_path}"
+            return [*lines, f"no baselines written: interrupted; {kept}: go on with the same command and --resume"]
+        lines += [
             f"not written, since some of its {self.options.launches} launches failed: {test}"
-            for test in self.measurements.incomplete()
+            for test in measurements.incomplete()
         ]
         if self.saved is None:
             return [*lines, "no baselines written"]
         if self.saved.problem is not None:
             lines.append(self.saved.problem)
+        if self.saved.merged is not None:
+            lines += update_lines(self.saved.merged, self._accept_command)
+        if not self.saved.tests:
+            return [*lines, "no baselines written"]
         return [*lines, f"baselines of {self.saved.tests} tests written to {self.saved.path}"]
+
+    def _accept_command(self, identity: str) -> str:
+        return self.record_command(identity, "--accept-regression")
 
     def run(
         self,

@@ -32,6 +32,7 @@ _ORDER = (
     Outcome.SHIFTED,
     Outcome.UNDECIDED,
     Outcome.DOUBTFUL,
+    Outcome.EXPECTED,
     Outcome.IMPROVED,
     Outcome.SAME,
     Outcome.RECORDED,
@@ -78,7 +79,12 @@ class Summary:
         if not (self._verdicts or nowhere or closing):
             return
         terminalreporter.section("gpuperf")
-        for line in [*verdict_table(self._verdicts), *skip_lines(nowhere), *closing]:
+        for line in [
+            *verdict_table(self._verdicts),
+            *expected_lines(self._verdicts),
+            *skip_lines(nowhere),
+            *closing,
+        ]:
             terminalreporter.write_line(line)
 
 
@@ -99,6 +105,20 @@ def verdict_table(verdicts: list[Verdict]) -> list[str]:
         *lines,
         f"{len(verdicts)} figures on {', '.join(sorted({v.hardware_key for v in verdicts}))}: {total}",
     ]
+
+
+def expected_lines(verdicts: list[Verdict]) -> list[str]:
+    """Why regressions passed, and the expectations that nothing needs any more."""
+    lines = []
+    for verdict in verdicts:
+        known, name = verdict.expected, f"{verdict.test} {verdict.metric_name}"
+        if known is None:
+            continue
+        if verdict.outcome is Outcome.EXPECTED:
+            lines.append(f"expected until {known.until}: {name}: {known.reason}")
+        elif verdict.outcome in (Outcome.SAME, Outcome.IMPROVED):
+            lines.append(f'no longer regressed: {name}: delete its entry under "expected" in the baselines')
+    return lines
 
 
 def skip_lines(skips: Counter[tuple[str, str]]) -> list[str]:

@@ -39,7 +39,11 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             gain = _change(verdict)
             return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command}"
         case Outcome.REGRESSED:
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)}"
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}{_beyond(verdict)}"
+        case Outcome.EXPECTED:
+            known = verdict.expected
+            why = "" if known is None else f", as is expected until {known.until}: {known.reason}"
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}{why}"
         case Outcome.SUSPECT:
             return (
                 f"{value} is {_change(verdict)} worse than {_against(verdict)} in one launch, and the run ended before "
@@ -92,6 +96,14 @@ def _interval(metric: Metric) -> str:
 
 def _change(verdict: Verdict) -> str:
     return format_percent(abs(verdict.change or 0.0))
+
+
+def _beyond(verdict: Verdict) -> str:
+    known = verdict.expected
+    if known is None:
+        return ""
+    at = "" if known.center is None else f" at {format_value(known.center, verdict.metric.unit)}"
+    return f"; it was expected{at} until {known.until}: {known.reason}"
 
 
 def _against(verdict: Verdict) -> str:

@@ -4,21 +4,26 @@ A launch is fresh processes and communicators. It is the unit of the statistics;
 """
 
 import math
+import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar, TypeAlias, cast
 
+from pytest_gpuperf.verdicts import expected
+from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.json_fields import FieldError, Fields, finite, mismatch
 from pytest_gpuperf.verdicts.metric import Better
 
-SCHEMA = 1
+SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
 REDUCE = "max_over_ranks"
 STAT = "median"
 
 Scalar: TypeAlias = str | int | float | bool | None
 
 RESTORE = "restore it from version control, or delete it and record it again with --update-baselines"
+KEY_LETTERS = "letters, digits, '+', '.', '_' and '-' alone"
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")  # names a file: no way into another folder
 
 
 class BaselineError(Exception):
@@ -68,6 +73,21 @@ class LaunchFigure:
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """The centre that later ones are held against, so that many small losses do not add up unseen."""
+
+    center: float
+    commit: str
+    at: str
+
+    def __post_init__(self) -> None:
+        """Refuses a centre that has no logarithm."""
+        number = finite(self.center)
+        if number is None or number <= 0:
+            raise ValueError(f"center is {self.center!r}, expected a finite number above 0")
+
+
+@dataclass(frozen=True, slots=True)
 class MetricBaseline:
     """All launches of one metric of one test."""
 
@@ -75,12 +95,15 @@ class MetricBaseline:
     better: Better
     clock: str
     launches: tuple[LaunchFigure, ...]
+    anchor: Anchor | None = None
 
     def __post_init__(self) -> None:
         """Refuses a baseline without a centre."""
         ids = [figure.launch for figure in self.launches]
         if not ids or len(set(ids)) < len(ids):
             raise ValueError(f"launches are {ids!r}, expected at least one, each once")
+        if not math.isfinite(self.center):
+            raise ValueError(f"launches have the centre {self.center!r}, expected a finite number")
 
     @property
     def center(self) -> float:
@@ -105,6 +128,7 @@ class MetricBaseline:
             "launches": [asdict(figure) for figure in self.launches],
             "center": self.center,
             "sigma_b": self.sigma_b,
+            **({} if self.anchor is None else {"anchor": asdict(self.anchor)}),
         }
 
     @classmethod
@@ -115,7 +139,7 @@ class MetricBaseline:
             FieldError: Where data is anything else.
         """
         fields = Fields.of(data, where)
-        fields.only("unit", "better", "clock", "reduce", "stat", "launches", "center", "sigma_b")
+        fields.only("unit", "better", "clock", "reduce", "stat", "launches", "center", "sigma_b", "anchor")
         fields.choice("reduce", REDUCE)
         fields.choice("stat", STAT)
         return fields.built(
@@ -124,6 +148,7 @@ class MetricBaseline:
                 better=cast(Better, fields.choice("better", "higher", "lower")),
                 clock=fields.text("clock"),
                 launches=tuple(_figure(item) for item in fields.items("launches")),
+                anchor=_anchor(fields.child("anchor")) if "anchor" in fields.values else None,
             )
         )
 
@@ -137,6 +162,16 @@ class TestBaseline:
     body_hash: str
     """Names the test's source: figures of another body are not comparable."""
     metrics: Mapping[str, MetricBaseline]
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+    """Known regressions by metric; written by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an update made of one metric's centre."""
+
+    old: float
+    new: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +185,33 @@ class Update:
     tests: tuple[str, ...]
     launches: int
     """How many launches the new figures rest on."""
+    mode: str | None = None
+    """Which entries it was to replace; None in a file of schema 1."""
+    changed: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    """Where the centres were and went, by test and metric, of entries that were there before."""
+    accepted: tuple[str, ...] = ()
+    """Tests among them whose loss was accepted expressly."""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types."""
+        data: dict[str, object] = {
+            "at": self.at,
+            "commit": self.commit,
+            "author": self.author,
+            "reason": self.reason,
+            "tests": list(self.tests),
+            "launches": self.launches,
+        }
+        if self.mode is not None:
+            data["mode"] = self.mode
+        if self.changed:
+            data["changed"] = {
+                test: {name: [change.old, change.new] for name, change in changes.items()}
+                for test, changes in self.changed.items()
+            }
+        if self.accepted:
+            data["accepted"] = list(self.accepted)
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +226,9 @@ class Baselines:
     updates: tuple[Update, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses figures of launches that nobody described."""
+        """Refuses a key that is no file's name, and figures of launches that nobody described."""
+        if not _KEY.fullmatch(self.hardware_key):
+            raise ValueError(f"hardware_key is {self.hardware_key!r}, expected {KEY_LETTERS}")
         if unknown := sorted(_launches_of(self.tests) - set(self.launches)):
             raise ValueError(
                 f"launches are {sorted(self.launches)!r}, expected {unknown!r} too, which figures refer to"
@@ -203,10 +267,15 @@ class Baselines:
                 test: {
                     "body_hash": entry.body_hash,
                     "metrics": {name: metric.to_json() for name, metric in entry.metrics.items()},
+                    **(
+                        {"expected": {name: known.to_json() for name, known in entry.expected.items()}}
+                        if entry.expected
+                        else {}
+                    ),
                 }
                 for test, entry in self.tests.items()
             },
-            "updates": [{**asdict(update), "tests": list(update.tests)} for update in self.updates],
+            "updates": [update.to_json() for update in self.updates],
         }
 
     @classmethod
@@ -228,20 +297,28 @@ class Baselines:
                 problem = f"schema {schema} is newer than this version reads ({SCHEMA})"
                 raise BaselineError(path, problem, "upgrade pytest-gpuperf")
             fields.only("schema", "hardware_key", "match", "launches", "tests", "updates")
-            if (stored := fields.text("hardware_key")) != hardware_key:
+            stored = _key(fields)
+            if stored != hardware_key:
                 problem = f"file.hardware_key: got {stored!r}, expected {hardware_key!r}"
                 raise BaselineError(path, problem, f"rename the file to {stored}.json, and record this hardware's own")
             return fields.built(
                 lambda: cls(
                     hardware_key=stored,
                     match=_scalars(fields.child("match")),
-                    launches={id_: _launch(info) for id_, info in fields.children("launches")},
+                    launches={id_: launch_info(info) for id_, info in fields.children("launches")},
                     tests={test: _test(entry) for test, entry in fields.children("tests")},
                     updates=tuple(_update(item) for item in fields.items("updates")),
                 )
             )
         except FieldError as error:
-            raise BaselineError(path, str(error), RESTORE) from error
+            raise BaselineError(path, str(error), error.cure or RESTORE) from error
+
+
+def _key(fields: Fields) -> str:
+    key = fields.text("hardware_key")
+    if not _KEY.fullmatch(key):  # before anything makes a file's name of it
+        raise mismatch(f"{fields.where}.hardware_key", key, KEY_LETTERS)
+    return key
 
 
 def _launches_of(tests: Mapping[str, TestBaseline]) -> set[str]:
@@ -275,7 +352,12 @@ def _figure(fields: Fields) -> LaunchFigure:
     )
 
 
-def _launch(fields: Fields) -> LaunchInfo:
+def launch_info(fields: Fields) -> LaunchInfo:
+    """Reads one description of a launch.
+
+    Raises:
+        FieldError: Where the fields say anything else.
+    """
     fields.only(*LaunchInfo.__dataclass_fields__)
     environment = fields.child("environment")
     return LaunchInfo(
@@ -286,18 +368,37 @@ def _launch(fields: Fields) -> LaunchInfo:
     )
 
 
+def _anchor(fields: Fields) -> Anchor:
+    fields.only(*Anchor.__dataclass_fields__)
+    return fields.built(
+        lambda: Anchor(center=fields.number("center"), commit=fields.text("commit"), at=fields.text("at"))
+    )
+
+
 def _test(fields: Fields) -> TestBaseline:
-    fields.only("body_hash", "metrics")
+    fields.only("body_hash", "metrics", "expected")
+    metrics = {name: MetricBaseline.from_json(child.values, child.where) for name, child in fields.children("metrics")}
     return TestBaseline(
         body_hash=fields.text("body_hash"),
-        metrics={
-            name: MetricBaseline.from_json(child.values, child.where) for name, child in fields.children("metrics")
-        },
+        metrics=metrics,
+        expected=_expected(fields, metrics) if "expected" in fields.values else {},
     )
+
+
+def _expected(fields: Fields, metrics: Mapping[str, MetricBaseline]) -> dict[str, Expected]:
+    # Written by hand: the cure is another than for what a program wrote.
+    try:
+        for name in (place := fields.child("expected")).values:
+            if name not in metrics:
+                raise mismatch(place.where, name, f"a metric of the test, one of {', '.join(map(repr, metrics))}")
+        return {name: Expected.from_json(child) for name, child in fields.children("expected")}
+    except FieldError as error:
+        raise FieldError(error.where, error.problem, expected.CURE) from error
 
 
 def _update(fields: Fields) -> Update:
     fields.only(*Update.__dataclass_fields__)
+    optional = fields.values
     return Update(
         at=fields.text("at"),
         commit=fields.text("commit"),
@@ -305,4 +406,14 @@ def _update(fields: Fields) -> Update:
         reason=fields.text("reason"),
         tests=fields.texts("tests"),
         launches=fields.integer("launches"),
+        mode=fields.text("mode") if "mode" in optional else None,
+        changed=_changed(fields) if "changed" in optional else {},
+        accepted=fields.texts("accepted") if "accepted" in optional else (),
     )
+
+
+def _changed(fields: Fields) -> dict[str, dict[str, Change]]:
+    return {
+        test: {name: Change(*changes.pair(name)) for name in changes.values}
+        for test, changes in fields.children("changed")
+    }

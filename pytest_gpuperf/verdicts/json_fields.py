@@ -11,10 +11,12 @@ T = TypeVar("T")
 class FieldError(ValueError):
     """A JSON value is not what its place asks for."""
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
+    def __init__(self, where: str, problem: str, cure: str = "") -> None:
+        super().__init__(where, problem, cure)
         self.where = where
         self.problem = problem
+        self.cure = cure
+        """What to do about it, where that is more than to restore the file."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
@@ -126,6 +128,15 @@ class Fields:
         if not all(isinstance(item, str) for item in values):
             raise mismatch(self._at(key), values, "a list of strings")
         return tuple(str(item) for item in values)
+
+    def pair(self, key: str) -> tuple[float, float]:
+        """Reads a list of two finite numbers."""
+        numbers = [finite(item) for item in self._list(key)]
+        match numbers:
+            case [float() as first, float() as second]:
+                return first, second
+            case _:
+                raise mismatch(self._at(key), self._get(key), "a list of two finite numbers")
 
     def built(self, make: Callable[[], T]) -> T:
         """Makes a value from these fields; the objections of its constructor get this place."""

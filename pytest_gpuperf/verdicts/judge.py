@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.verdicts.baselines import Baselines, MetricBaseline
+from pytest_gpuperf.verdicts.baselines import Baselines, MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.rule import History, Policy, Rule, shifted
@@ -39,6 +40,8 @@ class Outcome(Enum):
     """Became the baseline; the caller says so, judge never does."""
     UNJUDGED = "unjudged"
     """Only shown; the caller says so, judge never does."""
+    EXPECTED = "expected"
+    """Regressed, as is known until a date; the caller says so, judge never does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Verdict:
     """Of the change, where fresh launches confirmed or cleared it."""
     needed: int | None = None
     """Of an undecided figure: how many launches of its baseline would do; None if no number would."""
+    expected: Expected | None = None
+    """The regression that its baseline says is known, whether the figure is regressed or not."""
 
     def shifted(self) -> "Verdict":
         """The same where the whole run moved, so that this figure tells nothing of its own."""
@@ -80,6 +85,7 @@ class Verdict:
             "launches": self.launches,
             "interval": None if self.interval is None else list(self.interval),
             "needed": self.needed,
+            "expected": None if self.expected is None else self.expected.to_json(),
         }
 
     @classmethod
@@ -108,6 +114,7 @@ class Verdict:
             launches=fields.integer("launches"),
             interval=fields.optional_interval("interval"),
             needed=None if fields.values.get("needed") is None else fields.integer("needed"),
+            expected=(None if fields.values.get("expected") is None else Expected.from_json(fields.child("expected"))),
         )
 
 
@@ -137,6 +144,10 @@ class Judge:
         else:
             self.rule = Rule(policy, checks, prior=0.0, prior_total=0.0)  # no spread is known, so nothing is decided
         self._losses: dict[tuple[str, str], float] = {}
+
+    def entry(self, test: str) -> TestBaseline | None:
+        """What is stored of a test; None if nothing is."""
+        return self._tests.get(test)
 
     def screen(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Verdict:
         """Holds one figure of the first launch against its baseline.

@@ -4,13 +4,19 @@ Runs in the pytest controller only.
 """
 
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock
 
 from pytest_gpuperf.verdicts.baselines import RESTORE, BaselineError, Baselines
+from pytest_gpuperf.verdicts.json_fields import FieldError, Fields
+
+T = TypeVar("T")
 
 LOCK_SECONDS = 60.0  # a holder reads and writes one small file; longer means it hangs
 DIGITS = 5  # significant digits: 1e-5 is far below any spread, and short numbers make reviewable diffs
@@ -31,6 +37,16 @@ def load(path: Path, hardware_key: str) -> Baselines | None:
     Raises:
         BaselineError: For a file that is there but does not say what it should.
     """
+    data = read(path)
+    return None if data is None else _parsed(path, lambda: Baselines.from_json(data, path, hardware_key))
+
+
+def read(path: Path) -> dict[str, object] | None:
+    """Reads a file of one JSON object; None where there is no file.
+
+    Raises:
+        BaselineError: For a file that holds anything else.
+    """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -41,15 +57,17 @@ def load(path: Path, hardware_key: str) -> Baselines | None:
         ) from error
     if not raw.strip():
         raise BaselineError(path, "got an empty file, expected JSON", RESTORE)
-    try:
-        data = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
-    except UnicodeDecodeError as error:
-        raise BaselineError(path, f"got bytes that are not UTF-8 ({error}), expected JSON", RESTORE) from error
-    except RecursionError as error:
-        raise BaselineError(path, "got values nested too deeply, expected baselines", RESTORE) from error
-    except ValueError as error:
-        raise BaselineError(path, f"got no valid JSON ({error}), expected JSON", RESTORE) from error
-    return Baselines.from_json(data, path, hardware_key)
+    return _parsed(path, lambda: parse(raw))
+
+
+def parse(raw: bytes) -> dict[str, object]:
+    """Reads one JSON object strictly: no key twice, no NaN.
+
+    Raises:
+        ValueError: For anything else; a FieldError for JSON that is no object.
+    """
+    data = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+    return dict(Fields.of(data, "file").values)
 
 
 def save(path: Path, baselines: Baselines) -> None:
@@ -62,13 +80,14 @@ def save(path: Path, baselines: Baselines) -> None:
     update(path, baselines.hardware_key, lambda _: baselines)
 
 
-def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], Baselines]) -> Baselines:
+def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], Baselines | None]) -> Baselines | None:
     """Loads, changes and saves under one lock, so that no other writer's change is lost.
 
     Args:
         path: The file; its folder is made where it is missing.
         hardware_key: The hardware the file has to be of.
-        change: Makes the new baselines from the stored ones, None where there is no file.
+        change: Makes the new baselines from the stored ones, None where there is no file; returns None, or the
+            stored ones, to leave the file as it is.
 
     Returns:
         What change made.
@@ -83,17 +102,26 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
     except OSError as error:
         raise BaselineWriteError(path, error) from error
     with held:
-        changed = change(load(path, hardware_key))
+        data = read(path)
+        stored = None if data is None else _parsed(path, lambda: Baselines.from_json(data, path, hardware_key))
+        changed = change(stored)
+        if changed is None or changed == stored:
+            return changed
         if changed.hardware_key != hardware_key:
             raise ValueError(
                 f"change made baselines of {changed.hardware_key!r}, expected {hardware_key!r}: keep the key"
             )
-        _replace(path, json.dumps(_rounded(changed.to_json()), sort_keys=True, indent=1, allow_nan=False) + "\n")
+        replace(path, text_of(_as_stored(changed, stored, data)))
     return changed
 
 
-def _replace(path: Path, text: str) -> None:
-    # In the same folder, so that the replacement is atomic; the lock keeps the name ours.
+def replace(path: Path, text: str) -> None:
+    """Replaces a file at once: a reader meets the old text or the new one, whatever happens to the writer.
+
+    Raises:
+        BaselineWriteError: Where it cannot be written; the old one is left as it is.
+    """
+    # In the same folder, so that the replacement is atomic; whoever shares a name takes a lock first.
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         try:
@@ -108,12 +136,48 @@ def _replace(path: Path, text: str) -> None:
         raise BaselineWriteError(path, error) from error
 
 
-def _rounded(value: object) -> object:
+def text_of(data: object) -> str:
+    """JSON made to be reviewed: sorted, a value a line."""
+    return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def rounded(value: object) -> object:
+    """Floats of five significant digits, at any depth of plain JSON types."""
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+        return [rounded(item) for item in value]
+    if not isinstance(value, float):
+        return value
+    short = float(f"{value:.{DIGITS}g}")
+    return short if math.isfinite(short) else value  # the largest of all floats rounds up to infinity
+
+
+def _as_stored(changed: Baselines, stored: Baselines | None, data: dict[str, object] | None) -> dict[str, object]:
+    # Entries that did not change stay byte for byte: their derived fields, computed anew from rounded
+    # figures, would differ in the last digits.
+    written = rounded(changed.to_json())
+    assert isinstance(written, dict)
+    tests, before = written["tests"], (data or {}).get("tests")
+    if stored is not None and isinstance(tests, dict) and isinstance(before, dict):
+        kept = {test: before[test] for test, entry in changed.tests.items() if stored.tests.get(test) == entry}
+        written["tests"] = {**tests, **kept}
+    return written
+
+
+def _parsed(path: Path, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except BaselineError:
+        raise
+    except UnicodeDecodeError as error:
+        raise BaselineError(path, f"got bytes that are not UTF-8 ({error}), expected JSON", RESTORE) from error
+    except RecursionError as error:
+        raise BaselineError(path, "got values nested too deeply, expected baselines", RESTORE) from error
+    except FieldError as error:
+        raise BaselineError(path, str(error), RESTORE) from error
+    except ValueError as error:
+        raise BaselineError(path, f"got no valid JSON ({error}), expected JSON", RESTORE) from error
 
 
 def _refuse_constant(name: str) -> object:
@@ -123,6 +187,6 @@ def _refuse_constant(name: str) -> object:
 def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"key {key!r} stands twice in one object")
     return values

@@ -20,8 +20,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 
 
 def written(project: pytest.Pytester, *options: str) -> list[Path]:
-    result = project.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=1", *options)
-    result.assert_outcomes(passed=1)
+    result = project.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x", *options)
+    result.assert_outcomes(passed=5)
     return [path.relative_to(project.path) for path in project.path.rglob(f"{KEY}.json")]
 
 

@@ -21,13 +21,23 @@ def test_less_than_one_is_refused(pytester: pytest.Pytester, value: int) -> None
     assert message == f"--launches must be 1 or more, got {value}"
 
 
+@pytest.mark.parametrize("mode", ["", "=new", "=all"])
+def test_too_few_for_a_baseline_are_refused(pytester: pytest.Pytester, mode: str) -> None:
+    message = usage_error(pytester.runpytest_inprocess("--gpus=2", f"--update-baselines{mode}", "--launches=4"))
+    assert message == (
+        "--launches must be 5 or more for a baseline, got 4; fewer can be added to one with --update-baselines=append"
+    )
+
+
 def test_anything_but_a_number_is_refused(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=many")
+    result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x", "--launches=many")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*argument --launches: invalid int value: 'many'"])
 
 
-@pytest.mark.parametrize(("options", "launches"), [((), 5), (("--launches=1",), 1), (("--launches=3",), 3)])
+@pytest.mark.parametrize(
+    ("options", "launches"), [((), 5), (("--launches=6",), 6), (("--update-baselines=append", "--launches=1"), 1)]
+)
 def test_each_launch_runs_all_perf_tests_before_the_next(
     pytester: pytest.Pytester, options: tuple[str, ...], launches: int
 ) -> None:
@@ -39,7 +49,9 @@ def test_each_launch_runs_all_perf_tests_before_the_next(
         def test_b(perf): pass
         """
     )
-    result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--collect-only", "-q", *options)
+    result = pytester.runpytest_inprocess(
+        "--gpus=2", "--update-baselines", "--reason=x", "--collect-only", "-q", *options
+    )
     names = [line.partition("::")[2] for line in result.outlines if "::" in line]
     suffixes = ["", *(f"#{number}" for number in range(2, launches + 1))]
     assert names == [f"{test}{suffix}[2ranks]" for suffix in suffixes for test in ("test_a", "test_b")]
@@ -47,17 +59,19 @@ def test_each_launch_runs_all_perf_tests_before_the_next(
 
 def test_other_tests_run_once(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_plain(): pass")
-    pytester.runpytest_inprocess("--gpus=2", "--update-baselines").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x").assert_outcomes(passed=1)
 
 
 def test_it_is_kept_in_the_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     without_ranks(monkeypatch)
     pytester.makepyfile(test_it=TEST)
     (pytester.path / "figures.txt").write_text("3e11")
-    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=2").assert_outcomes(passed=2)
+    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x", "--launches=6").assert_outcomes(
+        passed=6
+    )
     stored = load(pytester.path / "baselines" / f"{KEY}.json", KEY)
     assert stored is not None
-    assert (stored.updates[0].launches, len(stored.launches)) == (2, 2)
+    assert (stored.updates[0].launches, len(stored.launches)) == (6, 6)
 
 
 def test_each_launch_has_a_fresh_instance_of_its_class(
@@ -77,4 +91,4 @@ def test_each_launch_has_a_fresh_instance_of_its_class(
                 perf.check(time=Metric(1.0, "s", "lower"))
         """
     )
-    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=3").assert_outcomes(passed=3)
+    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x").assert_outcomes(passed=5)

@@ -15,14 +15,18 @@ def test_it_is_of_a_recording_only(pytester: pytest.Pytester) -> None:
     assert message == "--reason is kept beside recorded baselines: add --update-baselines"
 
 
-@pytest.mark.parametrize(("options", "reason"), [((), ""), (("--reason", "NCCL 2.28.9"), "NCCL 2.28.9")])
-def test_it_is_kept_in_the_file(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], reason: str
-) -> None:
+@pytest.mark.parametrize("options", [(), ("--reason=",), ("--reason", "  ")])
+def test_a_recording_needs_it(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    message = usage_error(pytester.runpytest_inprocess("--gpus=2", "--update-baselines", *options))
+    assert message == "--update-baselines keeps beside the figures why they changed: add --reason TEXT"
+
+
+def test_it_is_kept_in_the_file(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     without_ranks(monkeypatch)
     pytester.makepyfile(test_it=TEST)
     (pytester.path / "figures.txt").write_text("3e11")
-    pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--launches=1", *options).assert_outcomes(passed=1)
+    result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason", "NCCL 2.28.9")
+    result.assert_outcomes(passed=5)
     stored = load(pytester.path / "baselines" / f"{KEY}.json", KEY)
     assert stored is not None
-    assert [update.reason for update in stored.updates] == [reason]
+    assert [update.reason for update in stored.updates] == ["NCCL 2.28.9"]

@@ -1,6 +1,7 @@
 """``--update-baselines``: what is written, what keeps a file as it is, and what a later run makes of it."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,10 @@ def test_a_later_run_is_judged(project: pytest.Pytester, figure: float, outcome:
 def test_a_missing_baseline_fails_and_the_command_it_names_records_it(project: pytest.Pytester) -> None:
     result = run(project)
     result.assert_outcomes(failed=1)
-    command = f'pytest "{NODE}" --gpus 2 --update-baselines'
+    command = f'pytest "{NODE}" --gpus 2 --update-baselines --reason "why"'
     line = f"{NODE} busbw: 300.0 GB/s has no baseline on {KEY}; record one with: {command}"
     assert line in result.outlines
-    project.runpytest_inprocess(NODE, "--gpus", "2", "--update-baselines").assert_outcomes(passed=5)
+    project.runpytest_inprocess(*shlex.split(command)[1:]).assert_outcomes(passed=5)
     run(project).assert_outcomes(passed=1)
 
 
@@ -126,7 +127,7 @@ def test_a_test_that_changed_has_a_stale_baseline(project: pytest.Pytester) -> N
     result.assert_outcomes(failed=1)
     line = (
         f"{NODE} busbw: 300.0 GB/s has a stale baseline on {KEY}: the test's body has changed since; record it again "
-        f'with: pytest "{NODE}" --gpus 2 --update-baselines'
+        f'with: pytest "{NODE}" --gpus 2 --update-baselines --reason "why"'
     )
     assert line in result.outlines
 
@@ -182,13 +183,13 @@ BROKEN = {
     "empty": ("", "got an empty file, expected JSON"),
     "truncated": (good_file()[:-10], "got no valid JSON"),
     "text": ("these are not the figures you are looking for", "got no valid JSON"),
-    "newer": (good_file(schema=99), "schema 99 is newer than this version reads (1): upgrade pytest-gpuperf"),
+    "newer": (good_file(schema=99), "schema 99 is newer than this version reads (2): upgrade pytest-gpuperf"),
     "other hardware": (good_file(hardware_key="8x-other"), f"got '8x-other', expected '{KEY}'"),
     "other fields": (good_file(tests=[]), "file.tests: got [], expected an object"),
 }
 
 
-@pytest.mark.parametrize("options", [(), ("--update-baselines",)], ids=["judged", "recorded"])
+@pytest.mark.parametrize("options", [(), ("--update-baselines", "--reason=x")], ids=["judged", "recorded"])
 @pytest.mark.parametrize(("content", "problem"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_file_stops_the_run_and_stays_as_it_is(
     project: pytest.Pytester, content: str, problem: str, options: tuple[str, ...]
@@ -215,7 +216,7 @@ def test_a_broken_file_is_no_matter_where_nothing_is_measured(
 
 def test_a_recording_that_cannot_be_written_goes_elsewhere_and_the_run_fails(project: pytest.Pytester) -> None:
     (project.path / "baselines").write_text("a file in the folder's place")
-    result = run(project, "--update-baselines", "--baselines=baselines/deeper")
+    result = run(project, "--update-baselines", "--reason=x", "--baselines=baselines/deeper")
     assert result.ret == pytest.ExitCode.USAGE_ERROR  # a folder that cannot be read is seen before measuring
 
 
@@ -224,9 +225,12 @@ def test_a_recording_that_can_no_longer_be_written_goes_elsewhere_and_the_run_fa
 ) -> None:
     project.makeconftest(
         """
+        import shutil
+
         def pytest_runtest_teardown(item):
             folder = item.config.rootpath / "baselines"
-            folder.exists() or folder.write_text("a file in the folder's place")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.write_text("a file in the folder's place")
         """
     )
     result = record(project)
@@ -277,6 +281,6 @@ def test_without_a_visible_gpu_there_is_nothing_to_record(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, visible=0)
-    result = pytester.runpytest_inprocess("--gpus=auto", "--update-baselines")
+    result = pytester.runpytest_inprocess("--gpus=auto", "--update-baselines", "--reason=x")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --update-baselines records what GPUs do, and none are visible"])

@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.report.terminal import PROPERTY, RANKS_KEYWORD, Summary, skip_lines, verdict_table
+from pytest_gpuperf.report.terminal import PROPERTY, RANKS_KEYWORD, Summary, expected_lines, skip_lines, verdict_table
 from pytest_gpuperf.verdicts.baselines import LaunchFigure, MetricBaseline
+from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 
@@ -51,6 +53,7 @@ def test_the_worst_stands_first() -> None:
         "shifted",
         "undecided",
         "doubtful",
+        "expected",
         "improved",
         "same",
         "recorded",
@@ -67,6 +70,18 @@ def test_of_one_outcome_the_largest_loss_stands_first() -> None:
 def test_figures_are_counted_worst_first_and_by_machine() -> None:
     verdicts = [SAME, SAME, replace(SAME, outcome=Outcome.REGRESSED), replace(SAME, hardware_key="cpu")]
     assert verdict_table(verdicts)[-1] == f"4 figures on {KEY}, cpu: 1 regressed, 3 same"
+
+
+def test_expectations_are_told_where_they_hold_and_where_nothing_needs_them() -> None:
+    known = replace(SAME, expected=Expected("a slow driver", date(2027, 1, 31)))
+    idle = 'no longer regressed: t.py::test_a busbw: delete its entry under "expected" in the baselines'
+    told = {
+        Outcome.EXPECTED: ["expected until 2027-01-31: t.py::test_a busbw: a slow driver"],
+        Outcome.SAME: [idle],
+        Outcome.IMPROVED: [idle],
+    }
+    for outcome in Outcome:
+        assert expected_lines([UNJUDGED, replace(known, outcome=outcome)]) == told.get(outcome, [])
 
 
 def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:

@@ -1,11 +1,13 @@
 """One verdict as one line."""
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.baselines import LaunchFigure, MetricBaseline
+from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 
@@ -21,6 +23,7 @@ REGRESSED = Verdict(
     TEST, "busbw", Metric(298e9, "B/s", "higher"), Outcome.REGRESSED, KEY, BASELINE, 298 / 356 - 1, 0.05
 )
 SPEEDUP = Metric(1.1, "x", "higher", interval=(1.05, 1.15), at_least=1.2)
+EXPECTED = Expected("a slow driver", date(2027, 1, 31), 310e9)
 AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) on {KEY}"
 CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launches")
 
@@ -32,6 +35,14 @@ CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launc
         (
             replace(REGRESSED, metric=Metric(400e9, "B/s", "higher"), outcome=Outcome.IMPROVED, change=0.1236),
             f"400.0 GB/s is 12.4 % better than {AGAINST}; adopt it with: {COMMAND}",
+        ),
+        (
+            replace(REGRESSED, expected=EXPECTED),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}; it was expected at 310.0 GB/s until 2027-01-31: a slow driver",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.EXPECTED, expected=EXPECTED),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, as is expected until 2027-01-31: a slow driver",
         ),
         (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
         (

@@ -187,9 +187,9 @@ def test_a_missing_key_is_named_anywhere() -> None:
 
 
 def test_a_newer_schema_asks_for_an_upgrade() -> None:
-    message = r"schema 2 is newer than this version reads \(1\): upgrade pytest-gpuperf"
+    message = r"schema 3 is newer than this version reads \(2\): upgrade pytest-gpuperf"
     with pytest.raises(BaselineError, match=message):
-        read({**baselines().to_json(), "schema": 2, "of_the_future": True})
+        read({**baselines().to_json(), "schema": 3, "of_the_future": True})
 
 
 def test_other_hardware_is_refused() -> None:

@@ -1,0 +1,39 @@
+"""What an update of baselines says of itself."""
+
+from collections.abc import Callable, Mapping
+
+from pytest_gpuperf.report.units import format_percent, format_value
+from pytest_gpuperf.verdicts.updating import MOVED, Loss, Merged
+
+
+def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[str]:
+    """What was left and why, and which losses were accepted.
+
+    Args:
+        merged: What became of each test.
+        accept_command: The command that accepts a test's loss.
+    """
+    lines = []
+    if merged.unmoved:
+        lines.append(f"{len(merged.unmoved)} tests left as they are: no centre moved by {format_percent(MOVED)}")
+    if merged.present:
+        lines.append(f"{len(merged.present)} tests left as they are: they have baselines, and only new ones are asked")
+    lines += unfit_lines(merged.unfit or {})
+    for loss in merged.accepted:
+        lines.append(f"accepted: {_loss(loss)}")
+    for loss in merged.refused:
+        lines.append(f"not written: {_loss(loss)}; accept it with: {accept_command(loss.test)}")
+    return lines
+
+
+def unfit_lines(unfit: Mapping[str, str]) -> list[str]:
+    """Tests of which nothing could be written, and why."""
+    return [f"not written: {test}: {why}" for test, why in sorted(unfit.items())]
+
+
+def _loss(loss: Loss) -> str:
+    old, new = format_value(loss.old, loss.unit), format_value(loss.new, loss.unit)
+    change = f"{old} -> {new}, {format_percent(abs(loss.change))} worse, bound {format_percent(loss.bound)}"
+    if loss.anchor is None:
+        return f"{loss.test} {loss.name} regressed: {change}"
+    return f"{loss.test} {loss.name} drifted from its anchor of {loss.anchor.at}, commit {loss.anchor.commit}: {change}"

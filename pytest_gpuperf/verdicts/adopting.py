@@ -1,0 +1,63 @@
+"""Results of earlier runs, of a CI job perhaps, become baselines by the rules of an update."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuperf.verdicts import results, storage
+from pytest_gpuperf.verdicts.baselines import Baselines
+from pytest_gpuperf.verdicts.results import ResultsError
+from pytest_gpuperf.verdicts.updating import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Where results went, and what became of each test."""
+
+    path: Path
+    merged: Merged
+    unfit: dict[str, str]
+    """Tests of which nothing could be adopted, and why."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something of the results was not adopted for a reason that wants a decision."""
+        return bool(self.unfit) or self.merged.failed
+
+
+def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stamp) -> Adopted:
+    """Merges files of results of one hardware into its baselines.
+
+    Args:
+        files: At least one; launches that several hold count once.
+        folder: Of the baselines.
+        policy: What may be replaced.
+        stamp: What the file keeps of the update.
+
+    Raises:
+        ResultsError: A file of results cannot be used, or they are of several hardwares.
+        BaselineError: The stored file cannot be used, or not be written; it is left as it is.
+    """
+    candidates = [results.load(file).candidate for file in files]
+    key = candidates[0].hardware_key
+    for file, candidate in zip(files, candidates, strict=True):
+        if candidate.hardware_key != key:
+            problem = f"is of {candidate.hardware_key!r}, expected {key!r} as in {str(files[0])!r}"
+            raise ResultsError(file, problem, "adopt the results of each hardware on their own")
+        if not candidate.tests:
+            problem = "holds no figures of perf tests"
+            raise ResultsError(file, problem, "adopt what a run with --gpus N and without --smoke has written")
+    candidate, unfit = joined(candidates)
+    if policy.mode is not Mode.APPEND:
+        candidate, few = enough(candidate)
+        unfit |= few
+    merged: list[Merged] = []
+
+    def change(stored: Baselines | None) -> Baselines | None:
+        outcome = merge(stored or Baselines(key, candidate.match), candidate, policy, stamp)
+        merged.append(outcome)
+        return outcome.baselines if outcome.written else None
+
+    path = folder / f"{key}.json"
+    storage.update(path, key, change)
+    return Adopted(path, merged[0], unfit)

@@ -1,0 +1,26 @@
+"""What a known regression makes of a verdict."""
+
+import datetime
+from dataclasses import replace
+
+from pytest_gpuperf.verdicts.baselines import TestBaseline
+from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+
+
+def excused(verdict: Verdict, entry: TestBaseline | None, today: datetime.date) -> Verdict:
+    """Turns a regression that is known, and no worse than known, into one that passes until its day has passed.
+
+    Args:
+        verdict: What the judge said.
+        entry: The test's baseline, which holds what is expected.
+        today: The day that counts.
+    """
+    known = None if entry is None else entry.expected.get(verdict.metric_name)
+    if known is None:
+        return verdict
+    covered = (
+        verdict.outcome is Outcome.REGRESSED
+        and known.holds(today)
+        and known.covers(verdict.metric.value, verdict.metric.better, verdict.bound or 0.0)
+    )
+    return replace(verdict, expected=known, outcome=Outcome.EXPECTED if covered else verdict.outcome)

@@ -1,0 +1,328 @@
+"""What an update makes of stored baselines: which entries it replaces, which it leaves, and which it refuses."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pytest_gpuperf.verdicts.baselines import (
+    Anchor,
+    Baselines,
+    Change,
+    LaunchFigure,
+    LaunchInfo,
+    MetricBaseline,
+    TestBaseline,
+    Update,
+)
+from pytest_gpuperf.verdicts.metric import Better
+
+LEAST_LAUNCHES = 5  # below five the spread between launches is hardly known
+
+# Two centres are medians of many launches each, and differ by more than this for a reason.
+RELATIVE_BOUND = 0.05
+SPREAD_FACTOR = 3.0  # launches further than 3 sigma from the centre are 3 in 1000, were their logarithms normal
+UNDECIDABLE_ABOVE = 0.15  # a wider bound lets a slowdown of 20 % (ln 1.2 = 0.18) hide in the spread
+
+MIN_EFFECT = 0.015  # the smallest change of a centre that means anything
+MOVED = MIN_EFFECT / 3  # what is less than this changes no verdict, and would only change lines to review
+
+
+class Mode(Enum):
+    """Which entries an update replaces."""
+
+    MOVED = "moved"
+    """The missing, the stale, and those whose centre moved."""
+    NEW = "new"
+    """The missing alone."""
+    ALL = "all"
+    """All that ran."""
+    APPEND = "append"
+    """None: adds launches to what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who updates, when, on which commit and why."""
+
+    at: str
+    commit: str
+    author: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePolicy:
+    """What an update may do."""
+
+    mode: Mode = Mode.MOVED
+    accept_regression: bool = False
+    tolerance: float = RELATIVE_BOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A metric whose new centre is worse than an earlier one by more than the bound."""
+
+    test: str
+    name: str
+    unit: str
+    old: float
+    new: float
+    change: float
+    """Relative to the old centre, below 0."""
+    bound: float
+    anchor: Anchor | None = None
+    """Where the old centre is the anchor's; None where it is the stored one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of each test that was measured."""
+
+    baselines: Baselines
+    written: tuple[str, ...] = ()
+    unmoved: tuple[str, ...] = ()
+    """Left as they are: their centres moved by less than MOVED."""
+    present: tuple[str, ...] = ()
+    """Left as they are: only missing entries were asked for."""
+    unfit: Mapping[str, str] | None = None
+    """Why nothing could be appended, by test."""
+    refused: tuple[Loss, ...] = ()
+    """Why tests were left as they are: losses that nobody accepted."""
+    accepted: tuple[Loss, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether something that was asked for was not done."""
+        return bool(self.refused or self.unfit)
+
+
+def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: Stamp) -> Merged:
+    """Updates stored baselines by what was measured.
+
+    An entry is written whole or left as it is. Its anchors stay, but for those that are better now by more than the
+    bound, or whose loss is accepted: what somebody decided, with a reason in the file, is no drift.
+
+    Args:
+        stored: What is there; without tests where there is no file.
+        candidate: What was measured, as entries of their own.
+        policy: What may be replaced.
+        stamp: What the file keeps of the update.
+
+    Returns:
+        The new baselines, the stored ones where nothing is written; and what became of each test.
+    """
+    entries: dict[str, TestBaseline] = {}
+    unmoved, present, unfit = [], [], {}
+    losses: dict[str, list[Loss]] = {}
+    for test, measured in sorted(candidate.tests.items()):
+        old = stored.tests.get(test)
+        if policy.mode is Mode.NEW and old is not None:
+            present.append(test)
+            continue
+        new = measured
+        if policy.mode is Mode.APPEND:
+            if why := _unfit(old, measured):
+                unfit[test] = why
+                continue
+            assert old is not None
+            new = _appended(old, measured)
+        if old is None or _stale(old, new):
+            entries[test] = _anchored(new, {}, stamp)
+            continue
+        if policy.mode is Mode.MOVED and not _moved(old, new):
+            unmoved.append(test)
+            continue
+        found = _losses(test, old, new, policy.tolerance)
+        if found:
+            losses[test] = found
+        if not found or policy.accept_regression:
+            entries[test] = _settled(stored, old, new, {loss.name for loss in found}, policy, stamp)
+    accepted = tuple(loss for test, found in losses.items() if test in entries for loss in found)
+    refused = tuple(loss for test, found in losses.items() if test not in entries for loss in found)
+    outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted)
+    if not entries:
+        return outcome
+    update = Update(
+        at=stamp.at,
+        commit=stamp.commit,
+        author=stamp.author,
+        reason=stamp.reason,
+        tests=tuple(entries),
+        launches=_launches(candidate, entries),
+        mode=policy.mode.value,
+        changed=_changes(stored, entries),
+        accepted=tuple(sorted({loss.test for loss in accepted})),
+    )
+    return replace(outcome, baselines=stored.updated(entries, candidate.launches, update))
+
+
+def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
+    """Puts the launches of several candidates of one hardware together.
+
+    A launch that several of them hold counts once.
+
+    Returns:
+        One candidate, and why tests are not in it.
+    """
+    first = candidates[0]
+    launches: dict[str, LaunchInfo] = {}
+    tests: dict[str, TestBaseline] = {}
+    unfit: dict[str, str] = {}
+    for candidate in candidates:
+        launches.update(candidate.launches)
+        for test, entry in candidate.tests.items():
+            known = tests.get(test)
+            if known is None:
+                tests[test] = entry
+            elif why := _unlike(known, entry):
+                unfit[test] = f"the results do not belong together: {why}"
+            else:
+                tests[test] = _appended(known, entry)
+    kept = {test: entry for test, entry in tests.items() if test not in unfit}
+    used = {figure.launch for entry in kept.values() for metric in entry.metrics.values() for figure in metric.launches}
+    described = {id_: info for id_, info in launches.items() if id_ in used}
+    return Baselines(first.hardware_key, first.match, described, kept), unfit
+
+
+def enough(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Baselines, dict[str, str]]:
+    """Leaves out the tests of too few launches to be a baseline, and says so of each."""
+    counts = {
+        test: min(len(metric.launches) for metric in entry.metrics.values())
+        for test, entry in candidate.tests.items()
+        if entry.metrics
+    }
+    few = {test: f"{count} launches, expected at least {least}" for test, count in counts.items() if count < least}
+    return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t in counts.keys() - few}), few
+
+
+def _unfit(old: TestBaseline | None, measured: TestBaseline) -> str:
+    if old is None:
+        return "it has no entry that launches could be added to"
+    if why := _unlike(old, measured):
+        return f"its entry is stale: {why}"
+    known = [{figure.launch for figure in metric.launches} for metric in old.metrics.values()]
+    if all(
+        figure.launch in ids
+        for ids, metric in zip(known, (measured.metrics[name] for name in old.metrics), strict=True)
+        for figure in metric.launches
+    ):
+        return "its entry has these launches already"
+    return ""
+
+
+def _stale(old: TestBaseline, new: TestBaseline) -> bool:
+    return bool(_unlike(old, new))
+
+
+def _unlike(one: TestBaseline, other: TestBaseline) -> str:
+    """Why figures of the two cannot be compared; empty where they can."""
+    if one.body_hash != other.body_hash:
+        return f"the test's body was {one.body_hash!r} and is {other.body_hash!r}"
+    if set(one.metrics) != set(other.metrics):
+        return f"its metrics were {sorted(one.metrics)} and are {sorted(other.metrics)}"
+    for name, metric in one.metrics.items():
+        for what in ("unit", "better", "clock"):
+            before, after = getattr(metric, what), getattr(other.metrics[name], what)
+            if before != after and (what != "clock" or (before and after)):
+                return f"{what} of {name} was {before!r} and is {after!r}"
+    return ""
+
+
+def _appended(old: TestBaseline, measured: TestBaseline) -> TestBaseline:
+    return replace(
+        old,
+        metrics={
+            name: replace(metric, launches=_united(metric.launches, measured.metrics[name].launches))
+            for name, metric in old.metrics.items()
+        },
+    )
+
+
+def _united(one: tuple[LaunchFigure, ...], other: tuple[LaunchFigure, ...]) -> tuple[LaunchFigure, ...]:
+    ids = {figure.launch for figure in one}
+    return (*one, *(figure for figure in other if figure.launch not in ids))
+
+
+def _moved(old: TestBaseline, new: TestBaseline) -> bool:
+    return any(
+        abs(new.metrics[name].center / metric.center - 1) > MOVED
+        # A spread in which nothing can be decided is no baseline to keep.
+        or new.metrics[name].sigma_b < metric.sigma_b > UNDECIDABLE_ABOVE / SPREAD_FACTOR
+        for name, metric in old.metrics.items()
+    )
+
+
+def _losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -> list[Loss]:
+    losses = []
+    for name, metric in old.metrics.items():
+        center, bound = new.metrics[name].center, _bound(metric, tolerance)
+        if _gain(metric.better, metric.center, center) < -bound:
+            change = _change(metric.better, metric.center, center)
+            losses.append(Loss(test, name, metric.unit, metric.center, center, change, bound))
+        elif metric.anchor is not None and _gain(metric.better, metric.anchor.center, center) < -bound:
+            change = _change(metric.better, metric.anchor.center, center)
+            losses.append(Loss(test, name, metric.unit, metric.anchor.center, center, change, bound, metric.anchor))
+    return losses
+
+
+def _bound(metric: MetricBaseline, tolerance: float) -> float:
+    return max(tolerance, SPREAD_FACTOR * metric.sigma_b)
+
+
+def _gain(better: Better, old: float, new: float) -> float:
+    return math.log(new / old) if better == "higher" else math.log(old / new)
+
+
+def _change(better: Better, old: float, new: float) -> float:
+    return new / old - 1 if better == "higher" else 1 - new / old
+
+
+def _settled(
+    stored: Baselines, old: TestBaseline, new: TestBaseline, lost: set[str], policy: UpdatePolicy, stamp: Stamp
+) -> TestBaseline:
+    anchors = {}
+    for name, metric in old.metrics.items():
+        anchor = metric.anchor or _oldest(stored, metric)
+        better = _gain(metric.better, anchor.center, new.metrics[name].center) > _bound(metric, policy.tolerance)
+        if name not in lost and not better:
+            anchors[name] = anchor
+    known = {name: entry for name, entry in old.expected.items() if name not in lost}
+    return replace(_anchored(new, anchors, stamp), expected=known)
+
+
+def _oldest(stored: Baselines, metric: MetricBaseline) -> Anchor:
+    # A file of schema 1 has no anchors: what it says now is the oldest that is known.
+    info = stored.launches[metric.launches[0].launch]
+    return Anchor(metric.center, info.commit, info.at)
+
+
+def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], stamp: Stamp) -> TestBaseline:
+    return replace(
+        entry,
+        metrics={
+            name: replace(metric, anchor=anchors.get(name, Anchor(metric.center, stamp.commit, stamp.at)))
+            for name, metric in entry.metrics.items()
+        },
+    )
+
+
+def _launches(candidate: Baselines, entries: Mapping[str, TestBaseline]) -> int:
+    counts = (len(metric.launches) for test in entries for metric in candidate.tests[test].metrics.values())
+    return max(counts, default=1)
+
+
+def _changes(stored: Baselines, entries: Mapping[str, TestBaseline]) -> dict[str, dict[str, Change]]:
+    changes: dict[str, dict[str, Change]] = {}
+    for test, entry in entries.items():
+        old = stored.tests.get(test)
+        if old is not None and not _stale(old, entry):
+            moved = {
+                name: Change(metric.center, entry.metrics[name].center)
+                for name, metric in old.metrics.items()
+                if metric.center != entry.metrics[name].center
+            }
+            if moved:
+                changes[test] = moved
+    return changes
