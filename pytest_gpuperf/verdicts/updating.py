@@ -116,6 +116,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
     entries: dict[str, TestBaseline] = {}
     unmoved, present, unfit = [], [], {}
     losses: dict[str, list[Loss]] = {}
+    described = {**stored.launches, **candidate.launches}
     for test, measured in sorted(candidate.tests.items()):
         old = stored.tests.get(test)
         if policy.mode is Mode.NEW and old is not None:
@@ -129,7 +130,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
             assert old is not None
             new = _appended(old, measured)
         if old is None or _stale(old, new):
-            entries[test] = _anchored(new, {}, stamp)
+            entries[test] = _anchored(new, {}, described)
             continue
         if policy.mode is Mode.MOVED and not _moved(old, new):
             unmoved.append(test)
@@ -138,7 +139,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
         if found:
             losses[test] = found
         if not found or policy.accept_regression:
-            entries[test] = _settled(stored, old, new, {loss.name for loss in found}, policy, stamp)
+            entries[test] = _settled(old, new, {loss.name for loss in found}, policy.tolerance, described)
     accepted = tuple(loss for test, found in losses.items() if test in entries for loss in found)
     refused = tuple(loss for test, found in losses.items() if test not in entries for loss in found)
     outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted)
@@ -280,32 +281,33 @@ def _change(better: Better, old: float, new: float) -> float:
 
 
 def _settled(
-    stored: Baselines, old: TestBaseline, new: TestBaseline, lost: set[str], policy: UpdatePolicy, stamp: Stamp
+    old: TestBaseline, new: TestBaseline, lost: set[str], tolerance: float, described: Mapping[str, LaunchInfo]
 ) -> TestBaseline:
     anchors = {}
     for name, metric in old.metrics.items():
-        anchor = metric.anchor or _oldest(stored, metric)
-        better = _gain(metric.better, anchor.center, new.metrics[name].center) > _bound(metric, policy.tolerance)
+        # A file of schema 1 has no anchors: what it says now is the oldest that is known.
+        anchor = metric.anchor or _anchor(metric, described)
+        better = _gain(metric.better, anchor.center, new.metrics[name].center) > _bound(metric, tolerance)
         if name not in lost and not better:
             anchors[name] = anchor
     known = {name: entry for name, entry in old.expected.items() if name not in lost}
-    return replace(_anchored(new, anchors, stamp), expected=known)
+    return replace(_anchored(new, anchors, described), expected=known)
 
 
-def _oldest(stored: Baselines, metric: MetricBaseline) -> Anchor:
-    # A file of schema 1 has no anchors: what it says now is the oldest that is known.
-    info = stored.launches[metric.launches[0].launch]
-    return Anchor(metric.center, info.commit, info.at)
-
-
-def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], stamp: Stamp) -> TestBaseline:
+def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], described: Mapping[str, LaunchInfo]) -> TestBaseline:
     return replace(
         entry,
         metrics={
-            name: replace(metric, anchor=anchors.get(name, Anchor(metric.center, stamp.commit, stamp.at)))
+            name: replace(metric, anchor=anchors.get(name) or _anchor(metric, described))
             for name, metric in entry.metrics.items()
         },
     )
+
+
+def _anchor(metric: MetricBaseline, described: Mapping[str, LaunchInfo]) -> Anchor:
+    # Of the commit that was measured: results may be adopted on another one.
+    info = described[metric.launches[-1].launch]
+    return Anchor(metric.center, info.commit, info.at)
 
 
 def _launches(candidate: Baselines, entries: Mapping[str, TestBaseline]) -> int:

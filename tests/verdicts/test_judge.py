@@ -92,7 +92,7 @@ def test_change_and_bound_are_said() -> None:
 
 
 def test_a_suspect_needs_launches_by_its_spread() -> None:
-    for stored, least, most in ((STEADY, 3, 3), (LOOSER, 4, 25)):
+    for stored, least, most in ((STEADY, 5, 5), (LOOSER, 6, 25)):
         judge = judge_of(stored)
         launches = judge.launches(judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1"))
         assert launches is not None
@@ -116,19 +116,19 @@ def test_it_is_said_how_many_launches_of_a_baseline_would_do() -> None:
 
 
 def test_fresh_launches_alone_decide() -> None:
-    cleared = confirmed(STEADY, 100.0, 99.9, 100.2, first=60.0)
-    assert (cleared.outcome, cleared.launches, cleared.metric.value) == (Outcome.SAME, 3, 100.0)
-    regressed = confirmed(STEADY, 94.0, 93.0, 95.0, first=96.0)
+    cleared = confirmed(STEADY, 100.0, 99.9, 100.2, 100.1, 99.8, first=60.0)
+    assert (cleared.outcome, cleared.launches, cleared.metric.value) == (Outcome.SAME, 5, 100.0)
+    regressed = confirmed(STEADY, 94.0, 93.0, 95.0, 94.0, 94.0, first=96.0)
     assert (regressed.outcome, regressed.metric.value) == (Outcome.REGRESSED, 94.0)
     assert regressed.change == pytest.approx(-0.06)
 
 
-def test_one_bad_launch_among_the_fresh_ones_does_not_fail() -> None:
-    assert confirmed(STEADY, 100.0, 70.0, 100.0).outcome is Outcome.SAME
+def test_bad_launches_among_the_fresh_ones_do_not_fail() -> None:
+    assert confirmed(STEADY, 100.0, 70.0, 100.0, 70.0, 100.0).outcome is Outcome.SAME
 
 
 @pytest.mark.parametrize(
-    ("unit", "better", "values"), [("B/s", "higher", (94.0, 95.0, 93.0)), ("s", "lower", (106.0,) * 3)]
+    ("unit", "better", "values"), [("B/s", "higher", (94.0, 95.0, 93.0, 94.0, 94.0)), ("s", "lower", (106.0,) * 5)]
 )
 def test_the_interval_holds_the_change(
     unit: str, better: Literal["higher", "lower"], values: tuple[float, ...]
@@ -145,7 +145,7 @@ def test_a_loss_that_is_never_worth_a_failure_passes() -> None:
     for policy, outcome in ((strict, Outcome.REGRESSED), (lax, Outcome.SAME)):
         judge = judge_of(STEADY, policy=policy)
         suspect = judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
-        figures = [Metric(value, "B/s", "higher") for value in (97.0, 97.0, 97.0)]
+        figures = [Metric(value, "B/s", "higher") for value in [97.0] * 5]
         assert judge.confirm(suspect, figures).outcome is outcome
 
 
@@ -218,7 +218,12 @@ def test_an_unnamed_clock_is_any_clock() -> None:
 
 @pytest.mark.parametrize(
     "verdict",
-    [verdict_of(80.0), verdict_of(80.0, None), verdict_of(80.0, LOOSE, q1=79.0), confirmed(STEADY, 90.0, 91.0, 92.0)],
+    [
+        verdict_of(80.0),
+        verdict_of(80.0, None),
+        verdict_of(80.0, LOOSE, q1=79.0),
+        confirmed(STEADY, 90.0, 91.0, 92.0, 91.0, 91.0),
+    ],
 )
 def test_json_and_back(verdict: Verdict) -> None:
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict

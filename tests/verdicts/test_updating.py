@@ -19,6 +19,7 @@ from pytest_gpuperf.verdicts.updating import Loss, Merged, Mode, Stamp, UpdatePo
 from tests.verdicts.examples import KEY, launch
 
 STAMP = Stamp("2026-12-01T00:00:00Z", "new", "Ada", "a reason")
+MEASURED = (launch().commit, launch().at)
 OLD = Anchor(100.0, "old", "2026-11-01T00:00:00Z")
 TEST = "t.py::test_a"
 
@@ -60,7 +61,7 @@ ACCEPTING = UpdatePolicy(accept_regression=True)
 def test_a_missing_entry_is_written_and_anchored_where_it_is(mode: Mode) -> None:
     merged = merge(EMPTY, file({TEST: metric(100.0)}), UpdatePolicy(mode), STAMP)
     assert merged.written == (TEST,)
-    assert anchor(merged) == Anchor(100.0, "new", STAMP.at)
+    assert anchor(merged) == Anchor(100.0, *MEASURED)
     (update,) = merged.baselines.updates
     assert (update.at, update.commit, update.author, update.reason) == (STAMP.at, "new", "Ada", "a reason")
     assert (update.tests, update.launches, update.mode) == ((TEST,), 5, mode.value)
@@ -116,7 +117,7 @@ def test_a_stale_entry_is_replaced_and_anchored_anew(candidate: Baselines, mode:
     merged = merge(before, candidate, UpdatePolicy(mode), STAMP)
     assert merged.written == (TEST,)
     (name,) = merged.baselines.tests[TEST].metrics
-    assert merged.baselines.tests[TEST].metrics[name].anchor == Anchor(50.0, "new", STAMP.at)
+    assert merged.baselines.tests[TEST].metrics[name].anchor == Anchor(50.0, *MEASURED)
     assert merged.baselines.tests[TEST].expected == {}
     assert merged.baselines.updates[-1].changed == {}
 
@@ -168,18 +169,18 @@ def test_small_losses_do_not_add_up_unseen() -> None:
     assert (loss.old, loss.new, loss.anchor) == (100.0, 94.0, OLD)
     assert loss.change == pytest.approx(-0.06)
     merged = merge(before, file({TEST: metric(94.0)}), ACCEPTING, STAMP)
-    assert anchor(merged) == Anchor(94.0, "new", STAMP.at)
+    assert anchor(merged) == Anchor(94.0, *MEASURED)
 
 
 def test_an_anchor_stays_under_small_changes_and_follows_a_gain() -> None:
     assert anchor(merge(stored(), file({TEST: metric(98.0)}), UpdatePolicy(), STAMP)) == OLD
     assert anchor(merge(stored(), file({TEST: metric(104.0)}), UpdatePolicy(), STAMP)) == OLD
-    assert anchor(merge(stored(), file({TEST: metric(106.0)}), UpdatePolicy(), STAMP)) == Anchor(106.0, "new", STAMP.at)
+    assert anchor(merge(stored(), file({TEST: metric(106.0)}), UpdatePolicy(), STAMP)) == Anchor(106.0, *MEASURED)
 
 
 def test_what_has_no_anchor_is_anchored_at_what_is_stored() -> None:
     merged = merge(stored(anchor=None), file({TEST: metric(98.0)}), UpdatePolicy(), STAMP)
-    assert anchor(merged) == Anchor(100.0, launch().commit, launch().at)
+    assert anchor(merged) == Anchor(100.0, *MEASURED)
 
 
 def test_an_expectation_stays_until_its_loss_is_accepted() -> None:
@@ -196,6 +197,14 @@ def test_launches_are_appended_to_those_that_are_there() -> None:
     assert len(merged.baselines.launches) == 6
     assert merged.baselines.updates[-1].launches == 1
     assert anchor(merged) == OLD
+
+
+def test_a_loss_that_was_appended_is_anchored_where_it_was_measured() -> None:
+    candidate = file({TEST: metric(90.0, count=6)})
+    later = replace(launch(), commit="later", at="later")
+    candidate = replace(candidate, launches=dict.fromkeys(candidate.launches, later))
+    merged = merge(stored(), candidate, UpdatePolicy(Mode.APPEND, accept_regression=True), STAMP)
+    assert anchor(merged) == Anchor(90.0, "later", "later")
 
 
 @pytest.mark.parametrize(
