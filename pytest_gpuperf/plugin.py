@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 
 import pytest
@@ -16,8 +15,9 @@ from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
-from pytest_gpuperf.report.terminal import PROPERTY, Summary
+from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.reporting import publish, register_reports
 from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
@@ -26,7 +26,6 @@ from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
-SUMMARY = "gpuperf-summary"
 
 _FAILING = frozenset({Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN})
 
@@ -48,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--require-gpus: no GPU is visible")
     config.stash[CONSOLE] = Console(config)
     config.stash[SESSION] = Session(config, options, machine, config.stash[CONSOLE])
-    config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
+    register_reports(config, config.stash[SESSION], config.stash[CONSOLE], _FAILING)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -117,7 +116,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         _report_output(item, session, "call")
     checks = item.stash.get(CHECKS, None)
     if isinstance(item, pytest.Function) and (checks is not None or is_perf(item)):
-        _conclude(item, session, checks or Checks())
+        checks = checks or Checks()
+        publish(item, checks)
+        _conclude(item, session, checks)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -180,7 +181,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
 def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
     """Times programs on the test's ranks: ``measure``, ``compare``, and ``check`` against baselines."""
     session = request.config.stash[SESSION]
-    checks = request.node.stash[CHECKS] = Checks()
+    checks = request.node.stash[CHECKS] = Checks(request=request)
     return Perf(session, ranks, checks, Sampling(smoke=session.options.smoke))
 
 
@@ -202,7 +203,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
         pytest.fail(f"{identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
     verdicts = session.measurements.conclude(identity, body_hash(item), checks.metrics)
     verdicts += session.measurements.unjudged(identity, checks.shown)
-    item.user_properties.append((PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])))
+    item.user_properties += verdict_properties(verdicts)
     _raise_for(verdicts, session.record_command(identity))
 
 
