@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -28,8 +29,19 @@ class Summary:
         self._run = run
         self._findings = findings
 
-    def pytest_terminal_summary(self, terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-        """Prints the section, if there is anything to say."""
+    # pytest-benchmark's table has no heading, and would look like a part of this section: it goes first. With
+    # --benchmark-compare-fail it ends in an exception.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: TerminalReporter, config: pytest.Config
+    ) -> Generator[None, None, None]:
+        """Prints the section, if there is anything to say, after those of other plugins."""
+        try:
+            yield
+        finally:
+            self._print(terminalreporter, config)
+
+    def _print(self, terminalreporter: TerminalReporter, config: pytest.Config) -> None:
         # A pipe or a file has no width: what is grepped there must be whole.
         width = config.get_terminal_writer().fullwidth if terminalreporter.isatty else None
         lines = [

@@ -1,5 +1,6 @@
 """The plugin's part of the terminal summary."""
 
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -41,18 +42,28 @@ def judged(*verdicts: Verdict) -> pytest.TestReport:
     return report(user_properties=verdict_properties(verdicts))
 
 
-def terminal_after(run: Run, *reports: pytest.TestReport, isatty: bool = False, verbosity: int = 0) -> Terminal:
+def terminal_after(
+    run: Run, *reports: pytest.TestReport, isatty: bool = False, verbosity: int = 0, others_fail: bool = False
+) -> Terminal:
     findings, terminal = Findings(), Terminal(isatty=isatty)
     for item in reports:
         findings.pytest_runtest_logreport(item)
     writer = SimpleNamespace(fullwidth=100)
     config = SimpleNamespace(get_terminal_writer=lambda: writer, get_verbosity=lambda: verbosity)
-    Summary(run, findings).pytest_terminal_summary(cast(Any, terminal), cast(Any, config))
+    wrapper = Summary(run, findings).pytest_terminal_summary(cast(Any, terminal), cast(Any, config))
+    next(wrapper)
+    assert terminal.lines == []
+    with contextlib.suppress(StopIteration, ZeroDivisionError):
+        wrapper.throw(ZeroDivisionError()) if others_fail else next(wrapper)
     return terminal
 
 
 def test_a_run_without_tests_on_ranks_prints_nothing() -> None:
     assert terminal_after(Run(), report(keywords={})).lines == []
+
+
+def test_what_others_say_comes_before_even_if_it_is_an_exception() -> None:
+    assert terminal_after(Run("written"), others_fail=True).lines == ["== gpuperf", "written"]
 
 
 def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
