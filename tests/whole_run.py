@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 _LINE = re.compile(r"(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL)(?: \((.*)\))?\s+\[ *\d+%\]")
 # What a surrounding run, or the machine it is on, would tell the inner one. Without bytecode, pytest would
 # rewrite the assertions of its plugins in each run anew.
-_NOT_INHERITED = ("PYTEST_", "CUDA_VISIBLE_DEVICES", "NCCL_", "GLOO_", "PYTHONDONTWRITEBYTECODE")
+_NOT_INHERITED = ("PYTEST_", "GITHUB_", "CUDA_VISIBLE_DEVICES", "NCCL_", "GLOO_", "PYTHONDONTWRITEBYTECODE")
 
 
 class WholeRun:

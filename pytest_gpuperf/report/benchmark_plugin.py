@@ -78,8 +78,8 @@ class BenchmarkPlugin:
             timing: The test's first.
             metrics: All figures that it handed over, by name.
         """
-        node, config = request.node, request.config
-        if self._smoke or _TAKEN in node.stash or _left_alone(config):
+        node = request.node
+        if self._smoke or _TAKEN in node.stash or _codspeed(request.config):
             return
         if any(metric.above_limit for metric in metrics.values()):  # a broken measurement is nothing to compare with
             return
@@ -171,13 +171,10 @@ class BenchmarkPlugin:
         return bool(asked) and perf and not self._smoke and names is not None and _FIXTURE not in names
 
 
-def _left_alone(config: pytest.Config) -> bool:
-    # --benchmark-skip would skip the test, whose body has ended; --benchmark-only overrides it.
-    if config.getoption("benchmark_skip", False) and not config.getoption("benchmark_only", False):
-        return True
-    # CodSpeed puts a fixture of its own in the place of pytest-benchmark's.
-    codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
-    return bool(getattr(codspeed, "is_codspeed_enabled", False))
+def _codspeed(config: pytest.Config) -> bool:
+    # It puts a fixture of its own in the place of pytest-benchmark's.
+    plugin = config.pluginmanager.get_plugin("codspeed_plugin")
+    return bool(getattr(plugin, "is_codspeed_enabled", False))
 
 
 def _replay(benchmark: _Fixture, clock: ReplayClock, samples: Sequence[float]) -> None:
