@@ -45,6 +45,11 @@ for module, contents in ("measure", {"measure": measure}), ("compare", {"compare
     vars(sys.modules[name]).update(contents)
 
 patch.setattr(Session, "run", run)
+
+if os.environ.get("TEST_BROKEN"):
+    @pytest.fixture
+    def benchmark(request):
+        return request.node._nodeid  # as an older one does
 """
 
 TESTS = """
@@ -299,6 +304,16 @@ def test_a_smoke_run_publishes_nothing_and_tries_every_body(reported: Reported, 
     run = run_pytest(reported.path, "--smoke", "-Werror", "-k", "steady", *arguments)
     assert run.outcomes == {"test_steady[2ranks]": "PASSED"}, run.text
     assert not any(re.match(r"-+ benchmark", line) for line in run.result.outlines)
+
+
+def test_a_pytest_benchmark_that_breaks_spoils_no_figure(reported: Reported) -> None:
+    run = run_pytest(reported.path, "--gpus=2", "-k", "steady", env={"TEST_BROKEN": "1"})
+    assert run.outcomes == {"test_steady[2ranks]": "PASSED"}, run.text
+    assert (
+        "PytestWarning: test_it.py::test_steady[2ranks] is no benchmark, since pytest-benchmark raised AttributeError: "
+        "'Function' object has no attribute '_nodeid'; expected one that goes with this pytest: upgrade "
+        "pytest-benchmark, or pass -p no:benchmark"
+    ) in run.text
 
 
 def test_junit_has_each_figure_in_plain_numbers(reported: Reported) -> None:

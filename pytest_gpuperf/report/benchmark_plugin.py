@@ -73,6 +73,8 @@ class BenchmarkPlugin:
     def publish(self, request: pytest.FixtureRequest, timing: Timing, metrics: Mapping[str, Metric]) -> None:
         """Makes a benchmark of the test's timing, unless the test has one of its own.
 
+        What pytest-benchmark raises is a warning: the figures are good all the same, and a recording takes long.
+
         Args:
             request: Of a fixture of the test, whose body has ended.
             timing: The test's first.
@@ -83,6 +85,18 @@ class BenchmarkPlugin:
             return
         if any(metric.above_limit for metric in metrics.values()):  # a broken measurement is nothing to compare with
             return
+        try:
+            self._publish(request, timing, metrics)
+        except Exception as error:
+            node.warn(
+                pytest.PytestWarning(
+                    f"{node.nodeid} is no benchmark, since pytest-benchmark raised {type(error).__name__}: {error}; "
+                    "expected one that goes with this pytest: upgrade pytest-benchmark, or pass -p no:benchmark"
+                )
+            )
+
+    def _publish(self, request: pytest.FixtureRequest, timing: Timing, metrics: Mapping[str, Metric]) -> None:
+        node = request.node
         clock = ReplayClock(timing.time.clock)
         marker = node.get_closest_marker(_FIXTURE)
         group = f"{timing.world_size} rank{'s' if timing.world_size > 1 else ''}"
