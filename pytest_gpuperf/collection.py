@@ -10,7 +10,7 @@ from pytest_gpuperf.launches import body_hash, launch_of, repeated
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.report.terminal import RANKS_KEYWORD
+from pytest_gpuperf.report.properties import RANKS_KEYWORD
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
 LACKS = pytest.StashKey[str]()
@@ -74,7 +74,10 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine) -> Non
     perf.sort(key=lambda item: world_size(item) or 0)
     measured = [item for item in perf if _runs(item)]
     skipped = [item for item in perf if not _runs(item)]
-    items[:] = [*rest, *skipped, *repeated(measured, options.launches)]
+    launches = repeated(measured, options.launches)
+    for item in launches:
+        mark_items(item)
+    items[:] = [*rest, *skipped, *launches]
 
 
 def reason_to_skip(item: pytest.Item, options: Options, machine: Machine) -> str | None:

@@ -7,7 +7,6 @@ fresh ones come to.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: th
 
 from pytest_gpuperf.launches import again
 from pytest_gpuperf.measurements import Measurements
-from pytest_gpuperf.report.terminal import PROPERTY
+from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
@@ -162,7 +161,7 @@ class Confirmation:
         else:
             verdicts = [self._decided(test, verdict, interrupted) for verdict in test.verdicts]
             for report in test.reports:  # JUnit takes the last one's
-                report.user_properties.append(verdicts_property(verdicts))
+                report.user_properties += verdict_properties(verdicts)
             _rule(test.call, Ruling.of(verdicts, self._command(test.item.nodeid)), test.item)
         for report in test.reports:
             test.item.ihook.pytest_runtest_logreport(report=report)
@@ -175,11 +174,6 @@ class Confirmation:
         figures = test.figures.get(verdict.metric_name, [])
         needed = self._measurements.judge.launches(verdict)
         return self._measurements.confirmed(verdict, figures if needed is not None else [])
-
-
-def verdicts_property(verdicts: Sequence[Verdict]) -> tuple[str, str]:
-    """The user property that carries verdicts from where a test ran to the summary."""
-    return PROPERTY, json.dumps([verdict.to_json() for verdict in verdicts])
 
 
 def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:

@@ -54,6 +54,8 @@ def again(item: pytest.Function, number: int) -> pytest.Function:
         # The parametrization lives in here; to compute it anew would lose it.
         fixtureinfo=item._fixtureinfo,
     )
+    # Also those that it was given when it was collected: by fixture, a perf test is one without a marker in its source.
+    clone.own_markers[:] = item.own_markers
     clone.stash[LAUNCH] = LaunchOf(item.nodeid, number)
     return clone
 

@@ -91,6 +91,10 @@ class Measurements:
         """Whether figures are held against baselines: on GPUs, and not in a smoke run."""
         return bool(self._machine.gpus) and not self._options.smoke and not self._options.update_baselines
 
+    def software(self) -> Mapping[str, str]:
+        """Versions that the current launch runs with; empty before the first."""
+        return {} if self._launch is None else self._launch.environment
+
     def load(self, tests: Iterable[str]) -> None:
         """Reads the baselines, also before a recording: a file that cannot be read stops the run at once.
 

@@ -18,7 +18,7 @@ from pytest_gpuperf.collection import (
     planned,
     world_size,
 )
-from pytest_gpuperf.confirming import FIGURES, VERDICTS, Confirmation, Ruling, verdicts_property
+from pytest_gpuperf.confirming import FAILING, FIGURES, VERDICTS, Confirmation, Ruling
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.launches import body_hash, launch_of
@@ -27,8 +27,9 @@ from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
+from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
-from pytest_gpuperf.report.terminal import Summary
+from pytest_gpuperf.reporting import publish, register_reports
 from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
@@ -39,7 +40,6 @@ SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
 CONFIRMATION = pytest.StashKey[Confirmation]()
-SUMMARY = "gpuperf-summary"
 RESULTS = "gpuperf-results"
 
 _PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CONFIRMATION] = Confirmation(
         session.measurements, session.record_command, config.stash[CONSOLE].print_line
     )
-    config.pluginmanager.register(Summary(config.stash[SESSION]), SUMMARY)
+    register_reports(config, session, config.stash[CONSOLE], FAILING)
     if options.results is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ResultsFile(options.results, machine.key, machine.match), RESULTS)
 
@@ -166,7 +166,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         _report_output(item, session, "call")
     checks = item.stash.get(CHECKS, None)
     if isinstance(item, pytest.Function) and (checks is not None or is_perf(item)):
-        _conclude(item, session, checks or Checks())
+        checks = checks or Checks()
+        publish(item, checks)
+        _conclude(item, session, checks)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -237,7 +239,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
 def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
     """Times programs on the test's ranks: ``measure``, ``compare``, and ``check`` against baselines."""
     session = request.config.stash[SESSION]
-    checks = request.node.stash[CHECKS] = Checks()
+    checks = request.node.stash[CHECKS] = Checks(request=request)
     return Perf(session, ranks, checks, Sampling(smoke=session.options.smoke))
 
 
@@ -270,7 +272,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
     if any(verdict.outcome is Outcome.SUSPECT for verdict in verdicts):
         item.stash[VERDICTS] = verdicts
         return
-    item.user_properties.append(verdicts_property(verdicts))
+    item.user_properties += verdict_properties(verdicts)
     ruling = Ruling.of(verdicts, session.record_command(launch.identity))
     if ruling.outcome == "failed":
         pytest.fail(ruling.text, pytrace=False)

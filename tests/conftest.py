@@ -16,6 +16,13 @@ def _leases_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setattr(options, "tempfile", SimpleNamespace(gettempdir=lambda: str(folder)))
 
 
+@pytest.fixture(autouse=True)
+def _github_hears_of_no_inner_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of pytest in this process write no job summary and no annotations, though a workflow may run the tests."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of pytest in this process find 8 GPUs."""

@@ -20,7 +20,7 @@ class TestIt:
 
 
 def collected(pytester: pytest.Pytester) -> list[pytest.Function]:
-    pytester.makeini("[pytest]\nmarkers = timeout_of_another_plugin")
+    pytester.makeini("[pytest]\nmarkers =\n  timeout_of_another_plugin\n  added_by_a_plugin")
     items, _ = pytester.inline_genitems(pytester.makepyfile(test_it=TESTS))
     return cast(list[pytest.Function], items)
 
@@ -46,6 +46,7 @@ def test_each_launch_has_a_node_id_of_its_own(pytester: pytest.Pytester) -> None
 
 def test_a_repeated_test_is_the_same_function_with_the_same_parameters_and_marks(pytester: pytest.Pytester) -> None:
     items = collected(pytester)
+    items[0].add_marker("added_by_a_plugin")
     for first, again in zip(items, repeated(items, 2)[len(items) :], strict=True):
         assert again.function is first.function
         assert again.fixturenames == first.fixturenames

@@ -1,9 +1,11 @@
 """Whole runs of pytest in a process of their own, read from what they print."""
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 _LINE = re.compile(r"(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL)(?: \((.*)\))?\s+\[ *\d+%\]")
 # What a surrounding run, or the machine it is on, would tell the inner one. Without bytecode, pytest would
 # rewrite the assertions of its plugins in each run anew.
-_NOT_INHERITED = ("PYTEST_", "CUDA_VISIBLE_DEVICES", "NCCL_", "GLOO_", "PYTHONDONTWRITEBYTECODE")
+_NOT_INHERITED = ("PYTEST_", "GITHUB_", "CUDA_VISIBLE_DEVICES", "NCCL_", "GLOO_", "PYTHONDONTWRITEBYTECODE")
 
 
 class WholeRun:
@@ -86,6 +88,25 @@ def run_pytest(
     )
     duration = time.monotonic() - start
     return WholeRun(pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), duration))
+
+
+def run_on_terminal(folder: Path, *args: str, env: Mapping[str, str], timeout: float = 300) -> str:
+    """Runs pytest in the folder with a terminal before it; everything that the terminal was sent."""
+    master, slave = os.openpty()
+    with os.fdopen(master, "rb", buffering=0) as screen:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args]
+        process = subprocess.Popen(command, cwd=folder, env=env, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+        watchdog = threading.Timer(timeout, process.kill)
+        watchdog.start()
+        sent = []
+        # Once the last process that held the terminal has closed it, reading fails.
+        with contextlib.suppress(OSError):
+            while piece := screen.read(65536):
+                sent.append(piece)
+        process.wait()
+        watchdog.cancel()
+    return b"".join(sent).decode()
 
 
 def write(folder: Path, sources: Mapping[str, str]) -> Path:

@@ -15,6 +15,9 @@ NO_DEBUGGER = (
     "rank, let the others return at once: if ctx.rank != 0: return; and raise where you want to look\n"
 )
 
+# The cursor is kept where pytest left it and put back there, so that what pytest knows of its line stays true.
+_SAVE, _RESTORE_AND_WIPE = "\x1b7", "\x1b8\x1b[K"
+
 
 class Console:
     """The terminal of the pytest process."""
@@ -22,6 +25,7 @@ class Console:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._open: dict[tuple[int, str], str] = {}
+        self._shown = False
 
     @property
     def live(self) -> bool:
@@ -50,6 +54,27 @@ class Console:
                 reporter.ensure_newline()
                 reporter.write_line(f"gpuperf: {text}")
 
+    def room(self) -> int:
+        """Columns behind what pytest has written on its line; 0 where nothing that is shown could be wiped again."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or self.live or self._logs_live() or not (reporter.isatty and reporter.hasmarkup):
+            return 0
+        writer = self._config.get_terminal_writer()
+        # A full line would wrap, and what has scrolled cannot be wiped.
+        return max(0, writer.fullwidth - writer.width_of_current_line - 1)
+
+    def show(self, text: str) -> None:
+        """Shows a text behind what pytest has written, until ``wipe``; it must fit into ``room``."""
+        with self._uncaptured():
+            print(f"{_SAVE}{text}", end="", flush=True)
+            self._shown = True
+
+    def wipe(self) -> None:
+        """Wipes what is shown; only where pytest does not capture, as while it logs a report."""
+        if self._shown:
+            self._shown = False
+            print(_RESTORE_AND_WIPE, end="", flush=True)
+
     def ask(self, text: str) -> str:
         """Prints a text and returns the line that the user types; empty at the end of the input."""
         with self._uncaptured():
@@ -67,10 +92,16 @@ class Console:
     def _uncaptured(self) -> Iterator[None]:
         capture = self._config.pluginmanager.get_plugin("capturemanager")
         if capture is None:
+            self.wipe()
             yield
             return
         capture.suspend(in_=True)
         try:
+            self.wipe()
             yield
         finally:
             capture.resume()
+
+    def _logs_live(self) -> bool:
+        config = self._config
+        return bool(config.getini("log_cli")) or config.getoption("log_cli_level", None) is not None

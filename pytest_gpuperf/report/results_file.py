@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.report.terminal import PROPERTY
+from pytest_gpuperf.report.properties import PROPERTY
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, Scalar
 from pytest_gpuperf.verdicts.judge import Verdict

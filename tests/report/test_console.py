@@ -111,3 +111,65 @@ def test_the_capture_goes_on_where_the_user_interrupts(monkeypatch: pytest.Monke
 def test_without_capture_there_is_nothing_to_go_past(capsys: pytest.CaptureFixture[str]) -> None:
     console().say("hello")
     assert capsys.readouterr().out == "hello\n"
+
+
+class Screen:
+    """What pytest says of its terminal."""
+
+    def __init__(self, *, isatty: bool = True, hasmarkup: bool = True) -> None:
+        self.isatty, self.hasmarkup = isatty, hasmarkup
+
+
+def on_terminal(
+    *, capture: str = "fd", log_cli: bool = False, level: str | None = None, written: int = 30, **plugins: object
+) -> Console:
+    manager = SimpleNamespace(get_plugin={"terminalreporter": Screen(), **plugins}.get)
+    options = {"capture": capture, "log_cli_level": level}
+    config = SimpleNamespace(
+        getoption=lambda name, default: options[name],
+        getini=lambda name: log_cli,
+        get_terminal_writer=lambda: SimpleNamespace(fullwidth=100, width_of_current_line=written),
+        pluginmanager=manager,
+    )
+    return Console(cast(Any, config))
+
+
+def test_there_is_room_behind_what_pytest_wrote() -> None:
+    assert on_terminal().room() == 69
+    assert on_terminal(written=120).room() == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"capture": "no"},
+        {"log_cli": True},
+        {"level": "INFO"},
+        {"terminalreporter": None},
+        {"terminalreporter": Screen(isatty=False)},
+        {"terminalreporter": Screen(hasmarkup=False)},
+    ],
+)
+def test_where_others_print_or_nothing_can_be_wiped_there_is_no_room(settings: dict[str, Any]) -> None:
+    assert on_terminal(**settings).room() == 0
+
+
+def test_what_is_shown_is_wiped_once(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = Capture()
+    here = on_terminal(capturemanager=capture)
+    here.wipe()
+    assert capsys.readouterr().out == ""
+    here.show("measuring")
+    assert capture.calls == ["suspend True", "resume"]
+    here.wipe()
+    here.wipe()
+    assert capsys.readouterr().out == "\x1b7measuring\x1b8\x1b[K"
+    assert len(capture.calls) == 2  # pytest does not capture while it logs a report, and must not begin to
+
+
+@pytest.mark.parametrize("plugins", [{}, {"capturemanager": Capture()}])
+def test_what_else_is_printed_takes_its_place(plugins: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    here = on_terminal(**plugins)
+    here.show("measuring")
+    here.say("waiting")
+    assert capsys.readouterr().out == "\x1b7measuring\x1b8\x1b[Kwaiting\n"

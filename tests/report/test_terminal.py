@@ -1,110 +1,33 @@
 """The plugin's part of the terminal summary."""
 
-import json
-from collections import Counter
+import contextlib
 from dataclasses import replace
-from datetime import date
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.report.terminal import PROPERTY, RANKS_KEYWORD, Summary, expected_lines, skip_lines, verdict_table
-from pytest_gpuperf.verdicts.baselines import LaunchFigure, MetricBaseline
-from pytest_gpuperf.verdicts.expected import Expected
+from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
-from pytest_gpuperf.verdicts.metric import Metric
+from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
 
-KEY = "8x-nvidia-h200-nv18"
-BASELINE = MetricBaseline("B/s", "higher", "", (LaunchFigure("a", 50, 350e9), LaunchFigure("b", 50, 362e9)))
-SAME = Verdict(
-    "t.py::test_a", "busbw", Metric(354e9, "B/s", "higher", limit=450e9), Outcome.SAME, KEY, BASELINE, -0.005, 0.05
-)
-UNJUDGED = Verdict("t.py::test_b", "time", Metric(27e-6, "s", "lower"), Outcome.UNJUDGED, KEY)
-
-
-def outcomes(lines: list[str]) -> list[str]:
-    return [line.split()[0] for line in lines[1:-1]]
-
-
-def test_no_verdict_is_no_table() -> None:
-    assert verdict_table([]) == []
-
-
-def test_a_row_says_everything_of_a_verdict() -> None:
-    assert verdict_table([SAME, UNJUDGED]) == [
-        "verdict   value       baseline    change  spread  of limit  metric",
-        "same      354.0 GB/s  356.0 GB/s  -0.5 %  2.4 %   78.7 %    t.py::test_a busbw",
-        "unjudged  27.00 us                                          t.py::test_b time",
-        f"2 figures on {KEY}: 1 same, 1 unjudged",
-    ]
-
-
-def test_the_worst_stands_first() -> None:
-    verdicts = [replace(SAME, outcome=outcome) for outcome in Outcome]
-    assert outcomes(verdict_table(verdicts)) == [
-        "invalid",
-        "broken",
-        "regressed",
-        "missed",
-        "missing",
-        "stale",
-        "suspect",
-        "shifted",
-        "undecided",
-        "doubtful",
-        "expected",
-        "improved",
-        "same",
-        "recorded",
-        "unjudged",
-    ]
-
-
-def test_of_one_outcome_the_largest_loss_stands_first() -> None:
-    losses = [replace(SAME, outcome=Outcome.REGRESSED, change=change) for change in (-0.1, -0.3, -0.2)]
-    table = verdict_table([SAME, *losses])
-    assert [line.split("  ")[3].strip() for line in table[1:4]] == ["-30.0 %", "-20.0 %", "-10.0 %"]
-
-
-def test_figures_are_counted_worst_first_and_by_machine() -> None:
-    verdicts = [SAME, SAME, replace(SAME, outcome=Outcome.REGRESSED), replace(SAME, hardware_key="cpu")]
-    assert verdict_table(verdicts)[-1] == f"4 figures on {KEY}, cpu: 1 regressed, 3 same"
-
-
-def test_expectations_are_told_where_they_hold_and_where_nothing_needs_them() -> None:
-    known = replace(SAME, expected=Expected("a slow driver", date(2027, 1, 31)))
-    idle = 'no longer regressed: t.py::test_a busbw: delete its entry under "expected" in the baselines'
-    told = {
-        Outcome.EXPECTED: ["expected until 2027-01-31: t.py::test_a busbw: a slow driver"],
-        Outcome.SAME: [idle],
-        Outcome.IMPROVED: [idle],
-    }
-    for outcome in Outcome:
-        assert expected_lines([UNJUDGED, replace(known, outcome=outcome)]) == told.get(outcome, [])
-
-
-def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
-    skips = Counter({("no GPUs", "t.py::test_b"): 3, ("no GPUs", "t.py::test_a"): 1, ("needs 8", "t.py::test_a"): 1})
-    assert skip_lines(skips) == [
-        "1 tests ran nowhere: needs 8",
-        "  t.py::test_a",
-        "4 tests ran nowhere: no GPUs",
-        "  t.py::test_a",
-        "  t.py::test_b (3)",
-    ]
-    assert skip_lines(Counter()) == []
+LONG = replace(SAME, test=f"t.py::test_{'a' * 200}")
 
 
 class Terminal:
-    def __init__(self) -> None:
+    def __init__(self, *, isatty: bool = False) -> None:
+        self.isatty = isatty
         self.lines: list[str] = []
+        self.colours: list[dict[str, bool]] = []
 
-    def section(self, title: str) -> None:
-        self.lines.append(f"== {title}")
+    def write_sep(self, sep: str, title: str) -> None:
+        self.lines.append(f"{sep * 2} {title}")
 
-    def write_line(self, line: str) -> None:
+    def write_line(self, line: str, **markup: bool) -> None:
         self.lines.append(line)
+        self.colours.append(markup)
 
 
 class Run:
@@ -115,65 +38,57 @@ class Run:
         return list(self._lines)
 
 
-def report(when: str = "call", **attributes: Any) -> pytest.TestReport:
-    defaults: dict[str, Any] = {
-        "when": when,
-        "nodeid": "t.py::test_a[2ranks]",
-        "user_properties": [],
-        "skipped": False,
-        "failed": False,
-        "keywords": {RANKS_KEYWORD: 1},
-        "longrepr": None,
-    }
-    return cast(pytest.TestReport, SimpleNamespace(**{**defaults, **attributes}))
+def judged(*verdicts: Verdict) -> pytest.TestReport:
+    return report(user_properties=verdict_properties(verdicts))
 
 
-def printed(run: Run, *reports: pytest.TestReport) -> list[str]:
-    summary, terminal = Summary(run), Terminal()
+def terminal_after(
+    run: Run, *reports: pytest.TestReport, isatty: bool = False, verbosity: int = 0, others_fail: bool = False
+) -> Terminal:
+    findings, terminal = Findings(), Terminal(isatty=isatty)
     for item in reports:
-        summary.pytest_runtest_logreport(item)
-    summary.pytest_terminal_summary(cast(Any, terminal))
-    return terminal.lines
+        findings.pytest_runtest_logreport(item)
+    writer = SimpleNamespace(fullwidth=100)
+    config = SimpleNamespace(get_terminal_writer=lambda: writer, get_verbosity=lambda: verbosity)
+    wrapper = Summary(run, findings).pytest_terminal_summary(cast(Any, terminal), cast(Any, config))
+    next(wrapper)
+    assert terminal.lines == []
+    with contextlib.suppress(StopIteration, ZeroDivisionError):
+        wrapper.throw(ZeroDivisionError()) if others_fail else next(wrapper)
+    return terminal
 
 
 def test_a_run_without_tests_on_ranks_prints_nothing() -> None:
-    assert printed(Run(), report(keywords={})) == []
+    assert terminal_after(Run(), report(keywords={})).lines == []
 
 
-def test_verdicts_come_from_the_reports_of_calls() -> None:
-    properties = [(PROPERTY, json.dumps([UNJUDGED.to_json()])), ("other", "x")]
-    lines = printed(Run(), *(report(when, user_properties=properties) for when in ("setup", "call", "teardown")))
+def test_what_others_say_comes_before_even_if_it_is_an_exception() -> None:
+    assert terminal_after(Run("written"), others_fail=True).lines == ["== gpuperf", "written"]
+
+
+def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
+    lines = terminal_after(Run("no baselines written"), judged(UNJUDGED), report("setup", **SKIPPED, nodeid="b")).lines
     assert lines[0] == "== gpuperf"
-    assert lines[-1] == f"1 figures on {KEY}: 1 unjudged"
+    assert lines[3:] == [
+        f"1 figures on {KEY}: 1 unjudged",
+        "1 tests ran nowhere: no GPUs",
+        "  b",
+        "no baselines written",
+    ]
 
 
-SKIPPED: dict[str, Any] = {"skipped": True, "longrepr": ("t.py", 3, "Skipped: no GPUs")}
+@pytest.mark.parametrize(("verbosity", "row"), [(-1, "same: 1"), (0, "same: 1"), (1, "same      354.0")])
+def test_what_is_the_same_is_folded_unless_the_user_wants_to_see_it(verbosity: int, row: str) -> None:
+    lines = terminal_after(Run(), judged(SAME, UNJUDGED), verbosity=verbosity).lines
+    assert len([line for line in lines if line.startswith(row)]) == 1
 
 
-def test_skips_come_from_the_reports_of_tests_on_ranks() -> None:
-    lines = printed(
-        Run(),
-        report("setup", **SKIPPED),
-        report("setup", **SKIPPED, nodeid="t.py::test_a[4ranks]"),
-        report("setup", **SKIPPED, keywords={"ranks": 1}),  # the name of a folder
-    )
-    assert lines == ["== gpuperf", "2 tests ran nowhere: no GPUs", "  t.py::test_a (2)"]
+def test_only_a_terminal_has_a_width() -> None:
+    row = terminal_after(Run(), judged(LONG), isatty=True, verbosity=1).lines[2]
+    assert len(row) == 100
+    assert LONG.test in terminal_after(Run(), judged(LONG), verbosity=1).lines[2]
 
 
-@pytest.mark.parametrize("ran", [{"when": "call"}, {"when": "call", "failed": True}, {"when": "setup", "failed": True}])
-@pytest.mark.parametrize("first", [True, False])
-def test_a_test_of_which_one_variant_ran_is_no_test_that_ran_nowhere(ran: dict[str, Any], first: bool) -> None:
-    reports = [report(**ran, nodeid="t.py::test_a[4ranks]"), report("setup", **SKIPPED)]
-    assert printed(Run(), *(reports if first else reversed(reports))) == []
-
-
-def test_a_setup_alone_is_no_run() -> None:
-    assert printed(Run(), report("setup"), report(**SKIPPED), report("teardown"))[1] == "1 tests ran nowhere: no GPUs"
-
-
-def test_an_expected_failure_is_no_skip() -> None:
-    assert printed(Run(), report(skipped=True, longrepr="xfail")) == []
-
-
-def test_what_the_run_has_to_say_comes_last() -> None:
-    assert printed(Run("no baselines written")) == ["== gpuperf", "no baselines written"]
+def test_colours_are_pytests_own() -> None:
+    bad = replace(SAME, outcome=Outcome.REGRESSED)
+    assert terminal_after(Run(), judged(bad, SAME), verbosity=1).colours == [{}, {"red": True}, {}, {}]

@@ -93,7 +93,7 @@ def test_change_and_bound_are_said() -> None:
 
 def test_a_suspect_needs_launches_by_its_spread() -> None:
     for stored, least, most in ((STEADY, 5, 5), (LOOSER, 6, 25)):
-        judge = judge_of(stored)
+        judge = judge_of(stored, tests=100)
         launches = judge.launches(judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1"))
         assert launches is not None
         assert least <= launches <= most

@@ -1,0 +1,219 @@
+"""Samples of perf tests as benchmarks of pytest-benchmark, by its documented ways alone; works without it.
+
+pytest-benchmark has no call that takes samples. But a benchmark may bring its own timer, and ``pedantic`` reads it
+before and after each round: so the samples, which the device's clock took on the ranks, are replayed against a clock
+that moves by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import pytest
+
+from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.report.properties import verdicts_of
+from pytest_gpuperf.timing.record import Timing
+from pytest_gpuperf.verdicts.judge import Verdict
+from pytest_gpuperf.verdicts.metric import Metric
+
+SECTION = "gpuperf"
+"""Key of what is ours in machine_info and in the JSON."""
+
+_FIXTURE = "benchmark"
+_TAKEN = pytest.StashKey[bool]()
+"""Set once a test has the benchmark fixture; it can be used once."""
+
+
+class _Fixture(Protocol):
+    extra_info: dict[str, Any]
+
+    def pedantic(
+        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, iterations: int, warmup_rounds: int
+    ) -> None: ...
+
+
+class ReplayClock:
+    """Tells the time that the samples add up to."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name  # pytest-benchmark shows a timer by its name
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self._now
+
+    def reset(self) -> None:
+        """Back to 0, so that the difference of two readings is the sample to the last bit."""
+        self._now = 0.0
+
+    def advance(self, seconds: float) -> None:
+        """Lets so much time pass."""
+        self._now += seconds
+
+
+class BenchmarkPlugin:
+    """Publishes what perf tests measured; registered only where pytest-benchmark is."""
+
+    def __init__(self, machine: Machine, software: Callable[[], Mapping[str, str]], *, smoke: bool) -> None:
+        """Not published yet.
+
+        Args:
+            machine: Of the run.
+            software: Tells the versions that the ranks ran with.
+            smoke: Whether the run only tries bodies, and so measures nothing to publish.
+        """
+        self._machine = machine
+        self._software = software
+        self._smoke = smoke
+        self._published: dict[str, dict[str, Any]] = {}
+
+    def publish(self, request: pytest.FixtureRequest, timing: Timing, metrics: Mapping[str, Metric]) -> None:
+        """Makes a benchmark of the test's timing, unless the test has one of its own.
+
+        What pytest-benchmark raises is a warning: the figures are good all the same, and a recording takes long.
+
+        Args:
+            request: Of a fixture of the test, whose body has ended.
+            timing: The test's first.
+            metrics: All figures that it handed over, by name.
+        """
+        node = request.node
+        if self._smoke or _TAKEN in node.stash or _codspeed(request.config):
+            return
+        if any(metric.above_limit for metric in metrics.values()):  # a broken measurement is nothing to compare with
+            return
+        try:
+            self._publish(request, timing, metrics)
+        except Exception as error:
+            node.warn(
+                pytest.PytestWarning(
+                    f"{node.nodeid} is no benchmark, since pytest-benchmark raised {type(error).__name__}: {error}; "
+                    "expected one that goes with this pytest: upgrade pytest-benchmark, or pass -p no:benchmark"
+                )
+            )
+
+    def _publish(self, request: pytest.FixtureRequest, timing: Timing, metrics: Mapping[str, Metric]) -> None:
+        node = request.node
+        clock = ReplayClock(timing.time.clock)
+        marker = node.get_closest_marker(_FIXTURE)
+        group = f"{timing.world_size} rank{'s' if timing.world_size > 1 else ''}"
+        settings = {"group": group, **({} if marker is None else marker.kwargs), "timer": clock}
+        # The fixture reads the closest marker when it is set up, which is now.
+        node.add_marker(pytest.mark.benchmark(**settings), append=False)
+        benchmark: _Fixture = request.getfixturevalue(_FIXTURE)
+        benchmark.extra_info.update(
+            hardware_key=self._machine.key,
+            world_size=timing.world_size,
+            clock=timing.time.clock,
+            metrics={name: _figure(metric) for name, metric in metrics.items()},
+        )
+        self._published[node.nodeid] = benchmark.extra_info
+        _replay(benchmark, clock, timing.samples)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
+        """Lets --benchmark-only and --benchmark-skip take perf tests for the benchmarks that they are."""
+        # pytest-benchmark knows benchmarks by the names of their fixtures. Names that stayed would be set up.
+        counted = [item for item in items if self._counts(item)]
+        for item in counted:
+            item.fixturenames.append(_FIXTURE)  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for item in counted:
+                item.fixturenames.remove(_FIXTURE)  # type: ignore[attr-defined]
+
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+        """Takes note of who has the fixture, also where a body asks for it by name."""
+        if fixturedef.argname == _FIXTURE:
+            request.node.stash[_TAKEN] = True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Adds the verdicts once they have fallen, however late in the run."""
+        extra_info = self._published.get(report.nodeid)
+        if extra_info is not None:
+            for verdict in verdicts_of(report) or ():
+                extra_info["metrics"].setdefault(verdict.metric_name, {}).update(_judgement(verdict))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        """Adds the GPUs; drops what differs between two runs of one machine."""
+        if not self._machine.gpus:
+            return
+        # pytest-benchmark warns of any difference, and the clock rate of the moment always is one. For the same
+        # reason versions that only the ranks can tell are not here: --benchmark-compare asks before there are any.
+        for changing in ("hz_actual", "hz_actual_friendly"):
+            machine_info.get("cpu", {}).pop(changing, None)
+        machine_info[SECTION] = {
+            "hardware_key": self._machine.key,
+            "gpus": sorted({gpu.name for gpu in self._machine.gpus}),
+            "gpu_count": len(self._machine.gpus),
+            **self._machine.software,
+        }
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        """Adds the versions that the ranks ran with: NCCL, CUDA, torch."""
+        if self._published:
+            output_json[SECTION] = {"hardware_key": self._machine.key, "software": dict(self._software())}
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_benchmark_compare_machine_info(
+        self, machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
+    ) -> None:
+        """Refuses to compare figures of two kinds of hardware.
+
+        Raises:
+            pytest.UsageError: both runs used GPUs, and other ones.
+        """
+        here, there = (_key(info) for info in (machine_info, compared_benchmark.get("machine_info", {})))
+        if here is not None and there is not None and here != there:
+            raise pytest.UsageError(
+                f"--benchmark-compare: the saved run of {compared_benchmark.get('datetime', 'unknown time')} is of "
+                f"{there!r}, expected {here!r}, which this run uses: name a run of this hardware "
+                "(--benchmark-compare=NUM), or give each hardware a --benchmark-storage of its own"
+            )
+
+    def _counts(self, item: pytest.Item) -> bool:
+        config = item.config
+        asked = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
+        names = getattr(item, "fixturenames", None)
+        perf = item.get_closest_marker("perf") is not None
+        return bool(asked) and perf and not self._smoke and names is not None and _FIXTURE not in names
+
+
+def _codspeed(config: pytest.Config) -> bool:
+    # It puts a fixture of its own in the place of pytest-benchmark's.
+    plugin = config.pluginmanager.get_plugin("codspeed_plugin")
+    return bool(getattr(plugin, "is_codspeed_enabled", False))
+
+
+def _replay(benchmark: _Fixture, clock: ReplayClock, samples: Sequence[float]) -> None:
+    rest = iter(samples)
+    # Where benchmarks are disabled, as under xdist, this runs one round and keeps nothing. --benchmark-cprofile
+    # runs another one.
+    benchmark.pedantic(
+        lambda: clock.advance(next(rest, 0.0)), setup=clock.reset, rounds=len(samples), iterations=1, warmup_rounds=0
+    )
+
+
+def _key(machine_info: Mapping[str, Any]) -> str | None:
+    ours = machine_info.get(SECTION)
+    return ours.get("hardware_key") if isinstance(ours, dict) else None
+
+
+def _figure(metric: Metric) -> dict[str, Any]:
+    kept = ("value", "unit", "better", "q1", "q3", "limit", "clock")
+    return {name: getattr(metric, name) for name in kept}
+
+
+def _judgement(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "verdict": verdict.outcome.value,
+        "baseline": None if verdict.baseline is None else verdict.baseline.center,
+        "change": verdict.change,
+        "bound": verdict.bound,
+    }

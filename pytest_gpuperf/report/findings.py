@@ -1,0 +1,85 @@
+"""What the reports of a run told, wherever its tests ran: verdicts, failures, and tests that ran nowhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_gpuperf.report.properties import RANKS_KEYWORD, verdicts_of
+from pytest_gpuperf.verdicts.judge import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a test is written."""
+
+    file: str
+    """Relative to the rootdir."""
+    line: int | None
+    """1 and up; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A phase of a test on ranks that failed for another reason than a verdict."""
+
+    test: str
+    when: str
+    message: str
+    place: Place
+
+
+class Findings:
+    """Collects from the reports as they are logged; a plugin of the process that has them all."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+        self.failures: list[Failure] = []
+        self.places: dict[str, Place] = {}
+        """Of tests with verdicts, by node id."""
+        self._outcomes: dict[str, str] = {}
+        self._skips: Counter[tuple[str, str]] = Counter()
+        self._ran: set[str] = set()
+
+    @property
+    def nowhere(self) -> Counter[tuple[str, str]]:
+        """Tests that ran in no variant: how many variants, by reason and test."""
+        return Counter({key: count for key, count in self._skips.items() if key[1] not in self._ran})
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How many tests on ranks failed, passed and were skipped."""
+        return Counter(self._outcomes.values())
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes note of one phase of a test."""
+        verdicts = verdicts_of(report)
+        if report.when == "call" and verdicts is not None:
+            self.verdicts += verdicts
+            self.places.update((verdict.test, _place(report)) for verdict in verdicts)
+        if RANKS_KEYWORD not in report.keywords:
+            return
+        if report.when == "call" or not report.passed:
+            # A failed teardown is the test's outcome, a skip in it is none.
+            worst = self._outcomes.get(report.nodeid)
+            self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
+        if report.failed and not (report.when == "call" and verdicts):
+            self.failures.append(Failure(report.nodeid, report.when, _message(report), _place(report)))
+        test = report.nodeid.partition("[")[0]
+        # A test with verdicts ran, also where nothing could be decided.
+        if report.skipped and verdicts is None and isinstance(report.longrepr, tuple):
+            self._skips[str(report.longrepr[2]).removeprefix("Skipped: "), test] += 1
+        elif report.when == "call" or report.failed:
+            self._ran.add(test)
+
+
+def _place(report: pytest.TestReport) -> Place:
+    file, line, _ = report.location
+    return Place(file, None if line is None else line + 1)
+
+
+def _message(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return report.longreprtext if crash is None else str(crash.message)

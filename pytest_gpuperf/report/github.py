@@ -1,0 +1,103 @@
+"""What a workflow on GitHub is told: a job summary, and annotations at the tests that failed.
+
+Written by the process that has all reports, never by xdist's workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpuperf.report.findings import Findings, Place
+from pytest_gpuperf.report.markdown import markdown
+from pytest_gpuperf.report.table import ranked
+from pytest_gpuperf.report.terminal import Told
+from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.verdicts.judge import Outcome
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+SUMMARY_LIMIT = 2**20  # bytes for each step; more, and GitHub drops all of it
+MESSAGE_LIMIT = 4096  # characters; the whole text of a failure is in the log anyway
+
+
+class GitHub:
+    """Writes the job summary and the annotations when the run has ended."""
+
+    def __init__(
+        self,
+        run: Told,
+        findings: Findings,
+        rootpath: Path,
+        *,
+        failing: Collection[Outcome],
+        record_command: Callable[[str], str],
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._run = run
+        self._findings = findings
+        self._rootpath = rootpath
+        self._failing = failing
+        self._record_command = record_command
+        self._environ = environ
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """Appends to the file that the workflow names, and prints the annotations."""
+        if path := self._environ.get("GITHUB_STEP_SUMMARY"):
+            problem = self._write(Path(path))
+            if problem is not None:
+                terminalreporter.write_line(problem, red=True)
+        if self._environ.get("GITHUB_ACTIONS") == "true":
+            for line in self._annotations():
+                terminalreporter.write_line(line)
+
+    def _write(self, path: Path) -> str | None:
+        try:
+            # What other commands of this step have written counts too.
+            room = SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0)
+            text = markdown(self._findings, self._run.closing_lines(), room)
+            if text:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(text)
+        except OSError as error:
+            return (
+                f"gpuperf: the job summary could not be appended to GITHUB_STEP_SUMMARY={str(path)!r}: "
+                f"{error.strerror}; expected a file that can be written: let GitHub set the variable, or unset it"
+            )
+        return None
+
+    def _annotations(self) -> Iterator[str]:
+        for verdict in ranked([v for v in self._findings.verdicts if v.outcome in self._failing]):
+            title = f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}"
+            message = describe(verdict, self._record_command(verdict.test))
+            yield annotation(*self._located(self._findings.places[verdict.test]), title, message)
+        for failure in self._findings.failures:
+            phase = "" if failure.when == "call" else f" in its {failure.when}"
+            title = f"failed{phase}: {failure.test}"
+            yield annotation(*self._located(failure.place), title, failure.message)
+
+    def _located(self, place: Place) -> tuple[str, int | None]:
+        file = self._rootpath / place.file
+        checkout = self._environ.get("GITHUB_WORKSPACE")
+        # GitHub looks for the file in the repository, whose root need not be pytest's.
+        base = Path(checkout) if checkout and file.is_relative_to(checkout) else self._rootpath
+        return file.relative_to(base).as_posix() if file.is_relative_to(base) else file.as_posix(), place.line
+
+
+def annotation(file: str, line: int | None, title: str, message: str) -> str:
+    """The workflow command that makes an error annotation."""
+    told = message if len(message) <= MESSAGE_LIMIT else f"{message[:MESSAGE_LIMIT]}..."
+    place = f"file={_property(file)}" + ("" if line is None else f",line={line}")
+    return f"::error {place},title={_property(title)}::{_data(told)}"
+
+
+def _data(text: str) -> str:
+    # As @actions/core escapes them; the percent sign first.
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,86 @@
+"""The findings of a run as GitHub-flavoured Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.table import COLUMNS, cells, counted, ranked
+from pytest_gpuperf.verdicts.judge import Verdict
+
+_ALIGNMENT = "|---|--:|--:|--:|--:|--:|---|"
+_CLOSED = "</details>\n"
+# Inside <code>, Markdown still reads these; a reference to the character stands for itself and nothing else. An
+# underscore between letters and digits is no emphasis, and stays readable.
+_SPECIAL = re.compile(r"[&<>|`*\\~$\[\]\"']|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")  # no part of a line, or of UTF-8
+
+
+def markdown(findings: Findings, closing: Sequence[str], limit: int) -> str:
+    """The whole summary of a run; empty if there is nothing to say.
+
+    Args:
+        findings: Of the run.
+        closing: What the run itself has to say, a line each.
+        limit: Bytes of UTF-8 that it may have; what does not fit is left out, and a line says so.
+    """
+    if not (findings.verdicts or findings.outcomes or closing):
+        return ""
+    pieces = [_head(findings), *_table(findings.verdicts), *_skips(findings.nowhere)]
+    pieces += [f"\n{escaped(line)}\n" for line in closing]
+    return _fitted(pieces, limit)
+
+
+def escaped(text: str) -> str:
+    """The text on one line, none of it read as Markdown or HTML."""
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", _CONTROL.sub(" ", text))
+
+
+def _head(findings: Findings) -> str:
+    outcomes = ", ".join(f"{findings.outcomes[name]} {name}" for name in ("failed", "passed", "skipped"))
+    lines = ["### gpuperf\n", f"{findings.outcomes.total()} tests on ranks: {outcomes}\n"]
+    if findings.verdicts:
+        lines.append(f"{counted(findings.verdicts)}\n")
+    return "\n".join(lines)
+
+
+def _table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    if not verdicts:
+        return
+    yield f"\n| {' | '.join([*COLUMNS[:-1], 'test and metric'])} |\n{_ALIGNMENT}\n"
+    for verdict in ranked(verdicts):
+        name = f"{_code(verdict.test)} {escaped(verdict.metric_name)}"
+        yield f"| {' | '.join([*map(escaped, cells(verdict)), name])} |\n"
+
+
+def _skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
+    for reason in sorted({reason for reason, _ in skips}):
+        tests = {test: count for (why, test), count in skips.items() if why == reason}
+        # One piece: a block that is cut open would swallow what comes after it.
+        lines = [f"- {_code(test)}{f' ({count})' if count > 1 else ''}\n" for test, count in sorted(tests.items())]
+        summary = f"{sum(tests.values())} tests ran nowhere: {escaped(reason)}"
+        yield f"\n<details><summary>{summary}</summary>\n\n{''.join(lines)}\n{_CLOSED}"
+
+
+def _fitted(pieces: Sequence[str], limit: int) -> str:
+    whole = "".join(pieces)
+    if len(whole.encode()) <= limit:
+        return whole
+    kept: list[str] = []
+    room = limit - len(_cut(len(pieces)).encode())
+    for piece in pieces:
+        room -= len(piece.encode())
+        if room < 0:
+            break
+        kept.append(piece)
+    return "".join(kept) + _cut(len(pieces) - len(kept)) if kept else ""
+
+
+def _cut(left_out: int) -> str:
+    return f"\n{left_out} more lines are left out: GitHub takes 1 MiB for each step.\n"
+
+
+def _code(text: str) -> str:
+    return f"<code>{escaped(text)}</code>"

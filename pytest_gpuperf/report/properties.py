@@ -1,0 +1,50 @@
+"""How a test's verdicts travel with its report: to the controller, to the summaries, and into JUnit's XML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+
+from pytest_gpuperf.verdicts.judge import Verdict
+
+PROPERTY = "gpuperf"
+"""Name of the report's user property that carries a test's verdicts as JSON."""
+
+RANKS_KEYWORD = "gpuperf: test on ranks"
+"""Among a report's keywords where the test runs on ranks; "ranks" alone may be the name of a folder too."""
+
+
+def verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
+    """The user properties of a test with these verdicts: one JSON for ourselves, plain figures for JUnit's readers."""
+    told = list(verdicts)
+    whole = (PROPERTY, json.dumps([verdict.to_json() for verdict in told]))
+    return [whole, *(entry for verdict in told for entry in _plain(verdict))]
+
+
+def verdicts_of(report: pytest.TestReport) -> list[Verdict] | None:
+    """The verdicts that a report carries; None if it is of no perf test that came to its end."""
+    carried = [value for name, value in report.user_properties if name == PROPERTY]
+    if not carried:
+        return None
+    return [Verdict.from_json(data) for value in carried for data in json.loads(str(value))]
+
+
+def _plain(verdict: Verdict) -> list[tuple[str, str]]:
+    prefix = f"{PROPERTY}.{verdict.metric_name}"
+    figures: list[tuple[str, str]] = [
+        (f"{prefix}.value", _number(verdict.metric.value)),
+        (f"{prefix}.unit", verdict.metric.unit),
+        (f"{prefix}.verdict", verdict.outcome.value),
+    ]
+    if verdict.baseline is not None:
+        figures.append((f"{prefix}.baseline", _number(verdict.baseline.center)))
+    if verdict.change is not None:
+        figures.append((f"{prefix}.change", _number(verdict.change)))
+    return figures
+
+
+def _number(value: float) -> str:
+    # A program reads it: SI units, no prefix, more digits than any launch repeats.
+    return f"{value:.6g}"

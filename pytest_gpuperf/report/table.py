@@ -1,0 +1,148 @@
+"""The verdicts of a run as a table of plain text: worst first, numbers whole, long test ids shortened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_gpuperf.report.units import format_percent, format_value
+from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+
+COLUMNS = ("verdict", "value", "baseline", "change", "spread", "of limit", "metric")
+
+_COLOURS = {
+    Outcome.INVALID: "red",
+    Outcome.BROKEN: "red",
+    Outcome.REGRESSED: "red",
+    Outcome.MISSED: "red",
+    Outcome.MISSING: "red",
+    Outcome.STALE: "red",
+    Outcome.SUSPECT: "yellow",
+    Outcome.SHIFTED: "yellow",
+    Outcome.UNDECIDED: "yellow",
+    Outcome.DOUBTFUL: "yellow",
+    Outcome.EXPECTED: "yellow",
+    Outcome.IMPROVED: "green",
+}
+# Worst first.
+_ORDER = (
+    Outcome.INVALID,
+    Outcome.BROKEN,
+    Outcome.REGRESSED,
+    Outcome.MISSED,
+    Outcome.MISSING,
+    Outcome.STALE,
+    Outcome.SUSPECT,
+    Outcome.SHIFTED,
+    Outcome.UNDECIDED,
+    Outcome.DOUBTFUL,
+    Outcome.EXPECTED,
+    Outcome.IMPROVED,
+    Outcome.SAME,
+    Outcome.RECORDED,
+    Outcome.UNJUDGED,
+)
+_LEAST_ROOM = 12  # characters of a test's id; on a terminal narrower than that takes, lines wrap
+_ELLIPSIS = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text, and the name of its colour in pytest's markup."""
+
+    text: str
+    colour: str = ""
+
+
+def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts worst first; of one outcome, the largest loss first."""
+    return sorted(verdicts, key=lambda verdict: (_ORDER.index(verdict.outcome), verdict.change or 0.0))
+
+
+def cells(verdict: Verdict) -> tuple[str, ...]:
+    """What a verdict says in each column but the last."""
+    metric, baseline = verdict.metric, verdict.baseline
+    return (
+        verdict.outcome.value,
+        format_value(metric.value, metric.unit),
+        "" if baseline is None else format_value(baseline.center, baseline.unit),
+        "" if verdict.change is None else format_percent(verdict.change, signed=True),
+        "" if baseline is None else format_percent(baseline.sigma_b),
+        "" if metric.limit is None else format_percent(metric.value / metric.limit),
+    )
+
+
+def counted(verdicts: Sequence[Verdict]) -> str:
+    """How many figures came to which outcome, worst first, and on which machine."""
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in _ORDER if counts[outcome])
+    return f"{len(verdicts)} figures on {', '.join(sorted({v.hardware_key for v in verdicts}))}: {total}"
+
+
+def verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None, fold: bool = False) -> list[Line]:
+    """The verdicts as lines of a table, and a line that counts them.
+
+    Args:
+        verdicts: In any order.
+        width: Characters of a line, for which the ids of tests are shortened; None for no limit.
+        fold: Whether figures that are the same become one line for each file.
+    """
+    if not verdicts:
+        return []
+    folded = [verdict for verdict in verdicts if fold and verdict.outcome is Outcome.SAME]
+    shown = [verdict for verdict in ranked(verdicts) if not (fold and verdict.outcome is Outcome.SAME)]
+    return [*_rows(shown, width), *_folded(folded), Line(counted(verdicts))]
+
+
+def expected_lines(verdicts: Sequence[Verdict]) -> list[Line]:
+    """Why regressions passed, and the expectations that nothing needs any more."""
+    lines = []
+    for verdict in verdicts:
+        known, name = verdict.expected, f"{verdict.test} {verdict.metric_name}"
+        if known is None:
+            continue
+        if verdict.outcome is Outcome.EXPECTED:
+            lines.append(Line(f"expected until {known.until}: {name}: {known.reason}", "yellow"))
+        elif verdict.outcome in (Outcome.SAME, Outcome.IMPROVED):
+            lines.append(Line(f'no longer regressed: {name}: delete its entry under "expected" in the baselines'))
+    return lines
+
+
+def skip_lines(skips: Counter[tuple[str, str]]) -> list[Line]:
+    """The tests that ran nowhere, by reason."""
+    lines = []
+    for reason in sorted({reason for reason, _ in skips}):
+        tests = {test: count for (why, test), count in skips.items() if why == reason}
+        lines.append(Line(f"{sum(tests.values())} tests ran nowhere: {reason}", "yellow"))
+        lines += [Line(f"  {test}{f' ({count})' if count > 1 else ''}") for test, count in sorted(tests.items())]
+    return lines
+
+
+def shortened(text: str, room: int) -> str:
+    """The text with its middle left out where it is longer than the room; both ends tell tests apart."""
+    if len(text) <= room:
+        return text
+    kept = max(2, room - len(_ELLIPSIS))
+    return text[: kept // 2] + _ELLIPSIS + text[len(text) - (kept - kept // 2) :]
+
+
+def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
+    if not verdicts:
+        return []
+    columns = list(zip(COLUMNS[:-1], *map(cells, verdicts), strict=True))
+    # A column that holds nothing would take its room from the tests' ids.
+    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns if any(column[1:])]
+    header, *rows = ["  ".join([*row, ""]) for row in zip(*padded, strict=True)]
+    lines = [Line(header + COLUMNS[-1])]
+    for verdict, before in zip(verdicts, rows, strict=True):
+        after = f" {verdict.metric_name}"
+        room = len(verdict.test) if width is None else max(_LEAST_ROOM, width - len(before) - len(after))
+        colour = _COLOURS.get(verdict.outcome, "")
+        lines.append(Line(before + shortened(verdict.test, room) + after, colour))
+    return lines
+
+
+def _folded(verdicts: Sequence[Verdict]) -> list[Line]:
+    files = Counter(verdict.test.partition("::")[0] for verdict in verdicts)
+    return [Line(f"same: {count} figures of {file} (-v lists them)") for file, count in sorted(files.items())]

@@ -1,0 +1,98 @@
+"""What a workflow on GitHub is told."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.github import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
+from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.verdicts.judge import Outcome
+from tests.report.examples import SAME, UNJUDGED, report
+from tests.report.test_terminal import Run, Terminal
+
+REGRESSED = replace(SAME, outcome=Outcome.REGRESSED, change=-0.163, test="t.py::test_a[x]")
+MISSING = replace(UNJUDGED, outcome=Outcome.MISSING)
+
+
+def printed(rootpath: Path, **environ: str) -> list[str]:
+    findings = Findings()
+    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="ValueError: 50%\nraised on rank 1"))
+    for item in (
+        report(nodeid="t.py::test_f", outcome="failed", longrepr=crash, location=("sub/t.py", 9, "test_f")),
+        report("teardown", nodeid="t.py::test_g", outcome="failed", longrepr="left", location=("t.py", None, "")),
+        report(outcome="failed", user_properties=verdict_properties([SAME, MISSING, REGRESSED])),
+    ):
+        findings.pytest_runtest_logreport(item)
+    terminal = Terminal()
+    GitHub(
+        Run(),
+        findings,
+        rootpath,
+        failing={Outcome.REGRESSED, Outcome.MISSING},
+        record_command=lambda test: f"record {test}",
+        environ=environ,
+    ).pytest_terminal_summary(cast(Any, terminal))
+    return terminal.lines
+
+
+def test_annotations_stand_worst_first_at_their_tests() -> None:
+    against = "the baseline 356.0 GB/s (spread 2.4 %25 over 2 launches, bound 5.0 %25) on 8x-nvidia-h200-nv18"
+    assert printed(Path("/src/repo"), GITHUB_ACTIONS="true") == [
+        "::error file=t.py,line=4,title=regressed%3A t.py%3A%3Atest_a[x] busbw"
+        f"::t.py::test_a[x] busbw: 354.0 GB/s is 16.3 %25 worse than {against}",
+        "::error file=t.py,line=4,title=missing%3A t.py%3A%3Atest_b time"
+        "::t.py::test_b time: 27.00 us has no baseline on 8x-nvidia-h200-nv18; record one with: record t.py::test_b",
+        "::error file=sub/t.py,line=10,title=failed%3A t.py%3A%3Atest_f::ValueError: 50%25%0Araised on rank 1",
+        "::error file=t.py,title=failed in its teardown%3A t.py%3A%3Atest_g::left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("workspace", "file"),
+    [("/src", "repo/t.py"), ("/src/repo", "t.py"), ("/elsewhere", "t.py"), ("", "t.py")],
+)
+def test_files_are_named_as_the_repository_does(workspace: str, file: str) -> None:
+    lines = printed(Path("/src/repo"), GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
+    assert lines[0].startswith(f"::error file={file},line=4,")
+
+
+@pytest.mark.parametrize("environ", [{}, {"GITHUB_ACTIONS": "false"}])
+def test_elsewhere_nothing_is_annotated(environ: dict[str, str]) -> None:
+    assert printed(Path("/src"), **environ) == []
+
+
+def test_an_annotation_is_escaped_by_githubs_rules() -> None:
+    assert annotation("a,b:c%\n.py", 1, "x,y:z", "100%\r\n: , ::") == (
+        "::error file=a%2Cb%3Ac%25%0A.py,line=1,title=x%2Cy%3Az::100%25%0D%0A: , ::"
+    )
+
+
+def test_an_endless_message_ends() -> None:
+    assert annotation("f", 1, "t", "x" * 10_000).endswith("::" + "x" * MESSAGE_LIMIT + "...")
+
+
+def test_the_summary_is_appended(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("before\n")
+    assert printed(tmp_path, GITHUB_STEP_SUMMARY=str(path)) == []
+    text = path.read_text()
+    assert text.startswith("before\n### gpuperf\n\n3 tests on ranks: 3 failed, 0 passed, 0 skipped\n")
+
+
+def test_what_is_there_counts_for_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("x" * (SUMMARY_LIMIT - 300))
+    printed(tmp_path, GITHUB_STEP_SUMMARY=str(path))
+    assert path.stat().st_size <= SUMMARY_LIMIT
+    assert path.read_text().endswith(" more lines are left out: GitHub takes 1 MiB for each step.\n")
+
+
+def test_a_summary_that_cannot_be_written_is_told_and_breaks_nothing(tmp_path: Path) -> None:
+    assert printed(tmp_path, GITHUB_STEP_SUMMARY=str(tmp_path)) == [
+        f"gpuperf: the job summary could not be appended to GITHUB_STEP_SUMMARY={str(tmp_path)!r}: Is a directory; "
+        "expected a file that can be written: let GitHub set the variable, or unset it"
+    ]

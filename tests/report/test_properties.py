@@ -1,0 +1,26 @@
+"""A test's verdicts as properties of its report."""
+
+from dataclasses import replace
+
+from pytest_gpuperf.report.properties import verdict_properties, verdicts_of
+from tests.report.examples import SAME, UNJUDGED, report
+
+
+def test_verdicts_arrive_as_they_were_sent() -> None:
+    sent = [SAME, UNJUDGED]
+    assert verdicts_of(report(user_properties=verdict_properties(sent))) == sent
+    assert verdicts_of(report(user_properties=[("other", "x")])) is None
+
+
+def test_each_figure_is_there_in_plain_numbers_too() -> None:
+    small = replace(UNJUDGED, metric=replace(UNJUDGED.metric, value=27.12345678e-6))
+    assert verdict_properties([SAME, small])[1:] == [
+        ("gpuperf.busbw.value", "3.54e+11"),
+        ("gpuperf.busbw.unit", "B/s"),
+        ("gpuperf.busbw.verdict", "same"),
+        ("gpuperf.busbw.baseline", "3.56e+11"),
+        ("gpuperf.busbw.change", "-0.005"),
+        ("gpuperf.time.value", "2.71235e-05"),
+        ("gpuperf.time.unit", "s"),
+        ("gpuperf.time.verdict", "unjudged"),
+    ]

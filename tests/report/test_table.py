@@ -1,0 +1,143 @@
+"""The table of verdicts."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf.report.table import Line, expected_lines, shortened, skip_lines, verdict_table
+from pytest_gpuperf.verdicts.expected import Expected
+from pytest_gpuperf.verdicts.judge import Outcome
+from tests.report.examples import KEY, SAME, UNJUDGED
+
+TEST = "suites/collectives/test_performance.py::test_bus_bandwidth[4ranks-reduce_scatter-16MiB]"
+REGRESSED = replace(SAME, outcome=Outcome.REGRESSED, change=-0.1)
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return [line.text for line in lines]
+
+
+def test_no_verdict_is_no_table() -> None:
+    assert verdict_table([]) == []
+
+
+def test_a_row_says_everything_of_a_verdict() -> None:
+    assert texts(verdict_table([SAME, UNJUDGED])) == [
+        "verdict   value       baseline    change  spread  of limit  metric",
+        "same      354.0 GB/s  356.0 GB/s  -0.5 %  2.4 %   78.7 %    t.py::test_a busbw",
+        "unjudged  27.00 us                                          t.py::test_b time",
+        f"2 figures on {KEY}: 1 same, 1 unjudged",
+    ]
+
+
+def test_a_column_that_holds_nothing_is_left_out() -> None:
+    assert texts(verdict_table([UNJUDGED]))[:2] == [
+        "verdict   value     metric",
+        "unjudged  27.00 us  t.py::test_b time",
+    ]
+
+
+def test_the_worst_stands_first_and_looks_it() -> None:
+    verdicts = [replace(SAME, outcome=outcome) for outcome in Outcome]
+    assert [(line.text.split()[0], line.colour) for line in verdict_table(verdicts)[1:-1]] == [
+        ("invalid", "red"),
+        ("broken", "red"),
+        ("regressed", "red"),
+        ("missed", "red"),
+        ("missing", "red"),
+        ("stale", "red"),
+        ("suspect", "yellow"),
+        ("shifted", "yellow"),
+        ("undecided", "yellow"),
+        ("doubtful", "yellow"),
+        ("expected", "yellow"),
+        ("improved", "green"),
+        ("same", ""),
+        ("recorded", ""),
+        ("unjudged", ""),
+    ]
+
+
+def test_of_one_outcome_the_largest_loss_stands_first() -> None:
+    losses = [replace(SAME, outcome=Outcome.REGRESSED, change=change) for change in (-0.1, -0.3, -0.2)]
+    table = texts(verdict_table([SAME, *losses]))
+    assert [line.split("  ")[3].strip() for line in table[1:4]] == ["-30.0 %", "-20.0 %", "-10.0 %"]
+
+
+def test_expectations_are_told_where_they_hold_and_where_nothing_needs_them() -> None:
+    known = replace(SAME, expected=Expected("a slow driver", date(2027, 1, 31)))
+    idle = 'no longer regressed: t.py::test_a busbw: delete its entry under "expected" in the baselines'
+    told = {
+        Outcome.EXPECTED: ["expected until 2027-01-31: t.py::test_a busbw: a slow driver"],
+        Outcome.SAME: [idle],
+        Outcome.IMPROVED: [idle],
+    }
+    for outcome in Outcome:
+        assert texts(expected_lines([UNJUDGED, replace(known, outcome=outcome)])) == told.get(outcome, [])
+
+
+def test_figures_are_counted_worst_first_and_by_machine() -> None:
+    verdicts = [SAME, SAME, replace(SAME, outcome=Outcome.REGRESSED), replace(SAME, hardware_key="cpu")]
+    assert verdict_table(verdicts)[-1].text == f"4 figures on {KEY}, cpu: 1 regressed, 3 same"
+
+
+def test_what_is_the_same_is_folded_by_file_and_nothing_else_is() -> None:
+    others = [replace(SAME, outcome=outcome) for outcome in Outcome if outcome is not Outcome.SAME]
+    lines = texts(verdict_table([SAME, *others, replace(SAME, test="u.py::test_c"), SAME], fold=True))
+    assert [line.split()[0] for line in lines[1:9]] == [
+        *("broken", "regressed", "missing", "stale", "undecided", "improved", "recorded", "unjudged")
+    ]
+    assert lines[9:11] == [
+        "same: 2 figures of t.py (-v lists them)",
+        "same: 1 figures of u.py (-v lists them)",
+    ]
+    assert lines[11].startswith("11 figures on ")
+    assert len(lines) == 12
+
+
+def test_where_all_is_the_same_there_is_no_empty_table() -> None:
+    assert texts(verdict_table([SAME], fold=True)) == [
+        "same: 1 figures of t.py (-v lists them)",
+        f"1 figures on {KEY}: 1 same",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "ending"),
+    [
+        (200, f"  {TEST} busbw"),
+        (120, "  suites/collectives/test_...nks-reduce_scatter-16MiB] busbw"),
+        (40, "  suit...6MiB] busbw"),  # the numbers are whole, and the line is longer
+    ],
+)
+def test_on_a_terminal_the_tests_id_is_shortened_and_never_a_number(width: int, ending: str) -> None:
+    line = verdict_table([replace(REGRESSED, test=TEST)], width=width)[1].text
+    assert line.startswith("regressed  354.0 GB/s  356.0 GB/s  -10.0 %  2.4 %   78.7 %  ")
+    assert line.endswith(ending)
+    assert len(line) <= max(width, 60 + 12 + 8)
+
+
+@given(st.text(), st.integers(5, 50))
+def test_a_shortened_text_fits_and_keeps_both_ends(text: str, room: int) -> None:
+    short = shortened(text, room)
+    assert len(short) <= room
+    assert (short == text) == (len(text) <= room)
+    if short != text:
+        head, tail = (room - 3) // 2, (room - 3) - (room - 3) // 2
+        assert short == text[:head] + "..." + text[-tail:]
+
+
+def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
+    skips = Counter({("no GPUs", "t.py::test_b"): 3, ("no GPUs", "t.py::test_a"): 1, ("needs 8", "t.py::test_a"): 1})
+    assert texts(skip_lines(skips)) == [
+        "1 tests ran nowhere: needs 8",
+        "  t.py::test_a",
+        "4 tests ran nowhere: no GPUs",
+        "  t.py::test_a",
+        "  t.py::test_b (3)",
+    ]
+    assert skip_lines(Counter()) == []
