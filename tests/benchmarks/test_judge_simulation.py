@@ -140,6 +140,8 @@ def test_a_check_is_screened_by_the_first_launch_and_decided_by_the_next() -> No
     assert judged(rule, history, [0.05, *fine]) == Judged(extra_launches=5)
     assert judged(rule, history, [0.05, *slow]) == Judged(regressed=True, extra_launches=5)
     assert judged(rule, history, [0.05, *slow, 9.0, 9.0]) == Judged(regressed=True, extra_launches=5)
+    # The launch that was picked for being slow would make 3 of 5.
+    assert judged(rule, history, [0.05, 0.05, 0.05, 0.0, 0.0, 0.0]) == Judged(extra_launches=5)
     wide = Rule(Policy(), CHECKS, 0.1)
     assert judged(wide, History(20, 0.0, 0.1), [0.0, *slow]) == Judged(undecided=True)
 
