@@ -192,7 +192,7 @@ def verdicts_of_others(old: Array, fresh: Array, old_sd: Array, new_sd: Array) -
         "ReFrame +5 %": reframe(np.median(old, axis=1), new),
         "Megatron isclose 5 %": megatron_golden(first, new),
         "Megatron 1.02x": megatron_rerun(first, fresh[:, :1]),
-        "  and 10 reruns": megatron_rerun(first, fresh[:, : 1 + MEGATRON_RERUNS]),
+        "Megatron 1.02x, 10 reruns": megatron_rerun(first, fresh[:, : 1 + MEGATRON_RERUNS]),
         "criterion": criterion(first, new, old_sd, new_sd),
     }
 
@@ -382,7 +382,7 @@ def main() -> int:
     print("\n" + "\n".join(str(promise) for promise in promises))
     if options.json is not None:
         rows = [
-            {**asdict(setting), "rule": name.strip(), **asdict(one)}
+            {**asdict(setting), "rule": name, **asdict(one)}
             for setting, tallies in found.items()
             for name, one in tallies.items()
         ]
