@@ -58,5 +58,5 @@ def without_memory(patch: pytest.MonkeyPatch) -> None:
 
 def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run no program need no ranks: none are started, though GPUs are in use."""
-    monkeypatch.setattr("pytest_gpuperf.session.Session._pool", lambda self, size: None)
+    monkeypatch.setattr("pytest_gpuperf.session.Session._pool", lambda self, size: SimpleNamespace(pids=()))
     monkeypatch.setattr("pytest_gpuperf.session.Session._software", lambda self, size: {"torch": "2.13.0"})

@@ -56,8 +56,9 @@ def test_z_after(perf):
 
 def test_the_groups_of_a_comparison_follow_one_another_and_the_launch_goes_on_in_the_last(tmp_path: Path) -> None:
     folder = write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
-    run: WholeRun = run_pytest(folder, "--gpus=2", "--update-baselines", "--launches=1", "--reason=first")
-    assert run.result.ret == 0, run.text
+    run: WholeRun = run_pytest(folder, "--gpus=2")
+    run.result.assert_outcomes(failed=3)
+    assert run.text.count("has no baseline") >= 3, run.text  # nothing else failed
     lines = [line.split() for line in (folder / "groups").read_text().splitlines()]
     assert [line[0] for line in lines] == ["before", *["slow", "fast"] * 3, "after"]
     assert [int(line[1]) for line in lines] == [1, 2, 3, 1, 2, 1, 2, 3]

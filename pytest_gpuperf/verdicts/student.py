@@ -50,6 +50,8 @@ def upper_tail(t: float, dof: float) -> float:
     I_x(dof/2, 1/2) / 2 with x = dof / (dof + t^2): A&S 26.7.1 and 26.5.27.
     """
     square = t * t
+    if square == 0:  # or too small for a float
+        return 0.5
     return _incomplete_beta(dof / (dof + square), square / (dof + square), dof / 2, 0.5) / 2
 
 

@@ -88,7 +88,7 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
             250e9,
             {"failed": 1},
             f"{NODE} busbw: 250.0 GB/s is 16.7 % worse than the baseline 300.0 GB/s (spread 0.0 % over 5 launches, "
-            f"bound 2.1 %, median of 5 fresh launches) on {KEY}",
+            f"bound 2.0 %, median of 5 fresh launches) on {KEY}",
         ),
         (290e9, {"passed": 1}, f"1 figures on {KEY}: 1 same"),
         (400e9, {"passed": 1}, f"1 figures on {KEY}: 1 improved"),
