@@ -2,11 +2,15 @@
 
 from types import SimpleNamespace
 
-import hypothesis  # noqa: F401  # else each run of pytest in this process would import it anew
 import pytest
+from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
 
 from pytest_gpuperf import options
 from tests import fake_gpus
+
+# What is judged by the clock would fail wherever the machine stops for a moment.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)
