@@ -52,7 +52,7 @@ def test_each_gpu_is_looked_at_before_during_and_after() -> None:
     device = Device("GPU-1", reasons=1)
     nvml = FakeNvml([device, Device("GPU-2")])
     with Watch(["GPU-1", "GPU-2"], interval=0.005, nvml=nvml) as watch:
-        assert [seen.reasons for seen in watch.seen] == [1, 0]
+        assert [seen.reasons for seen in watch.seen][:2] == [1, 0]
         device.reasons = 8
         started = nvml.looks
         while nvml.looks < started + 4:
