@@ -42,11 +42,12 @@ def nvml_session(nvml: Nvml) -> Iterator[bool]:
 
 
 def if_supported(nvml: Nvml, query: Callable[..., Any], *args: Any) -> Any:
-    """Returns None where this GPU, link or virtual machine has no answer to the query."""
+    """Returns None where this GPU, link, virtual machine or container has no answer to the query."""
     try:
         return query(*args)
     except nvml.NVMLError as error:
         # Links beyond the last one are an invalid argument on some GPUs and unsupported on others.
-        if error.value in {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT}:
+        unanswered = {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NO_PERMISSION}
+        if error.value in unanswered:
             return None
         raise

@@ -37,8 +37,14 @@ class Observation:
     watts: float | None
 
 
-def observe(uuid: str, nvml: Nvml = pynvml) -> Observation:
-    """Asks NVML, in whose session the caller is, about a GPU."""
+def observe(uuid: str, nvml: Nvml = pynvml, *, links: bool = True) -> Observation:
+    """Asks NVML, in whose session the caller is, about a GPU.
+
+    Args:
+        uuid: The GPU's.
+        nvml: The pynvml module.
+        links: Whether its NVLinks are counted too, which takes a question for each.
+    """
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     megahertz = if_supported(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
     celsius = if_supported(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
@@ -48,7 +54,7 @@ def observe(uuid: str, nvml: Nvml = pynvml) -> Observation:
         uuid=uuid,
         reasons=if_supported(nvml, nvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
         sm_hertz=None if megahertz is None else megahertz * 1e6,
-        nvlinks=_active_links(nvml, handle),
+        nvlinks=_active_links(nvml, handle) if links else None,
         memory_errors=if_supported(
             nvml,
             nvml.nvmlDeviceGetTotalEccErrors,

@@ -13,7 +13,7 @@ INTERVAL = 0.1  # seconds between looks; one look at a GPU takes about a millise
 
 
 class Watch:
-    """A thread that observes GPUs from its start to its end, at least once at either."""
+    """A thread that observes GPUs from its start to its end, at least once at either, when it counts NVLinks too."""
 
     def __init__(self, uuids: Sequence[str], *, interval: float = INTERVAL, nvml: Nvml = pynvml) -> None:
         self._uuids = tuple(uuids)
@@ -52,15 +52,15 @@ class Watch:
     def _watch(self) -> None:
         try:
             with nvml_session(self._nvml):
-                self._look()
+                self._look(links=True)
                 self._looked.set()
                 while not self._over.wait(self._interval):
-                    self._look()
-                self._look()
+                    self._look(links=False)
+                self._look(links=True)
         except Exception as failure:  # of a thread: kept for the one who waits for it
             self._error = failure
         finally:
             self._looked.set()
 
-    def _look(self) -> None:
-        self._seen += [observe(uuid, self._nvml) for uuid in self._uuids]
+    def _look(self, *, links: bool) -> None:
+        self._seen += [observe(uuid, self._nvml, links=links) for uuid in self._uuids]

@@ -8,10 +8,11 @@ import pytest
 from pytest_gpuperf.hardware.errors import HardwareError
 from pytest_gpuperf.hardware.observation import SLOWDOWNS, Observation, observe
 from pytest_gpuperf.hardware.watch import Watch
-from tests.hardware.fake_nvml import SWITCH, Device, FakeNvml
+from tests.hardware.fake_nvml import SWITCH, Device, FakeError, FakeNvml
 
 
 def test_the_numbers_are_those_of_nvml() -> None:
+    assert FakeNvml.NVML_ERROR_NO_PERMISSION == pynvml.NVML_ERROR_NO_PERMISSION
     assert FakeNvml.NVML_CLOCK_SM == pynvml.NVML_CLOCK_SM
     assert FakeNvml.NVML_TEMPERATURE_GPU == pynvml.NVML_TEMPERATURE_GPU
     assert FakeNvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
@@ -48,8 +49,16 @@ def test_what_a_gpu_does_not_tell_is_none() -> None:
     assert seen == Observation("GPU-1", None, None, None, None, None, 150_000_000_000, None, None)
 
 
+def test_what_a_container_may_not_ask_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: FakeNvml, device: Device) -> int:
+        raise FakeError(FakeNvml.NVML_ERROR_NO_PERMISSION)
+
+    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetComputeRunningProcesses", refuse)
+    assert observe("GPU-1", FakeNvml([Device("GPU-1")])).processes is None
+
+
 def test_each_gpu_is_looked_at_before_during_and_after() -> None:
-    device = Device("GPU-1", reasons=1)
+    device = Device("GPU-1", reasons=1, links={0: SWITCH})
     nvml = FakeNvml([device, Device("GPU-2")])
     with Watch(["GPU-1", "GPU-2"], interval=0.005, nvml=nvml) as watch:
         assert [seen.reasons for seen in watch.seen][:2] == [1, 0]
@@ -61,6 +70,8 @@ def test_each_gpu_is_looked_at_before_during_and_after() -> None:
     of_first = [seen.reasons for seen in watch.seen if seen.uuid == "GPU-1"]
     assert (of_first[0], of_first[-1]) == (1, 64)
     assert 8 in of_first
+    links = [seen.nvlinks for seen in watch.seen if seen.uuid == "GPU-1"]
+    assert (links[0], links[-1], set(links[1:-1])) == (1, 1, {None})
     assert (nvml.opened, nvml.closed) == (1, 1)
 
 
