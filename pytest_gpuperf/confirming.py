@@ -71,6 +71,11 @@ class Held:
     """The first phase of a fresh launch that did not pass."""
 
     @property
+    def suspects(self) -> list[str]:
+        """Names of the figures that fresh launches decide about."""
+        return [verdict.metric_name for verdict in self.verdicts if verdict.outcome is Outcome.SUSPECT]
+
+    @property
     def call(self) -> pytest.TestReport:
         """The report of the test's body."""
         return next(report for report in self.reports if report.when == "call")
@@ -113,14 +118,12 @@ class Confirmation:
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def decide(self, nextitem: pytest.Item | None = None) -> None:
-        """Measures all suspects in fresh launches, and reports them."""
-        try:
-            if self._held and self._measurements.judge.shift is None:
-                self._measure(nextitem)
-        finally:
-            held, self._held = self._held, []
-            for test in held:
-                self._report(test)
+        """Measures all suspects in fresh launches, and reports them; if interrupted, it leaves them to ``release``."""
+        if self._held and self._measurements.judge.shift is None:
+            self._measure(nextitem)
+        held, self._held = self._held, []
+        for test in held:
+            self._report(test)
 
     def release(self) -> None:
         """Reports suspects that nothing was decided about, since the run is interrupted."""
@@ -151,7 +154,14 @@ class Confirmation:
                 continue
             reports = runtestprotocol(clone, log=False, nextitem=following)
             test.broken = next((report for report in reports if not report.passed), None)
-            for name, metric in clone.stash.get(FIGURES, {}).items():
+            figures = clone.stash.get(FIGURES, {})
+            if test.broken is None and (lacking := [name for name in test.suspects if name not in figures]):
+                call = next(report for report in reports if report.when == "call")
+                call.longrepr = (
+                    f"{clone.nodeid}: the test checked no {', '.join(lacking)} in this launch, as it had before"
+                )
+                test.broken = call
+            for name, metric in figures.items():
                 test.figures.setdefault(name, []).append(metric)
             test.call.user_properties += clone.user_properties  # what the launch measured, for --gpuperf-json
 

@@ -265,6 +265,10 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
     if candidate is not None:
         item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
     if measurements.judged and launch.number > 1:
+        # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
+        unfit = Ruling.of(measurements.unjudged(launch.identity, checks.metrics), "")
+        if unfit.outcome == "failed":
+            pytest.fail(unfit.text, pytrace=False)
         item.stash[FIGURES] = checks.metrics
         return
     verdicts = measurements.conclude(launch.identity, body, checks.metrics)

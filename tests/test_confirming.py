@@ -46,7 +46,14 @@ def measured(perf, name):
     path.write_text(json.dumps(figures[1:] or figures))
     if figures[0] is None:
         raise RuntimeError("this launch came to nothing")
-    perf.check(busbw=Metric(figures[0], "B/s", "higher", clock="host"))
+    if figures[0] == "interrupt":
+        raise KeyboardInterrupt
+    if figures[0] == "other":
+        perf.check(time=Metric(1.0, "s", "lower"))
+    elif figures[0] == "hot":
+        perf.check(busbw=Metric(100e9, "B/s", "higher", clock="host", invalid="GPU GPU-1: power brake"))
+    else:
+        perf.check(busbw=Metric(figures[0], "B/s", "higher", limit=450e9, clock="host"))
 
 def test_a(perf, own):
     measured(perf, "a")
@@ -74,7 +81,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-def figures(project: pytest.Pytester, **of_test: Sequence[float | None]) -> None:
+def figures(project: pytest.Pytester, **of_test: Sequence[float | str | None]) -> None:
     """What the tests are going to measure."""
     for name, values in of_test.items():
         (project.path / f"{name}.json").write_text(json.dumps(values))
@@ -147,6 +154,32 @@ def test_a_fresh_launch_that_fails_fails_the_test(project: pytest.Pytester) -> N
             "*in a fresh launch, test_it.py::test_a#3[[]2ranks[]], call",
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        ("hot", "*was measured on a machine that was not fit for it, twice: GPU GPU-1: power brake"),
+        (500e9, "*500.0 GB/s is above the physical limit 450.0 GB/s*"),
+        ("other", "*test_a#3[[]2ranks[]]: the test checked no busbw in this launch, as it had before"),
+    ],
+    ids=["invalid", "above its limit", "not there"],
+)
+def test_a_figure_that_proves_nothing_decides_nothing(
+    project: pytest.Pytester, figure: float | str, message: str
+) -> None:
+    figures(project, a=[90e9, 100e9, figure, 100e9])
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines([message, "*in a fresh launch, test_it.py::test_a#3[[]2ranks[]], call"])
+
+
+def test_ctrl_c_in_a_fresh_launch_leaves_suspects_undecided(project: pytest.Pytester) -> None:
+    figures(project, a=[90e9, 100e9, "interrupt"])
+    result = project.runpytest_inprocess("--gpus=2", "-rs", no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["SKIPPED * suspect: *in one launch, and the run ended before others decided"])
+    assert "INTERNALERROR" not in result.stdout.str()
 
 
 def test_a_test_that_fails_by_itself_is_no_suspect(project: pytest.Pytester) -> None:
