@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
     from pytest_gpuperf.session import LeakWarning
+    from pytest_gpuperf.timing.overlap import Overlap
+    from pytest_gpuperf.timing.readings import Readings
     from pytest_gpuperf.timing.record import Comparison, Timing
     from pytest_gpuperf.timing.stepping import Resettable
     from pytest_gpuperf.verdicts.metric import Metric
@@ -27,11 +29,13 @@ __all__ = [
     "LeakWarning",
     "Metric",
     "MiB",
+    "Overlap",
     "Perf",
     "RankDied",
     "RankError",
     "RankTimeout",
     "Ranks",
+    "Readings",
     "Resettable",
     "ResultError",
     "Timing",
@@ -43,11 +47,13 @@ _HOMES = {
     "Context": "ranks.context",
     "LeakWarning": "session",
     "Metric": "verdicts.metric",
+    "Overlap": "timing.overlap",
     "Perf": "fixtures.perf",
     "RankDied": "ranks.failures",
     "RankError": "ranks.failures",
     "RankTimeout": "ranks.failures",
     "Ranks": "fixtures.ranks",
+    "Readings": "timing.readings",
     "Resettable": "timing.stepping",
     "ResultError": "ranks.failures",
     "Timing": "timing.record",

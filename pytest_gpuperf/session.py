@@ -302,7 +302,7 @@ class Session:
         with Watch(gpus) as watch:
             results = self.run(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        return results, conditions(watch.seen, Expected(nvlinks, processes))
+        return results, conditions(watch.seen, Expected(nvlinks, processes), watch.xids)
 
     def _software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has

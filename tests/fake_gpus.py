@@ -45,7 +45,7 @@ def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     patch.setattr(machine, "linkage", lambda gpus: link(len(gpus)))
     patch.setattr(machine, "driver_version", lambda: "570.86")
     patch.setattr(leasing, "used_memory", lambda uuid: 0)
-    patch.setattr(session, "Watch", lambda gpus: nullcontext(SimpleNamespace(seen=())))
+    patch.setattr(session, "Watch", lambda gpus: nullcontext(SimpleNamespace(seen=(), xids=())))
     without_memory(patch)
     patch.setattr(Session, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
 

@@ -119,6 +119,10 @@ def test_arguments_that_cannot_be_called(perf):
         perf.compare(baseline=None, optimized=one)
     with pytest.raises(TypeError, match=f"^optimized {must} 'x' of type str$"):
         perf.compare(baseline=one, optimized="x")
+    with pytest.raises(TypeError, match=f"^communication {must} 4 of type int$"):
+        perf.overlap(together=one, compute=one, communication=4)
+    with pytest.raises(TypeError, match=f"^metered program {must} 5 of type int$"):
+        perf.meter(5)
     perf.check(time=Metric(1.0, "s", "lower"))
 
 def test_configured(perf):
@@ -131,11 +135,25 @@ def test_configured(perf):
             perf.configured(**alone)
     with pytest.raises(ValueError, match="^samples must be 10 or more, got 3$"):
         perf.configured(samples=3)
-    with pytest.raises(ValueError, match="^budget must be a positive number of seconds, got 0$"):
-        perf.configured(budget=0)
+    for setting in ("budget", "window"):
+        with pytest.raises(ValueError, match=f"^{setting} must be a positive number of seconds, got 0$"):
+            perf.configured(**{setting: 0})
     again = perf.configured(samples=20, cuda_graph=True)
     assert (again.smoke, again.world_size) == (True, 2)
     again.check(time=again.measure(one).time)  # belongs to the same test
+
+def test_overlap(perf):
+    found = perf.overlap(together=one, compute=one, communication=one)
+    assert [len(arm.samples) for arm in (found.together, found.compute, found.communication)] == [2, 2, 2]
+    perf.check(exposed=found.exposed, efficiency=found.efficiency, ideal=found.ideal)
+
+def test_meter(perf):
+    readings = perf.meter(one)
+    assert (readings.world_size, readings.steps) == (2, 1)
+    assert readings.energy is None
+    with pytest.raises(TypeError, match="^check takes Metric values, got energy=None of type NoneType: .* leave a"):
+        perf.check(energy=readings.energy)
+    perf.check(seconds=Metric(readings.seconds, "s", "lower"))
 
 def test_check_takes_metrics(perf):
     with pytest.raises(TypeError, match=r"^check needs a metric, for example check\\(busbw=timing.busbw\\("):
@@ -203,6 +221,8 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
         "test_arms_share_a_buffer[2ranks]",
         "test_arguments_that_cannot_be_called[2ranks]",
         "test_configured[2ranks]",
+        "test_overlap[2ranks]",
+        "test_meter[2ranks]",
         "test_check_takes_metrics[2ranks]",
         "test_link[2ranks]",
         "test_alone[1rank]",

@@ -8,12 +8,16 @@ import pynvml
 
 from pytest_gpuperf.hardware.nvml import Nvml, nvml_session
 from pytest_gpuperf.hardware.observation import Observation, observe
+from pytest_gpuperf.hardware.xids import Xid, XidListener
 
 INTERVAL = 0.1  # seconds between looks; one look at a GPU takes about a millisecond of one core
 
 
 class Watch:
-    """A thread that observes GPUs from its start to its end, at least once at either, when it counts NVLinks too."""
+    """A thread that observes GPUs from its start to its end, and listens to what the driver reports of them.
+
+    It looks at least once at either end, when it counts NVLinks too.
+    """
 
     def __init__(self, uuids: Sequence[str], *, interval: float = INTERVAL, nvml: Nvml = pynvml) -> None:
         self._uuids = tuple(uuids)
@@ -22,6 +26,7 @@ class Watch:
         self._over = threading.Event()
         self._looked = threading.Event()
         self._seen: list[Observation] = []
+        self._xids: tuple[Xid, ...] = ()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._watch, name="gpuperf-watch", daemon=True)
 
@@ -29,6 +34,11 @@ class Watch:
     def seen(self) -> tuple[Observation, ...]:
         """All observations in order; of all GPUs."""
         return tuple(self._seen)
+
+    @property
+    def xids(self) -> tuple[Xid, ...]:
+        """The errors that the driver reported, known once it is over."""
+        return self._xids
 
     def __enter__(self) -> "Watch":
         """Returns once every GPU was looked at."""
@@ -52,11 +62,13 @@ class Watch:
     def _watch(self) -> None:
         try:
             with nvml_session(self._nvml):
+                listener = XidListener(self._uuids, self._nvml)
                 self._look(links=True)
                 self._looked.set()
                 while not self._over.wait(self._interval):
                     self._look(links=False)
                 self._look(links=True)
+                self._xids = listener.close()
         except Exception as failure:  # of a thread: kept for the one who waits for it
             self._error = failure
         finally:

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from pytest_gpuperf.timing.clock import clock_for, slowest
+from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.record import RankSamples, block_ratios
-from pytest_gpuperf.timing.sampling import BATCH, Sampling
+from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
-from pytest_gpuperf.timing.stopping import relative_halfwidth
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
-
-
-BLOCKS = BATCH // 2  # of ABBA, between two looks at the precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +47,8 @@ def compare(
     arms = [Timed(context, clock, step, sampling) for step in steps]
     for arm in arms:
         arm.warm_up()
-    most = max(1, min(arm.plan.samples for arm in arms) // 2)
-    seconds: tuple[list[float], list[float]] = ([], [])
-    ratios: list[float] = []
-    while len(ratios) < most:
-        before = len(ratios)
-        for _ in range(min(BLOCKS, most - before)):
-            for index in (0, 1, 1, 0):  # a drift over the block weighs on both arms alike
-                seconds[index].append(arms[index].sample())
-        of_slowest = [slowest(arm[2 * before :], context.device) for arm in seconds]
-        ratios += block_ratios(*of_slowest)
-        if relative_halfwidth(ratios) <= sampling.precision:
-            break
-    return arms[0].samples(seconds[0]), arms[1].samples(seconds[1])
+    slow, fast = interleaved(arms, lambda of_slowest: block_ratios(*of_slowest), sampling.precision, context.device)
+    return arms[0].samples(slow), arms[1].samples(fast)
 
 
 def _first_output(step: Step, program: Callable[..., Any]) -> list[torch.Tensor]:

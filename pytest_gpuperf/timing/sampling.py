@@ -31,6 +31,8 @@ class Sampling:
     cuda_graph: bool = False
     """Capture the step in a CUDA graph and time replays: for steps under about 100 us, whose eager time
     would be the host's."""
+    window: float = 2.0
+    """Seconds of steps between two looks at the counters; NVML brings them up to date about ten times a second."""
     smoke: bool = False
     """Two samples without warm-up: whether the step runs, not how fast."""
 
@@ -39,6 +41,8 @@ class Sampling:
             raise ValueError(f"samples must be {MIN_SAMPLES} or more, got {self.samples!r}")
         if not self.budget > 0:
             raise ValueError(f"budget must be a positive number of seconds, got {self.budget!r}")
+        if not self.window > 0:
+            raise ValueError(f"window must be a positive number of seconds, got {self.window!r}")
         if not 0 <= self.precision < 1:
             raise ValueError(f"precision must be a fraction from 0 (never precise enough) to 1, got {self.precision!r}")
 

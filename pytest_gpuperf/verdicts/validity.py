@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.hardware.observation import IDLE, POWER_CAP, SLOWDOWNS, Observation
+from pytest_gpuperf.hardware.xids import Xid
 
 # nvbench discards a sample below this share of the clock that it expects (measure_cold.cu, throttle detection).
 LEAST_CLOCK = 0.75
@@ -37,17 +38,18 @@ FIT = Conditions((), power_capped=False)
 """Nothing was observed that would make a measurement invalid."""
 
 
-def conditions(seen: Sequence[Observation], expected: Expected) -> Conditions:
+def conditions(seen: Sequence[Observation], expected: Expected, xids: Sequence[Xid] = ()) -> Conditions:
     """Passes observations through all gates.
 
     Gates: a thermal or hardware slowdown; a process that is no rank; fewer NVLinks than when the run began;
-    uncorrected memory errors; too little free memory; an SM clock that fell below ``LEAST_CLOCK`` of the highest one
-    seen while the GPU was busy and not at its power limit.
+    uncorrected memory errors; an error that the driver reported; too little free memory; an SM clock that fell below
+    ``LEAST_CLOCK`` of the highest one seen while the GPU was busy and not at its power limit.
     """
     tripped: list[str] = []
     for uuid in dict.fromkeys(observation.uuid for observation in seen):
         of_gpu = [observation for observation in seen if observation.uuid == uuid]
         tripped += [f"GPU {uuid}: {problem}" for problem in _problems(of_gpu, expected)]
+    tripped += [f"GPU {xid.uuid}: the driver reported Xid {xid.number}" for xid in xids]
     capped = any((observation.reasons or 0) & POWER_CAP for observation in seen)
     return Conditions(tuple(tripped), capped)
 

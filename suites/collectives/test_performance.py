@@ -33,3 +33,20 @@ def test_bus_bandwidth(perf: Perf, op: str, nbytes: int) -> None:
     # 1 KiB takes less time than its launch from Python: in a graph, the device is what is timed.
     timing = perf.configured(cuda_graph=nbytes == KiB).measure(program, shape=shape, dtype=DTYPE, seed=1)
     perf.check(busbw=timing.busbw(op, numel * DTYPE.itemsize), time=timing.time)
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_bytes_over_nvlink(perf: Perf, op: str) -> None:
+    """A large collective moves no more than its formula asks for; a protocol that sends flags beside data does."""
+    program, divided = OPERATIONS[op]
+    numel = perf.sized(256 * MiB, smoke=KiB) // DTYPE.itemsize
+    shape = (numel // perf.world_size if divided else numel,)
+    readings = perf.configured(window=0.5).meter(program, shape=shape, dtype=DTYPE, seed=1)
+    traffic = readings.traffic(op, numel * DTYPE.itemsize)
+    if traffic is None:
+        pytest.skip("NVML counts no bytes over the links of these GPUs")
+    perf.check(traffic=traffic)
+    if readings.energy is not None:
+        perf.show(energy=readings.energy)  # the whole board's, and so another one on each machine

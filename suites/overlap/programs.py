@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_gpuperf import Context, MiB
 
 BUCKET_MIB = 25.0  # DistributedDataParallel's default bucket_cap_mb, which counts in MiB
-LEAST_SHARE = 1e-3  # of the communication: a smaller one cannot be told from the noise of the times
 
 Step = Callable[[], list[torch.Tensor]]
 Problem = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
@@ -170,13 +169,3 @@ def reduction_error(world_size: int, dtype: torch.dtype, largest: float) -> floa
     """
     roundings = world_size * torch.finfo(dtype).eps / 2
     return 2 * roundings / (1 - roundings) * largest
-
-
-def exposed_share(*, together: float, compute: float, communication: float) -> float:
-    """The share of the communication that the step waits for: 0 all hidden, 1 none, above 1 worse than in turn.
-
-    (together - compute) / communication, all in seconds. Where nothing is exposed, noise makes the
-    difference negative as often as not; such a share is no figure to be compared with another, and
-    ``LEAST_SHARE`` stands for all of them.
-    """
-    return max(LEAST_SHARE, (together - compute) / communication)

@@ -190,15 +190,6 @@ def test_buckets_hold_each_tensor_once(sizes: list[int], capacity: int) -> None:
         assert sum(tensor.nbytes for tensor in bucket) >= capacity
 
 
-@pytest.mark.parametrize(
-    ("together", "expected"),
-    [(10.0, programs.LEAST_SHARE), (9.9, programs.LEAST_SHARE), (12.0, 0.5), (14.0, 1.0), (15.0, 1.25)],
-    ids=["all hidden", "noise", "half hidden", "in turn", "worse than in turn"],
-)
-def test_exposed_share(together: float, expected: float) -> None:
-    assert programs.exposed_share(together=together, compute=10.0, communication=4.0) == expected
-
-
 @given(data=st.data(), world_size=st.sampled_from([2, 4, 8]), seed=seeds)
 def test_reduction_error_bounds_any_order_of_summation(data: st.DataObject, world_size: int, seed: int) -> None:
     dtype = torch.bfloat16

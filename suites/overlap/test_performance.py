@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_gpuperf import Metric, Perf, Ranks
+from pytest_gpuperf import Perf, Ranks
 from suites.overlap import programs
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8)]
@@ -41,25 +41,12 @@ def test_gradients_averaged_during_backward(perf: Perf, ranks: Ranks) -> None:
 
 
 def test_exposed_communication(perf: Perf) -> None:
-    """The share is shown, not judged: a difference of times scatters by 10 % where each of them does by 1 %."""
-    mlp = workload(perf)
-    steady = perf.configured(budget=BUDGET)
-    # On both sides of what it is subtracted from, so that a steady drift of the clocks cancels.
-    before = steady.measure(programs.compute, mlp=mlp)
-    together = steady.measure(programs.all_reduce_during_backward, mlp=mlp)
-    after = steady.measure(programs.compute, mlp=mlp)
-    communication = steady.measure(programs.communication, mlp=mlp)
-    parts = {"compute": (before.median + after.median) / 2, "communication": communication.median}
-    q1, q3 = (programs.exposed_share(together=seconds, **parts) for seconds in together.quartiles)
-    perf.check(compute=before.time, communication=communication.time)
-    perf.show(
-        exposed=Metric(
-            programs.exposed_share(together=together.median, **parts),
-            "fraction",
-            "lower",
-            q1=q1,
-            q3=q3,
-            samples=len(together.samples),
-            clock=together.time.clock,
-        )
+    """The shares are shown, not judged: a difference of times scatters by 10 % where each of them does by 1 %."""
+    found = perf.configured(budget=BUDGET).overlap(
+        together=programs.all_reduce_during_backward,
+        compute=programs.compute,
+        communication=programs.communication,
+        mlp=workload(perf),
     )
+    perf.check(compute=found.compute.time, communication=found.communication.time)
+    perf.show(exposed=found.exposed, efficiency=found.efficiency, ideal=found.ideal)

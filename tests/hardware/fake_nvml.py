@@ -1,6 +1,6 @@
 """An NVML for machines that exist only in a test."""
 
-# ruff: noqa: N802 (the names are NVML's)
+# ruff: noqa: N802, N815 (the names are NVML's)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from typing import TypeVar
 from pytest_gpuperf.hardware.gpus import Gpu
 
 SWITCH = "switch"
+ALL_LINKS = 2**32 - 1
 
 T = TypeVar("T")
 
@@ -43,6 +44,15 @@ class Device:
     milliwatts: int | None = 120_000
     memory_errors: int | None = 0
     processes: Sequence[int] | None = ()
+    listening: bool = True
+    """Whether anybody may be told of its errors."""
+    xids: list[int] = field(default_factory=list)
+    """Reported by the driver, and heard by nobody so far."""
+    millijoules: int | None = 0
+    nvlink_kib: tuple[int, int] | None = (0, 0)
+    """Payload that it has sent and received over all its links."""
+    nvlink_totals: bool = True
+    """Whether it sums its links up, or tells of each alone."""
 
 
 class FakeNvml:
@@ -52,6 +62,7 @@ class FakeNvml:
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_ERROR_NO_PERMISSION = 4
     NVML_ERROR_DRIVER_NOT_LOADED = 9
+    NVML_ERROR_TIMEOUT = 10
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
     NVML_ERROR_GPU_IS_LOST = 15
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
@@ -63,6 +74,10 @@ class FakeNvml:
     NVML_VOLATILE_ECC = 0
     NVML_NVLINK_DEVICE_TYPE_GPU = 0
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX = 138
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 139
+    NVML_SUCCESS = 0
+    nvmlEventTypeXidCriticalError = 8
     NVMLError = FakeError
 
     def __init__(
@@ -80,6 +95,8 @@ class FakeNvml:
         self.closed = 0
         self.looks = 0
         """At a GPU's clocks."""
+        self.sets = 0
+        """Of events, created and not freed."""
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:
@@ -130,6 +147,41 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: Device) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid) for pid in _supported(device.processes)]
+
+    def nvmlEventSetCreate(self) -> list[Device]:
+        self.sets += 1
+        return []
+
+    def nvmlDeviceRegisterEvents(self, device: Device, kind: int, events: list[Device]) -> None:
+        assert kind == self.nvmlEventTypeXidCriticalError
+        _supported(device.listening or None)
+        device.xids.clear()  # what was reported before is told to nobody
+        events.append(device)
+
+    def nvmlEventSetWait_v2(self, events: list[Device], milliseconds: int) -> SimpleNamespace:
+        assert milliseconds == 0
+        for device in events:
+            if device.xids:
+                return SimpleNamespace(eventData=device.xids.pop(0))
+        raise FakeError(self.NVML_ERROR_TIMEOUT if events else self.NVML_ERROR_INVALID_ARGUMENT)
+
+    def nvmlEventSetFree(self, events: list[Device]) -> None:
+        self.sets -= 1
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: Device) -> int:
+        return _supported(device.millijoules)
+
+    def nvmlDeviceGetFieldValues(self, device: Device, fields: Sequence[tuple[int, int]]) -> list[SimpleNamespace]:
+        return [self._field(device, *field) for field in fields]
+
+    def _field(self, device: Device, number: int, scope: int) -> SimpleNamespace:
+        told = device.nvlink_kib is not None and (scope == ALL_LINKS) is device.nvlink_totals
+        if not told:
+            return SimpleNamespace(nvmlReturn=self.NVML_ERROR_NOT_SUPPORTED, value=SimpleNamespace(ullVal=0))
+        assert device.nvlink_kib is not None
+        kib = device.nvlink_kib[number - self.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX]
+        share = kib if scope == ALL_LINKS else kib // len(device.links)
+        return SimpleNamespace(nvmlReturn=self.NVML_SUCCESS, value=SimpleNamespace(ullVal=share))
 
     def nvmlDeviceGetCudaComputeCapability(self, device: Device) -> tuple[int, int]:
         return device.compute_capability

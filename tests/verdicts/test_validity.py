@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.hardware.observation import IDLE, POWER_CAP, SLOWDOWNS, Observation
+from pytest_gpuperf.hardware.xids import Xid
 from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
 
 RANKS = (101, 102)
@@ -95,3 +96,8 @@ def test_each_gpu_is_named() -> None:
         "GPU GPU-1: 0 NVLinks were active, 18 when the run began",
         "GPU GPU-2: hardware thermal slowdown",
     )
+
+
+def test_an_error_that_the_driver_reported_trips() -> None:
+    found = conditions([CALM, OTHER], EXPECTED, [Xid("GPU-2", 94), Xid("GPU-2", 48)]).tripped
+    assert found == ("GPU GPU-2: the driver reported Xid 94", "GPU GPU-2: the driver reported Xid 48")

@@ -1,0 +1,39 @@
+"""Samples of several arms taken in turn, there and back. Runs in rank processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+
+from pytest_gpuperf.timing.clock import slowest
+from pytest_gpuperf.timing.measure import Timed
+from pytest_gpuperf.timing.sampling import BATCH
+from pytest_gpuperf.timing.stopping import relative_halfwidth
+
+Ratios: TypeAlias = Callable[[Sequence[Sequence[float]]], list[float]]
+"""Of blocks: from the slowest rank's samples of each arm, two a block, to a figure for each block."""
+
+BLOCKS = BATCH // 2  # between two looks at the precision
+
+
+def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device: torch.device) -> list[list[float]]:
+    """Seconds of each arm, two a block, from blocks of ABBA, ABCCBA and so on.
+
+    A drift over a block weighs on all arms alike. Blocks are added until the median of ``ratios`` is as precise as
+    asked for, or an arm has as many samples as its plan affords. All ranks stop together.
+    """
+    most = max(1, min(arm.plan.samples for arm in arms) // 2)
+    there = range(len(arms))
+    seconds: list[list[float]] = [[] for _ in arms]
+    found: list[float] = []
+    while len(found) < most:
+        before = len(found)
+        for _ in range(min(BLOCKS, most - before)):
+            for index in (*there, *reversed(there)):
+                seconds[index].append(arms[index].sample())
+        found += ratios([slowest(arm[2 * before :], device) for arm in seconds])
+        if relative_halfwidth(found) <= precision:
+            break
+    return seconds

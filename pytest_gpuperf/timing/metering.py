@@ -1,0 +1,111 @@
+"""What steps take from counters: energy, bytes over NVLink, peak memory. Runs in rank processes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf.hardware.counters import Counters, counters
+from pytest_gpuperf.hardware.nvml import nvml_session
+from pytest_gpuperf.timing.clock import slowest
+from pytest_gpuperf.timing.readings import RankReading
+from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.ranks.context import Context
+
+_WARMUP_STEPS = 5
+_ESTIMATE_STEPS = 5
+
+NOTHING = Counters(None, None, None)
+
+
+def meter(
+    context: Context,
+    program: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    sampling: Sampling,
+    gpus: tuple[str, ...],
+) -> RankReading:
+    """Takes steps one after the other for ``sampling.window`` seconds, between two looks at the counters.
+
+    Args:
+        context: the rank's.
+        program: prepares the step.
+        kwargs: for it.
+        sampling: what the author chose.
+        gpus: UUIDs of all ranks' GPUs, in rank order; empty on CPUs.
+
+    Raises:
+        TypeError: the program returned no step, or one with a reset, which counters cannot leave out.
+    """
+    step = prepare(context, program, kwargs)
+    if reset_of(step) is not None:
+        name = getattr(program, "__qualname__", repr(program))
+        raise TypeError(
+            f"the step of {name} has a reset, and counters go on counting meanwhile: meter a step that can be "
+            "repeated as it is"
+        )
+    steps = _steps(context, step, sampling)
+    cuda = context.device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    _meet(cuda=cuda)
+    before, start = _counters(context, gpus), time.perf_counter()
+    _meet(cuda=cuda)  # nobody steps while another one's counters are read
+    for _ in range(steps):
+        step()
+    _meet(cuda=cuda)
+    after, end = _counters(context, gpus), time.perf_counter()
+    return RankReading(
+        steps=steps,
+        seconds=end - start,
+        joules=_difference(before.joules, after.joules),
+        sent=_difference(before.nvlink_sent, after.nvlink_sent),
+        received=_difference(before.nvlink_received, after.nvlink_received),
+        peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,
+    )
+
+
+def _steps(context: Context, step: Step, sampling: Sampling) -> int:
+    """As many as fill the window on the slowest rank, after a warm-up."""
+    if sampling.smoke:
+        return 1
+    cuda = context.device.type == "cuda"
+    for _ in range(_WARMUP_STEPS):
+        step()
+    _meet(cuda=cuda)
+    start = time.perf_counter()
+    for _ in range(_ESTIMATE_STEPS):
+        step()
+    if cuda:
+        torch.cuda.synchronize()
+    seconds = slowest([(time.perf_counter() - start) / _ESTIMATE_STEPS], context.device)[0]
+    return max(1, math.ceil(sampling.window / seconds))
+
+
+def _meet(*, cuda: bool) -> None:
+    """All ranks are here, and their devices have nothing left to do."""
+    if cuda:
+        torch.cuda.synchronize()
+    dist.barrier()
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def _counters(context: Context, gpus: tuple[str, ...]) -> Counters:
+    if not gpus:
+        return NOTHING
+    with nvml_session(pynvml) as present:
+        return counters(gpus[context.rank]) if present else NOTHING
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before

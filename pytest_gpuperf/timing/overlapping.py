@@ -1,0 +1,39 @@
+"""The timing of a step beside its parts, in one process group. Runs in rank processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.interleaving import interleaved
+from pytest_gpuperf.timing.measure import Timed
+from pytest_gpuperf.timing.record import RankSamples, block_ratios
+from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.stepping import prepare
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.ranks.context import Context
+
+
+def overlap(
+    context: Context, programs: Sequence[Callable[..., Any]], kwargs: Mapping[str, Any], sampling: Sampling
+) -> list[RankSamples]:
+    """Times the steps of all programs in blocks of ABCCBA; entry function of a run.
+
+    Args:
+        context: the rank's.
+        programs: the whole first, then its parts.
+        kwargs: for all of them.
+        sampling: what the author chose; its precision is that of the whole's time over the first part's.
+    """
+    clock = clock_for(context.device, cold=sampling.cold)
+    arms = [Timed(context, clock, prepare(context, program, kwargs), sampling) for program in programs]
+    for arm in arms:
+        arm.warm_up()
+
+    def slowdowns(of_slowest: Sequence[Sequence[float]]) -> list[float]:
+        return block_ratios(of_slowest[0], of_slowest[1])
+
+    seconds = interleaved(arms, slowdowns, sampling.precision, context.device)
+    return [arm.samples(of_arm) for arm, of_arm in zip(arms, seconds, strict=True)]

@@ -1,0 +1,74 @@
+"""Exposed communication: what blocks of three arms come to, and that they are taken there and back."""
+
+import time
+
+import pytest
+
+from pytest_gpuperf import Context, Overlap, Timing
+from pytest_gpuperf.timing.overlap import LEAST_SHARE
+from pytest_gpuperf.timing.overlapping import overlap
+from pytest_gpuperf.timing.record import Link, RankSamples
+from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.stepping import Step
+from pytest_gpuperf.verdicts.validity import Conditions
+from tests.ranks.conftest import Call
+
+
+def timing(*seconds: float, tripped: tuple[str, ...] = ()) -> Timing:
+    samples = RankSamples(seconds, "cuda_event", cuda_graph=False, steps_per_sample=1)
+    return Timing((samples,), Link(None, "", multicast=False), Conditions(tripped, power_capped=False))
+
+
+def of(together: float, compute: float, communication: float) -> Overlap:
+    """Blocks that all say the same, but for a drift within each that weighs on all arms."""
+    return Overlap(*(timing(*[0.9 * arm, 1.1 * arm] * 3) for arm in (together, compute, communication)))
+
+
+@pytest.mark.parametrize(
+    ("together", "exposed", "efficiency", "ideal"),
+    [(10, LEAST_SHARE, 1.0, 1.0), (12, 0.5, 0.5, 10 / 12), (14, 1.0, LEAST_SHARE, 10 / 14), (16, 1.5, 1e-3, 10 / 16)],
+    ids=["all hidden", "half hidden", "in turn", "worse than in turn"],
+)
+def test_shares(together: float, exposed: float, efficiency: float, ideal: float) -> None:
+    found = of(together, 10.0, 4.0)
+    assert found.exposed.value == pytest.approx(exposed)
+    assert found.efficiency.value == pytest.approx(efficiency)
+    assert found.ideal.value == pytest.approx(ideal)
+    for metric, better in ((found.exposed, "lower"), (found.efficiency, "higher"), (found.ideal, "higher")):
+        assert (metric.unit, metric.better, metric.samples, metric.clock) == ("fraction", better, 3, "cuda_event")
+
+
+def test_the_median_of_the_blocks_counts_and_their_quartiles_go_with_it() -> None:
+    together = timing(12, 12, 13, 13, 20, 20)
+    found = Overlap(together, timing(*[10] * 6), timing(*[4] * 6)).exposed
+    assert (found.q1, found.value, found.q3) == pytest.approx((0.625, 0.75, 1.625))
+
+
+def test_what_was_observed_goes_with_the_figures() -> None:
+    hot = Overlap(timing(12, 12, tripped=("GPU-0: too hot",)), timing(10, 10), timing(4, 4))
+    assert hot.exposed.invalid == "GPU-0: too hot"
+
+
+def logged(ctx: Context) -> tuple[list[str], list[RankSamples]]:
+    """Three arms that note who is asked for a sample."""
+    log: list[str] = []
+
+    def named(name: str, seconds: float) -> object:
+        def program(ctx: Context) -> Step:
+            def step() -> None:
+                log.append(name)
+                time.sleep(seconds)
+
+            return step
+
+        return program
+
+    arms = [named("t", 3e-3), named("c", 2e-3), named("m", 2e-3)]
+    samples = overlap(ctx, arms, {}, Sampling(budget=0.02, smoke=True))  # type: ignore[arg-type]
+    return log, samples
+
+
+def test_arms_are_sampled_there_and_back(call: Call) -> None:
+    for log, samples in call(logged):
+        assert "".join(log) == "tcmmct"
+        assert [len(arm.seconds) for arm in samples] == [2, 2, 2]
