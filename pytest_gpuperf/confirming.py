@@ -71,9 +71,9 @@ class Held:
     """The first phase of a fresh launch that did not pass."""
 
     @property
-    def suspects(self) -> list[str]:
-        """Names of the figures that fresh launches decide about."""
-        return [verdict.metric_name for verdict in self.verdicts if verdict.outcome is Outcome.SUSPECT]
+    def suspects(self) -> list[Verdict]:
+        """The figures that fresh launches decide about."""
+        return [verdict for verdict in self.verdicts if verdict.outcome is Outcome.SUSPECT]
 
     @property
     def call(self) -> pytest.TestReport:
@@ -96,6 +96,8 @@ class Confirmation:
         self._command = command
         self._say = say
         self._held: list[Held] = []
+        self.shifted = False
+        """Whether a suspect was put down to the machine, which decides nothing and is no pass."""
 
     def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
         """Runs a perf test; reports it unless it is suspect.
@@ -119,8 +121,7 @@ class Confirmation:
 
     def decide(self, nextitem: pytest.Item | None = None) -> None:
         """Measures all suspects in fresh launches, and reports them; if interrupted, it leaves them to ``release``."""
-        if self._held and self._measurements.judge.shift is None:
-            self._measure(nextitem)
+        self._measure(nextitem)
         held, self._held = self._held, []
         for test in held:
             self._report(test)
@@ -137,16 +138,14 @@ class Confirmation:
         return max((self._measurements.judge.launches(verdict) or 0 for verdict in suspects), default=0)
 
     def _measure(self, nextitem: pytest.Item | None) -> None:
-        rounds = max(test.launches for test in self._held)
+        open_ = [test for test in self._held if not all(map(self._measurements.judge.explained, test.suspects))]
+        rounds = max((test.launches for test in open_), default=0)
         launches = [
-            (test, again(test.item, number + 2))
-            for number in range(rounds)
-            for test in self._held
-            if number < test.launches
+            (test, again(test.item, number + 2)) for number in range(rounds) for test in open_ if number < test.launches
         ]
         if not launches:
             return
-        names = ", ".join(test.item.nodeid for test in self._held if test.launches)
+        names = ", ".join(test.item.nodeid for test in open_ if test.launches)
         self._say(f"worse than expected, {rounds} fresh launches decide: {names}")
         followers = [clone for _, clone in launches[1:]] + [nextitem]
         for (test, clone), following in zip(launches, followers, strict=True):
@@ -155,7 +154,8 @@ class Confirmation:
             reports = runtestprotocol(clone, log=False, nextitem=following)
             test.broken = next((report for report in reports if not report.passed), None)
             figures = clone.stash.get(FIGURES, {})
-            if test.broken is None and (lacking := [name for name in test.suspects if name not in figures]):
+            lacking = [suspect.metric_name for suspect in test.suspects if suspect.metric_name not in figures]
+            if test.broken is None and lacking:
                 call = next(report for report in reports if report.when == "call")
                 call.longrepr = (
                     f"{clone.nodeid}: the test checked no {', '.join(lacking)} in this launch, as it had before"
@@ -179,7 +179,8 @@ class Confirmation:
     def _decided(self, test: Held, verdict: Verdict, interrupted: bool) -> Verdict:
         if verdict.outcome is not Outcome.SUSPECT or interrupted:
             return verdict
-        if self._measurements.judge.shift is not None:
+        if self._measurements.judge.explained(verdict):
+            self.shifted = True
             return verdict.shifted()
         figures = test.figures.get(verdict.metric_name, [])
         needed = self._measurements.judge.launches(verdict)

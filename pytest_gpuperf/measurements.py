@@ -6,7 +6,7 @@ import platform
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_gpuperf.machine import Machine
@@ -119,6 +119,11 @@ class Measurements:
         """By how much all figures moved alike, as a fraction, worse above 0; None if they did not."""
         return self._judge.shift if self.judged and self._judge is not None else None
 
+    @property
+    def moved(self) -> Mapping[str, float]:
+        """What of the control workload moved, by how much, as a fraction, slower above 0."""
+        return self._judge.moved if self.judged and self._judge is not None else {}
+
     def plan(self, tests: Mapping[str, str]) -> set[tuple[str, int]]:
         """A recording is going to measure these tests, by node id with their bodies' hashes.
 
@@ -157,6 +162,18 @@ class Measurements:
                 self._journal = Journal.begin(self.journal_path, self._plan)
             except OSError as error:
                 self._without_journal(error)
+
+    @property
+    def wants_control(self) -> bool:
+        """Whether the current launch is recorded, or the first of a judged run: then its control workload is of use."""
+        return bool(self._machine.gpus) and not self._options.smoke and (self._launch_number == 1 or not self.judged)
+
+    def control(self, seconds: Mapping[str, float]) -> None:
+        """Takes the control workload of the current launch, by name."""
+        assert self._launch is not None
+        self._launch = replace(self._launch, control={**self._launch.control, **seconds})
+        if self.judged:
+            self.judge.control(seconds)
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on one test's figures; when recording, keeps them."""

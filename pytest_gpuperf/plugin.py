@@ -218,7 +218,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if ours.saved is not None and session.exitstatus in _PASSED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED if ours.saved.failed else pytest.ExitCode.OK
     # A run that moved as a whole has told nothing of its single tests, and that is no pass.
-    if session.exitstatus == pytest.ExitCode.OK and (ours.measurements.shift or 0.0) > 0.0:
+    slower = (ours.measurements.shift or 0.0) > 0.0
+    if session.exitstatus == pytest.ExitCode.OK and (slower or session.config.stash[CONFIRMATION].shifted):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -108,6 +108,8 @@ class Session:
         self._current: CurrentTest | None = None
         self._tests = 0
         self._launch: int | None = None
+        self._controlled: set[int] = set()
+        """World sizes whose control workload the current launch has measured."""
         self._renewals = 0
         """How many process groups perf tests have asked for beyond their launches' own."""
 
@@ -160,7 +162,11 @@ class Session:
                     self.measurements.begin_launch(current.launch, self._software(world_size))
                 except JournalError as error:
                     pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
+                self._controlled.clear()
             self.pools.retire_others(self._spec(world_size))
+            if world_size not in self._controlled and self.measurements.wants_control:
+                self._controlled.add(world_size)
+                self.measurements.control(self._control(world_size))
         elif current.gpus:
             self.pools.retire_beyond(current.gpus)
             if self.leasing.memory_is_scarce(current.gpus):
@@ -236,7 +242,7 @@ class Session:
     def closing_lines(self) -> list[str]:
         """What the run's summary says of a recording."""
         if not self.options.update_baselines:
-            return shift_lines(self.measurements.shift)
+            return shift_lines(self.measurements.shift, self.measurements.moved)
         measurements = self.measurements
         lines = [] if measurements.journal_problem is None else [measurements.journal_problem]
         if measurements.resumable:
@@ -309,6 +315,14 @@ class Session:
 
         versions: list[dict[str, str]] = self.run(world_size, software, (), {}, software)
         return versions[0]
+
+    def _control(self, world_size: int) -> dict[str, float]:
+        """Seconds of the control workload, of the slowest rank, by name."""
+        from pytest_gpuperf.timing.control import control
+
+        ranks: list[dict[str, float]] = self.run(world_size, control, (), {}, control)
+        of = f"{world_size} rank{'s' if world_size > 1 else ''}"
+        return {f"{name} on {of}": seconds for name, seconds in ranks[0].items()}
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""

@@ -46,6 +46,7 @@ def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     patch.setattr(machine, "driver_version", lambda: "570.86")
     patch.setattr(leasing, "used_memory", lambda uuid: 0)
     patch.setattr(session, "Watch", lambda gpus: nullcontext(SimpleNamespace(seen=(), xids=())))
+    patch.setattr(Session, "_control", lambda self, size: {})
     without_memory(patch)
     patch.setattr(Session, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
 
@@ -60,3 +61,4 @@ def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run no program need no ranks: none are started, though GPUs are in use."""
     monkeypatch.setattr("pytest_gpuperf.session.Session._pool", lambda self, size: SimpleNamespace(pids=()))
     monkeypatch.setattr("pytest_gpuperf.session.Session._software", lambda self, size: {"torch": "2.13.0"})
+    monkeypatch.setattr("pytest_gpuperf.session.Session._control", lambda self, size: {})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.session import Session
 from tests.fake_gpus import without_ranks
 from tests.test_judged_run import CONFTEST
 from tests.whole_run import run_pytest, write
@@ -212,6 +213,73 @@ def test_a_machine_that_is_slower_as_a_whole_is_one_finding(
     result.stdout.fnmatch_lines(["the whole run is 5.3 % slower than its baselines (the median of all figures): *"])
     assert "12 figures on 2x-nvidia-h200-nv18: 11 shifted, 1 same" in result.outlines
     assert not any("fresh launches decide" in line for line in result.outlines)
+
+
+CONTROL = """
+import json
+from pathlib import Path
+from pytest_gpuperf.session import Session
+
+CONTROL = Path(__file__).with_name("control.json")
+
+def control(self, world_size):
+    seconds = json.loads(CONTROL.read_text())
+    CONTROL.write_text(json.dumps(seconds[1:] or seconds))
+    return {f"matmul on {world_size} ranks": seconds[0]}
+
+Session._control = control
+"""
+
+
+def controlled(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *, now: list[float]) -> None:
+    """Baselines of 10 launches, whose control workload took 1 ms; it will take that long now."""
+    without_ranks(monkeypatch)
+    monkeypatch.setattr(Session, "_control", Session._control)  # and undone after the test
+    pytester.makeconftest(CONTROL)
+    pytester.makepyfile(test_it=TESTS.partition("def test_c")[0])
+    figures(pytester, a=STEADY * 2, b=STEADY * 2, control=[1e-3, 1.001e-3, 0.999e-3] * 4)
+    options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
+    assert pytester.runpytest_inprocess(*options).ret == 0
+    assert len(json.loads((pytester.path / "control.json").read_text())) == 2  # once a launch
+    figures(pytester, control=now)
+
+
+def test_a_loss_of_the_control_workload_too_is_the_machines(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controlled(pytester, monkeypatch, now=[1.05e-3, 1e-3])
+    figures(pytester, a=[94e9], b=[100e9])
+    result = judged(pytester, "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "the control workload, matmul on 2 ranks, is 5.0 % slower than in the launches of the baselines: *",
+            "SKIPPED * shifted: *worse than the baseline * as the whole run is",
+        ]
+    )
+    assert not any("fresh launches decide" in line for line in result.outlines)
+
+
+def test_a_loss_beyond_that_of_the_control_workload_is_decided_by_fresh_launches(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controlled(pytester, monkeypatch, now=[1.05e-3, 1e-3, 1e-3])
+    figures(pytester, a=[80e9], b=[94e9])
+    result = judged(pytester)
+    result.assert_outcomes(failed=1, skipped=1)
+    assert json.loads((pytester.path / "control.json").read_text()) == [1e-3] * 2  # not in fresh launches
+
+
+def test_a_control_workload_that_moved_alone_is_no_finding(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controlled(pytester, monkeypatch, now=[0.95e-3])
+    figures(pytester, a=[100e9], b=[100e9])
+    result = judged(pytester)
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["the control workload, matmul on 2 ranks, is 5.0 % faster than *"])
 
 
 def test_under_xdist_a_suspect_is_decided_before_the_next_test(tmp_path: Path) -> None:

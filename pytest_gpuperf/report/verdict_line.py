@@ -1,5 +1,6 @@
 """One verdict as one line of text."""
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from pytest_gpuperf.report.units import format_percent, format_value
@@ -18,15 +19,30 @@ def describe(verdict: Verdict, record_command: str) -> str:
     return f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}"
 
 
-def shift_lines(shift: float | None) -> list[str]:
-    """What the summary says of a run whose figures moved all alike."""
-    if shift is None:
-        return []
-    return [
-        f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its baselines (the "
-        "median of all figures): another machine or software, or a change that slows everything; no figure was judged "
-        "by itself"
+def shift_lines(shift: float | None, moved: Mapping[str, float]) -> list[str]:
+    """What the summary says of a run whose figures moved all alike, or whose control workload did.
+
+    Args:
+        shift: The median change of all figures, slower above 0; None if they did not move alike.
+        moved: The control workload's changes, by name.
+    """
+    lines = [
+        f"the control workload, {name}, is {_faster_or_slower(change)} than in the launches of the baselines: the "
+        "machine or the software under all tests, not their programs"
+        for name, change in moved.items()
     ]
+    if shift is None:
+        return lines
+    return [
+        *lines,
+        f"the whole run is {_faster_or_slower(shift)} than its baselines (the "
+        "median of all figures): another machine or software, or a change that slows everything; no figure was judged "
+        "by itself",
+    ]
+
+
+def _faster_or_slower(change: float) -> str:
+    return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
 
 
 def _finding(verdict: Verdict, record_command: str) -> str:
@@ -50,7 +66,7 @@ def _finding(verdict: Verdict, record_command: str) -> str:
                 "others decided"
             )
         case Outcome.SHIFTED:
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)}, as most figures of this run are"
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}, as the whole run is"
         case Outcome.UNDECIDED:
             return (
                 f"{value} is {_change(verdict)} worse than {_against(verdict)}, and no number of fresh launches could "

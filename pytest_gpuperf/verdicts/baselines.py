@@ -49,6 +49,13 @@ class LaunchInfo:
     host: str
     environment: Mapping[str, str]
     """Versions: driver, cuda, nccl, torch, python and whatever else tells two launches apart."""
+    control: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the control workload, by name."""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types."""
+        plain = {"at": self.at, "commit": self.commit, "host": self.host, "environment": dict(self.environment)}
+        return {**plain, **({"control": dict(self.control)} if self.control else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +267,7 @@ class Baselines:
             "schema": SCHEMA,
             "hardware_key": self.hardware_key,
             "match": dict(self.match),
-            "launches": {
-                id_: {**asdict(info), "environment": dict(info.environment)} for id_, info in self.launches.items()
-            },
+            "launches": {id_: info.to_json() for id_, info in self.launches.items()},
             "tests": {
                 test: {
                     "body_hash": entry.body_hash,
@@ -360,11 +365,13 @@ def launch_info(fields: Fields) -> LaunchInfo:
     """
     fields.only(*LaunchInfo.__dataclass_fields__)
     environment = fields.child("environment")
+    control = fields.child("control") if "control" in fields.values else Fields("", {})
     return LaunchInfo(
         at=fields.text("at"),
         commit=fields.text("commit"),
         host=fields.text("host"),
         environment={key: environment.text(key) for key in environment.values},
+        control={key: control.positive(key) for key in control.values},
     )
 
 

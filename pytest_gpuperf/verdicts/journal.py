@@ -58,7 +58,7 @@ class Entry:
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
         metrics = {name: metric.to_json() for name, metric in self.metrics.items()}
-        info = {**asdict(self.info), "environment": dict(self.info.environment)}
+        info = self.info.to_json()
         return {
             "number": self.number,
             "launch": self.launch,

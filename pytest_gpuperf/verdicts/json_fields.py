@@ -87,6 +87,13 @@ class Fields:
             raise mismatch(self._at(key), value, "a finite number")
         return number
 
+    def positive(self, key: str) -> float:
+        """Reads a finite number above 0."""
+        number = self.number(key)
+        if number <= 0:
+            raise mismatch(self._at(key), self._get(key), "a number above 0")
+        return number
+
     def optional_number(self, key: str) -> float | None:
         """Reads a finite number or null."""
         return None if self._get(key) is None else self.number(key)

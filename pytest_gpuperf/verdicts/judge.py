@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -11,6 +11,9 @@ from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.rule import History, Policy, Rule, shifted
+
+# A program can lose more than the control workload did by the same cause, but not much more than twice as much.
+EXPLAINED = 2.0
 
 
 class Outcome(Enum):
@@ -24,7 +27,7 @@ class Outcome(Enum):
     UNDECIDED = "undecided"
     """Suspect, with a baseline whose spread is too wide for any number of launches to decide."""
     SHIFTED = "shifted"
-    """Suspect in a run in which most figures moved alike: the machine is another one, or all is slower."""
+    """Suspect where most figures moved alike, or the control workload did: the machine is another, or all is slower."""
     MISSING = "missing"
     STALE = "stale"
     """The baseline is of another test body, unit, direction or clock."""
@@ -144,6 +147,31 @@ class Judge:
         else:
             self.rule = Rule(policy, checks, prior=0.0, prior_total=0.0)  # no spread is known, so nothing is decided
         self._losses: dict[tuple[str, str], float] = {}
+        self._controls = {} if baselines is None else _controls(baselines)
+        self._moved: dict[str, float] = {}
+
+    def control(self, seconds: Mapping[str, float]) -> None:
+        """Holds this run's control workload against that of the launches in the baselines.
+
+        Args:
+            seconds: By name, as in ``LaunchInfo.control``.
+        """
+        for name, value in seconds.items():
+            self._moved.pop(name, None)
+            known = self._controls.get(name)
+            if known is not None and self.rule.moved(known, math.log(value)):
+                self._moved[name] = math.log(value) - known.center
+
+    @property
+    def moved(self) -> Mapping[str, float]:
+        """What of the control workload moved, by how much, as a fraction, slower above 0."""
+        return {name: math.expm1(loss) for name, loss in self._moved.items()}
+
+    def explained(self, suspect: Verdict) -> bool:
+        """Whether a suspect's loss is the machine's: the whole run moved, or the control workload half as far."""
+        slower = max(self._moved.values(), default=0.0)
+        of_machine = slower > 0 and self._losses[suspect.test, suspect.metric_name] <= EXPLAINED * slower
+        return of_machine or self.shift is not None
 
     def entry(self, test: str) -> TestBaseline | None:
         """What is stored of a test; None if nothing is."""
@@ -241,6 +269,12 @@ def _asked(metric: Metric) -> Outcome | None:
 def history(stored: MetricBaseline) -> History:
     """The logarithms of a metric's launches, turned so that larger is worse."""
     return History.of([_loss(figure.median, stored) for figure in stored.launches])
+
+
+def _controls(baselines: Baselines) -> dict[str, History]:
+    launches = [launch.control for launch in baselines.launches.values()]
+    names = dict.fromkeys(name for launch in launches for name in launch)
+    return {name: History.of([math.log(launch[name]) for launch in launches if name in launch]) for name in names}
 
 
 def _history_of(verdict: Verdict) -> History:

@@ -69,7 +69,7 @@ CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launc
         ),
         (
             replace(REGRESSED, outcome=Outcome.SHIFTED),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, as most figures of this run are",
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, as the whole run is",
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED),

@@ -56,7 +56,12 @@ _metrics = st.builds(
 )
 _tests = st.builds(TestBaseline, st.text(max_size=5), st.dictionaries(st.text(max_size=5), _metrics, max_size=3))
 _infos = st.builds(
-    LaunchInfo, st.text(), st.text(), st.text(), st.dictionaries(st.text(max_size=5), st.text(max_size=5))
+    LaunchInfo,
+    st.text(),
+    st.text(),
+    st.text(),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
+    st.dictionaries(st.text(max_size=5), _figures),
 )
 _updates = st.builds(
     Update,

@@ -170,6 +170,68 @@ def test_a_run_that_moved_as_a_whole_is_told_by_its_median() -> None:
     assert judge.shift is None  # five of eleven are five regressions
 
 
+def controlled(before: list[float], now: float, *, name: str = "matmul") -> Judge:
+    """A judge of a baseline whose launches took so many seconds for the control workload, and a run that takes now."""
+    known = replace(baselines(*[100.0 * (1 + 1e-4 * i) for i in range(10)]))
+    launches = dict(known.launches)
+    for launch, seconds in zip(known.launches, before, strict=False):
+        launches[launch] = replace(launches[launch], control={"matmul": seconds})
+    judge = Judge(KEY, replace(known, launches=launches), [TEST], Policy())
+    judge.control({name: now})
+    return judge
+
+
+SECONDS = [1e-3 * (1 + 1e-4 * i) for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "moved"),
+    [
+        (SECONDS, 1.01e-3, None),
+        (SECONDS, 1.04e-3, 0.04),
+        (SECONDS, 0.96e-3, -0.04),
+        (SECONDS[:1], 1.04e-3, 0.04),  # with the suite's spread
+        ([1e-3, 2e-3] * 5, 1.04e-3, None),  # half of it is noise
+        ([], 2e-3, None),
+    ],
+)
+def test_a_control_workload_that_moved_is_told(before: list[float], now: float, moved: float | None) -> None:
+    expected = {} if moved is None else {"matmul": pytest.approx(moved, abs=1e-3)}
+    assert controlled(before, now).moved == expected
+
+
+def test_another_control_workload_tells_nothing() -> None:
+    assert controlled(SECONDS, 2e-3, name="sort").moved == {}
+
+
+def test_the_control_workload_that_was_measured_last_counts() -> None:
+    judge = controlled(SECONDS, 2e-3)
+    judge.control({"matmul": 1e-3})
+    assert judge.moved == {}
+
+
+@pytest.mark.parametrize(
+    ("now", "value", "explained"),
+    [
+        (1.04e-3, 93.0, True),  # 7 %, where the machine is slower by 4
+        (1.04e-3, 90.0, False),  # 11 % are more than it explains
+        (1.00e-3, 93.0, False),
+        (0.96e-3, 93.0, False),  # a faster machine explains no loss
+    ],
+)
+def test_a_loss_that_the_control_workload_shares_is_the_machines(now: float, value: float, explained: bool) -> None:
+    judge = controlled(SECONDS, now)
+    suspect = judge.screen(TEST, "busbw", Metric(value, "B/s", "higher"), "body-1")
+    assert suspect.outcome is Outcome.SUSPECT
+    assert judge.explained(suspect) is explained
+
+
+def test_a_shift_of_all_figures_explains_each() -> None:
+    judge = judge_of(STEADY, tests=11)
+    suspects = [judge.screen(name, "busbw", Metric(90.0, "B/s", "higher"), "body-1") for name in judge._tests]
+    assert all(map(judge.explained, suspects))
+
+
 def test_few_figures_tell_no_shift() -> None:
     judge = judge_of(STEADY, tests=4)
     for index in range(3):

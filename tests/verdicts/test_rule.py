@@ -383,6 +383,15 @@ def test_an_improvement_by_hand() -> None:
     assert steady.improved(History(1000, 0.0, 0.0), -LN_1_5 - 1e-5)
 
 
+def test_a_control_that_moved_by_hand() -> None:
+    margin = T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1))
+    for way in (-1, 1):
+        assert not SUITE.moved(STEADY, way * (margin - 1e-5))
+        assert SUITE.moved(STEADY, way * (margin + 1e-5))
+    blind = Rule(Policy(), 1, 0.0, 0.0)
+    assert not blind.moved(History(1, 0.0, 0.0), 1.0)  # of one launch no spread is known
+
+
 @given(rules, histories, logs)
 def test_an_improvement_mirrors_a_regression(rule: Rule, history: History, loss: float) -> None:
     """One launch that is better by as much as would be a regression, had it been worse k times, may be chance."""
