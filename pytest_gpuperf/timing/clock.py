@@ -28,6 +28,19 @@ class Clock(Protocol):
 
     name: str
 
+    @property
+    def host_bound(self) -> bool:
+        """Whether the time of most samples so far is the host's, which launched the work, and not the device's."""
+        ...
+
+    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
+        """How long the device goes on after it has ended all that the clock sees of these steps.
+
+        Returns:
+            Seconds that the clock sees, and seconds from then until the device is idle.
+        """
+        ...
+
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds from the release of all ranks to the end of this rank's work.
 
@@ -43,6 +56,12 @@ class HostClock:
     """Wall time of the calling process; for CPU ranks, whose work ends when the call returns."""
 
     name = "host"
+    host_bound = False
+    """There is no device beside the host."""
+
+    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
+        """Nothing is left when the calls have returned."""
+        return self.time(step, steps), 0.0
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of wall time after a barrier."""
@@ -60,7 +79,8 @@ class CudaEventClock:
 
     Each sample is: a gate that spins on the device while the host enqueues the rest; a collective of one
     element, which no rank leaves before all have come to it; the first event; the steps; the second event.
-    So neither the host's launch cost nor the ranks' skew is part of the time.
+    So neither the host's launch cost nor the ranks' skew is part of the time. Where the gate opens before the host has
+    enqueued everything, since that takes longer than a gate may last or fills the device's queue, the launch cost is.
     """
 
     name = "cuda_event"
@@ -79,6 +99,25 @@ class CudaEventClock:
             self._flush = torch.empty(nbytes, dtype=torch.uint8, device=device)
             self.name = "cuda_event+cold"
         self._enqueue_seconds = MAX_GATE_SECONDS  # unknown before the first sample
+        self._samples = self._late = 0
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the gate of most samples opened before the host had enqueued their steps."""
+        return 2 * self._late > self._samples
+
+    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
+        """Seconds to the end of the stream that consumes the result, and from there to that of all streams."""
+        torch.cuda.synchronize()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(steps):
+            step()
+        end.record()
+        end.synchronize()
+        seen = time.perf_counter()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1e3, time.perf_counter() - seen
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of device time between the release of all ranks and the end of the last step."""
@@ -98,6 +137,8 @@ class CudaEventClock:
             step()
         end.record()
         self._enqueue_seconds = time.perf_counter() - began
+        self._samples += 1
+        self._late += self._enqueue_seconds > gate
         end.synchronize()
         return float(start.elapsed_time(end)) / 1e3
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _ESTIMATES = 3
 
+# A synchronize of an idle device takes 10 to 20 us; a step's own work takes no tenth of it beyond its end.
+LEAST_LEFT_SECONDS = 200e-6
+LEFT_SHARE = 0.1
+
 
 def measure(
     context: Context, program: Callable[..., Any], kwargs: Mapping[str, Any], sampling: Sampling
@@ -41,6 +45,8 @@ class Timed:
         self._step = step
         self.plan = self._plan(sampling)
         self._calls = self.plan.steps_per_sample
+        if not sampling.smoke:
+            self._require_an_end()
         if graph:
             self._step = captured(step, self.plan.steps_per_sample)
             self._calls = 1
@@ -81,7 +87,21 @@ class Timed:
             clock=self._clock.name,
             cuda_graph=self._graph,
             steps_per_sample=self.plan.steps_per_sample,
+            host_bound=self._clock.host_bound,
         )
+
+    def _require_an_end(self) -> None:
+        # Work on streams that nothing waits for is no part of what events on the current stream enclose.
+        if self._reset is not None:
+            self._reset()
+        seen, left = self._clock.unfinished(self._step, self.plan.steps_per_sample)
+        if left > max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
+            raise RuntimeError(
+                f"the device went on for {left * 1e6:.0f} us after the current stream had ended the step's work, which "
+                f"took {seen * 1e6:.0f} us: the step leaves work on streams that nothing waits for, and its time would "
+                "lack it; end the step with torch.cuda.current_stream().wait_stream(side), or with work.wait() for an "
+                "async collective"
+            )
 
     def _warm_median(self) -> float:
         return statistics.median(slowest([self.sample() for _ in range(WARMUP_BATCH)], self._device))

@@ -26,6 +26,8 @@ class RankSamples:
     clock: str
     cuda_graph: bool
     steps_per_sample: int
+    host_bound: bool = False
+    """Whether most samples are as long as the host took to launch them: the device waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ class Timing:
         return max(medians) / min(medians) - 1
 
     @property
+    def host_bound(self) -> bool:
+        """Whether a rank's samples are as long as its host took to launch them; capture the step in a graph then."""
+        return any(rank.host_bound for rank in self.ranks)
+
+    @property
     def time(self) -> Metric:
         """The median time, for ``perf.check(time=...)``; unit s, lower is better."""
         q1, q3 = self.quartiles
@@ -131,7 +138,8 @@ class Timing:
 
     @property
     def _clock(self) -> str:
-        return self.ranks[0].clock + ("+graph" if self.ranks[0].cuda_graph else "")
+        first = self.ranks[0]
+        return first.clock + ("+graph" if first.cuda_graph else "") + ("+host" if self.host_bound else "")
 
 
 @dataclass(frozen=True, slots=True)

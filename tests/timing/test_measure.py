@@ -21,9 +21,15 @@ class ScriptedClock:
 
     name = "scripted"
 
-    def __init__(self, times: list[float]) -> None:
+    def __init__(self, times: list[float], *, left: float = 0.0, host_bound: bool = False) -> None:
         self._times = times
+        self._left = left
+        self.host_bound = host_bound
         self.calls = 0
+
+    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
+        """What is left as it was made with, of steps of 1 ms."""
+        return steps * 1e-3, self._left
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of all steps."""
@@ -64,6 +70,32 @@ def test_it_goes_on_until_a_median_that_was_unsure_is_known(call: Call) -> None:
 
 def test_all_ranks_take_as_many_samples_as_the_noisiest_needs(call: Call) -> None:
     assert call(sampled, [scattered(1e-5), scattered(0.3)], Sampling(precision=0.001)) == [(50, 50)] * 2
+
+
+def left_open(ctx: Context, left: float, smoke: bool = False) -> int:
+    clock = ScriptedClock([1e-3], left=left)
+    return len(Timed(ctx, clock, lambda: None, Sampling(samples=10, smoke=smoke)).until_precise())
+
+
+@pytest.mark.parametrize("left", [0.0, 199e-6])
+def test_a_step_that_ends_with_its_stream_is_timed(call: Call, left: float) -> None:
+    assert call(left_open, left) == [10, 10]
+
+
+def test_a_step_that_leaves_work_on_other_streams_is_refused(call: Call) -> None:
+    message = r"^the device went on for 300 us after the current stream had ended the step's work, which took 1000 us: "
+    with pytest.raises(RuntimeError, match=message):
+        call(left_open, 300e-6)
+    assert call(left_open, 300e-6, True) == [2, 2]  # nothing is timed there
+
+
+@pytest.mark.parametrize("host_bound", [True, False])
+def test_samples_say_whether_they_are_the_hosts(call: Call, host_bound: bool) -> None:
+    def of(ctx: Context) -> bool:
+        timed = Timed(ctx, ScriptedClock([1e-3], host_bound=host_bound), lambda: None, Sampling(samples=10))
+        return timed.samples([1e-3]).host_bound
+
+    assert call(of) == [host_bound] * 2
 
 
 def warmed(ctx: Context, of_rank: list[list[float]]) -> int:
