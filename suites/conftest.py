@@ -1,10 +1,41 @@
-"""hypothesis profiles of the suites: ``--hypothesis-profile=thorough`` draws more, ``ci`` and ``quick`` less."""
+"""hypothesis profiles of the suites: ``--hypothesis-profile=thorough`` draws more, ``ci`` and ``quick`` less.
 
+The examples of a profile are for a drawn test as a whole: its world sizes and other parameters share them.
+"""
+
+import math
+from collections import Counter
+
+import pytest
 from hypothesis import settings
 
+EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 20}
+SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
+
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
-settings.register_profile("suites", max_examples=100, deadline=None)
-settings.register_profile("thorough", max_examples=2000, deadline=None)
-settings.register_profile("ci", max_examples=25, deadline=None)
-settings.register_profile("quick", max_examples=10, deadline=None)
+for profile, most in EXAMPLES.items():
+    settings.register_profile(profile, max_examples=most, deadline=None)
 settings.load_profile("suites")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the marker known."""
+    config.addinivalue_line("markers", SHARE)
+
+
+@pytest.hookimpl(trylast=True)  # once it is known which of them are selected
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shares the examples of each drawn test of the suites among its variants."""
+    drawn = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function)
+        and item.function.__module__.startswith("suites.")
+        and getattr(item.function, "is_hypothesis_test", False)
+    ]
+    variants = Counter(item.function for item in drawn)
+    for item in {item.function: item for item in drawn}.values():
+        mark = item.get_closest_marker("examples")
+        share = 1.0 if mark is None else float(mark.args[0])
+        examples = math.ceil(settings().max_examples * share / variants[item.function])
+        settings(max_examples=examples)(item.function)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, MiB, Ranks
@@ -24,9 +24,6 @@ from suites.data_parallel.problem import Problem, assert_close, assert_same, ref
 from suites.strategies import dtypes, seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
-
-# On 4 ranks an example takes several times as long as on 2, and the number of ranks matters little.
-a_tenth = settings(max_examples=max(1, settings().max_examples // 10))
 
 DEFAULT_CAP = 25.0  # MiB: the whole network in a bucket
 TINY_CAPS = (2**-20, 2**-14)  # MiB, a byte and 64: each parameter a bucket of its own, and some together
@@ -88,7 +85,7 @@ def test_distributed_data_parallel(ranks: Ranks, data: st.DataObject, options: O
 
 
 @pytest.mark.ranks(4)
-@a_tenth
+@pytest.mark.examples(0.1)  # on 4 ranks one takes several times as long, and the number of ranks matters little
 @given(data=st.data(), options=drawn_options)
 def test_distributed_data_parallel_of_more_ranks(ranks: Ranks, data: st.DataObject, options: Options) -> None:
     assert_distributed_data_parallel(data.draw(worlds(ranks)), data, options)
@@ -186,7 +183,7 @@ def test_join_of_uneven_inputs(ranks: Ranks, data: st.DataObject, divide_by_init
 
 
 @pytest.mark.ranks(4)
-@a_tenth
+@pytest.mark.examples(0.1)  # on 4 ranks one takes several times as long, and the number of ranks matters little
 @given(data=st.data(), divide_by_initial_world_size=st.booleans())
 def test_join_of_more_uneven_inputs(ranks: Ranks, data: st.DataObject, divide_by_initial_world_size: bool) -> None:
     assert_join_of_uneven_inputs(data.draw(worlds(ranks)), data, divide_by_initial_world_size)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -24,9 +24,6 @@ from suites.sharded_data_parallel import programs
 from suites.sharded_data_parallel.programs import Account
 from suites.strategies import seeds
 from suites.tensor_parallel.programs import shard
-
-# HSDP needs 4 ranks and two process groups for each example: many times the cost of others.
-a_tenth = settings(max_examples=max(1, settings().max_examples // 10))
 
 
 class Precision(NamedTuple):
@@ -192,7 +189,7 @@ def test_fully_shard(
 
 
 @pytest.mark.ranks(4)
-@a_tenth
+@pytest.mark.examples(0.1)  # each needs 4 ranks and two process groups: many times the cost of others
 @given(data=st.data(), replicas=st.sampled_from([1, 2]), reshard=st.booleans(), precision=st.sampled_from(FULL))
 def test_hybrid_sharding(ranks: Ranks, data: st.DataObject, replicas: int, reshard: bool, precision: Precision) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
