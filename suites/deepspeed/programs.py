@@ -7,9 +7,10 @@ exact: see ``test_correctness``.
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -70,12 +71,27 @@ def module(weights: Weights) -> nn.Sequential:
     return model
 
 
-def load(ctx: Context) -> ModuleType:
-    """DeepSpeed, told where this rank is, and without what it keeps of process groups that are gone."""
-    # It wants what a launcher sets, for every engine.
+@contextlib.contextmanager
+def launched(ctx: Context) -> Iterator[None]:
+    """An environment as DeepSpeed's launcher makes it; what it sets there itself goes with it as well.
+
+    The next test's ranks may be the same processes.
+    """
+    before = dict(os.environ)
+    # An engine wants it when it is made; on CPUs stage 3 reads it in each step, too.
     os.environ["LOCAL_RANK"] = str(ctx.local_rank)
     if ctx.device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def load(ctx: Context) -> ModuleType:
+    """DeepSpeed, without what it keeps of process groups that are gone; its first import wants ``launched``."""
     deepspeed = importlib.import_module("deepspeed")
     if ctx.device.type == "cpu":
         # On CPUs it would compile an all_reduce of its own through shared memory, which takes minutes; no operation
@@ -118,30 +134,32 @@ def train(
         loss_scale: wrong on purpose unless 1.
         reduce_gradients: wrong on purpose if not: stage 0 keeps each rank's own gradients.
     """
-    deepspeed = load(ctx)
     model = module(weights).to(ctx.device)
     names = [name for name, _ in model.named_parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=sgd.lr, momentum=sgd.momentum)
     rows = batches[0][0][0].shape[0] // ctx.world_size
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        dist_init_required=False,
-        config={
-            "train_micro_batch_size_per_gpu": rows,
-            "gradient_accumulation_steps": len(batches[0]),
-            "gradient_clipping": 0.0,  # 1.0 by default: it would scale gradients, and the reference knows nothing of it
-            "zero_optimization": zero.config(),
-            # Any optimizer of torch's, also where DeepSpeed would rather compile its own.
-            "zero_allow_untested_optimizer": True,
-            "zero_force_ds_cpu_optimizer": False,
-        },
-    )
+    with launched(ctx):
+        engine, *_ = load(ctx).initialize(
+            model=model,
+            optimizer=optimizer,
+            dist_init_required=False,
+            config={
+                "train_micro_batch_size_per_gpu": rows,
+                "gradient_accumulation_steps": len(batches[0]),
+                # 1.0 by default: it would scale gradients, and the reference knows nothing of it.
+                "gradient_clipping": 0.0,
+                "zero_optimization": zero.config(),
+                # Any optimizer of torch's, also where DeepSpeed would rather compile its own.
+                "zero_allow_untested_optimizer": True,
+                "zero_force_ds_cpu_optimizer": False,
+            },
+        )
     if not reduce_gradients:
         engine.enable_backward_allreduce = False
     access = importlib.import_module("deepspeed.utils")
     parameters = dict(zip(names, engine.module.parameters(), strict=True))
 
+    @launched(ctx)
     def step() -> dict[str, Any]:
         losses = []
         gradients: Weights = {}
