@@ -169,7 +169,7 @@ def test_gradients_that_stay_on_their_rank_are_found(ranks: Ranks) -> None:
     ],
 )
 def test_what_a_rank_does_not_send_is_found(ranks: Ranks, stage: int, lost: str) -> None:
-    with pytest.raises(AssertionError, match=r"rank 0 has wrong (losses|gradients|weights)"):
+    with pytest.raises(AssertionError, match=r"^rank 0 has wrong losses"):
         assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=Zero(stage=stage), lost=lost)
 
 
