@@ -7,12 +7,14 @@ exact: see ``test_correctness``.
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -45,7 +47,8 @@ class Zero:
 
     def config(self) -> dict[str, Any]:
         """The section ``zero_optimization`` of DeepSpeed's configuration."""
-        section: dict[str, Any] = {"stage": self.stage}
+        # By default stage 3 keeps parameters of less than 100,000 elements whole: all that the suites have.
+        section: dict[str, Any] = {"stage": self.stage, "stage3_param_persistence_threshold": 0}
         if self.offload_optimizer:
             section["offload_optimizer"] = {"device": "cpu"}
         if self.offload_parameters:
@@ -70,12 +73,27 @@ def module(weights: Weights) -> nn.Sequential:
     return model
 
 
-def load(ctx: Context) -> ModuleType:
-    """DeepSpeed, told where this rank is, and without what it keeps of process groups that are gone."""
-    # It wants what a launcher sets, for every engine.
+@contextlib.contextmanager
+def launched(ctx: Context) -> Iterator[None]:
+    """An environment as DeepSpeed's launcher makes it; what it sets there itself goes with it as well.
+
+    The next test's ranks may be the same processes.
+    """
+    before = dict(os.environ)
+    # An engine wants it when it is made; on CPUs stage 3 reads it in each step, too.
     os.environ["LOCAL_RANK"] = str(ctx.local_rank)
     if ctx.device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def load(ctx: Context) -> ModuleType:
+    """DeepSpeed, without what it keeps of process groups that are gone; its first import wants ``launched``."""
     deepspeed = importlib.import_module("deepspeed")
     if ctx.device.type == "cpu":
         # On CPUs it would compile an all_reduce of its own through shared memory, which takes minutes; no operation
@@ -86,6 +104,25 @@ def load(ctx: Context) -> ModuleType:
     if groups._WORLD_GROUP is not None and not _registered(groups._WORLD_GROUP, ctx.rank):
         groups._WORLD_GROUP = None
     return deepspeed
+
+
+@contextlib.contextmanager
+def _lost(ctx: Context, collective: str | None) -> Iterator[None]:
+    """Zeros instead of what rank 1 gives to this collective, which DeepSpeed calls as a method of its backend."""
+    if collective is None or ctx.rank != 1:
+        yield
+        return
+    backend: Any = importlib.import_module("deepspeed.comm.comm").cdb
+    real = getattr(backend, collective)
+
+    def with_zeros(*args: Any, **kwargs: Any) -> Any:
+        # An all_reduce has one tensor, to send and to receive; the others name what they send.
+        sent = kwargs["input_tensor"] if "input_tensor" in kwargs else args[0]
+        sent.zero_()
+        return real(*args, **kwargs)
+
+    with mock.patch.object(backend, collective, with_zeros):
+        yield
 
 
 def _registered(group: dist.ProcessGroup, rank: int) -> bool:
@@ -105,8 +142,12 @@ def train(
     sgd: Sgd,
     loss_scale: float = 1.0,
     reduce_gradients: bool = True,
+    lost: str | None = None,
 ) -> Step:
-    """As many optimizer steps as there are batches; losses, gradients and weights of all, and the state of this rank.
+    """As many optimizer steps as there are batches; losses, gradients and weights of all, and what this rank held.
+
+    That is counted in elements, under ``held``: the momenta, the most gradients that the module had after a backward
+    pass, and the weights that it has after a step. Shards are in DeepSpeed's optimizer, not in the module.
 
     Args:
         ctx: the rank's context.
@@ -117,33 +158,38 @@ def train(
         sgd: the optimizer, in the only precision there is: float32.
         loss_scale: wrong on purpose unless 1.
         reduce_gradients: wrong on purpose if not: stage 0 keeps each rank's own gradients.
+        lost: wrong on purpose unless None: the collective to which rank 1 gives zeros.
     """
-    deepspeed = load(ctx)
     model = module(weights).to(ctx.device)
     names = [name for name, _ in model.named_parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=sgd.lr, momentum=sgd.momentum)
     rows = batches[0][0][0].shape[0] // ctx.world_size
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        dist_init_required=False,
-        config={
-            "train_micro_batch_size_per_gpu": rows,
-            "gradient_accumulation_steps": len(batches[0]),
-            "gradient_clipping": 0.0,  # 1.0 by default: it would scale gradients, and the reference knows nothing of it
-            "zero_optimization": zero.config(),
-            # Any optimizer of torch's, also where DeepSpeed would rather compile its own.
-            "zero_allow_untested_optimizer": True,
-            "zero_force_ds_cpu_optimizer": False,
-        },
-    )
+    with launched(ctx):
+        engine, *_ = load(ctx).initialize(
+            model=model,
+            optimizer=optimizer,
+            dist_init_required=False,
+            config={
+                "train_micro_batch_size_per_gpu": rows,
+                "gradient_accumulation_steps": len(batches[0]),
+                # 1.0 by default: it would scale gradients, and the reference knows nothing of it.
+                "gradient_clipping": 0.0,
+                "zero_optimization": zero.config(),
+                # Any optimizer of torch's, also where DeepSpeed would rather compile its own.
+                "zero_allow_untested_optimizer": True,
+                "zero_force_ds_cpu_optimizer": False,
+            },
+        )
     if not reduce_gradients:
         engine.enable_backward_allreduce = False
     access = importlib.import_module("deepspeed.utils")
     parameters = dict(zip(names, engine.module.parameters(), strict=True))
 
+    @launched(ctx)
+    @_lost(ctx, lost)
     def step() -> dict[str, Any]:
         losses = []
+        whole_gradients = 0
         gradients: Weights = {}
         for batch in batches:
             for x, target in batch:
@@ -151,12 +197,18 @@ def train(
                 loss = (engine(x) * target).sum() / rows
                 losses.append(loss.detach().clone())
                 engine.backward(loss * loss_scale)
+                whole_gradients = max(whole_gradients, _elements(value.grad for value in parameters.values()))
                 if engine.is_gradient_accumulation_boundary():
                     gradients = {name: _cpu(access.safe_get_full_grad(value)) for name, value in parameters.items()}
                 engine.step()
         whole = access.safe_get_full_fp32_param if zero.stage else torch.Tensor.detach
+        held = {
+            "momenta": _momenta(engine),
+            "gradients": whole_gradients,
+            "weights": _elements(parameters.values()),
+        }
         after = {name: _cpu(whole(parameter)) for name, parameter in parameters.items()}
-        return {"losses": torch.stack(losses), "gradients": gradients, "weights": after, "momenta": _momenta(engine)}
+        return {"losses": torch.stack(losses), "gradients": gradients, "weights": after, "held": held}
 
     return step
 
@@ -190,8 +242,7 @@ def train_with_collectives(
                 gradients[name] = parameter.grad.clone()
             optimizer.step()
         after = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        held = sum(weight.numel() for weight in after.values())
-        return {"losses": torch.stack(losses), "gradients": gradients, "weights": after, "momenta": held}
+        return {"losses": torch.stack(losses), "gradients": gradients, "weights": after}
 
     return step
 
@@ -202,6 +253,10 @@ def _momenta(engine: Any) -> int:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return sum(value["momentum_buffer"].numel() for value in optimizer.state.values() if "momentum_buffer" in value)
+
+
+def _elements(tensors: Iterable[torch.Tensor | None]) -> int:
+    return sum(tensor.numel() for tensor in tensors if tensor is not None)
 
 
 def _cpu(tensor: torch.Tensor) -> torch.Tensor:

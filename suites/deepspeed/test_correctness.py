@@ -9,6 +9,7 @@ of 2**-2 / 16 = 2**-6, an output of 2**-12, a loss of 2**-13: 23 bits, and float
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -116,15 +117,17 @@ def assert_split(results: list[dict[str, Any]], weights: Weights, zero: Zero) ->
     """From stage 1 on each of R ranks holds an R-th of the momenta (Rajbhandari et al., 2020, section 5.1).
 
     Stages 1 and 2 pad all weights in a row to a multiple of 2 R, stage 3 each weight to one of R: with two weights,
-    less than 2 momenta more on each rank.
+    less than 2 momenta more on each rank. From stage 2 on the module has no gradients, in stage 3 no weights either.
     """
     total, degree = sum(weight.numel() for weight in weights.values()), len(results)
-    held = [result["momenta"] for result in results]
-    if zero.stage == 0:
-        assert held == [total] * degree
-    else:
-        assert sum(held) >= total
-        assert max(held) < total / degree + 2
+    for rank, held in enumerate(result["held"] for result in results):
+        most = total if zero.stage == 0 else math.ceil(total / degree) + 1
+        assert held["momenta"] <= most, f"rank {rank} holds {held['momenta']} momenta, not {most} at most: {zero}"
+        if zero.stage >= 2:
+            assert held["gradients"] == 0, f"rank {rank} holds {held['gradients']} gradients, not 0: {zero}"
+        expected = 0 if zero.stage == 3 else total
+        assert held["weights"] == expected, f"rank {rank} holds {held['weights']} weights, not {expected}: {zero}"
+    assert sum(result["held"]["momenta"] for result in results) >= total * (degree if zero.stage == 0 else 1)
 
 
 @needs_deepspeed
@@ -154,6 +157,32 @@ def test_gradients_that_stay_on_their_rank_are_found(ranks: Ranks) -> None:
     drawn = problem(degree=2, **{**A_PROBLEM, "microbatches": 1})
     with pytest.raises(AssertionError, match=r"rank 0 has wrong (losses|gradients of 0.weight)"):
         assert_trains(ranks, programs.train, drawn, zero=Zero(stage=0), reduce_gradients=False)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize(
+    ("stage", "lost"),
+    [
+        *((stage, "all_reduce") for stage in (0, 1, 2)),
+        *((stage, "all_gather_into_tensor") for stage in (1, 2, 3)),
+        (3, "reduce_scatter_tensor"),
+    ],
+)
+def test_what_a_rank_does_not_send_is_found(ranks: Ranks, stage: int, lost: str) -> None:
+    with pytest.raises(AssertionError, match=r"^rank 0 has wrong losses"):
+        assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=Zero(stage=stage), lost=lost)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [(1, "holds 56 momenta, not 29 at most"), (2, "holds 56 gradients, not 0"), (3, "holds 56 weights, not 0")],
+)
+def test_a_stage_that_splits_less_is_found(ranks: Ranks, stage: int, message: str) -> None:
+    drawn = problem(degree=2, **A_PROBLEM)
+    results = assert_trains(ranks, programs.train, drawn, zero=Zero(stage=stage - 1))
+    with pytest.raises(AssertionError, match=f"^rank 0 {message}"):
+        assert_split(results, drawn[0], Zero(stage=stage))
 
 
 @pytest.mark.ranks(2, 4)
