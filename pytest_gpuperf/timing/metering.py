@@ -58,12 +58,14 @@ def meter(
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     _meet(cuda=cuda)
-    before, start = _counters(context, gpus), time.perf_counter()
+    before = _counters(context, gpus)
     _meet(cuda=cuda)  # nobody steps while another one's counters are read
+    start = time.perf_counter()
     for _ in range(steps):
         step()
     _meet(cuda=cuda)
-    after, end = _counters(context, gpus), time.perf_counter()
+    end = time.perf_counter()
+    after = _counters(context, gpus)
     return RankReading(
         steps=steps,
         seconds=end - start,

@@ -20,7 +20,7 @@ class RankReading:
 
     steps: int
     seconds: float
-    """Wall time of the steps and two barriers."""
+    """Wall time of the steps and a barrier."""
     joules: float | None
     """What the whole GPU took meanwhile, its idle power included."""
     sent: float | None
