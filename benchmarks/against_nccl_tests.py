@@ -64,7 +64,7 @@ def where(gpus: Sequence[Gpu], theirs: Turn, ours: Turn, turns: int) -> str:
     return (
         f"{len(gpus)} x {gpus[0].name}, driver {driver_version()}, torch {version('torch')}, {ours.tool}, "
         f"{theirs.tool}, NCCL {theirs.nccl} in both, medians of {turns} turns\n"
-        f"both with {' '.join(environ)}; nccl-tests also with {' '.join(kept) or 'nothing else'}"
+        f"both with {' '.join(environ) or 'no NCCL variable'}; nccl-tests also with {' '.join(kept) or 'nothing else'}"
     )
 
 
@@ -114,7 +114,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--ranks takes powers of two from 2 on, got {ranks}: other numbers do not divide the sizes")
     folder: Path = options.nccl_tests.resolve()
     nccl = binaries.torchs_nccl()
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # as the plugin would set it for its own arm alone
     try:
         if not options.build:
             tests = binaries.NcclTests.found(folder, os.environ, nccl)

@@ -23,8 +23,10 @@ from benchmarks.nccl_tests.plan import OPERATIONS, ArmError, Figure, Plan, Point
 from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SAMPLE
 
 DTYPE = "bfloat16"
-ITERS = MAX_STEPS_PER_SAMPLE  # operations that are timed in a row, and held by a graph
-REPLAYS = 40  # of a graph; what the host needs to start and to end is then less than 1 % of 2000 operations of 10 us
+# nccl-tests' clock is the host's: so many operations in a row that 50 us to start and to end them weigh little, on
+# 2000 of 10 us in graphs as large as the plugin's, and on 100 of 64 MiB, which take 0.15 ms or more.
+ITERS = {"latency": MAX_STEPS_PER_SAMPLE, "busbw": 100}
+REPLAYS = 40
 # Operations of each size before the first is timed, about 0.1 s in all, as the plugin takes: clocks must rise.
 WARMUPS = {"latency": 500, "busbw": 20}
 TIMEOUT = 300.0  # seconds for a process of nccl-tests
@@ -142,7 +144,7 @@ def command(path: Path, ranks: int, sweep: Sweep, file: Path | None) -> list[str
         "-f": sweep.factor,
         "-d": DTYPE,
         "-o": "sum",
-        "-n": ITERS,
+        "-n": ITERS[sweep.quantity],
         "-w": WARMUPS[sweep.quantity],
         "-c": 1,
         "-a": 3,

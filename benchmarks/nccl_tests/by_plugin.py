@@ -34,7 +34,7 @@ def turn(plan: Plan, *arguments: str) -> Turn:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copy(MODULE, folder / "test_sweeps.py")
-        (folder / "pytest.ini").write_text("[pytest]\ngpuperf_timeout = 300\n")
+        (folder / "pytest.ini").write_text("[pytest]\njunit_family = xunit1\ngpuperf_timeout = 300\n")
         report = folder / "report.xml"
         try:
             done = subprocess.run(
@@ -43,7 +43,7 @@ def turn(plan: Plan, *arguments: str) -> Turn:
                     *(*arguments, f"--junitxml={report}", "test_sweeps.py"),
                 ],
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": _path(), "AGAINST_NCCL_TESTS_PLAN": _of(plan)},
+                env={**os.environ, "PYTHONPATH": _path(), "AGAINST_NCCL_TESTS_PLAN": told(plan)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -91,7 +91,8 @@ def read(report: Path, plan: Plan) -> Turn:
     )
 
 
-def _of(plan: Plan) -> str:
+def told(plan: Plan) -> str:
+    """The plan as the tests read it."""
     sweeps = [{**asdict(sweep), "sizes": sweep.sizes} for sweep in plan.sweeps]
     return json.dumps({"ops": plan.ops, "ranks": plan.ranks, "sweeps": sweeps})
 
