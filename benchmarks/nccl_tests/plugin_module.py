@@ -37,16 +37,22 @@ def loaded_nccl(ctx: Context) -> int | None:
     return int(major) * 10000 + int(minor) * 100 + int(patch)
 
 
+def shape_of(op: str, nbytes: int, world_size: int) -> tuple[int]:
+    """The ``shape`` with which a program moves what nccl-tests calls size S."""
+    numel = nbytes // DTYPE.itemsize
+    _, divided = OPERATIONS[op]
+    return (numel // world_size if divided else numel,)
+
+
 @pytest.mark.perf
 @pytest.mark.ranks(*RANKS)
 @pytest.mark.parametrize("sweep", SWEEPS, ids=[sweep["quantity"] for sweep in SWEEPS])
 @pytest.mark.parametrize("op", OPS)
 def test_sweep(perf: Perf, ranks: Ranks, op: str, sweep: dict[str, Any], record_property: Any) -> None:
     """Records each size's time and bus bandwidth."""
-    program, divided = OPERATIONS[op]
+    program, _ = OPERATIONS[op]
     for nbytes in sweep["sizes"]:
-        numel = nbytes // DTYPE.itemsize
-        shape = (numel // perf.world_size if divided else numel,)
+        shape = shape_of(op, nbytes, perf.world_size)
         configured = perf.configured(cuda_graph=sweep["cuda_graph"])
         timing = configured.measure(program, shape=shape, dtype=DTYPE, seed=1)
         point = {"op": op, "ranks": perf.world_size, "nbytes": nbytes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -239,6 +240,19 @@ def test_the_plugin_measures_every_point_of_the_plan() -> None:
     figure = turn.figures[Point("all_to_all", 2, KiB)]
     assert figure.busbw == pytest.approx(KiB / figure.seconds / 2)
     assert (turn.nccl, figure.unfit) == ("none", "")
+
+
+def test_both_arms_mean_the_same_by_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGAINST_NCCL_TESTS_PLAN", by_plugin.told(Plan((), (2,), ())))
+    module = importlib.import_module("benchmarks.nccl_tests.plugin_module")
+    # Elements of 2 bytes. S is the buffer of one rank; of all_gather the whole output; of the others the whole input.
+    assert {op: module.shape_of(op, KiB, 4) for op in OPERATIONS} == {
+        "all_reduce": (512,),
+        "all_gather": (128,),
+        "reduce_scatter": (128,),
+        "all_to_all": (128,),
+        "send_recv": (512,),
+    }
 
 
 def test_a_test_that_fails_for_want_of_a_baseline_has_measured(
