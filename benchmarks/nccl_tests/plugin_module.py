@@ -1,0 +1,66 @@
+"""The tests of the plugin's arm, which copies this file to an empty folder and has pytest run it there.
+
+Each test measures one sweep of sizes on one process group, as each process of nccl-tests does on its communicators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Perf, Ranks
+from suites.collectives.test_performance import DTYPE, OPERATIONS
+
+_PLAN = json.loads(os.environ["AGAINST_NCCL_TESTS_PLAN"])
+OPS: list[str] = _PLAN["ops"]
+RANKS: list[int] = _PLAN["ranks"]
+SWEEPS: list[dict[str, Any]] = _PLAN["sweeps"]
+
+
+def loaded_nccl(ctx: Context) -> int | None:
+    """The version number of the NCCL library in the rank's memory; None on CPUs."""
+    if ctx.device.type != "cuda":
+        return None
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split(maxsplit=5)[5:]
+        if path and Path(path[0]).name.startswith("libnccl.so"):
+            version = ctypes.c_int()
+            ctypes.CDLL(path[0]).ncclGetVersion(ctypes.byref(version))
+            return version.value
+    major, minor, patch = torch.cuda.nccl.version()  # torch was linked with a static NCCL
+    return int(major) * 10000 + int(minor) * 100 + int(patch)
+
+
+def shape_of(op: str, nbytes: int, world_size: int) -> tuple[int]:
+    """The ``shape`` with which a program moves what nccl-tests calls size S."""
+    numel = nbytes // DTYPE.itemsize
+    _, divided = OPERATIONS[op]
+    return (numel // world_size if divided else numel,)
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(*RANKS)
+@pytest.mark.parametrize("sweep", SWEEPS, ids=[sweep["quantity"] for sweep in SWEEPS])
+@pytest.mark.parametrize("op", OPS)
+def test_sweep(perf: Perf, ranks: Ranks, op: str, sweep: dict[str, Any], record_property: Any) -> None:
+    """Records each size's time and bus bandwidth."""
+    program, _ = OPERATIONS[op]
+    for nbytes in sweep["sizes"]:
+        shape = shape_of(op, nbytes, perf.world_size)
+        configured = perf.configured(cuda_graph=sweep["cuda_graph"])
+        timing = configured.measure(program, shape=shape, dtype=DTYPE, seed=1)
+        point = {"op": op, "ranks": perf.world_size, "nbytes": nbytes}
+        figure = {
+            "seconds": timing.median,
+            "busbw": timing.busbw(op, nbytes).value,
+            "unfit": "; ".join(timing.conditions.tripped),
+        }
+        record_property("point", json.dumps({"point": point, "figure": figure}))
+    record_property("nccl", json.dumps(ranks.run(loaded_nccl)[0]))
+    perf.check(time=timing.time)  # a perf test must check something; nobody reads the verdict
