@@ -20,9 +20,9 @@ suites: install
 smoke: install
 	$(BIN)/python -m pytest suites --smoke -m perf $(ARGS)
 
-# All tests of the plugin itself; what CI runs. Much of their time is waiting: two workers, a module to each.
+# All tests of the plugin itself; what CI runs. Much of their time is waiting: three workers, a module to each.
 test: install
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests -n 3 --dist loadfile $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
-EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 20}
+EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 100, "quick": 20}
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
 
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
