@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup, Store
     from torch.distributed.device_mesh import DeviceMesh
+
+Meshes: TypeAlias = "dict[tuple[tuple[int, ...], tuple[str, ...] | None], DeviceMesh]"
+"""A test's device meshes, by shape and names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Context:
     """``cuda:<local_rank>`` with nccl, ``cpu`` with gloo."""
     seed: int
     """Differs by rank and by test, and is the same in every run of the test."""
+    _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
+    """Those that runs of the test with the same process group have made."""
 
     @property
     def local_rank(self) -> int:
@@ -59,6 +64,8 @@ class Context:
     def mesh(self, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
         """A device mesh over all ranks of the world: ``ctx.mesh((2, 4), ("dp", "tp"))``.
 
+        Runs of a test share it: a mesh has process groups of its own, which cost more than most examples do.
+
         Args:
             shape: sizes of the mesh's dimensions; their product is the world size.
             names: names of the dimensions.
@@ -75,7 +82,10 @@ class Context:
             )
         if names is not None and len(names) != len(shape):
             raise ValueError(f"a mesh of {len(shape)} dimensions needs as many names, got {names!r}")
-        return init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        mesh = self._meshes.get((shape, names))
+        if mesh is None or not _has_its_groups(mesh):
+            mesh = self._meshes[shape, names] = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        return mesh
 
     def generator(self) -> torch.Generator:
         """A new generator on the rank's device, seeded with ``seed``: equal draws at each call."""
@@ -84,3 +94,14 @@ class Context:
         generator = torch.Generator(device=self.device)
         generator.manual_seed(self.seed)
         return generator
+
+
+def _has_its_groups(mesh: DeviceMesh) -> bool:
+    # A program may have destroyed one of them, and each torch tells so in its own way.
+    from torch.distributed import distributed_c10d as c10d
+
+    try:
+        groups = mesh.get_all_groups()
+    except RuntimeError:
+        return False
+    return all(group in c10d._world.pg_map for group in groups)

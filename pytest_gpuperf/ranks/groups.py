@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from pytest_gpuperf.ranks.caches import forget_meshes
+from pytest_gpuperf.ranks.context import Meshes
 from pytest_gpuperf.ranks.messages import OpenGroup, Start
 
 LOOPBACK = "127.0.0.1"
@@ -36,12 +37,15 @@ class Groups:
         """What the tests' groups are split from; NCCL only."""
         self._lasting: frozenset[str] = frozenset()
         """The keys of the store that the base needs."""
+        self.meshes: Meshes = {}
+        """Of the default group that there is."""
         self._stale: list[str] = []
         """The keys of groups that no rank has any more once the next one opens."""
 
     def open(self, request: OpenGroup) -> None:
         """Makes a new default group in place of whatever groups there are."""
         self._delete_stale_keys()
+        self.meshes.clear()
         forget_meshes()
         if request.fresh or not self._base_is_there():
             self.close()
@@ -61,6 +65,7 @@ class Groups:
         Args:
             rest: whether the pool's own communicator goes too; else it stays for the next test.
         """
+        self.meshes.clear()
         if rest:
             self.close()
         elif self._base_is_there():

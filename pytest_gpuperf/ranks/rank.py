@@ -123,6 +123,7 @@ class _Rank:
             backend=self._start.backend,
             device=self._device,
             seed=request.seed + self._start.rank,
+            _meshes=self._groups.meshes,
         )
         self._seed(context.seed)
         self._informant.since = time.time_ns()

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from pytest_gpuperf import Context
@@ -245,7 +244,7 @@ def torch_ring_attention(
     # Here, since this module travels to the ranks by value, and torch 2.11's SDPBackend cannot.
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    mesh = init_device_mesh(ctx.device.type, (ctx.world_size,))
+    mesh = ctx.mesh((ctx.world_size,))
     step = attend(ctx, attention=_whole_attention, causal=causal, layout=layout, **tensors)
     # The context splits the buffers it is given. The step's tensors are split already; one of the sequence's length
     # tells it that length.

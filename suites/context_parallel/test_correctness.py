@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional
 
@@ -182,7 +181,7 @@ def gathered_attention(
     causal: bool,
 ) -> torch.Tensor:
     """Someone's own: all keys and values are gathered first (The Llama 3 Herd of Models, section 3.3.2)."""
-    mesh = init_device_mesh(ctx.device.type, (ctx.world_size,))
+    mesh = ctx.mesh((ctx.world_size,))
     key, value = (
         DTensor.from_local(tensor, mesh, [Shard(SEQUENCE)])
         .redistribute(placements=[Replicate()])

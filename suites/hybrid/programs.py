@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate
@@ -47,7 +47,7 @@ def device_mesh(ctx: Context, mesh: Mesh) -> DeviceMesh:
         raise ValueError(f"the mesh {degrees} has {size} ranks, the world has {ctx.world_size}")
     if unknown := [axis for axis in mesh if axis not in AXES]:
         raise ValueError(f"mesh axes {unknown} are none of {AXES}")
-    return init_device_mesh(ctx.device.type, tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+    return ctx.mesh(tuple(mesh.values()), tuple(mesh))
 
 
 def tensor_plan() -> Plan:

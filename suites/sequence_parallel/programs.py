@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
@@ -85,7 +85,7 @@ def tensor_parallel(block: Block, mesh: DeviceMesh) -> Block:
 
 
 def _mesh(ctx: Context) -> DeviceMesh:
-    return init_device_mesh(ctx.device.type, (ctx.world_size,))
+    return ctx.mesh((ctx.world_size,))
 
 
 def _block(ctx: Context, norm: Norm, parameters: Parameters, p: float = 0.0) -> Block:

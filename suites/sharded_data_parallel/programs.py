@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -63,26 +62,12 @@ def account(
         kwargs: of the program.
     """
     memory: Memory = {}
-    with contextlib.ExitStack() as stack:
-        if replicas is not None:
-            kwargs["mesh"] = stack.enter_context(hybrid_mesh(ctx, replicas))
-        step = program(ctx, problem=problem, memory=memory, **kwargs)
-        traffic = Traffic() if count else None
-        results = Packed.of(all_steps(step, problem.steps, traffic))
+    if replicas is not None:
+        kwargs["mesh"] = ctx.mesh((replicas, ctx.world_size // replicas), ("replicate", "shard"))
+    step = program(ctx, problem=problem, memory=memory, **kwargs)
+    traffic = Traffic() if count else None
+    results = Packed.of(all_steps(step, problem.steps, traffic))
     return Account(results, None if traffic is None else dict(traffic.bytes), memory)
-
-
-@contextlib.contextmanager
-def hybrid_mesh(ctx: Context, replicas: int) -> Iterator[DeviceMesh]:
-    """Replicas by shards, R in all; its process groups live as long as the block."""
-    shape = (replicas, ctx.world_size // replicas)
-    mesh = init_device_mesh(ctx.device.type, shape, mesh_dim_names=("replicate", "shard"))
-    try:
-        yield mesh
-    finally:
-        for group in mesh.get_all_groups():
-            if group is not ctx.group:
-                dist.destroy_process_group(group)
 
 
 def by_layer(module: Network, **options: Any) -> None:
@@ -122,7 +107,7 @@ def fully_sharded(
     module = Network({name: value.to(home) for name, value in initial.items()})
     shard_module(
         module,
-        mesh=init_device_mesh(ctx.device.type, (ctx.world_size,)) if mesh is None else mesh,
+        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else mesh,
         reshard_after_forward=reshard_after_forward,
         mp_policy=precision or MixedPrecisionPolicy(),
         # Pinned memory is the device's to give: a CPU alone has none.
@@ -222,7 +207,7 @@ def with_optimizer_of_whole_parameters(ctx: Context, *, problem: Problem) -> Ste
     """Wrong on purpose: the optimizer was made before ``fully_shard`` replaced the parameters by their shards."""
     module = network(ctx, problem)
     optimizer = optimizer_for(problem, list(module.parameters()))
-    by_layer(module, mesh=init_device_mesh(ctx.device.type, (ctx.world_size,)))
+    by_layer(module, mesh=ctx.mesh((ctx.world_size,)))
     return _step(ctx, problem, module, optimizer, {})
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
@@ -101,7 +101,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _mesh(ctx: Context) -> DeviceMesh:
-    return init_device_mesh(ctx.device.type, (ctx.world_size,))
+    return ctx.mesh((ctx.world_size,))
 
 
 def _parallelized(ctx: Context, module: Module, plan: ParallelStyle | dict[str, ParallelStyle]) -> Module:
@@ -403,7 +403,7 @@ def two_dimensional_linear(
         raise ValueError(
             f"a mesh of {mesh_shape[0]} x {mesh_shape[1]} ranks has {math.prod(mesh_shape)}, the world {ctx.world_size}"
         )
-    mesh = init_device_mesh(ctx.device.type, mesh_shape)
+    mesh = ctx.mesh(mesh_shape)
     stored = distribute_tensor(
         weight.to(ctx.device), mesh, stored_placements or weight_placements, src_data_rank=None
     ).to_local()

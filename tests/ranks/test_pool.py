@@ -238,6 +238,40 @@ def test_a_mesh_is_over_all_ranks(call: Call) -> None:
     assert call(program) == [([[0, 1]], ("dp", "tp"), rank, "cpu") for rank in (0, 1)]
 
 
+def groups_of_a_mesh(ctx: Context, names: tuple[str, str], *, destroy: bool = False) -> list[str]:
+    """Names of the mesh's groups, and how many groups there are at all."""
+    mesh = ctx.mesh((1, 2), names)
+    found = [group.group_name for group in mesh.get_all_groups()]
+    if destroy:
+        dist.destroy_process_group(mesh.get_group(names[0]))
+    return [*found, str(len(dist.distributed_c10d._world.pg_map))]
+
+
+def test_runs_of_a_test_share_a_mesh(pool: Pool, call: Call) -> None:
+    first = call(groups_of_a_mesh, ("dp", "tp"))
+    assert call(groups_of_a_mesh, ("dp", "tp")) == first
+    assert call(groups_of_a_mesh, ("a", "b")) != first  # another one
+    pool.settle()
+    pool.open_group("second", 60)
+    assert call(lambda ctx: len(ctx._meshes)) == [0, 0]  # else names that now belong to other groups would be found
+    new = call(groups_of_a_mesh, ("dp", "tp"))
+    assert call(all_reduced_over_mesh) == [2.0, 2.0]  # on groups that are open
+    assert call(groups_of_a_mesh, ("dp", "tp")) == new
+
+
+def all_reduced_over_mesh(ctx: Context) -> float:
+    x = torch.ones(1)
+    dist.all_reduce(x, group=ctx.mesh((1, 2), ("dp", "tp")).get_group("tp"))
+    return x.item()
+
+
+def test_a_mesh_whose_groups_were_destroyed_is_made_anew(call: Call) -> None:
+    first = call(lambda ctx: groups_of_a_mesh(ctx, ("dp", "tp"), destroy=True))
+    second = call(groups_of_a_mesh, ("dp", "tp"))
+    assert second != first
+    assert call(all_reduced_over_mesh) == [2.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("shape", "names", "message"),
     [
