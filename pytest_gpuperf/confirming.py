@@ -96,8 +96,6 @@ class Confirmation:
         self._command = command
         self._say = say
         self._held: list[Held] = []
-        self.shifted = False
-        """Whether a suspect was put down to the machine, which decides nothing and is no pass."""
 
     def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
         """Runs a perf test; reports it unless it is suspect.
@@ -121,7 +119,8 @@ class Confirmation:
 
     def decide(self, nextitem: pytest.Item | None = None) -> None:
         """Measures all suspects in fresh launches, and reports them; if interrupted, it leaves them to ``release``."""
-        self._measure(nextitem)
+        if self._held and self._measurements.judge.shift is None:
+            self._measure(nextitem)
         held, self._held = self._held, []
         for test in held:
             self._report(test)
@@ -138,14 +137,16 @@ class Confirmation:
         return max((self._measurements.judge.launches(verdict) or 0 for verdict in suspects), default=0)
 
     def _measure(self, nextitem: pytest.Item | None) -> None:
-        open_ = [test for test in self._held if not all(map(self._measurements.judge.explained, test.suspects))]
-        rounds = max((test.launches for test in open_), default=0)
+        rounds = max(test.launches for test in self._held)
         launches = [
-            (test, again(test.item, number + 2)) for number in range(rounds) for test in open_ if number < test.launches
+            (test, again(test.item, number + 2))
+            for number in range(rounds)
+            for test in self._held
+            if number < test.launches
         ]
         if not launches:
             return
-        names = ", ".join(test.item.nodeid for test in open_ if test.launches)
+        names = ", ".join(test.item.nodeid for test in self._held if test.launches)
         self._say(f"worse than expected, {rounds} fresh launches decide: {names}")
         followers = [clone for _, clone in launches[1:]] + [nextitem]
         for (test, clone), following in zip(launches, followers, strict=True):
@@ -179,8 +180,7 @@ class Confirmation:
     def _decided(self, test: Held, verdict: Verdict, interrupted: bool) -> Verdict:
         if verdict.outcome is not Outcome.SUSPECT or interrupted:
             return verdict
-        if self._measurements.judge.explained(verdict):
-            self.shifted = True
+        if self._measurements.judge.shift is not None:
             return verdict.shifted()
         figures = test.figures.get(verdict.metric_name, [])
         needed = self._measurements.judge.launches(verdict)

@@ -73,6 +73,10 @@ class Measurements:
         self._plan: Plan | None = None
         self._journal: Journal | None = None
         self._restored: list[Entry] = []
+        self._controls: dict[int, set[str]] = {}
+        """Names of the control workload, by world size."""
+        self._world_sizes: dict[str, int] = {}
+        """By test."""
         self.journal_problem: str | None = None
         """Why an interruption would lose what was measured; None if it would not."""
 
@@ -165,15 +169,20 @@ class Measurements:
 
     @property
     def wants_control(self) -> bool:
-        """Whether the current launch is recorded, or the first of a judged run: then its control workload is of use."""
-        return bool(self._machine.gpus) and not self._options.smoke and (self._launch_number == 1 or not self.judged)
+        """Whether launches have a control workload."""
+        return bool(self._machine.gpus) and not self._options.smoke
 
-    def control(self, seconds: Mapping[str, float]) -> None:
-        """Takes the control workload of the current launch, by name."""
+    def control(self, world_size: int, seconds: Mapping[str, float]) -> None:
+        """Takes the control workload of the current launch on so many ranks, by name."""
         assert self._launch is not None
         self._launch = replace(self._launch, control={**self._launch.control, **seconds})
+        self._controls.setdefault(world_size, set()).update(seconds)
         if self.judged:
             self.judge.control(seconds)
+
+    def runs_on(self, test: str, world_size: int) -> None:
+        """Takes note of how many ranks a test runs on."""
+        self._world_sizes[test] = world_size
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on one test's figures; when recording, keeps them."""
@@ -191,7 +200,11 @@ class Measurements:
 
     def confirmed(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
         """What fresh launches make of a suspect; none where no number of them would decide."""
-        return self._excused(self.judge.confirm(suspect, figures))
+        verdict = self._excused(self.judge.confirm(suspect, figures))
+        if verdict.outcome is not Outcome.REGRESSED:
+            return verdict
+        slower = self.judge.explained(verdict, self._controls.get(self._world_sizes.get(verdict.test, 0), ()))
+        return verdict if slower is None else verdict.shifted(slower)
 
     def _excused(self, verdict: Verdict) -> Verdict:
         return excused(verdict, self.judge.entry(verdict.test), today())

@@ -27,6 +27,7 @@ from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
+from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.reporting import publish, register_reports
@@ -40,6 +41,7 @@ SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
 CONFIRMATION = pytest.StashKey[Confirmation]()
+FINDINGS = pytest.StashKey[Findings]()
 RESULTS = "gpuperf-results"
 
 _PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal
@@ -65,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CONFIRMATION] = Confirmation(
         session.measurements, session.record_command, config.stash[CONSOLE].print_line
     )
-    register_reports(config, session, config.stash[CONSOLE], FAILING)
+    config.stash[FINDINGS] = register_reports(config, session, config.stash[CONSOLE], FAILING)
     if options.results is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ResultsFile(options.results, machine.key, machine.match), RESULTS)
 
@@ -217,9 +219,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ours.saved = ours.measurements.save(interrupted=_interrupted(session))
     if ours.saved is not None and session.exitstatus in _PASSED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED if ours.saved.failed else pytest.ExitCode.OK
-    # A run that moved as a whole has told nothing of its single tests, and that is no pass.
+    # Figures that moved with the machine have told nothing of their tests, and that is no pass.
     slower = (ours.measurements.shift or 0.0) > 0.0
-    if session.exitstatus == pytest.ExitCode.OK and (slower or session.config.stash[CONFIRMATION].shifted):
+    if session.exitstatus == pytest.ExitCode.OK and (slower or session.config.stash[FINDINGS].shifted):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

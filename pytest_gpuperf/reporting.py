@@ -21,22 +21,25 @@ from pytest_gpuperf.verdicts.judge import Outcome
 _BENCHMARK = pytest.StashKey[BenchmarkPlugin]()
 
 
-def register_reports(config: pytest.Config, session: Session, console: Console, failing: Collection[Outcome]) -> None:
-    """Registers what reports this run; ``failing`` are the outcomes that fail a test."""
+def register_reports(
+    config: pytest.Config, session: Session, console: Console, failing: Collection[Outcome]
+) -> Findings:
+    """Registers what reports this run, and returns what they report from; ``failing`` outcomes fail a test."""
     plugins, options = config.pluginmanager, session.options
     # pytest-benchmark asks about the machine while it is configured, which is later.
     if plugins.hasplugin("benchmark"):
         software = session.measurements.software
         config.stash[_BENCHMARK] = BenchmarkPlugin(session.machine, software, smoke=options.smoke)
         plugins.register(config.stash[_BENCHMARK], "gpuperf-benchmark")
-    if hasattr(config, "workerinput"):
-        return  # a worker of xdist: the controller reports for all
     findings = Findings()
+    if hasattr(config, "workerinput"):
+        return findings  # none of them: the controller of xdist reports for all workers
     plugins.register(findings, "gpuperf-findings")
     plugins.register(Summary(session, findings), "gpuperf-summary")
     plugins.register(Progress(console, options.launches, _measuring), "gpuperf-progress")
     github = GitHub(session, findings, config.rootpath, failing=failing, record_command=session.record_command)
     plugins.register(github, "gpuperf-github")
+    return findings
 
 
 def publish(item: pytest.Item, checks: Checks) -> None:

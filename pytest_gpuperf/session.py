@@ -164,9 +164,12 @@ class Session:
                     pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
                 self._controlled.clear()
             self.pools.retire_others(self._spec(world_size))
-            if world_size not in self._controlled and self.measurements.wants_control:
+            self.measurements.runs_on(current.identity, world_size)
+            # In other surroundings it would be another workload.
+            usual = current.gpus and not current.marker.env
+            if usual and world_size not in self._controlled and self.measurements.wants_control:
                 self._controlled.add(world_size)
-                self.measurements.control(self._control(world_size))
+                self.measurements.control(world_size, self._control(world_size))
         elif current.gpus:
             self.pools.retire_beyond(current.gpus)
             if self.leasing.memory_is_scarce(current.gpus):
@@ -317,10 +320,12 @@ class Session:
         return versions[0]
 
     def _control(self, world_size: int) -> dict[str, float]:
-        """Seconds of the control workload, of the slowest rank, by name."""
+        """Seconds of the control workload, of the slowest rank, by name; none if the machine was not fit meanwhile."""
         from pytest_gpuperf.timing.control import control
 
-        ranks: list[dict[str, float]] = self.run(world_size, control, (), {}, control)
+        ranks, found = self.watched_run(world_size, control, (), control)
+        if found.tripped:
+            return {}
         of = f"{world_size} rank{'s' if world_size > 1 else ''}"
         return {f"{name} on {of}": seconds for name, seconds in ranks[0].items()}
 

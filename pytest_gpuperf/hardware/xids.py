@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuperf.hardware.nvml import Nvml, if_supported
+from pytest_gpuperf.hardware.nvml import Nvml
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,7 @@ class XidListener:
         """Listens, in the caller's NVML session, to the GPUs of these UUIDs."""
         self._nvml = nvml
         # A set of its own for each GPU: an event's handle need not be the one that the GPU was asked for by.
-        self._sets: dict[str, Any] = {}
-        for uuid in uuids:
-            events = if_supported(nvml, nvml.nvmlEventSetCreate)
-            if events is None:
-                continue
-            self._sets[uuid] = events
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            if_supported(nvml, nvml.nvmlDeviceRegisterEvents, handle, nvml.nvmlEventTypeXidCriticalError, events)
+        self._sets = {uuid: events for uuid in uuids if (events := self._listen(uuid)) is not None}
 
     def close(self) -> tuple[Xid, ...]:
         """Ends the listening; what was reported meanwhile."""
@@ -39,14 +32,25 @@ class XidListener:
             while (number := self._next(events)) is not None:
                 heard.append(Xid(uuid, number))
             self._nvml.nvmlEventSetFree(events)
-        self._sets.clear()
+        self._sets = {}
         return tuple(heard)
+
+    def _listen(self, uuid: str) -> Any:
+        # Whatever the reason why nobody may listen: a measurement does not fail for it.
+        try:
+            events = self._nvml.nvmlEventSetCreate()
+        except self._nvml.NVMLError:
+            return None
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, events)
+        except self._nvml.NVMLError:
+            self._nvml.nvmlEventSetFree(events)
+            return None
+        return events
 
     def _next(self, events: Any) -> int | None:
         try:
-            event = if_supported(self._nvml, self._nvml.nvmlEventSetWait_v2, events, 0)
-        except self._nvml.NVMLError as error:
-            if error.value == self._nvml.NVML_ERROR_TIMEOUT:  # nothing more was reported
-                return None
-            raise
-        return None if event is None else int(event.eventData)
+            return int(self._nvml.nvmlEventSetWait_v2(events, 0).eventData)
+        except self._nvml.NVMLError:  # NVML_ERROR_TIMEOUT: nothing more was reported; or nobody tells any more
+            return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, verdicts_of
-from pytest_gpuperf.verdicts.judge import Verdict
+from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,11 @@ class Findings:
     def nowhere(self) -> Counter[tuple[str, str]]:
         """Tests that ran in no variant: how many variants, by reason and test."""
         return Counter({key: count for key, count in self._skips.items() if key[1] not in self._ran})
+
+    @property
+    def shifted(self) -> bool:
+        """Whether a figure moved with the machine, so that nothing was decided about it."""
+        return any(verdict.outcome is Outcome.SHIFTED for verdict in self.verdicts)
 
     @property
     def outcomes(self) -> Counter[str]:

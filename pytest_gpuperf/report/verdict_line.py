@@ -66,7 +66,7 @@ def _finding(verdict: Verdict, record_command: str) -> str:
                 "others decided"
             )
         case Outcome.SHIFTED:
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)}, as the whole run is"
+            return f"{value} is {_change(verdict)} worse than {_against(verdict)}, {_with_the_machine(verdict)}"
         case Outcome.UNDECIDED:
             return (
                 f"{value} is {_change(verdict)} worse than {_against(verdict)}, and no number of fresh launches could "
@@ -95,6 +95,12 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             return f"{value} on {key}, not judged"
         case _:
             assert_never(verdict.outcome)
+
+
+def _with_the_machine(verdict: Verdict) -> str:
+    if verdict.control is None:
+        return "as most figures of this run are"
+    return f"and the control workload {format_percent(verdict.control)} slower: the machine, or what is under all tests"
 
 
 def _cure(verdict: Verdict, record_command: str) -> str:

@@ -22,6 +22,10 @@ GATE_MARGIN = 1.5  # the host may be slower this time than it was in the warm-up
 MIN_GATE_SECONDS = 200e-6
 MAX_GATE_SECONDS = 50e-3  # a step that takes the host longer than this waits for the device by itself
 
+# What is left of a step's work once something else is over. A synchronize of an idle device takes 10 to 20 us.
+LEAST_LEFT_SECONDS = 200e-6
+LEFT_SHARE = 0.1
+
 
 class Clock(Protocol):
     """Times ``steps`` calls of a step."""
@@ -30,7 +34,11 @@ class Clock(Protocol):
 
     @property
     def host_bound(self) -> bool:
-        """Whether the time of most samples so far is the host's, which launched the work, and not the device's."""
+        """Whether the time of most samples is the host's, which launched the work, and not the device's."""
+        ...
+
+    def begin(self) -> None:
+        """The samples from now on count."""
         ...
 
     def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
@@ -58,6 +66,9 @@ class HostClock:
     name = "host"
     host_bound = False
     """There is no device beside the host."""
+
+    def begin(self) -> None:
+        """Keeps nothing of samples."""
 
     def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
         """Nothing is left when the calls have returned."""
@@ -98,18 +109,27 @@ class CudaEventClock:
             nbytes = FLUSHED_CACHES * torch.cuda.get_device_properties(device).L2_cache_size
             self._flush = torch.empty(nbytes, dtype=torch.uint8, device=device)
             self.name = "cuda_event+cold"
-        self._enqueue_seconds = MAX_GATE_SECONDS  # unknown before the first sample
+        self._enqueue_seconds = MAX_GATE_SECONDS  # of a step; unknown before the first sample
         self._samples = self._late = 0
 
     @property
     def host_bound(self) -> bool:
-        """Whether the gate of most samples opened before the host had enqueued their steps."""
+        """Whether the device, in most samples, was done as soon as the host had launched the last of their work.
+
+        That is so where the gate opened too early, and what was left to do then was next to nothing.
+        """
         return 2 * self._late > self._samples
+
+    def begin(self) -> None:
+        """Forgets the samples of the warm-up."""
+        self._samples = self._late = 0
 
     def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
         """Seconds to the end of the stream that consumes the result, and from there to that of all streams."""
         torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # Without the gate, other streams would keep up with the host, and little would be left of short steps.
+        torch.cuda._sleep(int(self._gate(steps) * CYCLES_PER_SECOND))
         start.record()
         for _ in range(steps):
             step()
@@ -126,7 +146,7 @@ class CudaEventClock:
             reset()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        gate = min(MAX_GATE_SECONDS, max(MIN_GATE_SECONDS, GATE_MARGIN * self._enqueue_seconds))
+        gate = self._gate(steps)
         torch.cuda._sleep(int(gate * CYCLES_PER_SECOND))
         if self._flush is not None:
             self._flush.zero_()
@@ -136,11 +156,17 @@ class CudaEventClock:
         for _ in range(steps):
             step()
         end.record()
-        self._enqueue_seconds = time.perf_counter() - began
-        self._samples += 1
-        self._late += self._enqueue_seconds > gate
+        launched = time.perf_counter()
+        self._enqueue_seconds = (launched - began) / steps
         end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
+        seconds = float(start.elapsed_time(end)) / 1e3
+        left = time.perf_counter() - launched
+        self._samples += 1
+        self._late += launched - began > gate and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
+        return seconds
+
+    def _gate(self, steps: int) -> float:
+        return min(MAX_GATE_SECONDS, max(MIN_GATE_SECONDS, GATE_MARGIN * self._enqueue_seconds * steps))
 
 
 def clock_for(device: torch.device, *, cold: bool = False) -> Clock:

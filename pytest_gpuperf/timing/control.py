@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.timing.clock import slowest
+from pytest_gpuperf.timing.device_memory import release_memory
 from pytest_gpuperf.timing.measure import measure
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step
@@ -50,4 +51,5 @@ def control(context: Context) -> dict[str, float]:
     if context.world_size > 1:
         programs["all_reduce"] = all_reduce
     samples = {name: measure(context, program, {}, SAMPLING) for name, program in programs.items()}
+    release_memory(context.device)  # no test is to find another allocator than without it
     return {name: statistics.median(slowest(of.seconds, context.device)) for name, of in samples.items()}

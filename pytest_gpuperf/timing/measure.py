@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuperf.timing.clock import Clock, clock_for, slowest
+from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, slowest
 from pytest_gpuperf.timing.record import RankSamples
 from pytest_gpuperf.timing.sampling import BATCH, MAX_WARMUP_BATCHES, STEADY, WARMUP_BATCH, Plan, Sampling, plan
 from pytest_gpuperf.timing.stepping import Step, captured, prepare, reset_of
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
 
 _ESTIMATES = 3
-
-# A synchronize of an idle device takes 10 to 20 us; a step's own work takes no tenth of it beyond its end.
-LEAST_LEFT_SECONDS = 200e-6
-LEFT_SHARE = 0.1
 
 
 def measure(
@@ -53,6 +49,10 @@ class Timed:
 
     def warm_up(self) -> None:
         """Runs the step in the form in which it is timed, the plan's steps and then until it is steady."""
+        self._warm_up()
+        self._clock.begin()
+
+    def _warm_up(self) -> None:
         if not self.plan.warmup_steps:
             return
         for _ in range(max(2, self.plan.warmup_steps // self.plan.steps_per_sample)):
@@ -92,9 +92,14 @@ class Timed:
 
     def _require_an_end(self) -> None:
         # Work on streams that nothing waits for is no part of what events on the current stream enclose.
-        if self._reset is not None:
-            self._reset()
-        seen, left = self._clock.unfinished(self._step, self.plan.steps_per_sample)
+        looks = []
+        for _ in range(_ESTIMATES):
+            if self._reset is not None:
+                self._reset()
+            looks.append(self._clock.unfinished(self._step, self.plan.steps_per_sample))
+        seen, left = min(looks, key=lambda look: look[1])  # the host may have been late in the others
+        # All ranks decide together: one that raised alone would leave the others in their next collective.
+        seen, left = slowest([seen, left], self._device)
         if left > max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
             raise RuntimeError(
                 f"the device went on for {left * 1e6:.0f} us after the current stream had ended the step's work, which "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pynvml
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from pytest_gpuperf.hardware.counters import Counters, counters
 from pytest_gpuperf.hardware.nvml import nvml_session
 from pytest_gpuperf.timing.clock import slowest
+from pytest_gpuperf.timing.device_memory import release_memory
 from pytest_gpuperf.timing.readings import RankReading
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
@@ -46,6 +48,7 @@ def meter(
     Raises:
         TypeError: the program returned no step, or one with a reset, which counters cannot leave out.
     """
+    release_memory(context.device)  # the peak is to be of this program alone
     step = prepare(context, program, kwargs)
     if reset_of(step) is not None:
         name = getattr(program, "__qualname__", repr(program))
@@ -57,15 +60,20 @@ def meter(
     cuda = context.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    _meet(cuda=cuda)
-    before = _counters(context, gpus)
-    _meet(cuda=cuda)  # nobody steps while another one's counters are read
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    _meet(cuda=cuda)
-    end = time.perf_counter()
-    after = _counters(context, gpus)
+    with nvml_session(pynvml) if gpus else nullcontext(False) as present:
+
+        def count() -> Counters:
+            return counters(gpus[context.rank]) if present else NOTHING
+
+        _meet(cuda=cuda)
+        before = count()
+        _meet(cuda=cuda)  # nobody steps while another one's counters are read
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        _meet(cuda=cuda)
+        end = time.perf_counter()
+        after = count()
     return RankReading(
         steps=steps,
         seconds=end - start,
@@ -100,13 +108,6 @@ def _meet(*, cuda: bool) -> None:
     dist.barrier()
     if cuda:
         torch.cuda.synchronize()
-
-
-def _counters(context: Context, gpus: tuple[str, ...]) -> Counters:
-    if not gpus:
-        return NOTHING
-    with nvml_session(pynvml) as present:
-        return counters(gpus[context.rank]) if present else NOTHING
 
 
 def _difference(before: float | None, after: float | None) -> float | None:

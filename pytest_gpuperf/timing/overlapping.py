@@ -27,8 +27,10 @@ def overlap(
         kwargs: for all of them.
         sampling: what the author chose; its precision is that of the whole's time over the first part's.
     """
-    clock = clock_for(context.device, cold=sampling.cold)
-    arms = [Timed(context, clock, prepare(context, program, kwargs), sampling) for program in programs]
+    arms = [
+        Timed(context, clock_for(context.device, cold=sampling.cold), prepare(context, program, kwargs), sampling)
+        for program in programs
+    ]
     for arm in arms:
         arm.warm_up()
 

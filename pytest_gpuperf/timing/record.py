@@ -134,12 +134,11 @@ class Timing:
         )
 
     def _observed(self, metric: Metric) -> Metric:
-        return observed(metric, self.conditions)
+        return replace(observed(metric, self.conditions), host_bound=self.host_bound)
 
     @property
     def _clock(self) -> str:
-        first = self.ranks[0]
-        return first.clock + ("+graph" if first.cuda_graph else "") + ("+host" if self.host_bound else "")
+        return self.ranks[0].clock + ("+graph" if self.ranks[0].cuda_graph else "")
 
 
 @dataclass(frozen=True, slots=True)

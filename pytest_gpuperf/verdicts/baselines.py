@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar, TypeAlias, cast
 
 from pytest_gpuperf.verdicts import expected
@@ -256,7 +256,7 @@ class Baselines:
         return Baselines(
             hardware_key=self.hardware_key,
             match=self.match,
-            launches={id_: info for id_, info in {**self.launches, **launches}.items() if id_ in used},
+            launches={id_: info for id_, info in launches_joined(self.launches, launches).items() if id_ in used},
             tests=merged,
             updates=(*self.updates, update),
         )
@@ -317,6 +317,15 @@ class Baselines:
             )
         except FieldError as error:
             raise BaselineError(path, str(error), error.cure or RESTORE) from error
+
+
+def launches_joined(launches: Mapping[str, LaunchInfo], others: Mapping[str, LaunchInfo]) -> dict[str, LaunchInfo]:
+    """All of them; of a launch in both, the control workload of both."""
+    joined = dict(launches)
+    for id_, info in others.items():
+        known = joined.get(id_)
+        joined[id_] = info if known is None else replace(info, control={**known.control, **info.control})
+    return joined
 
 
 def _key(fields: Fields) -> str:

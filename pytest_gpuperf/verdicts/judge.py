@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -27,7 +27,7 @@ class Outcome(Enum):
     UNDECIDED = "undecided"
     """Suspect, with a baseline whose spread is too wide for any number of launches to decide."""
     SHIFTED = "shifted"
-    """Suspect where most figures moved alike, or the control workload did: the machine is another, or all is slower."""
+    """Worse where most figures moved alike, or the control workload did: the machine is another, or all is slower."""
     MISSING = "missing"
     STALE = "stale"
     """The baseline is of another test body, unit, direction or clock."""
@@ -70,9 +70,12 @@ class Verdict:
     expected: Expected | None = None
     """The regression that its baseline says is known, whether the figure is regressed or not."""
 
-    def shifted(self) -> "Verdict":
-        """The same where the whole run moved, so that this figure tells nothing of its own."""
-        return replace(self, outcome=Outcome.SHIFTED)
+    control: float | None = None
+    """By how much the control workload was slower, as a fraction, where that explains the loss."""
+
+    def shifted(self, control: float | None = None) -> "Verdict":
+        """The same where the whole run moved, or the control workload did: this figure tells nothing of its own."""
+        return replace(self, outcome=Outcome.SHIFTED, control=control)
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types: verdicts travel between processes."""
@@ -89,6 +92,7 @@ class Verdict:
             "interval": None if self.interval is None else list(self.interval),
             "needed": self.needed,
             "expected": None if self.expected is None else self.expected.to_json(),
+            "control": self.control,
         }
 
     @classmethod
@@ -118,6 +122,7 @@ class Verdict:
             interval=fields.optional_interval("interval"),
             needed=None if fields.values.get("needed") is None else fields.integer("needed"),
             expected=(None if fields.values.get("expected") is None else Expected.from_json(fields.child("expected"))),
+            control=fields.optional_number("control"),
         )
 
 
@@ -147,31 +152,47 @@ class Judge:
         else:
             self.rule = Rule(policy, checks, prior=0.0, prior_total=0.0)  # no spread is known, so nothing is decided
         self._losses: dict[tuple[str, str], float] = {}
-        self._controls = {} if baselines is None else _controls(baselines)
-        self._moved: dict[str, float] = {}
+        self._launches = {} if baselines is None else baselines.launches
+        self._controls: dict[str, list[float]] = {}
 
     def control(self, seconds: Mapping[str, float]) -> None:
-        """Holds this run's control workload against that of the launches in the baselines.
+        """Takes the control workload of one launch of this run.
 
         Args:
             seconds: By name, as in ``LaunchInfo.control``.
         """
         for name, value in seconds.items():
-            self._moved.pop(name, None)
-            known = self._controls.get(name)
-            if known is not None and self.rule.moved(known, math.log(value)):
-                self._moved[name] = math.log(value) - known.center
+            self._controls.setdefault(name, []).append(math.log(value))
 
     @property
     def moved(self) -> Mapping[str, float]:
         """What of the control workload moved, by how much, as a fraction, slower above 0."""
-        return {name: math.expm1(loss) for name, loss in self._moved.items()}
+        return {name: math.expm1(loss) for name, loss in self._moved(self._controls, self._launches).items()}
 
-    def explained(self, suspect: Verdict) -> bool:
-        """Whether a suspect's loss is the machine's: the whole run moved, or the control workload half as far."""
-        slower = max(self._moved.values(), default=0.0)
-        of_machine = slower > 0 and self._losses[suspect.test, suspect.metric_name] <= EXPLAINED * slower
-        return of_machine or self.shift is not None
+    def explained(self, regressed: Verdict, controls: Collection[str]) -> float | None:
+        """How much slower the control workload was, as a fraction, if that explains a loss; None if it does not.
+
+        Args:
+            regressed: What fresh launches came to.
+            controls: Names of the control workload on the ranks that the test ran on.
+        """
+        assert regressed.baseline is not None
+        launches = [figure.launch for figure in regressed.baseline.launches]
+        slower = max(self._moved(controls, launches).values(), default=0.0)
+        loss = _loss(regressed.metric.value, regressed.baseline) - history(regressed.baseline).center
+        return math.expm1(slower) if 0 < loss <= EXPLAINED * slower else None
+
+    def _moved(self, names: Iterable[str], launches: Iterable[str]) -> dict[str, float]:
+        """Losses of those of the control workload that moved against these launches of the baselines."""
+        infos = [self._launches[launch] for launch in launches if launch in self._launches]
+        known = {name: [math.log(info.control[name]) for info in infos if name in info.control] for name in names}
+        histories = {name: History.of(logs) for name, logs in known.items() if len(logs) > 1 and name in self._controls}
+        if not histories:
+            return {}
+        # A rule of their own: they are as quiet as they are, whatever the tests are. Either may move either way.
+        rule = Rule.of(self.rule.policy, list(histories.values()), 2 * len(histories))
+        found = {name: statistics.median(self._controls[name]) - known.center for name, known in histories.items()}
+        return {name: loss for name, loss in found.items() if rule.moved(histories[name], self._controls[name])}
 
     def entry(self, test: str) -> TestBaseline | None:
         """What is stored of a test; None if nothing is."""
@@ -269,12 +290,6 @@ def _asked(metric: Metric) -> Outcome | None:
 def history(stored: MetricBaseline) -> History:
     """The logarithms of a metric's launches, turned so that larger is worse."""
     return History.of([_loss(figure.median, stored) for figure in stored.launches])
-
-
-def _controls(baselines: Baselines) -> dict[str, History]:
-    launches = [launch.control for launch in baselines.launches.values()]
-    names = dict.fromkeys(name for launch in launches for name in launch)
-    return {name: History.of([math.log(launch[name]) for launch in launches if name in launch]) for name in names}
 
 
 def _history_of(verdict: Verdict) -> History:

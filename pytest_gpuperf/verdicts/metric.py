@@ -42,6 +42,8 @@ class Metric:
     """Why the machine was not fit for the measurement; empty if it was."""
     power_capped: bool = False
     """Whether a GPU was at its power limit meanwhile."""
+    host_bound: bool = False
+    """Whether it is a time of the host, which launched the work too slowly for the device."""
 
     def __post_init__(self) -> None:
         """Refuses what has no meaning."""
@@ -102,5 +104,6 @@ class Metric:
                 at_least=fields.optional_number("at_least"),
                 invalid=fields.text("invalid"),
                 power_capped=fields.boolean("power_capped"),
+                host_bound=fields.boolean("host_bound"),
             )
         )

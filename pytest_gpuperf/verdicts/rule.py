@@ -363,16 +363,17 @@ class Rule:
             return False
         return history.center - y > self.policy.alarm(self.error(history, 1), upper_quantile(self.alpha, nu))
 
-    def moved(self, history: History, y: float) -> bool:
-        """Whether one launch is off, either way, by more than chance explains.
+    def moved(self, history: History, ys: Sequence[float]) -> bool:
+        """Whether launches are off, either way, by more than chance explains.
 
-        |y - B| > max(ln(1 + min_effect), t(a, nu) SE(1)). Of the control workload, which is nobody's program: what
-        moved it was not a change to the programs. A spread that is not known yet explains everything.
+        |median(ys) - B| > max(ln(1 + min_effect), t(a, nu) SE(k)). Of the control workload, which is nobody's program:
+        what moved it was not a change to the programs. A spread that is not known yet explains everything.
         """
         nu = self.dof(history)
         if nu < SMALLEST_DOF:
             return False
-        return abs(y - history.center) > self.policy.alarm(self.error(history, 1), upper_quantile(self.alpha, nu))
+        bound = self.policy.alarm(self.error(history, len(ys)), upper_quantile(self.alpha, nu))
+        return abs(statistics.median(ys) - history.center) > bound
 
     def _detectable(self, history: History) -> Callable[[int], float]:
         """The function of k, with what does not depend on k computed once."""

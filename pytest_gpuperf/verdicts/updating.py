@@ -14,6 +14,7 @@ from pytest_gpuperf.verdicts.baselines import (
     MetricBaseline,
     TestBaseline,
     Update,
+    launches_joined,
 )
 from pytest_gpuperf.verdicts.metric import Better
 
@@ -172,7 +173,7 @@ def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     tests: dict[str, TestBaseline] = {}
     unfit: dict[str, str] = {}
     for candidate in candidates:
-        launches.update(candidate.launches)
+        launches = launches_joined(launches, candidate.launches)
         for test, entry in candidate.tests.items():
             known = tests.get(test)
             if known is None:

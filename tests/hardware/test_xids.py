@@ -3,7 +3,6 @@
 import pynvml
 import pytest
 
-from pytest_gpuperf.hardware.errors import HardwareError
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.hardware.xids import Xid, XidListener
 from tests.hardware.fake_nvml import Device, FakeError, FakeNvml
@@ -25,17 +24,11 @@ def test_reports_are_kept_with_the_gpu_that_they_are_of() -> None:
     assert nvml.sets == 0
 
 
-def test_a_machine_that_lets_nobody_listen_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_lets_nobody_listen_reports_nothing() -> None:
     device = Device("GPU-1", listening=False)
     listener = XidListener(["GPU-1"], FakeNvml([device]))
     device.xids += [31]
     assert listener.close() == ()
-
-    def refuse(self: FakeNvml) -> list[Device]:
-        raise FakeError(FakeNvml.NVML_ERROR_NO_PERMISSION)
-
-    monkeypatch.setattr(FakeNvml, "nvmlEventSetCreate", refuse)
-    assert XidListener(["GPU-1"], FakeNvml([device])).close() == ()
 
 
 def test_a_watch_listens() -> None:
@@ -47,11 +40,16 @@ def test_a_watch_listens() -> None:
     assert nvml.sets == 0
 
 
-def test_a_gpu_that_is_lost_while_somebody_listens_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(self: FakeNvml, events: list[Device], milliseconds: int) -> None:
-        raise FakeError(FakeNvml.NVML_ERROR_GPU_IS_LOST)
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"])
+@pytest.mark.parametrize("error", [FakeNvml.NVML_ERROR_NO_PERMISSION, FakeNvml.NVML_ERROR_GPU_IS_LOST, 999])
+def test_no_measurement_fails_because_nobody_may_listen(
+    monkeypatch: pytest.MonkeyPatch, function: str, error: int
+) -> None:
+    def refuse(self: FakeNvml, *args: object) -> None:
+        raise FakeError(error)
 
-    monkeypatch.setattr(FakeNvml, "nvmlEventSetWait_v2", lost)
-    message = r"NVML could not describe a GPU: got 'NVML error 15'"
-    with pytest.raises(HardwareError, match=message), Watch(["GPU-1"], nvml=FakeNvml([Device("GPU-1")])):
+    monkeypatch.setattr(FakeNvml, function, refuse)
+    nvml = FakeNvml([Device("GPU-1")])
+    with Watch(["GPU-1"], interval=60.0, nvml=nvml) as watch:
         pass
+    assert (watch.xids, nvml.sets) == ((), 0)

@@ -27,6 +27,9 @@ class ScriptedClock:
         self.host_bound = host_bound
         self.calls = 0
 
+    def begin(self) -> None:
+        """Keeps nothing."""
+
     def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
         """What is left as it was made with, of steps of 1 ms."""
         return steps * 1e-3, self._left
@@ -87,6 +90,29 @@ def test_a_step_that_leaves_work_on_other_streams_is_refused(call: Call) -> None
     with pytest.raises(RuntimeError, match=message):
         call(left_open, 300e-6)
     assert call(left_open, 300e-6, True) == [2, 2]  # nothing is timed there
+
+
+def test_work_that_one_rank_leaves_is_refused_by_all(call: Call) -> None:
+    def of_one(ctx: Context) -> str:
+        with pytest.raises(RuntimeError, match=r"^the device went on for 300 us after"):
+            left_open(ctx, 300e-6 * ctx.rank)
+        return "refused"
+
+    assert call(of_one) == ["refused"] * 2
+
+
+def test_a_host_that_was_late_once_is_no_reason_to_refuse(call: Call) -> None:
+    class Late(ScriptedClock):
+        looks = 0
+
+        def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
+            self.looks += 1
+            return 1e-3, 5e-3 if self.looks == 2 else 0.0
+
+    def late(ctx: Context) -> int:
+        return len(Timed(ctx, Late([1e-3]), lambda: None, Sampling(samples=10)).until_precise())
+
+    assert call(late) == [10, 10]
 
 
 @pytest.mark.parametrize("host_bound", [True, False])

@@ -170,66 +170,85 @@ def test_a_run_that_moved_as_a_whole_is_told_by_its_median() -> None:
     assert judge.shift is None  # five of eleven are five regressions
 
 
-def controlled(before: list[float], now: float, *, name: str = "matmul") -> Judge:
+def controlled(before: list[float], *now: float, name: str = "matmul") -> Judge:
     """A judge of a baseline whose launches took so many seconds for the control workload, and a run that takes now."""
-    known = replace(baselines(*[100.0 * (1 + 1e-4 * i) for i in range(10)]))
+    stored = [100.0 * (1 + 1e-4 * (i - 4.5)) for i in range(10)]
+    known = baselines(*stored)
     launches = dict(known.launches)
     for launch, seconds in zip(known.launches, before, strict=False):
         launches[launch] = replace(launches[launch], control={"matmul": seconds})
     judge = Judge(KEY, replace(known, launches=launches), [TEST], Policy())
-    judge.control({name: now})
+    for seconds in now:
+        judge.control({name: seconds})
     return judge
 
 
-SECONDS = [1e-3 * (1 + 1e-4 * i) for i in range(10)]
+SECONDS = [1e-3 * (1 + 1e-4 * (i - 4.5)) for i in range(10)]
 
 
 @pytest.mark.parametrize(
     ("before", "now", "moved"),
     [
-        (SECONDS, 1.01e-3, None),
-        (SECONDS, 1.04e-3, 0.04),
-        (SECONDS, 0.96e-3, -0.04),
-        (SECONDS[:1], 1.04e-3, 0.04),  # with the suite's spread
-        ([1e-3, 2e-3] * 5, 1.04e-3, None),  # half of it is noise
-        ([], 2e-3, None),
+        (SECONDS, [1.01e-3], None),
+        (SECONDS, [1.04e-3], 0.04),
+        (SECONDS, [0.96e-3], -0.04),
+        (SECONDS, [1.00e-3, 1.04e-3, 1.00e-3], None),  # the median of all launches
+        (SECONDS, [1.00e-3, 1.04e-3, 1.04e-3], 0.04),
+        (SECONDS[:1], [2e-3], None),  # one launch has no spread that would tell
+        ([1e-3, 2e-3] * 5, [1.04e-3], None),  # half of it is noise
+        ([], [2e-3], None),
+        (SECONDS, [], None),
     ],
 )
-def test_a_control_workload_that_moved_is_told(before: list[float], now: float, moved: float | None) -> None:
+def test_a_control_workload_that_moved_is_told(before: list[float], now: list[float], moved: float | None) -> None:
     expected = {} if moved is None else {"matmul": pytest.approx(moved, abs=1e-3)}
-    assert controlled(before, now).moved == expected
+    assert controlled(before, *now).moved == expected
 
 
 def test_another_control_workload_tells_nothing() -> None:
     assert controlled(SECONDS, 2e-3, name="sort").moved == {}
 
 
-def test_the_control_workload_that_was_measured_last_counts() -> None:
-    judge = controlled(SECONDS, 2e-3)
-    judge.control({"matmul": 1e-3})
-    assert judge.moved == {}
+def test_the_control_workloads_spread_is_its_own() -> None:
+    judge = controlled(SECONDS, 1.03e-3)
+    noisy = TestBaseline("body-1", {"busbw": WILD})
+    known = replace(baselines(*[1.0] * 10), launches=judge._launches, tests={TEST: noisy})
+    among_noise = Judge(KEY, known, [TEST], Policy())
+    among_noise.control({"matmul": 1.03e-3})
+    assert among_noise.moved == judge.moved != {}
+
+
+def regression(judge: Judge, value: float) -> Verdict:
+    """What fresh launches make of a figure of 90."""
+    suspect = judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
+    assert suspect.outcome is Outcome.SUSPECT
+    return judge.confirm(suspect, [Metric(value, "B/s", "higher")] * 5)
 
 
 @pytest.mark.parametrize(
     ("now", "value", "explained"),
     [
-        (1.04e-3, 93.0, True),  # 7 %, where the machine is slower by 4
-        (1.04e-3, 90.0, False),  # 11 % are more than it explains
-        (1.00e-3, 93.0, False),
-        (0.96e-3, 93.0, False),  # a faster machine explains no loss
+        (1.04e-3, 93.0, 0.04),  # 7 %, where the machine is slower by 4
+        (1.04e-3, 90.0, None),  # 11 % are more than it explains
+        (1.00e-3, 93.0, None),
+        (0.96e-3, 93.0, None),  # a faster machine explains no loss
     ],
 )
-def test_a_loss_that_the_control_workload_shares_is_the_machines(now: float, value: float, explained: bool) -> None:
+def test_a_loss_that_the_control_workload_shares_is_the_machines(
+    now: float, value: float, explained: float | None
+) -> None:
     judge = controlled(SECONDS, now)
-    suspect = judge.screen(TEST, "busbw", Metric(value, "B/s", "higher"), "body-1")
-    assert suspect.outcome is Outcome.SUSPECT
-    assert judge.explained(suspect) is explained
+    verdict = regression(judge, value)
+    assert verdict.outcome is Outcome.REGRESSED
+    assert judge.explained(verdict, {"matmul"}) == (None if explained is None else pytest.approx(explained, abs=1e-3))
+    assert judge.explained(verdict, {"all_reduce"}) is None  # of another number of ranks, say
 
 
-def test_a_shift_of_all_figures_explains_each() -> None:
-    judge = judge_of(STEADY, tests=11)
-    suspects = [judge.screen(name, "busbw", Metric(90.0, "B/s", "higher"), "body-1") for name in judge._tests]
-    assert all(map(judge.explained, suspects))
+def test_only_the_launches_of_the_figures_own_baseline_explain_its_loss() -> None:
+    judge = controlled([2e-3] * 10, 2e-3)  # slow then as now
+    others = {f"other-{i}": replace(info, control={"matmul": 1e-3}) for i, info in enumerate(judge._launches.values())}
+    judge._launches = {**judge._launches, **others, **{f"{name}-more": info for name, info in others.items()}}
+    assert judge.explained(regression(judge, 93.0), {"matmul"}) is None
 
 
 def test_few_figures_tell_no_shift() -> None:

@@ -384,12 +384,14 @@ def test_an_improvement_by_hand() -> None:
 
 
 def test_a_control_that_moved_by_hand() -> None:
-    margin = T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1))
-    for way in (-1, 1):
-        assert not SUITE.moved(STEADY, way * (margin - 1e-5))
-        assert SUITE.moved(STEADY, way * (margin + 1e-5))
+    for k in (1, 3):
+        margin = T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / k))
+        for way in (-1, 1):
+            rest = [9.9 * way, -9.9 * way][: k - 1]  # the median counts
+            assert not SUITE.moved(STEADY, [way * (margin - 1e-5), *rest])
+            assert SUITE.moved(STEADY, [way * (margin + 1e-5), *rest])
     blind = Rule(Policy(), 1, 0.0, 0.0)
-    assert not blind.moved(History(1, 0.0, 0.0), 1.0)  # of one launch no spread is known
+    assert not blind.moved(History(1, 0.0, 0.0), [1.0])  # of one launch no spread is known
 
 
 @given(rules, histories, logs)

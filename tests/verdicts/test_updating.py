@@ -248,6 +248,19 @@ def test_candidates_are_joined_and_a_launch_in_two_of_them_counts_once() -> None
     assert told == {"t.py::test_b": "2 launches, expected at least 5"}
 
 
+def test_a_launch_in_two_candidates_keeps_the_control_workload_of_both() -> None:
+    def controlled(test: str, **control: float) -> Baselines:
+        plain = file({test: metric(1.0, count=1)})
+        return replace(plain, launches={"new-0": replace(launch(), control=control)})
+
+    early, late = controlled(TEST, on_2=1.0), controlled("t.py::test_b", on_2=1.0, on_4=2.0)
+    for order in ([early, late], [late, early]):
+        joint, _ = joined(order)
+        assert joint.launches["new-0"].control == {"on_2": 1.0, "on_4": 2.0}
+    merged = merge(late, early, UpdatePolicy(Mode.NEW), STAMP).baselines
+    assert merged.launches["new-0"].control == {"on_2": 1.0, "on_4": 2.0}
+
+
 def test_candidates_of_two_bodies_are_not_joined() -> None:
     joint, unfit = joined([file({TEST: metric(1.0)}), file({TEST: metric(1.0, prefix="b")}, body="another")])
     assert unfit == {TEST: "the results do not belong together: the test's body was 'body' and is 'another'"}
