@@ -43,7 +43,7 @@ def test_bytes_over_nvlink(perf: Perf, op: str) -> None:
     program, divided = OPERATIONS[op]
     numel = perf.sized(256 * MiB, smoke=KiB) // DTYPE.itemsize
     shape = (numel // perf.world_size if divided else numel,)
-    readings = perf.configured(window=0.5).meter(program, shape=shape, dtype=DTYPE, seed=1)
+    readings = perf.configured(window=0.3).meter(program, shape=shape, dtype=DTYPE, seed=1)
     traffic = readings.traffic(op, numel * DTYPE.itemsize)
     if traffic is None:
         pytest.skip("NVML counts no bytes over the links of these GPUs")

@@ -36,6 +36,11 @@ class Mlp:
     seed: int
     """Of the weights."""
 
+    @property
+    def flop(self) -> float:
+        """Floating-point operations of forward and backward on a rank; the first layer's input has no gradient."""
+        return 2.0 * self.rows * self.width**2 * (3 * self.layers - 1)
+
     def __post_init__(self) -> None:
         """Refuses what has no gradients."""
         if min(self.layers, self.width, self.rows) < 1:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.overlap import programs
@@ -162,6 +163,15 @@ def test_your_own_overlap(ranks: Ranks) -> None:
         return step
 
     assert_mean(ranks.run(averaged, using={"yours": one_all_reduce_for_each_gradient}, mlp=MLP))
+
+
+def test_flop_are_those_of_torchs_counter() -> None:
+    x, *weights = torch.ones(3, 4), *(torch.ones(4, 4) for _ in range(5))
+    with FlopCounterMode(display=False) as counter:
+        module = programs.network(weights)
+        programs.forward_backward(module, x, torch.ones(3, 4))
+    mlp = programs.Mlp(layers=5, width=4, rows=3, dtype=torch.float32, seed=1)
+    assert counter.get_total_flops() == mlp.flop
 
 
 def test_an_mlp_without_layers_is_refused() -> None:
