@@ -9,18 +9,12 @@ from typing import Protocol, TypeAlias
 import torch
 import torch.distributed as dist
 
+from pytest_gpuperf.timing.gate import Gate
 from pytest_gpuperf.timing.stepping import Step
 
 Reset: TypeAlias = Callable[[], object]
 
 FLUSHED_CACHES = 2  # L2 caches are no perfect LRU: one of their size would leave lines behind
-
-# The gate holds the device until the host has enqueued everything that is to be timed. It spins for a
-# number of clock cycles; no GPU that runs torch 2.10 exceeds 3 GHz, so this errs towards a longer gate.
-CYCLES_PER_SECOND = 3e9
-GATE_MARGIN = 1.5  # the host may be slower this time than it was in the warm-up
-MIN_GATE_SECONDS = 200e-6
-MAX_GATE_SECONDS = 50e-3  # a step that takes the host longer than this waits for the device by itself
 
 # What is left of a step's work once something else is over. A synchronize of an idle device takes 10 to 20 us.
 LEAST_LEFT_SECONDS = 200e-6
@@ -109,7 +103,7 @@ class CudaEventClock:
             nbytes = FLUSHED_CACHES * torch.cuda.get_device_properties(device).L2_cache_size
             self._flush = torch.empty(nbytes, dtype=torch.uint8, device=device)
             self.name = "cuda_event+cold"
-        self._enqueue_seconds = MAX_GATE_SECONDS  # of a step; unknown before the first sample
+        self._gate = Gate()
         self._samples = self._late = 0
 
     @property
@@ -129,7 +123,7 @@ class CudaEventClock:
         torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         # Without the gate, other streams would keep up with the host, and little would be left of short steps.
-        torch.cuda._sleep(int(self._gate(steps) * CYCLES_PER_SECOND))
+        torch.cuda._sleep(self._gate.cycles(steps))
         start.record()
         for _ in range(steps):
             step()
@@ -141,13 +135,15 @@ class CudaEventClock:
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of device time between the release of all ranks and the end of the last step."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        shut, opened, start, end = (torch.cuda.Event(enable_timing=True) for _ in range(4))
         if reset is not None:
             reset()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        gate = self._gate(steps)
-        torch.cuda._sleep(int(gate * CYCLES_PER_SECOND))
+        gate, cycles = self._gate.seconds(steps), self._gate.cycles(steps)
+        shut.record()
+        torch.cuda._sleep(cycles)
+        opened.record()
         if self._flush is not None:
             self._flush.zero_()
         if dist.get_world_size() > 1:
@@ -157,16 +153,14 @@ class CudaEventClock:
             step()
         end.record()
         launched = time.perf_counter()
-        self._enqueue_seconds = (launched - began) / steps
+        self._gate.enqueued(steps, launched - began)
         end.synchronize()
         seconds = float(start.elapsed_time(end)) / 1e3
         left = time.perf_counter() - launched
+        self._gate.lasted(cycles, shut.elapsed_time(opened) / 1e3)
         self._samples += 1
         self._late += launched - began > gate and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
         return seconds
-
-    def _gate(self, steps: int) -> float:
-        return min(MAX_GATE_SECONDS, max(MIN_GATE_SECONDS, GATE_MARGIN * self._enqueue_seconds * steps))
 
 
 def clock_for(device: torch.device, *, cold: bool = False) -> Clock:

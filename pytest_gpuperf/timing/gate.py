@@ -1,0 +1,38 @@
+"""How long a kernel that spins must hold the device while the host enqueues what is to be timed. Knows no torch."""
+
+from __future__ import annotations
+
+MARGIN = 1.25  # the host may be slower this time than it was the last time
+MIN_SECONDS = 200e-6
+MAX_SECONDS = 50e-3  # a step that takes the host longer than this waits for the device by itself
+
+# Until a gate has been timed: no GPU that runs torch 2.10 exceeds 3 GHz, so that this errs towards a longer gate.
+CYCLES_PER_SECOND = 3e9
+
+
+class Gate:
+    """Learns from each sample how long the host takes for a step, and how fast the device counts its clock cycles."""
+
+    def __init__(self) -> None:
+        self._step_seconds = 0.0
+        self._cycles_per_second = 0.0
+
+    def seconds(self, steps: int) -> float:
+        """How long the next gate is to be."""
+        return min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * self._step_seconds * steps))
+
+    def cycles(self, steps: int) -> int:
+        """The same in clock cycles, by which such a kernel counts."""
+        return int(self.seconds(steps) * (self._cycles_per_second or CYCLES_PER_SECOND))
+
+    def enqueued(self, steps: int, seconds: float) -> None:
+        """Takes note of how long the host took to enqueue so many steps."""
+        self._step_seconds = seconds / steps
+
+    def lasted(self, cycles: int, seconds: float) -> None:
+        """Takes note of how long so many cycles took.
+
+        The fastest counts: clocks rise and fall with the load, and a gate that opens too early is worse than one that
+        opens too late.
+        """
+        self._cycles_per_second = max(self._cycles_per_second, cycles / seconds)

@@ -1,0 +1,34 @@
+"""How long the device is held while the host enqueues."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuperf.timing.gate import CYCLES_PER_SECOND, MARGIN, MAX_SECONDS, MIN_SECONDS, Gate
+
+
+def test_the_first_gate_is_short_and_errs_towards_a_longer_one() -> None:
+    assert Gate().seconds(10) == MIN_SECONDS
+    assert Gate().cycles(10) == int(MIN_SECONDS * CYCLES_PER_SECOND)
+
+
+def test_a_gate_is_as_long_as_the_host_took_the_last_time_and_a_margin() -> None:
+    gate = Gate()
+    gate.enqueued(4, 8e-3)
+    assert gate.seconds(1) == pytest.approx(MARGIN * 2e-3)
+    assert gate.seconds(4) == pytest.approx(MARGIN * 8e-3)
+    gate.enqueued(1, 1e-3)
+    assert gate.seconds(1) == pytest.approx(MARGIN * 1e-3)
+
+
+def test_a_gate_has_an_end() -> None:
+    gate = Gate()
+    gate.enqueued(1, 1.0)
+    assert gate.seconds(1) == MAX_SECONDS
+
+
+def test_cycles_are_those_of_the_fastest_clock_seen() -> None:
+    gate = Gate()
+    for hertz in (0.345e9, 1.98e9, 1.4e9):
+        gate.lasted(1_000_000, 1_000_000 / hertz)
+    assert gate.cycles(1) == pytest.approx(MIN_SECONDS * 1.98e9, abs=1)
