@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 
 import pynvml
@@ -21,7 +21,17 @@ _QUIET = 5.0  # seconds of waiting for a lease that nobody need hear of
 class Leasing:
     """Leases for one test after another; a launch's perf tests keep theirs from test to test."""
 
-    def __init__(self, options: Options, machine: Machine, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: Options, machine: Machine, tell: Callable[[str], None], leave: Callable[[], None]
+    ) -> None:
+        """Begins without a lease.
+
+        Args:
+            options: the folder of leases, and how long to wait for one.
+            machine: what there is to lease.
+            tell: told who is waited for.
+            leave: ends the processes that stay on GPUs between leases; called where another must be alone there.
+        """
         self._leases = Leases(options.leases, used_memory if machine.gpus else None)
         self._nvml = ExitStack()
         if machine.gpus:
@@ -30,21 +40,30 @@ class Leasing:
         self._timeout = options.lease_timeout
         self._machine = machine
         self._tell = tell
+        self._leave = leave
         self._lease: Lease | None = None
         self._last: tuple[str, ...] = ()
+        self._holder = ""
 
     @property
     def contended(self) -> bool:
         """Whether another process waits for what is held."""
         return self._lease is not None and self._leases.contended(self._lease)
 
-    def gpus(self, count: int, holder: str) -> tuple[str, ...]:
+    def gpus(self, count: int, holder: str, warm: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
         """Leases so many of the run's GPUs, those of the last test where they are free.
+
+        Args:
+            count: how many.
+            holder: the test.
+            warm: sets of GPUs on which there are ranks already; a free one comes before GPUs without.
 
         Raises:
             LeaseError: others held them for longer than the run waits.
         """
-        self._take(self._machine.gpu_uuids, count, holder)
+        # The last test's come first, whichever sets are warm: with other runs beside, each keeps to its own.
+        last = [self._last] if self._last in map(tuple, warm) else []
+        self._take(self._machine.gpu_uuids, count, holder, warm=[*last, *warm])
         return self._last
 
     def machine(self, holder: str) -> tuple[str, ...]:
@@ -54,7 +73,7 @@ class Leasing:
             LeaseError: others held some for longer than the run waits.
         """
         everything = tuple(dict.fromkeys([*self._machine.gpu_uuids, *self._machine.everything]))
-        self._take(everything, len(everything), holder)
+        self._take(everything, len(everything), holder, alone=True)
         return self._machine.gpu_uuids
 
     def cores(self, count: int, holder: str) -> None:
@@ -71,36 +90,58 @@ class Leasing:
         total = {gpu.uuid: gpu.memory_bytes for gpu in self._machine.gpus}
         return any(used_memory(uuid) > total[uuid] / 2 for uuid in gpus)
 
-    def release(self, *, await_memory: bool = False) -> None:
+    def release(self, *, staying: Collection[str] = (), await_memory: bool = False) -> None:
         """Lets go of what is held.
 
         Args:
+            staying: the GPUs on which processes stay, this lease's and earlier ones'.
             await_memory: whether processes that were on the GPUs have ended: their memory takes a moment to come back.
         """
         if self._lease is not None:
             lease, self._lease = self._lease, None
             with lease:
+                self._leases.stay(staying, self._holder)
                 if await_memory and (missing := lease.await_memory()):
                     self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
 
     def close(self) -> None:
         """Lets go of what is held, once processes that were on it are gone, and of NVML."""
         self.release(await_memory=bool(self._machine.gpus))
+        self._leases.stay((), self._holder)
         self._nvml.close()
 
-    def _take(self, candidates: tuple[str, ...], count: int, holder: str) -> None:
+    def make_way(self) -> None:
+        """Ends what stays on GPUs between leases, if somebody waits to be alone on one of them."""
+        if self._leases.in_the_way:
+            self._leave()
+            self._leases.stay((), self._holder)
+
+    def _take(
+        self,
+        candidates: tuple[str, ...],
+        count: int,
+        holder: str,
+        *,
+        warm: Sequence[Collection[str]] = (),
+        alone: bool = False,
+    ) -> None:
+        self._holder = holder
         if self._lease is not None:
             if len(self._lease.resources) == count and set(self._lease.resources) <= set(candidates):
                 return
+            self._leave()
             self.release()
         self._lease = self._leases.acquire(
             candidates,
             count,
             prefer=self._last,
+            warm=warm,
+            alone=alone,
             holder=holder,
             timeout=self._timeout,
             on_wait=self._tell,
             quiet=_QUIET,
+            meanwhile=self.make_way,
         )
         self._last = self._lease.resources
         if self._lease.unreturned:

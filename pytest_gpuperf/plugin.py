@@ -181,7 +181,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         yield
     finally:
         _report_output(item, session, "teardown")
-        session.end(keep_lease=is_perf(item) and nextitem is not None and is_perf(nextitem))
+        keep_lease = is_perf(item) and nextitem is not None and is_perf(nextitem)
+        session.end(keep_lease=keep_lease, last=nextitem is None)
 
 
 @pytest.hookimpl(wrapper=True)

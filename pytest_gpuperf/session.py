@@ -97,7 +97,7 @@ class Session:
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
-        self.leasing = Leasing(options, machine, console.print_line)
+        self.leasing = Leasing(options, machine, console.print_line, self.pools.retire_all)
         self.measurements = Measurements(options, machine, config.rootpath)
         self.saved: Saved | None = None
         """Where a recording went, once the run has ended."""
@@ -170,10 +170,8 @@ class Session:
             if usual and world_size not in self._controlled and self.measurements.wants_control:
                 self._controlled.add(world_size)
                 self.measurements.control(world_size, self._control(world_size))
-        elif current.gpus:
-            self.pools.retire_beyond(current.gpus)
-            if self.leasing.memory_is_scarce(current.gpus):
-                self.pools.rest_others(self._spec(world_size))
+        elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
+            self.pools.rest_others(self._spec(world_size))
         if current.marker.own_processes:
             self.pools.retire(self._spec(world_size))
         self._pool(world_size)
@@ -188,11 +186,12 @@ class Session:
         # Communicators belong to the launch: its perf tests share them, as one program would.
         return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
 
-    def end(self, *, keep_lease: bool = False) -> None:
-        """The test is over: closes what it opened, and lets go of what it leased.
+    def end(self, *, keep_lease: bool = False, last: bool = False) -> None:
+        """The test is over: closes what it opened, and lets go of what it leased. Ranks stay where they are, idle.
 
         Args:
             keep_lease: whether the next test goes on where this one ends: a perf test of the same launch.
+            last: whether this process runs no other test.
 
         Raises:
             LeakWarning: it left something behind in its ranks, and warnings are errors.
@@ -211,9 +210,16 @@ class Session:
                     )
         finally:
             if not keep_lease:
-                if self.leasing.contended:
-                    self.pools.rest()
-                self.leasing.release(await_memory=bool(current.gpus) and not self.pools.alive)
+                self._let_go(current, last)
+
+    def _let_go(self, current: CurrentTest, last: bool) -> None:
+        on_gpus = bool(current.gpus)
+        if on_gpus and (last or current.launch is not None):  # a launch's ranks are of no use to another test
+            self.pools.retire_all()
+        elif on_gpus and self.leasing.contended and self.leasing.memory_is_scarce(current.gpus):
+            self.pools.rest()
+        self.leasing.release(staying=self.pools.gpus, await_memory=on_gpus and not self.pools.alive)
+        self.leasing.make_way()
 
     def failure_of(self, error: BaseException | None) -> PostMortem | None:
         """What is known of the run that raised this, if one did."""
@@ -340,7 +346,7 @@ class Session:
         elif current.launch is not None:
             current.gpus = self.leasing.machine(current.identity)
         else:
-            current.gpus = self.leasing.gpus(world_size, current.identity)
+            current.gpus = self.leasing.gpus(world_size, current.identity, self.pools.warm(world_size))
 
     def _spec(self, world_size: int) -> PoolSpec:
         current = self.current

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_gpuperf.leasing import Leasing
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.options import Options
 from tests.fake_gpus import gpu, link, without_memory
+from tests.leases.waiting import until, waiters
 
 UUIDS = ("GPU-0", "GPU-1", "GPU-2")
 Make = Callable[..., Leasing]
@@ -28,10 +30,14 @@ def make(pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatc
     """Leasing of a run of 3 GPUs, of a machine of 4."""
     without_memory(monkeypatch)
 
-    def leasing(tell: Callable[[str], None] = lambda text: None, timeout: float = 60) -> Leasing:
+    def leasing(
+        tell: Callable[[str], None] = lambda text: None,
+        timeout: float = 60,
+        leave: Callable[[], None] = lambda: None,
+    ) -> Leasing:
         config = pytester.parseconfig("-o", f"gpuperf_leases={folder}", "-o", f"gpuperf_lease_timeout={timeout}")
         machine = Machine(tuple(map(gpu, range(3))), link(3), False, everything=(*UUIDS, "GPU-9"))
-        return Leasing(Options.from_config(config), machine, tell)
+        return Leasing(Options.from_config(config), machine, tell, leave)
 
     return leasing
 
@@ -130,3 +136,67 @@ def test_a_lease_that_another_process_waits_for_is_contended(make: Make, folder:
     with pytest.raises(LeaseError):
         make(lambda text: seen.append(leasing.contended), timeout=0.05).gpus(1, "test_y")
     assert seen == [True]
+
+
+def test_gpus_with_ranks_come_before_gpus_without(make: Make) -> None:
+    leasing = make()
+    assert leasing.gpus(2, "a", [("GPU-1", "GPU-2")]) == ("GPU-1", "GPU-2")
+    leasing.release()
+    assert leasing.gpus(2, "b", [("GPU-0", "GPU-1"), ("GPU-1", "GPU-2")]) == ("GPU-1", "GPU-2")  # the last test's
+
+
+def test_ranks_that_stay_leave_when_a_perf_test_waits_for_the_machine(make: Make) -> None:
+    """One of the two waits in a thread; what they know of each other is in the folder alone."""
+    left: list[str] = []
+    staying, perf = make(leave=lambda: left.append("ranks")), make()
+    staying.gpus(2, "test_x")
+    staying.release(staying=("GPU-0", "GPU-1"))
+    staying.make_way()
+    assert left == []  # nobody asks for it
+    with ThreadPoolExecutor(1) as threads:
+        leased = threads.submit(perf.machine, "test_perf")
+        while not left:
+            assert not leased.done()
+            staying.make_way()
+        assert leased.result(timeout=20) == UUIDS
+    assert left == ["ranks"]
+    staying.make_way()
+    assert left == ["ranks"]
+
+
+def test_who_waits_for_others_makes_way_too(make: Make, folder: Path) -> None:
+    left: list[str] = []
+    staying, perf, owner = make(leave=lambda: left.append("ranks")), make(), make()
+    staying.gpus(1, "test_x")
+    staying.release(staying=("GPU-0",))
+    owner.gpus(1, "test_owner", [("GPU-1",)])
+    with ThreadPoolExecutor(2) as threads:
+        leased = threads.submit(perf.machine, "test_perf")
+        until(lambda: waiters(folder) == 1)
+        waits = threads.submit(staying.gpus, 3, "test_y")
+        until(lambda: waiters(folder) == 2)
+        owner.release()
+        assert leased.result(timeout=20) == UUIDS
+        assert left == ["ranks"]
+        perf.release()
+        assert waits.result(timeout=20) == UUIDS
+
+
+@pytest.mark.usefixtures("tell_at_once")
+def test_a_perf_test_is_told_whose_idle_ranks_it_waits_for(make: Make) -> None:
+    told: list[str] = []
+    staying = make()
+    staying.gpus(1, "test_x.py::test_idle")
+    staying.release(staying=("GPU-0",))
+    with pytest.raises(LeaseError, match="GPU-0 with idle ranks of pid "):
+        make(told.append, timeout=0.05).machine("test_perf")
+    assert "test_x.py::test_idle" in told[0]
+    make().gpus(3, "test_correct")  # they are in nobody else's way
+
+
+def test_a_run_that_ends_stays_nowhere(make: Make) -> None:
+    staying = make()
+    staying.gpus(1, "test_x")
+    staying.release(staying=("GPU-0",))
+    staying.close()
+    assert make(timeout=0.05).machine("test_perf") == UUIDS

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from pytest_gpuperf.leases.lock_file import LockFile
 from pytest_gpuperf.leases.memory import RETURN_SECONDS, UsedMemory, await_return, has_memory
 from pytest_gpuperf.leases.queue import Queue, Ticket
 from pytest_gpuperf.leases.record import Record
+from pytest_gpuperf.leases.residents import Residents
 
 SUFFIX = ".lock"
 LISTED = 8  # names in a message; a machine has up to 8 GPUs, and hundreds of cores
@@ -34,10 +35,16 @@ class _Request:
     candidates: tuple[str, ...]
     count: int
     prefer: frozenset[str]
+    warm: tuple[frozenset[str], ...]
     holder: str
+    alone: bool
 
-    def in_order_of_choice(self) -> list[str]:
-        return sorted(self.candidates, key=lambda name: name not in self.prefer)  # stable: else in the given order
+    def choices(self) -> Iterator[list[str]]:
+        """Names to choose from, a better choice first."""
+        for names in self.warm:
+            if len(names) == self.count and names <= set(self.candidates):
+                yield [name for name in self.candidates if name in names]
+        yield sorted(self.candidates, key=lambda name: name not in self.prefer)  # stable: else in the given order
 
     def words(self) -> str:
         return f"{self.count} of {_listed(self.candidates)} for {self.holder!r}"
@@ -58,6 +65,7 @@ class Leases:
         """
         self._folder = Folder(folder)
         self._queue = Queue(self._folder)
+        self._residents = Residents(self._folder)
         self._used = used
 
     def acquire(
@@ -66,10 +74,13 @@ class Leases:
         count: int,
         *,
         prefer: Sequence[str] = (),
+        warm: Sequence[Collection[str]] = (),
+        alone: bool = False,
         holder: str,
         timeout: float,
         on_wait: Callable[[str], None] | None = None,
         quiet: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Lease:
         """Leases some of the candidates, all at once or none, in the order in which requests came.
 
@@ -77,23 +88,27 @@ class Leases:
             candidates: The resources to choose from.
             count: How many of them.
             prefer: Those to take before others, if they are free.
+            warm: Whole sets to take before all others; the first one that is free.
+            alone: Whether to wait until no other process stays on them either.
             holder: What for, in words for others: a test's node id.
             timeout: Seconds to wait for owners; 0 tries once. Waiting for a dead owner's memory comes on top, 10 s at
                 most.
             on_wait: Told who holds what since when, as waiting begins and every 30 s.
             quiet: Seconds of waiting that are not worth telling.
+            meanwhile: Called again and again while waiting.
 
         Raises:
             LeaseError: At the timeout, and where the folder cannot be used.
             ValueError: For a count that the candidates cannot give, and for names that are no file names.
             HardwareError: Where a GPU does not tell its memory.
         """
-        request = _Request(tuple(candidates), count, frozenset(prefer), holder)
+        warm_sets = tuple(frozenset(names) for names in warm)
+        request = _Request(tuple(candidates), count, frozenset(prefer), warm_sets, holder, alone)
         _require_possible(request)
         self._folder.make()
         files = self._take(request, None)
         if files is None:
-            files = self._wait(request, timeout, on_wait, quiet)
+            files = self._wait(request, timeout, on_wait, quiet, meanwhile)
         with ExitStack() as failing:
             for file in files.values():
                 failing.callback(file.close)
@@ -109,14 +124,49 @@ class Leases:
         """
         return self._queue.ahead(lease.resources) is not None
 
+    def stay(self, resources: Collection[str], holder: str) -> None:
+        """Says that processes of this one's stay on these after the release, and on no others any more.
+
+        Args:
+            resources: Leased now, or where they stay already.
+            holder: Whose they are, in words for others.
+
+        Raises:
+            LeaseError: Where it cannot be written.
+        """
+        self._residents.stay(resources, holder)
+
+    @property
+    def in_the_way(self) -> bool:
+        """Whether somebody waits to be alone where this process stays.
+
+        Raises:
+            LeaseError: Where the folder cannot be read.
+        """
+        resources = self._residents.resources
+        return bool(resources) and self._queue.wanted_alone(resources)
+
     def _take(self, request: _Request, own: Ticket | None) -> dict[str, LockFile] | None:
         """Locks what is free, if it is enough and nobody was there before."""
         if self._queue.ahead(request.candidates, own) is not None:
             return None
+        for names in request.choices():
+            taken = self._lock(names, request.count)
+            if taken is None:
+                continue
+            # Looked at under the locks: now nobody can come to stay.
+            if request.alone and self._residents.others(taken):
+                for file in taken.values():
+                    file.close()
+                return None
+            return {name: taken[name] for name in request.candidates if name in taken}
+        return None
+
+    def _lock(self, names: Sequence[str], count: int) -> dict[str, LockFile] | None:
         taken: dict[str, LockFile] = {}
-        spare = len(request.candidates) - request.count
+        spare = len(names) - count
         with ExitStack() as too_few:
-            for name in request.in_order_of_choice():
+            for name in names:
                 file = self._folder.lock(name + SUFFIX)
                 if file is None:
                     spare -= 1
@@ -125,21 +175,28 @@ class Leases:
                     continue
                 too_few.callback(file.close)
                 taken[name] = file
-                if len(taken) == request.count:
+                if len(taken) == count:
                     break
             too_few.pop_all()
-        return {name: taken[name] for name in request.candidates if name in taken}
+        return taken
 
     def _wait(
-        self, request: _Request, timeout: float, on_wait: Callable[[str], None] | None, quiet: float
+        self,
+        request: _Request,
+        timeout: float,
+        on_wait: Callable[[str], None] | None,
+        quiet: float,
+        meanwhile: Callable[[], None] | None,
     ) -> dict[str, LockFile]:
         began = time.monotonic()
         notice = began + quiet
-        with self._queue.ticket(request.holder, request.candidates, request.count) as own:
+        with self._queue.ticket(request.holder, request.candidates, request.count, alone=request.alone) as own:
             while True:
                 files = self._take(request, own)
                 if files is not None:
                     return files
+                if meanwhile is not None:
+                    meanwhile()
                 now = time.monotonic()
                 left = began + timeout - now
                 if left <= 0:
@@ -167,6 +224,11 @@ class Leases:
             what.append(
                 f"{earlier.count} of {_listed(sorted(earlier.candidates))} to go first to {earlier.record.words(now)}"
             )
+        if request.alone:
+            what += [
+                f"{_listed(sorted(resident.resources))} with idle ranks of {resident.record.words(now)}"
+                for resident in self._residents.others(request.candidates)
+            ]
         return "; ".join(what) or "all free by now"
 
     def _hand_over(self, request: _Request, files: dict[str, LockFile]) -> Lease:

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_gpuperf.leases.folder import Folder
+from pytest_gpuperf.leases.notices import Notices
 from pytest_gpuperf.leases.record import Record, json_object
 
 SUFFIX = ".waiting"
@@ -40,17 +41,18 @@ class Ticket:
     record: Record
     candidates: frozenset[str]
     count: int
+    alone: bool
+    """Whether nobody is to stay there meanwhile, idle or not."""
 
 
 class Queue:
     """The tickets of one folder."""
 
     def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._dead: set[str] = set()
+        self._notices = Notices(folder, SUFFIX)
 
     @contextmanager
-    def ticket(self, holder: str, candidates: Iterable[str], count: int) -> Iterator[Ticket]:
+    def ticket(self, holder: str, candidates: Iterable[str], count: int, *, alone: bool = False) -> Iterator[Ticket]:
         """Stands in the queue.
 
         Raises:
@@ -58,14 +60,13 @@ class Queue:
         """
         # The monotonic clock is one for all processes of the machine, and no correction sets it back. One who reads the
         # clock first and writes last can find a later one ahead for a moment; nothing is given twice for that.
-        name = f"{time.monotonic_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
-        ticket = Ticket(name, Record.of_this_process(holder), frozenset(candidates), count)
-        file = self._folder.post(name, _to_line(ticket))
+        stem = f"{time.monotonic_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
+        ticket = Ticket(stem + SUFFIX, Record.of_this_process(holder), frozenset(candidates), count, alone)
+        notice = self._notices.post(stem, _to_line(ticket))
         try:
             yield ticket
         finally:
-            self._folder.remove(name)
-            file.close()
+            notice.remove()
 
     def ahead(self, candidates: Iterable[str], own: Ticket | None = None) -> Ticket | None:
         """The first ticket that shares a resource with the candidates and is older than one's own, if one has any.
@@ -73,27 +74,33 @@ class Queue:
         Raises:
             LeaseError: Where the folder cannot be read.
         """
-        names = self._folder.names(SUFFIX)
-        self._dead.intersection_update(names)
-        for name in names:
-            if own is not None and name >= own.name:
-                return None
-            ticket = self._living(name)
-            if ticket is not None and not ticket.candidates.isdisjoint(candidates):
-                return ticket
-        return None
+        return next(self._wanting(candidates, own), None)
 
-    def _living(self, name: str) -> Ticket | None:
-        if name in self._dead:
-            return None
-        line = self._folder.look(name)
-        if line is None and not self._folder.remove(name):
-            self._dead.add(name)  # another user's, which the sticky folder keeps; names are never used again
-        return None if line is None else _from_line(name, line)
+    def wanted_alone(self, resources: Iterable[str]) -> bool:
+        """Whether somebody waits to be alone on one of these.
+
+        Raises:
+            LeaseError: Where the folder cannot be read.
+        """
+        return any(ticket.alone for ticket in self._wanting(resources))
+
+    def _wanting(self, resources: Iterable[str], own: Ticket | None = None) -> Iterator[Ticket]:
+        wanted = frozenset(resources)
+        for name, line in self._notices.living(None if own is None else own.name):
+            ticket = _from_line(name, line)
+            if ticket is not None and not ticket.candidates.isdisjoint(wanted):
+                yield ticket
 
 
 def _to_line(ticket: Ticket) -> str:
-    return json.dumps({**ticket.record.to_json(), "candidates": sorted(ticket.candidates), "count": ticket.count})
+    return json.dumps(
+        {
+            **ticket.record.to_json(),
+            "candidates": sorted(ticket.candidates),
+            "count": ticket.count,
+            "alone": ticket.alone,
+        }
+    )
 
 
 def _from_line(name: str, line: str) -> Ticket | None:
@@ -104,4 +111,5 @@ def _from_line(name: str, line: str) -> Ticket | None:
     candidates, count = data.get("candidates"), data.get("count")
     if not isinstance(candidates, list) or not isinstance(count, int):
         return None
-    return Ticket(name, record, frozenset(str(candidate) for candidate in candidates), count)
+    alone = data.get("alone") is True
+    return Ticket(name, record, frozenset(str(candidate) for candidate in candidates), count, alone)

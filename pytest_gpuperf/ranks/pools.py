@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool, PoolSpec, rank_environ
@@ -69,6 +69,15 @@ class Pools:
         """Whether any pool has processes."""
         return any(pool.alive for pool in self._pools.values())
 
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The GPUs on which there are processes."""
+        return frozenset(gpu for spec, pool in self._pools.items() if pool.alive for gpu in spec.gpus)
+
+    def warm(self, world_size: int) -> list[tuple[str, ...]]:
+        """The GPUs of each pool of so many ranks that has processes."""
+        return [spec.gpus for spec, pool in self._pools.items() if pool.alive and len(spec.gpus) == world_size]
+
     def rest(self) -> None:
         """Has every pool give up its communicators and device memory; the processes stay."""
         for pool in self._pools.values():
@@ -98,11 +107,6 @@ class Pools:
         """Ends every pool but this one, so that nothing else is on its GPUs and cores."""
         for other in [other for other in self._pools if other != spec]:
             self.retire(other)
-
-    def retire_beyond(self, gpus: Collection[str]) -> None:
-        """Ends every pool that has a GPU beside these, which may be another's by now."""
-        for spec in [spec for spec in self._pools if not set(spec.gpus) <= set(gpus)]:
-            self.retire(spec)
 
     def retire_all(self) -> None:
         """Ends every pool; the next one asked for has fresh processes and communicators."""

@@ -29,6 +29,19 @@ class Commands:
             return {"error": str(error)}
         return list(self.held.resources)
 
+    def acquire_alone(self, candidates: list[str], timeout: float) -> Any:
+        try:
+            self.held = self.leases.acquire(candidates, len(candidates), alone=True, holder="alone", timeout=timeout)
+        except LeaseError as error:
+            return {"error": str(error)}
+        return list(self.held.resources)
+
+    def stay(self, resources: list[str]) -> None:
+        self.leases.stay(resources, "test_idle")
+
+    def in_the_way(self) -> bool:
+        return self.leases.in_the_way
+
     def release(self) -> None:
         assert self.held is not None
         self.held.release()

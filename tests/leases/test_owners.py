@@ -1,5 +1,6 @@
 """Processes that take resources from each other's way, wait, die and have children."""
 
+import fcntl
 import os
 import re
 import signal
@@ -220,3 +221,72 @@ def test_timeouts_are_kept(start: Start, leases: Leases) -> None:
     with pytest.raises(LeaseError):
         leases.acquire([A], 1, holder="here", timeout=0.3)
     assert time.monotonic() - began >= 0.3
+
+
+def test_who_wants_to_be_alone_waits_for_those_who_stay(start: Start, leases: Leases, folder: Path) -> None:
+    staying, alone = start(), start()
+    staying.acquire([A, B], 1)
+    staying.ask("stay", resources=[A])
+    staying.ask("release")
+    assert staying.ask("in_the_way") is False
+    leases.acquire([A, B], 2, holder="here", timeout=0).release()  # beside it
+    alone.tell("acquire_alone", candidates=[A, B], timeout=DEADLINE)
+    until(lambda: waiters(folder) == 1)
+    assert staying.ask("in_the_way") is True
+    staying.ask("stay", resources=[])
+    assert alone.answer() == [A, B]
+    assert staying.ask("in_the_way") is False
+
+
+def test_one_who_stays_elsewhere_is_in_nobodys_way(start: Start, folder: Path) -> None:
+    staying, alone = start(), start()
+    staying.acquire([C], 1)
+    staying.ask("stay", resources=[C])
+    staying.ask("release")
+    alone.tell("acquire_alone", candidates=[A, B], timeout=0)
+    assert alone.answer() == [A, B]
+    assert staying.ask("in_the_way") is False
+
+
+def test_one_who_stays_and_dies_is_gone(start: Start, folder: Path) -> None:
+    staying, alone = start(), start()
+    staying.acquire([A], 1)
+    staying.ask("stay", resources=[A])
+    staying.ask("release")
+    staying.kill()
+    alone.tell("acquire_alone", candidates=[A], timeout=0)
+    assert alone.answer() == [A]
+    assert list(folder.glob("*.staying")) == []  # the notice is cleared away
+
+
+def test_who_stays_himself_is_not_in_his_own_way(leases: Leases) -> None:
+    with leases.acquire([A], 1, holder="here", timeout=0):
+        leases.stay([A], "here")
+    leases.acquire([A], 1, alone=True, holder="here", timeout=0).release()
+    leases.stay([], "here")
+
+
+def test_a_notice_that_says_nothing_is_nobodys(leases: Leases, folder: Path) -> None:
+    leases.acquire([A], 1, holder="here", timeout=0).release()
+    for name, line in {"1-a": "{}", "2-b": "[" * 9999, "3-c": '{"resources": 1}'}.items():
+        (folder / f"{name}.staying").write_text(line)
+    with (folder / "1-a.staying").open() as one, (folder / "3-c.staying").open() as other:
+        for stream in (one, other):
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        leases.acquire([A], 1, alone=True, holder="here", timeout=0).release()
+
+
+def test_a_warm_set_comes_first_if_it_is_free_as_a_whole(start: Start, leases: Leases) -> None:
+    def warm() -> tuple[str, ...]:
+        with leases.acquire(
+            [A, B, C], 2, warm=[{A, C}, {B, C}, {A, B, C}, {"GPU-x"}], holder="here", timeout=0
+        ) as lease:
+            return lease.resources
+
+    assert warm() == (A, C)
+    owner = start()
+    owner.acquire([A], 1)
+    assert warm() == (B, C)
+    owner.ask("release")
+    owner.acquire([C], 1)
+    assert warm() == (A, B)

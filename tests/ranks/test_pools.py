@@ -73,12 +73,15 @@ def test_a_pool_whose_group_cannot_be_opened_is_replaced(pools: Pools, monkeypat
     assert len(pids(second)) == 2
 
 
-def test_what_only_some_gpus_may_have_is_retired_with_the_others(pools: Pools) -> None:
+def test_the_gpus_of_pools_are_those_with_processes(pools: Pools) -> None:
     kept, gone = (pools.get(PoolSpec(2, gpus), "group", 60) for gpus in (("GPU-a", "GPU-b"), ("GPU-b", "GPU-c")))
-    gone_pids = pids(gone)
-    pools.retire_beyond({"GPU-a", "GPU-b"})
-    assert survivors(gone_pids) == []
-    assert pools.get(kept.spec, "group", 60) is kept
+    get(pools, 2)
+    assert pools.gpus == {"GPU-a", "GPU-b", "GPU-c"}
+    assert pools.warm(2) == [("GPU-a", "GPU-b"), ("GPU-b", "GPU-c")]
+    assert pools.warm(3) == []
+    gone.kill()
+    assert pools.gpus == {"GPU-a", "GPU-b"}
+    assert pools.warm(2) == [kept.spec.gpus]
 
 
 def test_ranks_of_a_test_with_its_own_environment_end_with_it(pools: Pools) -> None:

@@ -1,0 +1,73 @@
+"""Processes that stay on GPUs between their leases: idle ranks, which compute nothing and yet are there.
+
+They are in nobody's way but that of one who wants a GPU without anybody beside it, to measure. One stays where it has
+held a lease, and says so before it releases that; so nobody comes to stay on a GPU while it is leased to another.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pytest_gpuperf.leases.folder import Folder
+from pytest_gpuperf.leases.notices import Notice, Notices
+from pytest_gpuperf.leases.record import Record, json_object
+
+SUFFIX = ".staying"
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """One process that stays."""
+
+    record: Record
+    resources: frozenset[str]
+
+
+class Residents:
+    """Who stays where, in one folder."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._notices = Notices(folder, SUFFIX)
+        self._own: Notice | None = None
+        self.resources: frozenset[str] = frozenset()
+        """Where this process stays."""
+
+    def stay(self, resources: Collection[str], holder: str) -> None:
+        """Says that this process stays on these resources, and on no others any more.
+
+        Raises:
+            LeaseError: Where it cannot be written.
+        """
+        if self.resources == frozenset(resources):
+            return
+        before, self._own = self._own, None
+        if resources:
+            line = json.dumps({**Record.of_this_process(holder).to_json(), "resources": sorted(resources)})
+            self._own = self._notices.post(f"{os.getpid()}-{secrets.token_hex(8)}", line)
+        self.resources = frozenset(resources)
+        if before is not None:
+            before.remove()
+
+    def others(self, resources: Collection[str]) -> list[Resident]:
+        """The other processes that stay on one of these.
+
+        Raises:
+            LeaseError: Where the folder cannot be read.
+        """
+        found = []
+        for name, line in self._notices.living():
+            resident = None if self._own is not None and name == self._own.name else _from_line(line)
+            if resident is not None and not resident.resources.isdisjoint(resources):
+                found.append(resident)
+        return found
+
+
+def _from_line(line: str) -> Resident | None:
+    data = json_object(line)
+    record = None if data is None else Record.from_json(data)
+    resources = None if data is None else data.get("resources")
+    if record is None or not isinstance(resources, list):
+        return None
+    return Resident(record, frozenset(str(resource) for resource in resources))
