@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,11 +32,16 @@ from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.reporting import publish, register_reports
+from pytest_gpuperf.scheduling import scheduler
 from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
 from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.judge import Outcome
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
 
 SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()
@@ -91,6 +97,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Knows tests by their fixtures, before anything is deselected."""
     mark_items(item)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """Has xdist know of GPUs what it cannot know."""
+    return scheduler(config, log, len(config.stash[SESSION].machine.gpus))
 
 
 @pytest.hookimpl(trylast=True)

@@ -42,6 +42,7 @@ class Sweep:
     largest: int
     factor: int
     cuda_graph: bool
+    """Whether nccl-tests keeps its launches out of the time by CUDA graphs; the plugin does so by its gate."""
     tolerance: float
     """The relative difference that the target allows, in both directions."""
 

@@ -53,8 +53,7 @@ def test_sweep(perf: Perf, ranks: Ranks, op: str, sweep: dict[str, Any], record_
     program, _ = OPERATIONS[op]
     for nbytes in sweep["sizes"]:
         shape = shape_of(op, nbytes, perf.world_size)
-        configured = perf.configured(cuda_graph=sweep["cuda_graph"])
-        timing = configured.measure(program, shape=shape, dtype=DTYPE, seed=1)
+        timing = perf.measure(program, shape=shape, dtype=DTYPE, seed=1)
         point = {"op": op, "ranks": perf.world_size, "nbytes": nbytes}
         figure = {
             "seconds": timing.median,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 MIN_SAMPLES = 10  # fewer give no quartiles worth the name
 BATCH = 10  # samples between two looks at the precision, which cost a collective
 MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
-MAX_STEPS_PER_SAMPLE = 50  # steps captured or enqueued at once; field experience with NCCL, 50 a replay
+MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
+MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer each of them takes in it
 MIN_WARMUP_STEPS = 5
 WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 5  # samples whose medians are compared to tell whether a step is warm
@@ -23,7 +24,8 @@ class Sampling:
     samples: int = 200
     """At most so many samples."""
     budget: float = 0.5
-    """Seconds of sampling after which ``MIN_SAMPLES`` samples are enough."""
+    """Seconds of a step's sampling after which ``MIN_SAMPLES`` samples are enough; a comparison's first three groups
+    share it."""
     precision: float = 0.005
     """Half the width of the median's 95 % interval, relative to it, at which sampling ends."""
     cold: bool = False
@@ -67,7 +69,8 @@ def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True) ->
     if sampling.smoke:
         return Plan(warmup_steps=0, samples=2, steps_per_sample=1)
     step_seconds = max(step_seconds, 1e-7)
-    several = min(MAX_STEPS_PER_SAMPLE, max(1, math.ceil(MIN_SAMPLE_SECONDS / step_seconds)))
+    most = MAX_STEPS_PER_GRAPH if sampling.cuda_graph else MAX_STEPS_PER_SAMPLE
+    several = min(most, max(1, math.ceil(MIN_SAMPLE_SECONDS / step_seconds)))
     steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))
     return Plan(

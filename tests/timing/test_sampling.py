@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SAMPLE, MIN_SAMPLE_SECONDS, MIN_SAMPLES, Plan, Sampling, plan
+from pytest_gpuperf.timing.sampling import (
+    MAX_STEPS_PER_GRAPH,
+    MAX_STEPS_PER_SAMPLE,
+    MIN_SAMPLE_SECONDS,
+    MIN_SAMPLES,
+    Plan,
+    Sampling,
+    plan,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,13 +23,17 @@ from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SAMPLE, MIN_SAMPLE_SECO
         (20e-3, Plan(warmup_steps=5, samples=25, steps_per_sample=1)),
         (2e-3, Plan(warmup_steps=50, samples=200, steps_per_sample=1)),
         (0.3e-3, Plan(warmup_steps=200, samples=200, steps_per_sample=4)),
-        (10e-6, Plan(warmup_steps=200, samples=200, steps_per_sample=50)),
+        (10e-6, Plan(warmup_steps=200, samples=200, steps_per_sample=100)),
         (2.0, Plan(warmup_steps=5, samples=10, steps_per_sample=1)),
-        (0.0, Plan(warmup_steps=200, samples=200, steps_per_sample=50)),
+        (0.0, Plan(warmup_steps=200, samples=200, steps_per_sample=150)),
     ],
 )
 def test_a_plan_fits_the_step(step_seconds: float, expected: Plan) -> None:
     assert plan(Sampling(), step_seconds) == expected
+
+
+def test_a_graph_holds_fewer_steps_than_a_queue() -> None:
+    assert plan(Sampling(cuda_graph=True), 1e-6).steps_per_sample == MAX_STEPS_PER_GRAPH < MAX_STEPS_PER_SAMPLE
 
 
 @given(
