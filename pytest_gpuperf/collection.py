@@ -102,6 +102,11 @@ def _device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | No
     return None
 
 
+def need_ranks(items: Sequence[pytest.Item]) -> bool:
+    """Whether any test is going to run on ranks."""
+    return any(RANKS_KEYWORD in item.keywords and _runs(item) for item in items)
+
+
 def measures(items: Sequence[pytest.Item]) -> bool:
     """Whether any perf test is going to run."""
     return any(is_perf(item) and _runs(item) for item in items)

@@ -15,6 +15,7 @@ from pytest_gpuperf.collection import (
     is_perf,
     mark_items,
     measures,
+    need_ranks,
     parametrize,
     planned,
     world_size,
@@ -122,7 +123,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses baselines that cannot be read before anything is measured."""
     ours = session.config.stash[SESSION]
     ours.collected(session.items, session.config)
-    if measures(session.items) and not session.config.option.collectonly:
+    if session.config.option.collectonly:
+        return
+    if need_ranks(session.items):
+        ours.pools.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
+    if measures(session.items):
         try:
             ours.measurements.load(item.nodeid for item in session.items if is_perf(item))
         except BaselineError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
+WIDE = "wide"
 _WORLD = re.compile(r"[\[-](\d+)ranks?(?=[\]-])")  # as collection.parametrize names it
 
 
@@ -18,7 +19,8 @@ def scheduler(config: pytest.Config, log: Producer, gpus: int) -> LoadScopeSched
     """A scheduler that has tests of more than half of the GPUs run by one worker; None where xdist's own will do.
 
     Two such tests can never run side by side. Were they spread over the workers, each of these would start ranks for
-    every world size, which takes seconds each time, and all of them one after another.
+    every world size, which takes seconds each time, and all of them one after another. They come last: in between, all
+    GPUs would have to be free at once for each of them.
 
     Args:
         config: pytest's.
@@ -33,7 +35,12 @@ def scheduler(config: pytest.Config, log: Producer, gpus: int) -> LoadScopeSched
         """Hands out tests one by one, but the wide ones as a whole."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return "wide" if is_wide(nodeid, gpus) else nodeid
+            return WIDE if is_wide(nodeid, gpus) else nodeid
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if WIDE in self.workqueue:
+                self.workqueue.move_to_end(WIDE)
+            super()._assign_work_unit(node)
 
     return WideTestsTogether(config, log)
 

@@ -10,7 +10,7 @@ from xdist.remote import Producer
 
 from pytest_gpuperf.scheduling import is_wide, scheduler
 
-NARROW = [f"test_a.py::test_x[2ranks-{n}]" for n in range(4)]
+NARROW = [f"test_a.py::test_x[2ranks-{n}]" for n in range(6)]
 WIDE = [f"test_a.py::test_x[{n}-4ranks]" for n in range(4)]
 
 
@@ -53,8 +53,8 @@ def test_a_test_of_more_than_half_of_the_gpus_is_wide(nodeid: str, gpus: int, wi
     assert is_wide(nodeid, gpus) is wide
 
 
-def test_one_worker_runs_all_wide_tests_and_the_other_begins_with_the_rest(pytester: pytest.Pytester) -> None:
-    tests = [*NARROW, *WIDE]
+def test_one_worker_runs_all_wide_tests_when_the_others_are_handed_out(pytester: pytest.Pytester) -> None:
+    tests = [*WIDE, *NARROW]
     made: Any = scheduler(config(pytester, "--dist=load"), Producer("test", enabled=False), 4)
     workers = [Worker("gw0"), Worker("gw1")]
     for worker in workers:
@@ -62,10 +62,18 @@ def test_one_worker_runs_all_wide_tests_and_the_other_begins_with_the_rest(pytes
     for worker in workers:
         made.add_node_collection(worker, tests)
     made.schedule()
-    one, other = (set(worker.sent) for worker in workers)
-    assert one >= {4, 5, 6, 7}
-    assert other <= {0, 1, 2, 3}
-    assert other
+    for worker in workers:
+        assert worker.sent
+        assert min(worker.sent) >= len(WIDE)
+    while made.has_pending:
+        worker = next(worker for worker in workers if worker.sent)
+        made.mark_test_complete(worker, worker.sent.pop(0))
+        if any(index < len(WIDE) for index in worker.sent):
+            break
+    one, other = sorted((set(worker.sent) for worker in workers), key=min)
+    assert one >= {0, 1, 2, 3}
+    assert other.isdisjoint({0, 1, 2, 3})
+    assert not made.workqueue
 
 
 @pytest.mark.parametrize(("dist", "gpus"), [("load", 0), ("loadgroup", 4), ("worksteal", 4), ("no", 4)])

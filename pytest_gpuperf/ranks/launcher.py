@@ -52,7 +52,7 @@ _BOOT = (
 
 
 class Launcher:
-    """Forks ranks through a forkserver that starts with the first one."""
+    """Forks ranks through a forkserver, which starts with the first one if it was not told to before."""
 
     def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
         self._preload = tuple(preload)
@@ -60,6 +60,33 @@ class Launcher:
         self._control: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
         self._exit_codes: dict[int, int] = {}
+        self._ready = False
+
+    def start(self) -> None:
+        """Has the forkserver begin with its imports; waits for nothing."""
+        if self._control is not None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    _BOOT,
+                    str(theirs.fileno()),
+                    json.dumps(sys.path),
+                    json.dumps(self._preload),
+                    str(os.getpid()),
+                ],
+                env={**os.environ, **_FORKABLE},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends the ranks itself
+            )
+        self._control, self._ready = ours, False
 
     def fork(self, environ: Mapping[str, str], fds: Sequence[int]) -> int:
         """Forks a rank and returns its process id.
@@ -121,34 +148,15 @@ class Launcher:
             self._stderr = None
 
     def _started(self) -> socket.socket:
-        if self._control is not None:
-            return self._control
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    _BOOT,
-                    str(theirs.fileno()),
-                    json.dumps(sys.path),
-                    json.dumps(self._preload),
-                    str(os.getpid()),
-                ],
-                env={**os.environ, **_FORKABLE},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._stderr,
-                stderr=self._stderr,
-                start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends the ranks itself
-            )
-        self._control = ours
-        try:
-            self._receive(START_TIMEOUT)
-        except TimeoutError:
-            raise self._silent() from None
-        return ours
+        self.start()
+        assert self._control is not None
+        if not self._ready:
+            try:
+                self._receive(START_TIMEOUT)
+            except TimeoutError:
+                raise self._silent() from None
+            self._ready = True
+        return self._control
 
     def _receive(self, timeout: float) -> dict[str, Any]:
         assert self._control is not None

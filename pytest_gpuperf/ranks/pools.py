@@ -23,6 +23,10 @@ class Pools:
         self._pools: dict[PoolSpec, Pool] = {}
         self._used: set[PoolSpec] = set()
 
+    def warm_up(self) -> None:
+        """Has what ranks are forked from begin to start; waits for nothing."""
+        self._launcher.start()
+
     def get(self, spec: PoolSpec, group: str, timeout: float) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
 

@@ -240,3 +240,25 @@ def test_a_large_environment_reaches_the_rank(launcher: Launcher) -> None:
     rank = Rank(launcher, "import os; connection.send(dict(os.environ))", environ)
     assert rank.received() == environ
     rank.close()
+
+
+def test_a_forkserver_that_was_told_to_start_is_the_one_that_forks(own_launcher: Launcher) -> None:
+    own_launcher.start()
+    own_launcher.start()
+    assert own_launcher._process is not None
+    forkserver = own_launcher._process.pid
+    rank = Rank(own_launcher, "import os; connection.send(os.getppid())")
+    try:
+        assert rank.received() == forkserver
+    finally:
+        rank.close()
+    assert own_launcher._process.pid == forkserver
+
+
+def test_a_forkserver_that_never_forks_ends_too() -> None:
+    launcher = Launcher(PRELOAD)
+    launcher.start()
+    assert launcher._process is not None
+    forkserver = launcher._process.pid
+    launcher.close()
+    assert survivors([forkserver]) == []
