@@ -59,8 +59,16 @@ def is_perf(item: pytest.Item) -> bool:
     return item.get_closest_marker("perf") is not None
 
 
-def arrange(items: list[pytest.Item], options: Options, machine: Machine) -> None:
-    """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch."""
+def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, shared: bool = False) -> None:
+    """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch.
+
+    Args:
+        items: what was collected; changed in place.
+        options: what the user said.
+        machine: what there is to run on.
+        shared: whether other workers of the same run share the GPUs: then other tests go by world size too. Small ones
+            run side by side as long as no large one needs all GPUs at once, and each worker starts ranks less often.
+    """
     for item in items:
         reason = reason_to_skip(item, options, machine)
         if reason is not None and options.require_gpus:
@@ -70,6 +78,8 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine) -> Non
     perf = [item for item in items if is_perf(item) and isinstance(item, pytest.Function)]
     last = set(perf)
     rest = [item for item in items if item not in last]
+    if shared and machine.gpus:
+        rest.sort(key=lambda item: world_size(item) or 0)
     # The world changes, and with it the processes, as seldom as can be.
     perf.sort(key=lambda item: world_size(item) or 0)
     measured = [item for item in perf if _runs(item)]

@@ -44,11 +44,7 @@ class Leasing:
         self._lease: Lease | None = None
         self._last: tuple[str, ...] = ()
         self._holder = ""
-
-    @property
-    def contended(self) -> bool:
-        """Whether another process waits for what is held."""
-        return self._lease is not None and self._leases.contended(self._lease)
+        self._share = options.share
 
     def gpus(self, count: int, holder: str, warm: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
         """Leases so many of the run's GPUs, those of the last test where they are free.
@@ -61,9 +57,8 @@ class Leasing:
         Raises:
             LeaseError: others held them for longer than the run waits.
         """
-        # The last test's come first, whichever sets are warm: with other runs beside, each keeps to its own.
-        last = [self._last] if self._last in map(tuple, warm) else []
-        self._take(self._machine.gpu_uuids, count, holder, warm=[*last, *warm])
+        # One's own share comes first, with ranks there or not yet: so workers meet less often elsewhere.
+        self._take(self._machine.gpu_uuids, count, holder, warm=[*self._home(count), *warm])
         return self._last
 
     def machine(self, holder: str) -> tuple[str, ...]:
@@ -95,26 +90,38 @@ class Leasing:
 
         Args:
             staying: the GPUs on which processes stay, this lease's and earlier ones'.
-            await_memory: whether processes that were on the GPUs have ended: their memory takes a moment to come back.
+            await_memory: whether processes that were on the other GPUs may have ended: their memory takes a moment to
+                come back.
         """
+        self._leases.stay(staying, self._holder)
         if self._lease is not None:
             lease, self._lease = self._lease, None
             with lease:
-                self._leases.stay(staying, self._holder)
-                if await_memory and (missing := lease.await_memory()):
+                if await_memory and (missing := lease.await_memory(staying)):
                     self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
 
     def close(self) -> None:
         """Lets go of what is held, once processes that were on it are gone, and of NVML."""
         self.release(await_memory=bool(self._machine.gpus))
-        self._leases.stay((), self._holder)
         self._nvml.close()
+
+    def wanted_alone(self, gpus: Collection[str]) -> bool:
+        """Whether another process waits to be alone on one of these."""
+        return self._leases.wanted_alone(gpus)
 
     def make_way(self) -> None:
         """Ends what stays on GPUs between leases, if somebody waits to be alone on one of them."""
-        if self._leases.in_the_way:
+        if self._leases.wanted_alone(self._leases.staying):
             self._leave()
             self._leases.stay((), self._holder)
+
+    def _home(self, count: int) -> list[tuple[str, ...]]:
+        if self._share is None:
+            return []
+        worker, workers = self._share
+        gpus = self._machine.gpu_uuids
+        first = worker * len(gpus) // workers // count * count
+        return [gpus[first : first + count]] if first + count <= len(gpus) else []
 
     def _take(
         self,

@@ -164,6 +164,8 @@ class Options:
     resume: bool = False
     results: Path | None = None
     """Where the results of the run go as JSON."""
+    share: tuple[int, int] | None = None
+    """Of several workers with the same GPUs, which one this is, and how many there are."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -219,12 +221,21 @@ class Options:
             grace=_positive(config, "gpuperf_grace"),
             lease_timeout=_positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
+            share=_share(config),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("accept_regression")),
             resume=bool(config.getoption("resume")),
             results=None if results is None else config.invocation_params.dir / results,
         )
+
+
+def _share(config: pytest.Config) -> tuple[int, int] | None:
+    worker = getattr(config, "workerinput", None)  # xdist's
+    if worker is None:
+        return None
+    count = int(worker["workercount"])
+    return int(worker["workerid"].removeprefix("gw")) % count, count  # one that replaces another has a higher number
 
 
 def add_options(parser: pytest.Parser) -> None:

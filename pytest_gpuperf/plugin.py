@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -33,16 +32,11 @@ from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.reporting import publish, register_reports
-from pytest_gpuperf.scheduling import scheduler
 from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
 from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.judge import Outcome
-
-if TYPE_CHECKING:
-    from xdist.remote import Producer
-    from xdist.scheduler import LoadScopeScheduling
 
 SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()
@@ -100,17 +94,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     mark_items(item)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    """Has xdist know of GPUs what it cannot know."""
-    return scheduler(config, log, len(config.stash[SESSION].machine.gpus))
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips, order and launches; after other plugins have deselected."""
     session = config.stash[SESSION]
-    arrange(items, session.options, session.machine)
+    arrange(items, session.options, session.machine, shared=hasattr(config, "workerinput"))
     if session.options.update_baselines and not config.option.collectonly:
         try:
             measured = drop_measured(items, session.measurements.plan(planned(items)))
@@ -125,7 +113,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ours.collected(session.items, session.config)
     if session.config.option.collectonly:
         return
-    if need_ranks(session.items):
+    if ours.machine.gpus and need_ranks(session.items):
         ours.pools.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items):
         try:

@@ -213,12 +213,13 @@ class Session:
                 self._let_go(current, last)
 
     def _let_go(self, current: CurrentTest, last: bool) -> None:
-        on_gpus = bool(current.gpus)
-        if on_gpus and (last or current.launch is not None):  # a launch's ranks are of no use to another test
+        gpus = bool(self.machine.gpus)
+        over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
+        if gpus and (over or self.leasing.wanted_alone(self.pools.gpus)):
             self.pools.retire_all()
-        elif on_gpus and self.leasing.contended and self.leasing.memory_is_scarce(current.gpus):
+        elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
             self.pools.rest()
-        self.leasing.release(staying=self.pools.gpus, await_memory=on_gpus and not self.pools.alive)
+        self.leasing.release(staying=self.pools.gpus, await_memory=bool(current.gpus))
         self.leasing.make_way()
 
     def failure_of(self, error: BaseException | None) -> PostMortem | None:

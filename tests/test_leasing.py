@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.leases.waiting import until, waiters
 
 UUIDS = ("GPU-0", "GPU-1", "GPU-2")
 Make = Callable[..., Leasing]
+Gpus: TypeAlias = tuple[str, ...]
 
 
 @pytest.fixture
@@ -121,28 +123,33 @@ def test_who_waits_longer_than_the_ini_key_says_is_told_who_holds_what(make: Mak
     assert "test_a.py::test_first" in line
 
 
-def test_nobody_waits_for_what_nobody_wants(make: Make) -> None:
-    leasing = make()
-    assert not leasing.contended
-    leasing.gpus(1, "test_x")
-    assert not leasing.contended
-
-
-@pytest.mark.usefixtures("tell_at_once")
-def test_a_lease_that_another_process_waits_for_is_contended(make: Make, folder: Path) -> None:
-    seen: list[bool] = []
-    leasing = make()
-    leasing.gpus(3, "test_x")
-    with pytest.raises(LeaseError):
-        make(lambda text: seen.append(leasing.contended), timeout=0.05).gpus(1, "test_y")
-    assert seen == [True]
-
-
 def test_gpus_with_ranks_come_before_gpus_without(make: Make) -> None:
     leasing = make()
     assert leasing.gpus(2, "a", [("GPU-1", "GPU-2")]) == ("GPU-1", "GPU-2")
     leasing.release()
-    assert leasing.gpus(2, "b", [("GPU-0", "GPU-1"), ("GPU-1", "GPU-2")]) == ("GPU-1", "GPU-2")  # the last test's
+    assert leasing.gpus(2, "b", [("GPU-0", "GPU-1"), ("GPU-1", "GPU-2")]) == ("GPU-0", "GPU-1")  # in this order
+
+
+@pytest.mark.parametrize(
+    ("worker", "count", "home"),
+    [
+        ("gw0", 1, ("GPU-0",)),
+        ("gw1", 1, ("GPU-2",)),
+        ("gw1", 2, ("GPU-2", "GPU-3")),
+        ("gw3", 1, ("GPU-2",)),  # it replaces gw1
+        ("gw1", 4, ("GPU-0", "GPU-1", "GPU-2", "GPU-3")),
+        ("gw1", 3, ("GPU-0", "GPU-1", "GPU-2")),
+    ],
+)
+def test_each_worker_begins_with_its_own_share(
+    pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatch, worker: str, count: int, home: Gpus
+) -> None:
+    without_memory(monkeypatch)
+    config = pytester.parseconfig("-o", f"gpuperf_leases={folder}")
+    config.workerinput = {"workerid": worker, "workercount": 2}  # type: ignore[attr-defined]
+    machine = Machine(tuple(map(gpu, range(4))), link(4), False)
+    leasing = Leasing(Options.from_config(config), machine, print, lambda: None)
+    assert leasing.gpus(count, "test_x") == home
 
 
 def test_ranks_that_stay_leave_when_a_perf_test_waits_for_the_machine(make: Make) -> None:

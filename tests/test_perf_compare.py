@@ -70,6 +70,7 @@ class ScriptedSession:
     def __init__(self, ratios: list[float]) -> None:
         self.ratios = ratios
         self.renewed = 0
+        self.arguments: tuple[Any, ...] = ()
         self.machine = SimpleNamespace(linkage=None)
 
     def run(self, *args: Any) -> list[tuple[RankSamples, RankSamples]]:
@@ -79,6 +80,7 @@ class ScriptedSession:
 
     def watched_run(self, *args: Any) -> tuple[list[Any], Conditions]:
         """The same on a machine that was fit."""
+        self.arguments = args
         return self.run(), FIT
 
     def renew_group(self, world_size: int) -> None:
@@ -107,6 +109,15 @@ WAVERING = [1.9, 2.1, 2.0, 1.95, 2.05, 2.0, 2.0, 2.0]
 )
 def test_groups_are_added_until_the_speedup_is_decided(at_least: float | None, groups: int) -> None:
     assert len(raced(WAVERING, at_least).groups) == groups
+
+
+def test_the_first_groups_share_the_budget() -> None:
+    session = ScriptedSession(WAVERING)
+    ranks = SimpleNamespace(world_size=1)
+    perf = Perf(cast(Any, session), cast(Any, ranks), Checks(), Sampling(budget=0.6))
+    perf.compare(baseline=nothing, optimized=nothing)
+    (sampling,) = [argument for argument in session.arguments[2] if isinstance(argument, Sampling)]
+    assert sampling.budget == pytest.approx(0.2)
 
 
 def test_a_smoke_run_makes_one_group() -> None:

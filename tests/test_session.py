@@ -1,7 +1,8 @@
 """Which modules travel to the ranks by value."""
 
-import functools
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -18,6 +19,7 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.session import CurrentTest, Session
 from tests.fake_gpus import machine_of, without_memory
+from tests.leases.waiting import until, waiters
 
 
 def module(name: str, file: Path) -> ModuleType:
@@ -75,25 +77,8 @@ class StandingPools(Pools):
         self.there = False
 
 
-@pytest.mark.parametrize(
-    ("launch", "last", "stay"),
-    [(None, False, True), (None, True, False), (1, False, False)],
-    ids=["between tests", "after the last", "after perf tests"],
-)
-def test_ranks_stay_on_their_gpus_between_correctness_tests_and_the_folder_says_so(
-    request: pytest.FixtureRequest,
-    pytester: pytest.Pytester,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    launch: int | None,
-    last: bool,
-    stay: bool,
-) -> None:
-    without_memory(monkeypatch)
-    monkeypatch.setattr(session_module, "Pools", StandingPools)
-    config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
-    session = Session(config, Options.from_config(config), machine_of(2), Console(config))
-    gpus = session.leasing.gpus(2, "test_x")
+def holding(session: Session, request: pytest.FixtureRequest, launch: int | None = None) -> None:
+    """The session is in the middle of a test on both of its GPUs."""
     session._current = CurrentTest(
         item=request.node,
         identity="test_x",
@@ -102,14 +87,75 @@ def test_ranks_stay_on_their_gpus_between_correctness_tests_and_the_folder_says_
         group="group",
         seed=1,
         launch=launch,
-        gpus=gpus,
+        gpus=session.leasing.gpus(2, "test_x"),
     )
-    session.end(last=last)
-    alone = functools.partial(Leases(tmp_path / "leases").acquire, gpus, 2, holder="perf", timeout=0.05, alone=True)
+
+
+@pytest.fixture
+def standing(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session whose ranks are on two GPUs."""
+    without_memory(monkeypatch)
+    monkeypatch.setattr(session_module, "Pools", StandingPools)
+    config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
+    session = Session(config, Options.from_config(config), machine_of(2), Console(config))
+    yield session
+    session.close()
+
+
+def alone(tmp_path: Path, timeout: float = 0.05) -> None:
+    """Somebody else measures on both GPUs.
+
+    Raises:
+        LeaseError: they are not his alone.
+    """
+    leases = Leases(tmp_path / "leases")
+    leases.acquire(("GPU-0", "GPU-1"), 2, holder="perf", timeout=timeout, alone=True).release()
+
+
+@pytest.mark.parametrize(
+    ("launch", "last", "stay"),
+    [(None, False, True), (None, True, False), (1, False, False)],
+    ids=["between tests", "after the last", "after perf tests"],
+)
+def test_ranks_stay_on_their_gpus_between_correctness_tests_and_the_folder_says_so(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path, launch: int | None, last: bool, stay: bool
+) -> None:
+    holding(standing, request, launch)
+    standing.end(last=last)
     if stay:
         with pytest.raises(LeaseError, match=r"GPU-0, GPU-1 with idle ranks of .*'test_x'"):
-            alone()
+            alone(tmp_path)
     else:
-        alone().release()
-    session.close()
-    alone().release()
+        alone(tmp_path)
+    standing.close()
+    alone(tmp_path)
+
+
+def test_ranks_leave_at_the_end_of_a_test_when_somebody_waits_to_be_alone(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path
+) -> None:
+    holding(standing, request)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(alone, tmp_path, timeout=20)
+        until(lambda: waiters(tmp_path / "leases") == 1)
+        standing.end()
+        waiting.result(timeout=20)
+    assert not standing.pools.gpus
+
+
+def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path
+) -> None:
+    holding(standing, request)
+    standing.end()
+    standing._current = CurrentTest(
+        item=request.node,
+        identity="test_y",
+        marker=RanksMarker(()),
+        timeout=60,
+        group="",
+        seed=1,
+        launch=None,
+    )
+    standing.end(last=True)
+    alone(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuperf.ranks.launcher import Launcher
+from tests import fake_gpus
 
 TESTS = """
 import pytest
@@ -27,14 +28,16 @@ def test_without():
 @pytest.mark.parametrize(
     ("arguments", "starts"),
     [
-        ((), 1),
-        (("--collect-only",), 0),
-        (("-k", "without or skipped"), 0),
+        (("--gpus=2",), 1),
+        (("--gpus=2", "--collect-only"), 0),
+        (("--gpus=2", "-k", "without or skipped"), 0),
+        ((), 0),  # a core is leased no sooner than it is of use
     ],
 )
 def test_a_run_starts_the_forkserver_only_for_tests_that_need_it(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], starts: int
 ) -> None:
+    fake_gpus.install(monkeypatch, 2)
     started: list[bool] = []
     monkeypatch.setattr(Launcher, "start", lambda self: started.append(True))
     monkeypatch.setattr("pytest_gpuperf.session.Session.prepare", lambda self, world_size: None)

@@ -1,6 +1,6 @@
 """What an owner holds."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 
 from pytest_gpuperf.leases.lock_file import LockFile
@@ -28,10 +28,11 @@ class Lease:
         self._used_before = used_before
         self._used = used
 
-    def await_memory(self, timeout: float = RETURN_SECONDS) -> tuple[str, ...]:
+    def await_memory(self, but: Collection[str] = (), timeout: float = RETURN_SECONDS) -> tuple[str, ...]:
         """Waits until the GPUs' used memory is about what it was when they were leased: after ranks were killed.
 
         Args:
+            but: GPUs whose memory is in use for good reason.
             timeout: Seconds for all GPUs together.
 
         Returns:
@@ -40,7 +41,8 @@ class Lease:
         Raises:
             HardwareError: Where a GPU does not tell its memory.
         """
-        return () if self._used is None else await_return(self._used_before, self._used, timeout)
+        due = {name: used for name, used in self._used_before.items() if name not in but}
+        return () if self._used is None else await_return(due, self._used, timeout)
 
     def release(self) -> None:
         """Lets the resources go; a second time it does nothing, and in a forked child it never does anything."""

@@ -117,14 +117,6 @@ class Leases:
             failing.pop_all()
         return lease
 
-    def contended(self, lease: Lease) -> bool:
-        """Whether somebody waits for a resource of the lease, in whatever process.
-
-        Raises:
-            LeaseError: Where the folder cannot be read.
-        """
-        return self._queue.ahead(lease.resources) is not None
-
     def stay(self, resources: Collection[str], holder: str) -> None:
         """Says that processes of this one's stay on these after the release, and on no others any more.
 
@@ -138,13 +130,16 @@ class Leases:
         self._residents.stay(resources, holder)
 
     @property
-    def in_the_way(self) -> bool:
-        """Whether somebody waits to be alone where this process stays.
+    def staying(self) -> frozenset[str]:
+        """Where processes of this one's stay."""
+        return self._residents.resources
+
+    def wanted_alone(self, resources: Collection[str]) -> bool:
+        """Whether somebody waits to be alone on one of these.
 
         Raises:
             LeaseError: Where the folder cannot be read.
         """
-        resources = self._residents.resources
         return bool(resources) and self._queue.wanted_alone(resources)
 
     def _take(self, request: _Request, own: Ticket | None) -> dict[str, LockFile] | None:

@@ -42,11 +42,11 @@ class Residents:
         """
         if self.resources == frozenset(resources):
             return
-        before, self._own = self._own, None
+        notice = None
         if resources:
             line = json.dumps({**Record.of_this_process(holder).to_json(), "resources": sorted(resources)})
-            self._own = self._notices.post(f"{os.getpid()}-{secrets.token_hex(8)}", line)
-        self.resources = frozenset(resources)
+            notice = self._notices.post(f"{os.getpid()}-{secrets.token_hex(8)}", line)
+        before, self._own, self.resources = self._own, notice, frozenset(resources)
         if before is not None:
             before.remove()
 

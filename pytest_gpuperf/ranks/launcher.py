@@ -20,7 +20,7 @@ from pytest_gpuperf.ranks.forkserver import MAX_MESSAGE
 
 START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
 
-_CLOSE_TIMEOUT = 1.0  # seconds; one that is still importing does not listen, and has no ranks that it must kill
+_CLOSE_TIMEOUT = 1.0  # seconds in which it kills its ranks; one that is still importing has none, and does not listen
 
 # Imported once, before any fork. pytest is among them since test modules travel by value and import it.
 PRELOAD = (
@@ -138,7 +138,7 @@ class Launcher:
             self._control = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=_CLOSE_TIMEOUT)
+                self._process.wait(timeout=_CLOSE_TIMEOUT if self._ready else 0)
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGKILL)
                 self._process.wait()

@@ -9,6 +9,8 @@ from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool, PoolSpec, rank_environ
 from pytest_gpuperf.ranks.postmortem import PostMortem
 
+MOST_OF_A_SIZE = 2  # pools of one world size, on different GPUs
+
 
 class Pools:
     """Live pools by what they are made of. Ranks are started when first asked for."""
@@ -41,7 +43,10 @@ class Pools:
             RankError: ranks did not come up, or fresh ones could not open the group.
         """
         self._used.add(spec)
-        pool = self._pools.get(spec)
+        pool = self._pools.pop(spec, None)
+        if pool is not None:
+            self._pools[spec] = pool  # at the end: what was used last
+        self._retire_surplus(spec)
         if pool is not None and pool.alive and pool.environ != rank_environ(spec, os.environ):
             pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
@@ -69,18 +74,14 @@ class Pools:
         return [text for spec in used if spec in self._pools for text in self._pools[spec].settle()]
 
     @property
-    def alive(self) -> bool:
-        """Whether any pool has processes."""
-        return any(pool.alive for pool in self._pools.values())
-
-    @property
     def gpus(self) -> frozenset[str]:
         """The GPUs on which there are processes."""
-        return frozenset(gpu for spec, pool in self._pools.items() if pool.alive for gpu in spec.gpus)
+        # Also of a pool that has failed: a rank of it may be held for the debugger.
+        return frozenset(gpu for spec, pool in self._pools.items() if pool.pids for gpu in spec.gpus)
 
     def warm(self, world_size: int) -> list[tuple[str, ...]]:
-        """The GPUs of each pool of so many ranks that has processes."""
-        return [spec.gpus for spec, pool in self._pools.items() if pool.alive and len(spec.gpus) == world_size]
+        """The GPUs of each pool of so many ranks, the one used last first."""
+        return [spec.gpus for spec, pool in self._pools.items() if pool.alive and len(spec.gpus) == world_size][::-1]
 
     def rest(self) -> None:
         """Has every pool give up its communicators and device memory; the processes stay."""
@@ -96,6 +97,12 @@ class Pools:
     def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
         """Opens the debugger on the rank that failed, if it is still there; says whether it was."""
         return any(pool.debug(terminal) for pool in self._pools.values() if pool.failure is failure)
+
+    def _retire_surplus(self, spec: PoolSpec) -> None:
+        # A process that shares GPUs is given others again and again; each set of them would keep its ranks.
+        alike = [other for other in self._pools if other.gpus and len(other.gpus) == len(spec.gpus) and other != spec]
+        for surplus in alike[: max(0, len(alike) + 1 - MOST_OF_A_SIZE)]:
+            self.retire(surplus)
 
     def retire(self, spec: PoolSpec) -> None:
         """Ends the pool that is made of this, if there is one."""

@@ -20,6 +20,8 @@ FLUSHED_CACHES = 2  # L2 caches are no perfect LRU: one of their size would leav
 LEAST_LEFT_SECONDS = 200e-6
 LEFT_SHARE = 0.1
 
+LATE_SHARE = 0.25  # of the samples; with more, the upper quartile is the host's, and with half of them the median
+
 
 class Clock(Protocol):
     """Times ``steps`` calls of a step."""
@@ -28,7 +30,7 @@ class Clock(Protocol):
 
     @property
     def host_bound(self) -> bool:
-        """Whether the time of most samples is the host's, which launched the work, and not the device's."""
+        """Whether the time of more than a quarter of the samples is the host's, which launched the work."""
         ...
 
     def begin(self) -> None:
@@ -108,11 +110,12 @@ class CudaEventClock:
 
     @property
     def host_bound(self) -> bool:
-        """Whether the device, in most samples, was done as soon as the host had launched the last of their work.
+        """Whether the device, in many samples, was done as soon as the host had launched the last of their work.
 
-        That is so where the gate opened too early, and what was left to do then was next to nothing.
+        That is so where the gate opened too early, and what was left to do then was next to nothing. Up to a quarter of
+        such samples leaves the median what it is.
         """
-        return 2 * self._late > self._samples
+        return self._late > LATE_SHARE * self._samples
 
     def begin(self) -> None:
         """Forgets the samples of the warm-up."""
@@ -140,7 +143,7 @@ class CudaEventClock:
             reset()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        gate, cycles = self._gate.seconds(steps), self._gate.cycles(steps)
+        cycles = self._gate.cycles(steps)
         shut.record()
         torch.cuda._sleep(cycles)
         opened.record()
@@ -157,9 +160,10 @@ class CudaEventClock:
         end.synchronize()
         seconds = float(start.elapsed_time(end)) / 1e3
         left = time.perf_counter() - launched
-        self._gate.lasted(cycles, shut.elapsed_time(opened) / 1e3)
+        held = shut.elapsed_time(opened) / 1e3
+        self._gate.lasted(cycles, held)
         self._samples += 1
-        self._late += launched - began > gate and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
+        self._late += launched - began > held and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
         return seconds
 
 

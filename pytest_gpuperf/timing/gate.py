@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-MARGIN = 1.25  # the host may be slower this time than it was the last time
+from collections import deque
+
+MARGIN = 1.25  # the host may be slower this time than it was the last times
+REMEMBERED = 8  # samples; the slowest of them counts, since a host's time comes and goes
 MIN_SECONDS = 200e-6
 MAX_SECONDS = 50e-3  # a step that takes the host longer than this waits for the device by itself
 
@@ -14,12 +17,12 @@ class Gate:
     """Learns from each sample how long the host takes for a step, and how fast the device counts its clock cycles."""
 
     def __init__(self) -> None:
-        self._step_seconds = 0.0
+        self._step_seconds: deque[float] = deque([0.0], REMEMBERED)
         self._cycles_per_second = 0.0
 
     def seconds(self, steps: int) -> float:
         """How long the next gate is to be."""
-        return min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * self._step_seconds * steps))
+        return min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * max(self._step_seconds) * steps))
 
     def cycles(self, steps: int) -> int:
         """The same in clock cycles, by which such a kernel counts."""
@@ -27,7 +30,7 @@ class Gate:
 
     def enqueued(self, steps: int, seconds: float) -> None:
         """Takes note of how long the host took to enqueue so many steps."""
-        self._step_seconds = seconds / steps
+        self._step_seconds.append(seconds / steps)
 
     def lasted(self, cycles: int, seconds: float) -> None:
         """Takes note of how long so many cycles took.

@@ -27,7 +27,7 @@ class RankSamples:
     cuda_graph: bool
     steps_per_sample: int
     host_bound: bool = False
-    """Whether most samples are as long as the host took to launch them: the device waited for it."""
+    """Whether more than a quarter of the samples are as long as the host took to launch them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,10 @@ class Timing:
 
     @property
     def host_bound(self) -> bool:
-        """Whether a rank's samples are as long as its host took to launch them; capture the step in a graph then."""
+        """Whether many of a rank's samples are as long as its host took to launch them.
+
+        A smaller step, or one captured in a CUDA graph (``configured(cuda_graph=True)``), is the device's.
+        """
         return any(rank.host_bound for rank in self.ranks)
 
     @property

@@ -31,8 +31,8 @@ class Sampling:
     cold: bool = False
     """Overwrite the GPU's L2 cache before each sample, which is then of one step."""
     cuda_graph: bool = False
-    """Capture the step in a CUDA graph and time replays: for steps under about 100 us, whose eager time
-    would be the host's."""
+    """Capture the step in a CUDA graph and time replays: for programs that are run as graphs, and for steps whose
+    launches are too many for the gate. Collectives take longer in a graph."""
     window: float = 2.0
     """Seconds of steps between two looks at the counters; NVML brings them up to date about ten times a second."""
     smoke: bool = False

@@ -39,16 +39,12 @@ class Commands:
     def stay(self, resources: list[str]) -> None:
         self.leases.stay(resources, "test_idle")
 
-    def in_the_way(self) -> bool:
-        return self.leases.in_the_way
+    def wanted_alone(self, resources: list[str]) -> bool:
+        return self.leases.wanted_alone(resources)
 
     def release(self) -> None:
         assert self.held is not None
         self.held.release()
-
-    def contended(self) -> bool:
-        assert self.held is not None
-        return self.leases.contended(self.held)
 
     def popen(self) -> int:
         # close_fds=False: only O_CLOEXEC keeps the child from the lock

@@ -262,8 +262,10 @@ def test_nothing_stays_open(leases: Leases) -> None:
 
     before = opened()
     for _ in range(3):
-        with leases.acquire([A, B], 1, holder="here", timeout=0) as lease:
-            leases.contended(lease)
+        with leases.acquire([A, B], 1, holder="here", timeout=0):
+            leases.stay([A], "here")
+            leases.wanted_alone([A])
+            leases.stay([], "here")
             with pytest.raises(LeaseError):
                 leases.acquire([A, B], 2, holder="here", timeout=0.01)
     assert opened() == before
@@ -290,7 +292,7 @@ def test_a_removed_folder_has_no_waiters(leases: Leases, folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
-    assert not leases.contended(lease)
+    assert not leases.wanted_alone([A])
     lease.release()
 
 

@@ -121,6 +121,7 @@ def test_the_owner_awaits_the_memory_of_ranks_that_it_ended(measuring: Leases, d
         assert lease.await_memory() == ()
         driver.later[B] = [BUSY]
         assert lease.await_memory(timeout=0.1) == (B,)
+        assert lease.await_memory(but=[B]) == ()  # where ranks stay
 
 
 def test_without_a_reader_nothing_is_awaited(leases: Leases, folder: Path, driver: Driver) -> None:

@@ -91,11 +91,10 @@ def test_the_kernel_frees_what_a_killed_owner_held(start: Start, leases: Leases)
 
 def test_a_killed_waiter_is_out_of_the_queue(start: Start, leases: Leases, folder: Path) -> None:
     waiter = start()
-    lease = leases.acquire([A], 1, holder="here", timeout=0)
+    leases.acquire([A], 1, holder="here", timeout=0)
     waiter.acquire([A, B], 2, wait=False)
     until(lambda: waiters(folder) == 1)
     waiter.kill()
-    assert not leases.contended(lease)
     leases.acquire([B], 1, holder="here", timeout=0).release()
     assert waiters(folder) == 0  # the ticket is cleared away
 
@@ -139,20 +138,6 @@ def test_a_stopped_owner_keeps_its_lease(start: Start, leases: Leases) -> None:
     owner.signal(signal.SIGSTOP)
     with pytest.raises(LeaseError, match=A):
         leases.acquire([A], 1, holder="here", timeout=0.05)
-
-
-def test_the_owner_learns_that_somebody_waits(start: Start, leases: Leases, folder: Path) -> None:
-    owner = start()
-    lease = leases.acquire([A, B], 2, holder="here", timeout=0)
-    other = leases.acquire([C], 1, holder="here", timeout=0)
-    assert not leases.contended(lease)
-    owner.acquire([B], 1, wait=False)
-    until(lambda: waiters(folder) == 1)
-    assert leases.contended(lease)
-    assert not leases.contended(other)
-    lease.release()
-    assert owner.answer() == [B]
-    assert not leases.contended(lease)
 
 
 def test_the_message_at_the_timeout_says_who_and_since_when_and_what_to_do(start: Start, leases: Leases) -> None:
@@ -228,14 +213,26 @@ def test_who_wants_to_be_alone_waits_for_those_who_stay(start: Start, leases: Le
     staying.acquire([A, B], 1)
     staying.ask("stay", resources=[A])
     staying.ask("release")
-    assert staying.ask("in_the_way") is False
+    assert staying.ask("wanted_alone", resources=[A]) is False
     leases.acquire([A, B], 2, holder="here", timeout=0).release()  # beside it
     alone.tell("acquire_alone", candidates=[A, B], timeout=DEADLINE)
     until(lambda: waiters(folder) == 1)
-    assert staying.ask("in_the_way") is True
+    assert staying.ask("wanted_alone", resources=[A]) is True
+    assert staying.ask("wanted_alone", resources=[C]) is False
+    assert staying.ask("wanted_alone", resources=[]) is False
     staying.ask("stay", resources=[])
     assert alone.answer() == [A, B]
-    assert staying.ask("in_the_way") is False
+    assert staying.ask("wanted_alone", resources=[A]) is False
+
+
+def test_a_waiter_who_shares_asks_nobody_to_leave(start: Start, leases: Leases, folder: Path) -> None:
+    owner = start()
+    lease = leases.acquire([A, B], 2, holder="here", timeout=0)
+    owner.acquire([B], 1, wait=False)
+    until(lambda: waiters(folder) == 1)
+    assert not leases.wanted_alone([A, B])
+    lease.release()
+    assert owner.answer() == [B]
 
 
 def test_one_who_stays_elsewhere_is_in_nobodys_way(start: Start, folder: Path) -> None:
@@ -245,7 +242,6 @@ def test_one_who_stays_elsewhere_is_in_nobodys_way(start: Start, folder: Path) -
     staying.ask("release")
     alone.tell("acquire_alone", candidates=[A, B], timeout=0)
     assert alone.answer() == [A, B]
-    assert staying.ask("in_the_way") is False
 
 
 def test_one_who_stays_and_dies_is_gone(start: Start, folder: Path) -> None:
@@ -264,6 +260,32 @@ def test_who_stays_himself_is_not_in_his_own_way(leases: Leases) -> None:
         leases.stay([A], "here")
     leases.acquire([A], 1, alone=True, holder="here", timeout=0).release()
     leases.stay([], "here")
+
+
+def test_a_notice_that_cannot_be_posted_leaves_the_last_one_in_place(
+    leases: Leases, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = leases.acquire([A, B], 2, holder="here", timeout=0)
+    leases.stay([A], "here")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda *names: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(LeaseError, match="No space left"):
+            leases.stay([A, B], "here")
+    assert leases.staying == {A}
+    lease.release()
+    leases.acquire([A], 1, alone=True, holder="here", timeout=0).release()  # not in its own way
+    leases.stay([], "here")
+    assert list(folder.glob("*.staying")) == []
+
+
+@pytest.mark.parametrize("how", ["popen", "fork"])
+def test_a_child_does_not_keep_its_dead_parents_notice(start: Start, leases: Leases, how: str) -> None:
+    owner = start()
+    owner.acquire([A], 1)
+    owner.ask("stay", resources=[A])
+    owner.start_child(how)
+    owner.kill()
+    leases.acquire([A], 1, alone=True, holder="here", timeout=1.0).release()
 
 
 def test_a_notice_that_says_nothing_is_nobodys(leases: Leases, folder: Path) -> None:

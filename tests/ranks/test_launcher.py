@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from multiprocessing import Pipe
 from pathlib import Path
@@ -260,5 +261,7 @@ def test_a_forkserver_that_never_forks_ends_too() -> None:
     launcher.start()
     assert launcher._process is not None
     forkserver = launcher._process.pid
+    began = time.monotonic()
     launcher.close()
+    assert time.monotonic() - began < 0.5  # it has no ranks yet that it would have to end
     assert survivors([forkserver]) == []

@@ -77,11 +77,29 @@ def test_the_gpus_of_pools_are_those_with_processes(pools: Pools) -> None:
     kept, gone = (pools.get(PoolSpec(2, gpus), "group", 60) for gpus in (("GPU-a", "GPU-b"), ("GPU-b", "GPU-c")))
     get(pools, 2)
     assert pools.gpus == {"GPU-a", "GPU-b", "GPU-c"}
-    assert pools.warm(2) == [("GPU-a", "GPU-b"), ("GPU-b", "GPU-c")]
+    assert pools.warm(2) == [("GPU-b", "GPU-c"), ("GPU-a", "GPU-b")]  # the last one first
     assert pools.warm(3) == []
+    assert pools.get(kept.spec, "group", 60) is kept
+    assert pools.warm(2) == [("GPU-a", "GPU-b"), ("GPU-b", "GPU-c")]
     gone.kill()
     assert pools.gpus == {"GPU-a", "GPU-b"}
     assert pools.warm(2) == [kept.spec.gpus]
+
+
+def test_of_one_world_size_the_pools_used_last_are_kept(pools: Pools) -> None:
+    def on(*gpus: str) -> Pool:
+        return pools.get(PoolSpec(len(gpus), gpus), "group", 60)
+
+    first, second, alone = on("GPU-a", "GPU-b"), on("GPU-b", "GPU-c"), on("GPU-a")
+    cores = get(pools, 2)
+    first_pids, second_pids = pids(first), pids(second)
+    on("GPU-a", "GPU-b")
+    on("GPU-c", "GPU-d")
+    assert survivors(second_pids) == []
+    assert all(map(alive, first_pids))
+    assert pools.warm(2) == [("GPU-c", "GPU-d"), ("GPU-a", "GPU-b")]
+    assert on("GPU-a") is alone  # another size
+    assert get(pools, 2) is cores  # on no GPU
 
 
 def test_ranks_of_a_test_with_its_own_environment_end_with_it(pools: Pools) -> None:

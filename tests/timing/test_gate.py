@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuperf.timing.gate import CYCLES_PER_SECOND, MARGIN, MAX_SECONDS, MIN_SECONDS, Gate
+from pytest_gpuperf.timing.gate import CYCLES_PER_SECOND, MARGIN, MAX_SECONDS, MIN_SECONDS, REMEMBERED, Gate
 
 
 def test_the_first_gate_is_short_and_errs_towards_a_longer_one() -> None:
@@ -12,13 +12,25 @@ def test_the_first_gate_is_short_and_errs_towards_a_longer_one() -> None:
     assert Gate().cycles(10) == int(MIN_SECONDS * CYCLES_PER_SECOND)
 
 
-def test_a_gate_is_as_long_as_the_host_took_the_last_time_and_a_margin() -> None:
+def test_a_gate_is_as_long_as_the_host_took_at_most_the_last_times_and_a_margin() -> None:
     gate = Gate()
     gate.enqueued(4, 8e-3)
     assert gate.seconds(1) == pytest.approx(MARGIN * 2e-3)
     assert gate.seconds(4) == pytest.approx(MARGIN * 8e-3)
+    for _ in range(REMEMBERED - 1):
+        gate.enqueued(1, 1e-3)
+    assert gate.seconds(1) == pytest.approx(MARGIN * 2e-3)
     gate.enqueued(1, 1e-3)
     assert gate.seconds(1) == pytest.approx(MARGIN * 1e-3)
+
+
+def test_a_host_that_is_slow_every_other_time_is_held_for() -> None:
+    gate, late = Gate(), 0
+    for number in range(100):
+        took = 2e-3 if number % 2 else 4e-3
+        late += took > gate.seconds(1)
+        gate.enqueued(1, took)
+    assert late == 1  # the first, of which nothing was known
 
 
 def test_a_gate_has_an_end() -> None:

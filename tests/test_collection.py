@@ -1,0 +1,48 @@
+"""In which order tests run."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuperf.collection import arrange
+from pytest_gpuperf.options import Options
+from tests.fake_gpus import machine_of
+
+TESTS = """
+import pytest
+
+@pytest.mark.ranks(4)
+def test_wide(ranks):
+    pass
+
+@pytest.mark.ranks(4)
+def test_speed(perf):
+    pass
+
+@pytest.mark.ranks(2)
+def test_narrow(ranks):
+    pass
+
+def test_without():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "shared", "names"),
+    [
+        (4, True, ["test_without", "test_narrow[2ranks]", "test_wide[4ranks]", "test_speed[4ranks]"]),
+        (4, False, ["test_wide[4ranks]", "test_narrow[2ranks]", "test_without", "test_speed[4ranks]"]),
+        (0, True, ["test_wide[4ranks]", "test_narrow[2ranks]", "test_without", "test_speed[4ranks]"]),
+    ],
+    ids=["workers share GPUs", "one process", "workers share cores"],
+)
+def test_workers_that_share_gpus_run_small_tests_first(
+    pytester: pytest.Pytester, gpus: int, shared: bool, names: list[str]
+) -> None:
+    items, _record = pytester.inline_genitems(pytester.makepyfile(TESTS), "-p", "no:cacheprovider")
+    by_source = {"test_wide": 0, "test_speed": 1, "test_narrow": 2, "test_without": 3}
+    items.sort(key=lambda item: by_source[item.name.partition("[")[0]])
+    options = Options.from_config(pytester.parseconfig())
+    arrange(items, options, machine_of(gpus), shared=shared)
+    assert [item.name for item in items] == names

@@ -1,0 +1,121 @@
+"""The device's clock, on a device and a host whose times are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, cycle
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf.timing import clock as clock_module
+from pytest_gpuperf.timing.clock import CudaEventClock
+
+HERTZ = 1.98e9
+STEPS = 100
+ON_DEVICE = 8e-6  # seconds of a step
+ON_HOST = 40e-6  # to launch one
+
+
+class Machine:
+    """A host that enqueues and a device that follows, in seconds since the beginning."""
+
+    def __init__(self) -> None:
+        self.host = self.device = 0.0
+        self.gates: list[float] = []
+
+    def enqueue(self, on_host: float, on_device: float) -> None:
+        self.host += on_host
+        self.device = max(self.device, self.host) + on_device
+
+    def sleep(self, cycles: int) -> None:
+        self.gates.append(cycles / HERTZ)
+        self.enqueue(5e-6, cycles / HERTZ)
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.device)
+
+    def event(self, enable_timing: bool) -> Event:
+        assert enable_timing
+        return Event(self)
+
+
+class Event:
+    """When the device comes to it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.at = machine, 0.0
+
+    def record(self) -> None:
+        self.machine.enqueue(1e-6, 0.0)
+        self.at = self.machine.device
+
+    def synchronize(self) -> None:
+        self.machine.host = max(self.machine.host, self.at)
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(torch.cuda, "_sleep", machine.sleep)
+    monkeypatch.setattr(torch.cuda, "synchronize", machine.synchronize)
+    monkeypatch.setattr(torch.cuda, "Event", machine.event)
+    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=lambda: machine.host))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    return machine
+
+
+def sampled(machine: Machine, on_host: Iterator[float], samples: int = 40) -> tuple[CudaEventClock, list[float]]:
+    """So many samples after ten of warm-up; each of them has the host take its next time."""
+    clock = CudaEventClock(torch.device("cpu"))
+
+    def sample() -> float:
+        took = next(on_host)
+        return clock.time(lambda: machine.enqueue(took, ON_DEVICE), STEPS) / STEPS
+
+    for _ in range(10):
+        sample()
+    clock.begin()
+    return clock, [sample() for _ in range(samples)]
+
+
+def test_what_the_host_takes_is_no_part_of_the_time(machine: Machine) -> None:
+    clock, seconds = sampled(machine, cycle([ON_HOST]))
+    assert seconds == pytest.approx([ON_DEVICE] * len(seconds))
+    assert not clock.host_bound
+
+
+def test_the_gate_is_not_much_longer_than_the_host_needs(machine: Machine) -> None:
+    sampled(machine, cycle([ON_HOST]))
+    assert STEPS * ON_HOST < machine.gates[-1] < 1.4 * STEPS * ON_HOST
+
+
+def test_a_host_that_is_slow_every_other_time_is_no_part_of_it_either(machine: Machine) -> None:
+    clock, seconds = sampled(machine, cycle([ON_HOST, 2 * ON_HOST]))
+    assert seconds == pytest.approx([ON_DEVICE] * len(seconds))
+    assert not clock.host_bound
+
+
+def test_a_host_that_takes_longer_than_a_gate_may_last_is_told(machine: Machine) -> None:
+    clock, seconds = sampled(machine, cycle([1e-3]))
+    assert min(seconds) > 10 * ON_DEVICE
+    assert clock.host_bound
+
+
+def test_a_host_that_is_late_in_many_samples_is_told_though_the_median_is_the_devices(machine: Machine) -> None:
+    late = (1e-3 if number % 3 == 0 else ON_HOST for number in count())
+    clock, seconds = sampled(machine, late)
+    assert sorted(seconds)[len(seconds) // 2] == pytest.approx(ON_DEVICE)
+    assert clock.host_bound
+
+
+def test_a_host_that_is_late_now_and_then_is_not(machine: Machine) -> None:
+    late = (1e-3 if number % 10 == 0 else ON_HOST for number in count())
+    clock, seconds = sampled(machine, late)
+    assert sorted(seconds)[len(seconds) // 2] == pytest.approx(ON_DEVICE)
+    assert not clock.host_bound
