@@ -7,7 +7,7 @@ handed an earlier test's mesh, whose groups' names now belong to nobody, or to o
 
 from __future__ import annotations
 
-from torch.distributed.tensor import debug
+import sys
 
 # Which of these there are depends on the version; one alone may clear but a part.
 _CLEAR = (
@@ -18,7 +18,11 @@ _CLEAR = (
 
 
 def forget_meshes() -> None:
-    """Has DTensor find out anew what it kept with a mesh."""
+    """Has DTensor find out anew what it kept with a mesh; if nobody has loaded it, it kept nothing."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import debug
+
     for name in _CLEAR:
         clear = getattr(debug, name, None)
         if clear is not None:

@@ -26,13 +26,18 @@ _CLOSE_TIMEOUT = 1.0  # seconds in which it kills its ranks; one that is still i
 PRELOAD = (
     "torch",
     "torch.distributed",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.pipelining",
-    "torch.distributed.fsdp",
     "pytest",
     "pytest_gpuperf.ranks.rank",
     "pytest_gpuperf.timing.measure",
     "pytest_gpuperf.timing.compare",
+)
+
+# And these, which take a second or more each, if the tests have imported them: ranks will need what tests do.
+PRELOAD_IF_USED = (
+    "torch.distributed.tensor",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.distributed.fsdp",
 )
 
 # What fork() does not carry over must not be there yet when it is called.
@@ -76,7 +81,7 @@ class Launcher:
                     _BOOT,
                     str(theirs.fileno()),
                     json.dumps(sys.path),
-                    json.dumps(self._preload),
+                    json.dumps([*self._preload, *(name for name in PRELOAD_IF_USED if name in sys.modules)]),
                     str(os.getpid()),
                 ],
                 env={**os.environ, **_FORKABLE},

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context
-from pytest_gpuperf.ranks.launcher import PRELOAD
+from pytest_gpuperf.ranks import launcher
+from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED
 from tests.ranks.conftest import Call
 from tests.whole_run import environment
 
@@ -37,3 +38,14 @@ def test_a_rank_finds_everything_loaded_and_cuda_untouched(call: Call) -> None:
         }
 
     assert call(program) == [{"missing": [], "initialised": False, "poisoned": False}] * 2
+
+
+def test_nothing_that_is_loaded_before_a_fork_starts_a_thread_or_cuda() -> None:
+    source = (
+        f"import importlib, os; [importlib.import_module(name) for name in {[*PRELOAD, *PRELOAD_IF_USED]!r}];"
+        "import torch; print(len(os.listdir('/proc/self/task')), torch.cuda.is_initialized(), flush=True);"
+        "os.fork() or os._exit(print(torch.cuda._is_in_bad_fork(), flush=True) or 0); os.wait()"
+    )
+    environ = environment(**launcher._FORKABLE)
+    done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 False\nFalse\n"

@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator, Mapping
 from multiprocessing import Pipe
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 import pytest
 
+from pytest_gpuperf.ranks import launcher as launcher_module
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
 from tests.ranks.processes import DEADLINE, survivors
@@ -265,3 +267,19 @@ def test_a_forkserver_that_never_forks_ends_too() -> None:
     launcher.close()
     assert time.monotonic() - began < 0.5  # it has no ranks yet that it would have to end
     assert survivors([forkserver]) == []
+
+
+def test_what_the_tests_have_imported_is_there_before_the_fork(
+    own_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_module, "PRELOAD_IF_USED", ("loaded_by_the_tests", "loaded_by_nobody"))
+    monkeypatch.setitem(sys.modules, "loaded_by_the_tests", ModuleType("loaded_by_the_tests"))
+    rank = Rank(own_launcher, "connection.send(None)")
+    try:
+        rank.received()
+        assert own_launcher._process is not None
+        command = Path(f"/proc/{own_launcher._process.pid}/cmdline").read_text()
+    finally:
+        rank.close()
+    assert '"loaded_by_the_tests"]' in command
+    assert "loaded_by_nobody" not in command
