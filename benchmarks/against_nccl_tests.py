@@ -4,8 +4,9 @@
 
 DIR holds the sources of https://github.com/NVIDIA/nccl-tests, built; --build has make do so, against torch's NCCL.
 
-Latency, 1 KiB to 1 MiB: without the host's launches, which nccl-tests keeps out by CUDA graphs (-G) and the plugin by
-its gate; the target is a difference of at most 5 %. Bus bandwidth, 64 MiB to 1 GiB: operations in a row; at most 1 %.
+Latency, 1 KiB to 1 MiB: CUDA graphs of 50 operations in both arms (-G and cuda_graph=True), without NCCL's provisions
+for eager operations beside a graph; the target is a difference of at most 5 %. Bus bandwidth, 64 MiB to 1 GiB:
+operations in a row; at most 1 %.
 Both arms time bfloat16 sums and report the slowest rank; nccl-tests' in-place column stands for all_reduce and its
 out-of-place column for the others, as the programs of suites/collectives work. The arms take turns, and the medians of
 their turns are compared; the spread is the range of the turns over their median. Exit status 2 if nothing could be
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.nccl_tests import binaries, by_plugin
 from benchmarks.nccl_tests.comparison import Row, Verdict, rows, summary, table
-from benchmarks.nccl_tests.plan import OPERATIONS, SWEEPS, ArmError, Plan, Turn
+from benchmarks.nccl_tests.plan import OPERATIONS, SHARED_DEFAULTS, SWEEPS, ArmError, Plan, Turn
 from pytest_gpuperf.hardware.driver import driver_version
 from pytest_gpuperf.hardware.errors import HardwareError
 from pytest_gpuperf.hardware.gpus import Gpu, visible_gpus
@@ -60,12 +61,13 @@ def take_turns(turns: int, theirs: Callable[[], Turn], ours: Callable[[], Turn])
 def where(gpus: Sequence[Gpu], theirs: Turn, ours: Turn, turns: int) -> str:
     """What the figures are of."""
     defaults = (f"{name}={binaries.DEFAULTS[name]}" for name in ("NCCL_P2P_DIRECT_DISABLE", "NCCL_GRAPH_REGISTER"))
-    environ = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")]
+    both = {**SHARED_DEFAULTS, **os.environ}
+    environ = [f"{name}={value}" for name, value in sorted(both.items()) if name.startswith("NCCL_")]
     kept = [text for text in defaults if text.partition("=")[0] not in os.environ]
     return (
         f"{len(gpus)} x {gpus[0].name}, driver {driver_version()}, torch {version('torch')}, {ours.tool}, "
         f"{theirs.tool}, NCCL {theirs.nccl} in both, medians of {turns} turns\n"
-        f"both with {' '.join(environ) or 'no NCCL variable'}; nccl-tests also with {' '.join(kept) or 'nothing else'}"
+        f"both with {' '.join(environ)}; nccl-tests also with {' '.join(kept) or 'nothing else'}"
     )
 
 

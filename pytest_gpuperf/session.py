@@ -23,7 +23,7 @@ from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
 from pytest_gpuperf.ranks.pool import Pool, PoolSpec
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
@@ -92,7 +92,7 @@ class Session:
         self.options = options
         self.machine = machine
         self.pools = Pools(
-            Launcher(),
+            Launcher(PRELOAD, PRELOAD_IF_USED),
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),

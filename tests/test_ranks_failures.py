@@ -17,6 +17,7 @@ import os, signal, sys, threading, time
 import pytest, torch
 import torch.distributed as dist
 from hypothesis import given, settings, strategies as st
+from torch.distributed.tensor import DTensor  # here, so that no rank spends its timeout on it
 
 pytestmark = pytest.mark.ranks(2)
 
@@ -100,7 +101,6 @@ def test_result_that_cannot_be_pickled(ranks):
 def test_dtensor_result(ranks):
     def program(ctx):
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.tensor import DTensor
         return DTensor.from_local(torch.ones(2), init_device_mesh("cpu", (ctx.world_size,)))
     ranks.run(program)
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.nccl_tests.output import nccl_version
-from benchmarks.nccl_tests.plan import ArmError, Figure, Plan, Point, Turn
+from benchmarks.nccl_tests.plan import SHARED_DEFAULTS, ArmError, Figure, Plan, Point, Turn
 from pytest_gpuperf import __version__
 
 MODULE = Path(__file__).with_name("plugin_module.py")
@@ -43,7 +43,7 @@ def turn(plan: Plan, *arguments: str) -> Turn:
                     *(*arguments, f"--junitxml={report}", "test_sweeps.py"),
                 ],
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": _path(), "AGAINST_NCCL_TESTS_PLAN": told(plan)},
+                env={**SHARED_DEFAULTS, **os.environ, "PYTHONPATH": _path(), "AGAINST_NCCL_TESTS_PLAN": told(plan)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

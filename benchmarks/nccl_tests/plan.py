@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 
 from pytest_gpuperf import GiB, KiB, MiB
 
+# For both arms, where the caller does not say otherwise. NCCL prepares each graph for eager operations beside it: in
+# torch's graphs that takes longer than a small collective, in those of nccl-tests 1 us. Without it they are alike.
+SHARED_DEFAULTS = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
+
 
 class ArmError(Exception):
     """An arm measured nothing that could be compared; the message says why, and what helps."""
@@ -42,7 +46,7 @@ class Sweep:
     largest: int
     factor: int
     cuda_graph: bool
-    """Whether nccl-tests keeps its launches out of the time by CUDA graphs; the plugin does so by its gate."""
+    """Whether both arms time CUDA graphs; else nccl-tests' host and the plugin's gate launch operations in a row."""
     tolerance: float
     """The relative difference that the target allows, in both directions."""
 

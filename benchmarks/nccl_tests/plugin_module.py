@@ -15,12 +15,27 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Perf, Ranks
-from suites.collectives.test_performance import DTYPE, OPERATIONS
+from suites.collectives import programs, test_performance
+from suites.collectives.test_performance import DTYPE
 
 _PLAN = json.loads(os.environ["AGAINST_NCCL_TESTS_PLAN"])
 OPS: list[str] = _PLAN["ops"]
 RANKS: list[int] = _PLAN["ranks"]
 SWEEPS: list[dict[str, Any]] = _PLAN["sweeps"]
+
+
+def ring(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> programs.Step:
+    """Each rank sends to the next: ncclSend and ncclRecv on the current stream, as sendrecv_perf calls them.
+
+    The suite's program does it by batch_isend_irecv, for which torch takes a stream of its own: its latency is not
+    NCCL's alone.
+    """
+    ranks = range(ctx.world_size)
+    splits = [[shape[0] if to == (rank + 1) % len(ranks) else 0 for to in ranks] for rank in ranks]
+    return programs.all_to_all_uneven(ctx, splits=splits, dtype=dtype, seed=seed)
+
+
+OPERATIONS = {**test_performance.OPERATIONS, "send_recv": (ring, False)}
 
 
 def loaded_nccl(ctx: Context) -> int | None:
@@ -51,9 +66,10 @@ def shape_of(op: str, nbytes: int, world_size: int) -> tuple[int]:
 def test_sweep(perf: Perf, ranks: Ranks, op: str, sweep: dict[str, Any], record_property: Any) -> None:
     """Records each size's time and bus bandwidth."""
     program, _ = OPERATIONS[op]
+    timed = perf.configured(cuda_graph=sweep["cuda_graph"])
     for nbytes in sweep["sizes"]:
         shape = shape_of(op, nbytes, perf.world_size)
-        timing = perf.measure(program, shape=shape, dtype=DTYPE, seed=1)
+        timing = timed.measure(program, shape=shape, dtype=DTYPE, seed=1)
         point = {"op": op, "ranks": perf.world_size, "nbytes": nbytes}
         figure = {
             "seconds": timing.median,

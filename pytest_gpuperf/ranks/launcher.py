@@ -57,10 +57,16 @@ _BOOT = (
 
 
 class Launcher:
-    """Forks ranks through a forkserver, which starts with the first one if it was not told to before."""
+    """Forks ranks through a forkserver, which starts with the first one if it was not told to before.
 
-    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+    Args:
+        preload: modules that the forkserver imports.
+        preload_if_used: and these, of which this process has imported some when the forkserver starts.
+    """
+
+    def __init__(self, preload: Sequence[str] = PRELOAD, preload_if_used: Sequence[str] = ()) -> None:
         self._preload = tuple(preload)
+        self._preload_if_used = tuple(preload_if_used)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
@@ -81,7 +87,7 @@ class Launcher:
                     _BOOT,
                     str(theirs.fileno()),
                     json.dumps(sys.path),
-                    json.dumps([*self._preload, *(name for name in PRELOAD_IF_USED if name in sys.modules)]),
+                    json.dumps([*self._preload, *(name for name in self._preload_if_used if name in sys.modules)]),
                     str(os.getpid()),
                 ],
                 env={**os.environ, **_FORKABLE},

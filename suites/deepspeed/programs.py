@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import pynvml
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -84,12 +85,25 @@ def launched(ctx: Context) -> Iterator[None]:
     os.environ["LOCAL_RANK"] = str(ctx.local_rank)
     if ctx.device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
+    else:
+        # Stages 1 and 2 ask NVML how much memory is free, and read this as numbers. CUDA has read it already.
+        os.environ["CUDA_VISIBLE_DEVICES"] = numbered(os.environ["CUDA_VISIBLE_DEVICES"])
     try:
         yield
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+def numbered(visible: str) -> str:
+    """CUDA_VISIBLE_DEVICES with NVML's indices for the UUIDs that it has."""
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in visible.split(",")]
+        return ",".join(str(pynvml.nvmlDeviceGetIndex(handle)) for handle in handles)
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def load(ctx: Context) -> ModuleType:

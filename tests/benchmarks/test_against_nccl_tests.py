@@ -10,14 +10,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import pytest
+import torch
 
 from benchmarks import against_nccl_tests
 from benchmarks.nccl_tests import binaries, by_plugin
 from benchmarks.nccl_tests.comparison import Row, Verdict, rows, spread, summary, table
 from benchmarks.nccl_tests.plan import OPERATIONS, SWEEPS, ArmError, Figure, Plan, Point, Sweep, Turn
 from pytest_gpuperf import GiB, KiB, MiB
+from suites.collectives import programs
 from tests import fake_gpus
 from tests.whole_run import ROOT, environment
 
@@ -133,6 +137,9 @@ def test_torchs_nccl_comes_first_and_the_callers_settings_prevail(folder: Path) 
     assert environ["NCCL_NVLS_ENABLE"] == "0"
     assert environ["NCCL_P2P_DIRECT_DISABLE"] == "0"
     assert environ["NCCL_GRAPH_REGISTER"] == "0"
+    assert environ["NCCL_GRAPH_MIXING_SUPPORT"] == "0"
+    built(folder, NCCL_GRAPH_MIXING_SUPPORT="1").turn(plan("send_recv"))
+    assert calls(folder)[-1][2]["NCCL_GRAPH_MIXING_SUPPORT"] == "1"
 
 
 def test_multicast_is_never_switched_on(folder: Path) -> None:
@@ -234,7 +241,7 @@ def test_a_build_needs_sources_an_nccl_and_a_compiler(folder: Path, cuda: Path, 
 
 
 def test_the_plugin_measures_every_point_of_the_plan() -> None:
-    asked = Plan(("all_reduce", "all_to_all"), (2,), (SMALL,))
+    asked = Plan(("all_reduce", "all_to_all", "send_recv"), (2,), (SMALL,))
     turn = by_plugin.turn(asked, "--smoke")  # on CPUs nothing is measured, but everything is run
     assert list(turn.figures) == [point for _, point in asked.points]
     figure = turn.figures[Point("all_to_all", 2, KiB)]
@@ -242,9 +249,39 @@ def test_the_plugin_measures_every_point_of_the_plan() -> None:
     assert (turn.nccl, figure.unfit) == ("none", "")
 
 
-def test_both_arms_mean_the_same_by_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The plugin's tests, imported outside their run."""
     monkeypatch.setenv("AGAINST_NCCL_TESTS_PLAN", by_plugin.told(Plan((), (2,), ())))
-    module = importlib.import_module("benchmarks.nccl_tests.plugin_module")
+    return importlib.import_module("benchmarks.nccl_tests.plugin_module")
+
+
+def test_send_recv_is_a_ring_in_one_call(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "all_to_all_uneven", lambda ctx, **kwargs: kwargs["splits"])
+    program, divided = module.OPERATIONS["send_recv"]
+    splits = program(SimpleNamespace(world_size=4), shape=(8,), dtype=torch.bfloat16, seed=1)
+    assert splits == [[0, 8, 0, 0], [0, 0, 8, 0], [0, 0, 0, 8], [8, 0, 0, 0]]
+    assert not divided
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_graphs_are_timed_where_nccl_tests_times_graphs(module: ModuleType, sweep: Sweep) -> None:
+    ranks, perf = mock.MagicMock(), mock.MagicMock(world_size=2)
+    ranks.run.return_value = [22809]
+    timing = SimpleNamespace(
+        median=1e-5,
+        time=None,
+        busbw=lambda op, nbytes: SimpleNamespace(value=1e9),
+        conditions=SimpleNamespace(tripped=()),
+    )
+    perf.configured.return_value.measure.return_value = timing
+    (told,) = json.loads(by_plugin.told(Plan((), (), (sweep,))))["sweeps"]
+    module.test_sweep(perf, ranks, "all_reduce", told, lambda name, value: None)
+    perf.configured.assert_called_once_with(cuda_graph=sweep.quantity == "latency")
+    assert perf.configured.return_value.measure.call_count == len(sweep.sizes)
+
+
+def test_both_arms_mean_the_same_by_a_size(module: ModuleType) -> None:
     # Elements of 2 bytes. S is the buffer of one rank; of all_gather the whole output; of the others the whole input.
     assert {op: module.shape_of(op, KiB, 4) for op in OPERATIONS} == {
         "all_reduce": (512,),
@@ -388,7 +425,8 @@ def test_a_run_prints_the_table_and_what_it_is_of(
     assert "8 x NVIDIA H200, driver 580.1" in lines[0]
     assert "nccl-tests 2.19.6, NCCL 2.28.9 in both, medians of 3 turns" in lines[0]
     assert lines[1] == (
-        "both with NCCL_NVLS_ENABLE=0; nccl-tests also with NCCL_P2P_DIRECT_DISABLE=1 NCCL_GRAPH_REGISTER=0"
+        "both with NCCL_GRAPH_MIXING_SUPPORT=0 NCCL_NVLS_ENABLE=0; "
+        "nccl-tests also with NCCL_P2P_DIRECT_DISABLE=1 NCCL_GRAPH_REGISTER=0"
     )
     assert len(lines) == 2 + 1 + 2 * 9 + 1
     assert lines[-1] == "18 of 18 rows meet their target"
