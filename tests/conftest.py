@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
 
-from pytest_gpuperf import options
+from pytest_gpuperf import options, session
 from tests import fake_gpus
 
 # What is judged by the clock would fail wherever the machine stops for a moment.
@@ -18,6 +18,15 @@ def _leases_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     """Runs of pytest in this process wait for nobody else on the machine."""
     folder = tmp_path_factory.getbasetemp() / "temporary"
     monkeypatch.setattr(options, "tempfile", SimpleNamespace(gettempdir=lambda: str(folder)))
+
+
+@pytest.fixture(autouse=True)
+def _forkservers_are_light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of pytest in this process have their ranks load of torch what every rank needs.
+
+    Not what some test module of the plugin has imported: that is as good as all of it, and takes seconds in each run.
+    """
+    monkeypatch.setattr(session, "PRELOAD_IF_USED", ())
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ MIN_SAMPLES = 10  # fewer give no quartiles worth the name
 BATCH = 10  # samples between two looks at the precision, which cost a collective
 MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
 MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
-MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer each of them takes in it
+MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
 MIN_WARMUP_STEPS = 5
 WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 5  # samples whose medians are compared to tell whether a step is warm
@@ -32,7 +32,8 @@ class Sampling:
     """Overwrite the GPU's L2 cache before each sample, which is then of one step."""
     cuda_graph: bool = False
     """Capture the step in a CUDA graph and time replays: for programs that are run as graphs, and for steps whose
-    launches are too many for the gate. Collectives take longer in a graph."""
+    launches are too many for the gate. Collectives take longer in a graph, unless
+    ``NCCL_GRAPH_MIXING_SUPPORT=0``."""
     window: float = 2.0
     """Seconds of steps between two looks at the counters; NVML brings them up to date about ten times a second."""
     smoke: bool = False

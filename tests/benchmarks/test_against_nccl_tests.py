@@ -44,12 +44,14 @@ if fake == "fail":
     print("vm: Test NCCL failure common.cu:1585 'unhandled cuda error'")
     print("no such device", file=sys.stderr)
     sys.exit(3)
-size, rows = int(options["-b"]), []
-while size <= int(options["-e"]):
-    us = 10 if size < 2**20 else 100
-    wrong = 5 if fake == "wrong" and size == 1024 else 0
-    rows.append((size, us, wrong))
-    size *= int(options["-f"])
+rows = []
+for cycle in reversed(range(int(options["-N"]))):
+    size = int(options["-b"])
+    while size <= int(options["-e"]):
+        us = (10 if size < 2**20 else 100) / (cycle + 1)
+        wrong = 5 if fake == "wrong" and size == 1024 else 0
+        rows.append((size, us, wrong))
+        size *= int(options["-f"])
 rows = rows[:1] if fake == "short" else rows
 dtype = "float" if fake == "float" else options["-d"]
 if "-J" in options:
@@ -258,14 +260,20 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_send_recv_is_a_ring_in_one_call(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "all_to_all_uneven", lambda ctx, **kwargs: kwargs["splits"])
-    program, divided = module.OPERATIONS["send_recv"]
-    splits = program(SimpleNamespace(world_size=4), shape=(8,), dtype=torch.bfloat16, seed=1)
+    splits = module.ring(SimpleNamespace(world_size=4), shape=(8,), dtype=torch.bfloat16, seed=1)
     assert splits == [[0, 8, 0, 0], [0, 0, 8, 0], [0, 0, 0, 8], [8, 0, 0, 0]]
-    assert not divided
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_graphs_are_timed_where_nccl_tests_times_graphs(module: ModuleType, sweep: Sweep) -> None:
+@pytest.mark.parametrize(
+    ("op", "sweep", "program"),
+    [
+        ("all_reduce", LATENCY, "all_reduce"),
+        ("all_reduce", BUSBW, "all_reduce"),
+        ("send_recv", LATENCY, "ring"),
+        ("send_recv", BUSBW, "send_recv"),
+    ],
+)
+def test_the_plugin_times_graphs_where_nccl_tests_does(module: ModuleType, op: str, sweep: Sweep, program: str) -> None:
     ranks, perf = mock.MagicMock(), mock.MagicMock(world_size=2)
     ranks.run.return_value = [22809]
     timing = SimpleNamespace(
@@ -276,9 +284,11 @@ def test_graphs_are_timed_where_nccl_tests_times_graphs(module: ModuleType, swee
     )
     perf.configured.return_value.measure.return_value = timing
     (told,) = json.loads(by_plugin.told(Plan((), (), (sweep,))))["sweeps"]
-    module.test_sweep(perf, ranks, "all_reduce", told, lambda name, value: None)
+    module.test_sweep(perf, ranks, op, told, lambda name, value: None)
     perf.configured.assert_called_once_with(cuda_graph=sweep.quantity == "latency")
-    assert perf.configured.return_value.measure.call_count == len(sweep.sizes)
+    assert [call.args[0].__name__ for call in perf.configured.return_value.measure.mock_calls] == [program] * len(
+        sweep.sizes
+    )
 
 
 def test_both_arms_mean_the_same_by_a_size(module: ModuleType) -> None:
