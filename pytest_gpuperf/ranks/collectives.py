@@ -44,6 +44,11 @@ def parse(dump: bytes | str, since: int) -> list[Collective]:
     return [_collective(entry) for entry in issued]
 
 
+def latest(dump: bytes | str) -> int | None:
+    """When the last entry of a flight recorder's JSON was issued, be it a send: ``time.time_ns``; None without any."""
+    return max((entry["time_created_ns"] for entry in json.loads(dump).get("entries", [])), default=None)
+
+
 def disagreement(issued: Mapping[int, Sequence[Collective]], members: Mapping[str, Sequence[int]]) -> str | None:
     """Where the ranks part, in a sentence; None if they all issued the same.
 

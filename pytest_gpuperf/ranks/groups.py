@@ -3,8 +3,10 @@
 With NCCL a fresh communicator costs most of a second: about a third of it connects channels, and most of
 the rest tears them down again. So the pool keeps one communicator of its own, which no program sees, and each test's
 group is split from it (ncclCommSplit): a communicator of its own that shares the channels. A
-failure costs both. NCCL shares only if NCCL_COMM_SPLIT_SHARE_RESOURCES says so, which the pool sets where nothing is
-timed; ProcessGroupNCCL.Options' own split_share changed nothing with torch 2.11 and NCCL 2.28.9.
+failure costs both, unless all ranks raised before they had met.
+
+NCCL shares only if NCCL_COMM_SPLIT_SHARE_RESOURCES says so, which the pool sets where nothing is timed;
+ProcessGroupNCCL.Options' own split_share changed nothing with torch 2.11 and NCCL 2.28.9.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import ctypes
 import gc
 import os
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -73,6 +76,18 @@ class Groups:
         # The other ranks may still be closing theirs, and none opens a new one yet.
         self._stale = [key for key in self._keys() if key not in self._lasting]
         self._free()
+
+    def count(self) -> tuple[int, int]:
+        """How many groups were made, as far as torch numbers them, and how many there are."""
+        return c10d._world.group_count, len(c10d._world.pg_map)
+
+    def sequence_numbers(self) -> dict[Any, int] | None:
+        """How many operations each group has issued, as its backend counts them; None if one of them does not."""
+        groups: list[Any] = list(c10d._world.pg_map)
+        try:
+            return {group: group._get_sequence_number_for_group() for group in groups}
+        except RuntimeError:  # a backend that a program brought
+            return None
 
     def close(self) -> None:
         """Closes every group and gives their memory back."""

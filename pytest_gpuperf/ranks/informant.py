@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
-from pytest_gpuperf.ranks.collectives import Collective, parse
+from pytest_gpuperf.ranks.collectives import Collective, latest, parse
 
 _DUMPS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 
@@ -26,6 +26,19 @@ class Informant:
         # NCCL's recorder is one of its own.
         self._dump: Callable[[], bytes] | None = getattr(_distributed_c10d, _DUMPS[backend], None)
         threading.Thread(target=self._serve, name="gpuperf informant", daemon=True).start()
+
+    def silent(self) -> bool:
+        """Whether nothing was issued since ``since``, no send and no receive either; False where that cannot be told.
+
+        The group's own first barrier is in the record: one without entries records nothing.
+        """
+        if self._dump is None:
+            return False
+        try:
+            moment = latest(self._dump())
+        except Exception:  # a recorder that another torch keeps otherwise
+            return False
+        return moment is not None and moment < self.since
 
     def _serve(self) -> None:
         with contextlib.suppress(EOFError, OSError):  # the controller is gone, or this process is

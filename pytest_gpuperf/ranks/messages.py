@@ -116,6 +116,8 @@ class Raised:
     """``file:line in function`` of the innermost frame that is the program's own."""
     usable: bool
     """Whether the rank's device still answers, so that the process can be used again."""
+    groups: tuple[int, int] | None = None
+    """How many process groups it has made, and has, if the program had issued nothing before it raised; else None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.ranks.messages import Raised
@@ -35,6 +36,15 @@ class Stuck:
 
 
 Outcome = Answered | Raised | Died | Stuck
+
+
+def undisturbed(outcomes: Sequence[Outcome]) -> bool:
+    """Whether all ranks raised before they met: their process group is as it was.
+
+    Groups that the program made, such as those of a mesh, are no disturbance if all ranks made as many.
+    """
+    groups = {outcome.groups if isinstance(outcome, Raised) and outcome.usable else None for outcome in outcomes}
+    return None not in groups and len(groups) == 1
 
 
 @dataclass(frozen=True, slots=True)

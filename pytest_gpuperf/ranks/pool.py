@@ -31,7 +31,7 @@ from pytest_gpuperf.ranks.messages import (
     Start,
     Started,
 )
-from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
+from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
@@ -80,7 +80,10 @@ class _Process:
 
 
 class Pool:
-    """Ranks that stay alive between runs. Anything unclean in a run ends the pool or renews its group."""
+    """Ranks that stay alive between runs. Anything unclean in a run ends the pool or renews its group.
+
+    That all ranks raise before they issued anything is clean.
+    """
 
     def __init__(
         self,
@@ -138,6 +141,7 @@ class Pool:
             name: of the group.
             timeout: seconds that its collectives must bear with at least.
         """
+        self.failure = None
         if self._group == name:
             return
         self._group = None
@@ -308,7 +312,8 @@ class Pool:
         returned = all(isinstance(outcome, Answered) for outcome in outcomes)
         if returned and len(issued) == len(outcomes) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
-        self._group, self._clean = None, False
+        if not undisturbed(outcomes):
+            self._group, self._clean = None, False
         self.failure = failure = post_mortem(outcomes, world, issued, groups)
         raised = [isinstance(outcome, Raised) and outcome.usable for outcome in outcomes]
         answered = [isinstance(outcome, Answered) for outcome in outcomes]

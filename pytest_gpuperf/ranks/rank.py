@@ -77,6 +77,8 @@ class _Rank:
         self._groups = Groups(start, self._device, store)
         self._found = Surroundings.now()
         self._raised: BaseException | None = None
+        self._before: dict[Any, int] | None = None
+        """Of the groups that the run at hand found, how many operations each had issued; None if that is not known."""
 
     def answer(self, request: Request) -> tuple[Returned | Raised, bytes]:
         match request:
@@ -93,6 +95,7 @@ class _Rank:
     def _guarded(
         self, run: int, work: Callable[[], tuple[bytes, int]], keep: bool = False
     ) -> tuple[Returned | Raised, bytes]:
+        self._before = None
         try:
             result, collectives = work()
         except BaseException as error:  # sys.exit() and pytest.skip() are outcomes of the program as well
@@ -108,6 +111,7 @@ class _Rank:
                 text="".join(traceback.format_exception(error)),
                 place=_place(error.__traceback__),
                 usable=self._usable(),
+                groups=self._groups.count() if self._silent() else None,
             )
             return raised, b""
         return Returned(run, collectives), result
@@ -127,6 +131,7 @@ class _Rank:
         )
         self._seed(context.seed)
         self._informant.since = time.time_ns()
+        self._before = self._groups.sequence_numbers()
         before = _issued()
         entry, args, kwargs = payload.loads(request.task)
         result = entry(context, *args, **kwargs)
@@ -134,6 +139,13 @@ class _Rank:
         after = _issued()
         with _unpicklable_named(result):
             return payload.dumps(result), -1 if before is None or after is None else after - before
+
+    def _silent(self) -> bool:
+        before, after = self._before, self._groups.sequence_numbers()
+        if before is None or after is None or after != {**dict.fromkeys(after, 0), **before}:
+            return False
+        # NCCL does not number sends and receives; the recorder has them. Gloo numbers them, and none is recorded.
+        return self._start.backend == "gloo" or self._informant.silent()
 
     def _settle(self, request: Settle) -> tuple[bytes, int]:
         left = left_behind(self._found, Surroundings.now())

@@ -1,11 +1,17 @@
 """What a rank keeps from test to test: nothing of the groups that were closed, nothing of the memory."""
 
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
+from pytest_gpuperf.ranks.groups import Groups
+from pytest_gpuperf.ranks.messages import Start
 from pytest_gpuperf.ranks.pool import Pool
 from tests.ranks.conftest import Call
 
@@ -72,3 +78,9 @@ def test_a_mesh_of_closed_groups_is_not_handed_to_another_test(pool: Pool, call:
             assert of_product == of_mesh
             names.add(of_mesh)
     assert len(names) == 4  # no name was used twice: what is kept of the first mesh would not do for the second
+
+
+def test_a_backend_that_does_not_count_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = mock.Mock(_get_sequence_number_for_group=mock.Mock(side_effect=RuntimeError("not implemented")))
+    monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_map={odd: ()}))
+    assert Groups(Start(0, 2, "gloo", 1), torch.device("cpu"), None).sequence_numbers() is None

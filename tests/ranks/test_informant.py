@@ -62,3 +62,27 @@ def test_a_recorder_that_is_missing_or_another_is_no_reason_to_end(
         Informant(theirs, "gloo")
         assert asked(ours) == (None, {})
         assert asked(ours) == (None, {})
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize(
+    ("moments", "silent"), [([10], True), ([10, 19], True), ([10, 20], False), ([10, 25], False), ([], False)]
+)
+def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
+    monkeypatch: pytest.MonkeyPatch, backend: str, moments: list[int], silent: bool
+) -> None:
+    entries = [{**ENTRY, "time_created_ns": moment, "is_p2p": moment == 25} for moment in moments]
+    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(json.dumps({"entries": entries}).encode()))
+    ours, theirs = Pipe()
+    with ours, theirs:
+        informant = Informant(theirs, backend)
+        informant.since = 20
+        assert informant.silent() is silent
+
+
+@pytest.mark.parametrize("recorder", [object(), Recorder(b"no JSON"), Recorder(b'{"entries": [{}]}')])
+def test_silence_is_not_assumed(monkeypatch: pytest.MonkeyPatch, recorder: object) -> None:
+    monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
+    ours, theirs = Pipe()
+    with ours, theirs:
+        assert not Informant(theirs, "nccl").silent()

@@ -166,23 +166,65 @@ def test_ctrl_c_in_the_controller_ends_the_ranks(pool: Pool, call: Call) -> None
     assert survivors(processes) == []
 
 
-def test_an_exception_leaves_the_processes_and_renews_the_group(pool: Pool, call: Call) -> None:
-    def fail(ctx: Context) -> None:
+def at_once(ctx: Context) -> None:
+    raise ValueError(ctx.rank)
+
+
+def with_a_mesh(ctx: Context) -> None:
+    ctx.mesh((2,))
+    raise ValueError(ctx.rank)
+
+
+def after_a_collective(ctx: Context) -> None:
+    dist.all_reduce(torch.ones(1))
+    raise ValueError(ctx.rank)
+
+
+def after_a_message(ctx: Context) -> None:
+    (dist.send if ctx.rank == 0 else dist.recv)(torch.ones(1), 1 - ctx.rank)
+    raise ValueError(ctx.rank)
+
+
+def after_its_group(ctx: Context) -> None:
+    dist.destroy_process_group()
+    raise ValueError(ctx.rank)
+
+
+def on_one_rank(ctx: Context) -> None:
+    if ctx.rank == 1:
         raise ValueError(ctx.rank)
 
+
+@pytest.mark.parametrize(
+    ("fail", "kept"),
+    [
+        (at_once, True),
+        (with_a_mesh, True),
+        (after_a_collective, False),
+        (after_a_message, False),
+        (after_its_group, False),
+        (on_one_rank, False),
+    ],
+)
+def test_an_exception_leaves_the_processes_and_renews_the_group_if_the_ranks_had_met(
+    pool: Pool, call: Call, fail: Callable[[Context], None], kept: bool
+) -> None:
     processes = pids(call)
+    call(lambda ctx: setattr(dist, "before", dist.group.WORLD))
     with pytest.raises(ValueError, match=r"(?m)^[01]$"):
         call(fail)
     assert pool.alive
-    pool.open_group("first", 60)  # the same name: what the ranks disagreed in is not trusted
+    pool.open_group("first", 60)  # the same name: what the ranks may disagree in is not trusted
     assert pids(call) == processes
+    assert call(lambda ctx: dist.before is dist.group.WORLD) == [kept] * 2  # type: ignore[attr-defined]
 
-    def total(ctx: Context) -> float:
-        x = torch.ones(1)
-        dist.all_reduce(x)
-        return float(x)
+    def total(ctx: Context) -> list[float]:
+        x = torch.ones(2)
+        dist.all_reduce(x[:1])
+        dist.all_reduce(x[1:], group=ctx.mesh((2,)).get_group())
+        return [float(value) for value in x]
 
-    assert call(total) == [2.0, 2.0]
+    assert call(total) == [[2.0, 2.0]] * 2
 
 
 def test_sys_exit_on_a_rank_is_its_failure(call: Call) -> None:
