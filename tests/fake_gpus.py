@@ -59,6 +59,7 @@ def without_memory(patch: pytest.MonkeyPatch) -> None:
 
 def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run no program need no ranks: none are started, though GPUs are in use."""
+    monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: None)
     monkeypatch.setattr("pytest_gpuperf.session.Session._pool", lambda self, size: SimpleNamespace(pids=()))
     monkeypatch.setattr("pytest_gpuperf.session.Session._software", lambda self, size: {"torch": "2.13.0"})
     monkeypatch.setattr("pytest_gpuperf.session.Session._control", lambda self, size: {})
