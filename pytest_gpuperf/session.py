@@ -24,9 +24,10 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.report.update_lines import update_lines
 from pytest_gpuperf.report.verdict_line import shift_lines
 from pytest_gpuperf.verdicts.journal import JournalError

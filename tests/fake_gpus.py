@@ -9,7 +9,7 @@ from pytest_gpuperf import leasing, machine, session
 from pytest_gpuperf.hardware.gpus import Gpu
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.machine import Machine
-from pytest_gpuperf.ranks.pool import PoolSpec
+from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.session import Session
 
 GIB = 2**30

@@ -6,15 +6,11 @@ import contextlib
 import os
 import pickle
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import IO, Any
+from typing import Any
 
-from pytest_gpuperf.ranks import stacks
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
@@ -33,6 +29,8 @@ from pytest_gpuperf.ranks.messages import (
 )
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, kill
+from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
@@ -41,42 +39,10 @@ COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a back
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
 _INQUIRY_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
-_CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
-_EXIT_TIMEOUT = 5.0  # seconds from a closed connection to the report of the exit
 
 Request = OpenGroup | Run | Settle
 Listener = Callable[[int, int, str, str], None]
 """Called with rank, world size, stream and text, as soon as a rank has printed."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSpec:
-    """What makes two tests share a pool."""
-
-    world_size: int
-    gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs, one for each rank; empty for gloo."""
-    environ: tuple[tuple[str, str], ...] = ()
-    """Variables that the test sets for its ranks, beside those of the run."""
-    timed: bool = False
-    """Whether its ranks measure: their communicators share nothing."""
-
-    @property
-    def backend(self) -> str:
-        """``nccl`` on GPUs, ``gloo`` without."""
-        return "nccl" if self.gpus else "gloo"
-
-
-@dataclass(slots=True)
-class _Process:
-    pid: int
-    connection: Connection[Any, Any]
-    inquiries: Connection[Any, Any]
-    stdout: IO[bytes]
-    stderr: IO[bytes]
-    stacks: IO[bytes]
-    main_thread: int = 0
-    seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
 
 
 class Pool:
@@ -121,7 +87,7 @@ class Pool:
         self._resting = False
         self._runs = 0
         self.environ = rank_environ(spec, environ)
-        self._processes: list[_Process] = []
+        self._processes: list[RankProcess] = []
         self._last_output: list[tuple[int, str, str]] = []
         try:
             self._store_port = self._start(self.environ)
@@ -225,7 +191,7 @@ class Pool:
         printed, self._last_output = self._last_output, []
         for rank, process in enumerate(self._processes):
             for stream in ("stdout", "stderr"):
-                text = _read_new(process, stream)
+                text = process.printed(stream)
                 if text:
                     printed.append((rank, stream, text))
         return printed
@@ -242,28 +208,17 @@ class Pool:
     def kill(self) -> None:
         """Ends the ranks at once, with everything they started."""
         self.alive = False
-        self._kill(self._processes)
+        kill(self._launcher, self._processes)
         self._last_output = self.output()
         for process in self._processes:
-            process.connection.close()
-            process.inquiries.close()
-            for file in (process.stdout, process.stderr, process.stacks):
-                file.close()
+            process.close()
         self._processes = []
-
-    def _kill(self, processes: Sequence[_Process]) -> None:
-        for process in processes:
-            if self._launcher.exit_code(process.pid, 0) is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        for process in processes:
-            self._launcher.exit_code(process.pid, _EXIT_TIMEOUT)
 
     def _start(self, environ: Mapping[str, str]) -> int:
         size = self.spec.world_size
         threads = max(1, (os.cpu_count() or 1) // size)
         for _ in range(size):
-            self._processes.append(self._fork(environ))
+            self._processes.append(RankProcess.forked(self._launcher, environ))
         for rank, process in enumerate(self._processes):
             process.connection.send(Start(rank, size, self.spec.backend, threads))
         deadline = time.monotonic() + START_TIMEOUT
@@ -281,15 +236,8 @@ class Pool:
         assert port is not None
         return port
 
-    def _fork(self, environ: Mapping[str, str]) -> _Process:
-        (ours, theirs), (asking, asked) = Pipe(), Pipe()
-        stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
-        with theirs, asked:
-            fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
-            return _Process(self._launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
-
     def _not_started(self, rank: int, what: str) -> LaunchError:
-        printed = _read_new(self._processes[rank], "stderr").strip()
+        printed = self._processes[rank].printed("stderr").strip()
         return LaunchError(
             f"rank {rank} of {self.spec.world_size} ({self.spec.backend}) {what}; it printed: {printed or 'nothing'}"
         )
@@ -320,7 +268,7 @@ class Pool:
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
             if self._debug and failure.rank is not None and raised[failure.rank]:
                 self.alive = False
-                self._kill([process for rank, process in enumerate(self._processes) if rank != failure.rank])
+                kill(self._launcher, [one for rank, one in enumerate(self._processes) if rank != failure.rank])
             else:
                 self.kill()
         raise failure.error
@@ -379,7 +327,7 @@ class Pool:
 
     def _died(self, rank: int) -> Died:
         at = time.monotonic()
-        return Died(at, self._launcher.exit_code(self._processes[rank].pid, _EXIT_TIMEOUT))
+        return Died(at, self._launcher.exit_code(self._processes[rank].pid, EXIT_TIMEOUT))
 
     def _give_up(self, ranks: Sequence[int]) -> dict[int, Outcome]:
         at = time.monotonic()
@@ -387,10 +335,10 @@ class Pool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGUSR1)
         until = time.monotonic() + _STACKS_TIMEOUT
-        while time.monotonic() < until and not all(_size(self._processes[r].stacks) for r in ranks):
+        while time.monotonic() < until and not all(self._processes[rank].has_dumped for rank in ranks):
             time.sleep(0.01)  # no event tells that another process has written to a file
         time.sleep(0.05)  # a dump is several writes
-        return {rank: Stuck(at, _stack(self._processes[rank])) for rank in ranks}
+        return {rank: Stuck(at, self._processes[rank].stack()) for rank in ranks}
 
     def _inquire(self, outcomes: Sequence[Outcome]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
         asked: dict[Connection[Any, Any], int] = {}
@@ -412,32 +360,3 @@ class Pool:
                     if collectives is not None:
                         issued[rank] = collectives
         return issued, groups
-
-
-def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the pool's ranks: the controller's, the test's, its own GPUs, loopback for the sockets.
-
-    What the user set stays: the socket interfaces, and that NCCL's groups may share channels, are only defaults.
-    """
-    defaults = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    if spec.gpus and not spec.timed:
-        defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
-    inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
-    return {**defaults, **inherited, **dict(spec.environ), "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
-
-
-def _size(file: IO[bytes]) -> int:
-    return os.fstat(file.fileno()).st_size
-
-
-def _stack(process: _Process) -> str:
-    dump = os.pread(process.stacks.fileno(), _size(process.stacks), 0).decode(errors="replace")
-    return stacks.cut(dump, process.main_thread)
-
-
-def _read_new(process: _Process, stream: str) -> str:
-    file = process.stdout if stream == "stdout" else process.stderr
-    size = _size(file)
-    data = os.pread(file.fileno(), size - process.seen[stream], process.seen[stream])
-    process.seen[stream] = size
-    return data.decode(errors="replace")

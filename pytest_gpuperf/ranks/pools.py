@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable
 
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool, PoolSpec, rank_environ
+from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 
 MOST_OF_A_SIZE = 2  # pools of one world size, on different GPUs
 

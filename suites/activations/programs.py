@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from pytest_gpuperf import Context
+from suites.data import gradient
 
 LEARNING_RATE = 1.0  # keeps whole numbers whole
 
@@ -188,18 +189,13 @@ def training_step(model: nn.Sequential, forward: Forward, x: torch.Tensor, grad:
         # The forward's, which are the first: recomputation draws, and notes down, some more.
         results = {f"mask {index}": block.masks[0] for index, block in enumerate(blocks(model)) if block.masks}
         output.backward(grad)
-        results |= {"output": output.detach(), "input gradient": _gradient(x)}
+        results |= {"output": output.detach(), "input gradient": gradient(x)}
         for name, parameter in model.named_parameters():
-            results[f"{name} gradient"] = _gradient(parameter)
-            results[f"{name} after the step"] = parameter.detach() - LEARNING_RATE * _gradient(parameter)
+            results[f"{name} gradient"] = gradient(parameter)
+            results[f"{name} after the step"] = parameter.detach() - LEARNING_RATE * gradient(parameter)
         return results
 
     return step
-
-
-def _gradient(tensor: torch.Tensor) -> torch.Tensor:
-    assert tensor.grad is not None  # backward has reached it
-    return tensor.grad
 
 
 @dataclass(slots=True)

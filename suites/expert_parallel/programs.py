@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from pytest_gpuperf import Context
+from suites.data import gradient
 
 LEARNING_RATE = 1.0  # keeps whole numbers whole
 
@@ -152,9 +153,7 @@ def expert_parallel(
 
 def reduce_replicated(ctx: Context, parameters: nn.ParameterDict) -> None:
     """Sums the gradient of the gate, of which each rank has a copy, over the ranks."""
-    gradient = parameters["gate"].grad
-    assert gradient is not None
-    dist.all_reduce(gradient)
+    dist.all_reduce(gradient(parameters["gate"]))
 
 
 def train(
@@ -193,15 +192,10 @@ def train(
         output = layer(ctx, parameters, x, k=k, capacity=capacity, gate=gate)
         output.backward(grad)
         reduce(ctx, parameters)
-        results = {"output": output.detach(), "input gradient": _gradient(x)}
+        results = {"output": output.detach(), "input gradient": gradient(x)}
         for name, parameter in parameters.items():
-            results[f"{name} gradient"] = _gradient(parameter)
-            results[f"{name} after the step"] = parameter.detach() - LEARNING_RATE * _gradient(parameter)
+            results[f"{name} gradient"] = gradient(parameter)
+            results[f"{name} after the step"] = parameter.detach() - LEARNING_RATE * gradient(parameter)
         return results
 
     return step
-
-
-def _gradient(tensor: torch.Tensor) -> torch.Tensor:
-    assert tensor.grad is not None  # backward has reached it
-    return tensor.grad

@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import Context
+from suites.data import gradient
 
 Norm = Literal["layer", "rms"]
 Parameters = dict[str, torch.Tensor]
@@ -111,11 +112,6 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
     return local(tensor)
 
 
-def _gradient(tensor: torch.Tensor) -> torch.Tensor:
-    assert tensor.grad is not None  # backward has reached it
-    return tensor.grad
-
-
 def train(
     ctx: Context,
     *,
@@ -149,10 +145,10 @@ def train(
         optimizer.zero_grad()
         output = block(x)
         output.backward(output_gradient)
-        gradients = {f"{name} gradient": gradient_of(_gradient(value)) for name, value in block.named_parameters()}
+        gradients = {f"{name} gradient": gradient_of(gradient(value)) for name, value in block.named_parameters()}
         optimizer.step()
         parameters = {name: local(value) for name, value in block.named_parameters()}
-        return {"output": output.detach().clone(), "input gradient": _gradient(x), **gradients, **parameters}
+        return {"output": output.detach().clone(), "input gradient": gradient(x), **gradients, **parameters}
 
     return step
 
@@ -252,8 +248,8 @@ def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor
 
     def step() -> dict[str, torch.Tensor]:
         output = layer(mine)
-        (gradient,) = torch.autograd.grad(output, mine, output_gradient)
-        return {"output": output.detach(), "input gradient": gradient}
+        (input_gradient,) = torch.autograd.grad(output, mine, output_gradient)
+        return {"output": output.detach(), "input gradient": input_gradient}
 
     return step
 

@@ -10,7 +10,8 @@ import pytest
 from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.processes import alive, survivors
 
 

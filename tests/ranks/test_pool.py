@@ -14,7 +14,8 @@ import torch.distributed as dist
 from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec, rank_environ
+from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from tests.ranks.conftest import Call, pids
 from tests.ranks.processes import open_files, survivors
 

@@ -22,7 +22,8 @@ from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.failures import RemoteError
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.messages import Returned
-from pytest_gpuperf.ranks.pool import GRACE, Pool, PoolSpec
+from pytest_gpuperf.ranks.pool import GRACE, Pool
+from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import Call, notes, pids
 from tests.ranks.processes import survivors
 

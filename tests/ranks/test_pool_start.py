@@ -16,7 +16,8 @@ from pytest_gpuperf.ranks import pool as pool_module
 from pytest_gpuperf.ranks import rank as rank_module
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import Call
 from tests.ranks.processes import open_files, survivors
 from tests.whole_run import environment
@@ -90,7 +91,8 @@ def test_ranks_die_with_the_forkserver_and_the_run_says_that_they_died() -> None
 OWNER = """
 import sys
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.spec import PoolSpec
 pool = Pool(Launcher(("tests.ranks.light_rank",)), PoolSpec(3), {})
 print(*(pid.decode() for pid in pool.run(b"", program="p", seed=0, timeout=60)), flush=True)
 sys.stdin.read()

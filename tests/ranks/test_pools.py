@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool, PoolSpec
+from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
+from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.processes import alive, survivors
 
 

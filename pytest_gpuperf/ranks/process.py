@@ -1,0 +1,87 @@
+"""One rank's process as the controller holds it: its connections, and the files that it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO, Any
+
+from pytest_gpuperf.ranks import stacks
+from pytest_gpuperf.ranks.launcher import Launcher
+
+EXIT_TIMEOUT = 5.0  # seconds from the end of a process to the report of it
+
+
+@dataclass(slots=True)
+class RankProcess:
+    """A process that was forked and may have ended since."""
+
+    pid: int
+    connection: Connection[Any, Any]
+    """For requests."""
+    inquiries: Connection[Any, Any]
+    """For what is asked while a program runs."""
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    stacks: IO[bytes]
+    """Receives the stacks of all threads on SIGUSR1."""
+    main_thread: int = 0
+    _seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+
+    @classmethod
+    def forked(cls, launcher: Launcher, environ: Mapping[str, str]) -> RankProcess:
+        """A new one.
+
+        Raises:
+            LaunchError: it could not be forked.
+        """
+        (ours, theirs), (asking, asked) = Pipe(), Pipe()
+        stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
+        with theirs, asked:
+            fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
+            return cls(launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
+
+    def printed(self, stream: str) -> str:
+        """What it printed on ``stdout`` or ``stderr`` since the last call."""
+        file = self.stdout if stream == "stdout" else self.stderr
+        size = _size(file)
+        data = os.pread(file.fileno(), size - self._seen[stream], self._seen[stream])
+        self._seen[stream] = size
+        return data.decode(errors="replace")
+
+    @property
+    def has_dumped(self) -> bool:
+        """Whether it has begun to write its stacks."""
+        return _size(self.stacks) > 0
+
+    def stack(self) -> str:
+        """What it has written of them, the main thread's first."""
+        dump = os.pread(self.stacks.fileno(), _size(self.stacks), 0).decode(errors="replace")
+        return stacks.cut(dump, self.main_thread)
+
+    def close(self) -> None:
+        """Closes connections and files; the process is not asked."""
+        self.connection.close()
+        self.inquiries.close()
+        for file in (self.stdout, self.stderr, self.stacks):
+            file.close()
+
+
+def kill(launcher: Launcher, processes: Sequence[RankProcess]) -> None:
+    """Ends processes at once, with everything that they started, and waits for their ends."""
+    for process in processes:
+        if launcher.exit_code(process.pid, 0) is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
+        launcher.exit_code(process.pid, EXIT_TIMEOUT)
+
+
+def _size(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_size
