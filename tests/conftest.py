@@ -26,7 +26,7 @@ def _forkservers_are_light(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Not what some test module of the plugin has imported: that is as good as all of it, and takes seconds in each run.
     """
-    monkeypatch.setattr(session, "PRELOAD_IF_USED", ())
+    monkeypatch.setattr(session, "PRELOAD_IF_USED", {})
 
 
 @pytest.fixture(autouse=True)

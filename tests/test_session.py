@@ -7,6 +7,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,8 @@ from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.options import Options
+from pytest_gpuperf.ranks import launcher as launcher_module
+from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.session import CurrentTest, Session
@@ -159,3 +162,13 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
     )
     standing.end(last=True)
     alone(tmp_path)
+
+
+def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = mock.Mock(wraps=Launcher)
+    monkeypatch.setattr(session_module, "Launcher", launcher)
+    monkeypatch.setattr(session_module, "PRELOAD_IF_USED", launcher_module.PRELOAD_IF_USED)
+    Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0), Console(pytestconfig)).close()
+    launcher.assert_called_once_with(launcher_module.PRELOAD, launcher_module.PRELOAD_IF_USED)

@@ -27,8 +27,8 @@ ITERS = {"latency": 50, "busbw": 100}
 REPLAYS = 40
 # Operations of each size before the first is timed.
 WARMUPS = {"latency": 500, "busbw": 20}
-# Times that all sizes are measured; the last counts. Of 2 x H200, the first figure of a process was 4 to 5 % below what
-# the next ones of that size were, 0.2 us, and longer warm-ups did not change it.
+# Times that all sizes are measured; the last counts. On 2 x H200 the first figure of a process was 2 to 5 % below the
+# next ones of that size, 0.1 to 0.2 us, and longer warm-ups did not change it.
 CYCLES = {"latency": 2, "busbw": 1}
 TIMEOUT = 300.0  # seconds for a process of nccl-tests
 TAIL = 15  # lines of what a process that failed had printed

@@ -1,4 +1,7 @@
-"""The plugin's arm: a real run of pytest for each turn, with the programs of suites/collectives."""
+"""The plugin's arm: a real run of pytest for each turn, with the programs of suites/collectives.
+
+But for the latency of send/recv, see ring of plugin_module.
+"""
 
 from __future__ import annotations
 

@@ -82,12 +82,17 @@ class Groups:
         return c10d._world.group_count, len(c10d._world.pg_map)
 
     def sequence_numbers(self) -> dict[Any, int] | None:
-        """How many operations each group has issued, as its backend counts them; None if one of them does not."""
-        groups: list[Any] = list(c10d._world.pg_map)
+        """How many operations each group has issued, as its backend counts them; None if that cannot be told."""
         try:
+            groups: list[Any] = list(c10d._world.pg_map)
             return {group: group._get_sequence_number_for_group() for group in groups}
-        except RuntimeError:  # a backend that a program brought
+        except Exception:  # a backend that a program brought, or what it made of torch's own state
             return None
+
+    @property
+    def coalesce(self) -> bool:
+        """Whether operations are being gathered that are issued together later."""
+        return bool(c10d._world.pg_coalesce_state)
 
     def close(self) -> None:
         """Closes every group and gives their memory back."""

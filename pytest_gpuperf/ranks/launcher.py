@@ -32,13 +32,14 @@ PRELOAD = (
     "pytest_gpuperf.timing.compare",
 )
 
-# And these, which take a second or more each, if the tests have imported them: ranks will need what tests do.
-PRELOAD_IF_USED = (
-    "torch.distributed.tensor",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.pipelining",
-    "torch.distributed.fsdp",
-)
+# And these, which take a second or more each, if the tests have imported what stands before them: ranks will need what
+# tests do. The debug module of DTensor is what caches.py asks to forget its meshes.
+PRELOAD_IF_USED = {
+    "torch.distributed.tensor": "torch.distributed.tensor.debug",
+    "torch.distributed.tensor.parallel": "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining": "torch.distributed.pipelining",
+    "torch.distributed.fsdp": "torch.distributed.fsdp",
+}
 
 # What fork() does not carry over must not be there yet when it is called.
 _FORKABLE = {
@@ -61,12 +62,12 @@ class Launcher:
 
     Args:
         preload: modules that the forkserver imports.
-        preload_if_used: and these, of which this process has imported some when the forkserver starts.
+        preload_if_used: and these, by names of modules that this process must have imported when the forkserver starts.
     """
 
-    def __init__(self, preload: Sequence[str] = PRELOAD, preload_if_used: Sequence[str] = ()) -> None:
+    def __init__(self, preload: Sequence[str] = PRELOAD, preload_if_used: Mapping[str, str] | None = None) -> None:
         self._preload = tuple(preload)
-        self._preload_if_used = tuple(preload_if_used)
+        self._preload_if_used = dict(preload_if_used or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
@@ -87,7 +88,9 @@ class Launcher:
                     _BOOT,
                     str(theirs.fileno()),
                     json.dumps(sys.path),
-                    json.dumps([*self._preload, *(name for name in self._preload_if_used if name in sys.modules)]),
+                    json.dumps(
+                        [*self._preload, *(name for used, name in self._preload_if_used.items() if used in sys.modules)]
+                    ),
                     str(os.getpid()),
                 ],
                 env={**os.environ, **_FORKABLE},

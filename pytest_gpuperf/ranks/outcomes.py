@@ -39,7 +39,7 @@ Outcome = Answered | Raised | Died | Stuck
 
 
 def undisturbed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether all ranks raised before they met: their process group is as it was.
+    """Whether all ranks raised before they met: the communicator that no program sees is as it was.
 
     Groups that the program made, such as those of a mesh, are no disturbance if all ranks made as many.
     """

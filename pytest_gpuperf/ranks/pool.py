@@ -46,9 +46,9 @@ Listener = Callable[[int, int, str, str], None]
 
 
 class Pool:
-    """Ranks that stay alive between runs. Anything unclean in a run ends the pool or renews its group.
+    """Ranks that stay alive between runs. Anything unclean in a run ends the pool or renews its communicators.
 
-    That all ranks raise before they issued anything is clean.
+    The test's group is renewed after every failure; what it is split from stays if all ranks raised before they met.
     """
 
     def __init__(
@@ -107,7 +107,6 @@ class Pool:
             name: of the group.
             timeout: seconds that its collectives must bear with at least.
         """
-        self.failure = None
         if self._group == name:
             return
         self._group = None
@@ -260,8 +259,9 @@ class Pool:
         returned = all(isinstance(outcome, Answered) for outcome in outcomes)
         if returned and len(issued) == len(outcomes) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
+        self._group = None
         if not undisturbed(outcomes):
-            self._group, self._clean = None, False
+            self._clean = False
         self.failure = failure = post_mortem(outcomes, world, issued, groups)
         raised = [isinstance(outcome, Raised) and outcome.usable for outcome in outcomes]
         answered = [isinstance(outcome, Answered) for outcome in outcomes]

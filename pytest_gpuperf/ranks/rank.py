@@ -111,7 +111,7 @@ class _Rank:
                 text="".join(traceback.format_exception(error)),
                 place=_place(error.__traceback__),
                 usable=self._usable(),
-                groups=self._groups.count() if self._silent() else None,
+                groups=self._groups_if_silent(),
             )
             return raised, b""
         return Returned(run, collectives), result
@@ -140,9 +140,15 @@ class _Rank:
         with _unpicklable_named(result):
             return payload.dumps(result), -1 if before is None or after is None else after - before
 
+    def _groups_if_silent(self) -> tuple[int, int] | None:
+        try:
+            return self._groups.count() if self._silent() else None
+        except Exception:  # what a program made of torch's own state may raise anything
+            return None
+
     def _silent(self) -> bool:
         before, after = self._before, self._groups.sequence_numbers()
-        if before is None or after is None or after != {**dict.fromkeys(after, 0), **before}:
+        if before is None or after is None or after != {**dict.fromkeys(after, 0), **before} or self._groups.coalesce:
             return False
         # NCCL does not number sends and receives; the recorder has them. Gloo numbers them, and none is recorded.
         return self._start.backend == "gloo" or self._informant.silent()

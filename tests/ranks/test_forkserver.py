@@ -42,7 +42,7 @@ def test_a_rank_finds_everything_loaded_and_cuda_untouched(call: Call) -> None:
 
 def test_nothing_that_is_loaded_before_a_fork_starts_a_thread_or_cuda() -> None:
     source = (
-        f"import importlib, os; [importlib.import_module(name) for name in {[*PRELOAD, *PRELOAD_IF_USED]!r}];"
+        f"import importlib, os; [importlib.import_module(name) for name in {[*PRELOAD, *PRELOAD_IF_USED.values()]!r}];"
         "import torch; print(len(os.listdir('/proc/self/task')), torch.cuda.is_initialized(), flush=True);"
         "os.fork() or os._exit(print(torch.cuda._is_in_bad_fork(), flush=True) or 0); os.wait()"
     )

@@ -272,7 +272,7 @@ def test_a_forkserver_that_never_forks_ends_too() -> None:
 
 
 def test_what_the_tests_have_imported_is_there_before_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = Launcher(PRELOAD, ("loaded_by_the_tests", "loaded_by_nobody"))
+    launcher = Launcher(PRELOAD, {"loaded_by_the_tests": "json.tool", "loaded_by_nobody": "json.encoder"})
     monkeypatch.setitem(sys.modules, "loaded_by_the_tests", ModuleType("loaded_by_the_tests"))
     rank = Rank(launcher, "connection.send(None)")
     try:
@@ -282,5 +282,5 @@ def test_what_the_tests_have_imported_is_there_before_the_fork(monkeypatch: pyte
     finally:
         rank.close()
         launcher.close()
-    assert '"loaded_by_the_tests"]' in command
-    assert "loaded_by_nobody" not in command
+    assert '"json.tool"]' in command
+    assert "json.encoder" not in command

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from pytest_gpuperf import CollectiveMismatch, Context, RankDied, RankError, Ran
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.failures import RemoteError
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.messages import Returned
+from pytest_gpuperf.ranks.messages import OpenGroup, Returned
 from pytest_gpuperf.ranks.pool import GRACE, Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import Call, notes, pids
@@ -171,13 +172,18 @@ def at_once(ctx: Context) -> None:
     raise ValueError(ctx.rank)
 
 
-def with_a_mesh(ctx: Context) -> None:
-    ctx.mesh((2,))
+def with_a_group_of_its_own(ctx: Context) -> None:
+    dist.new_group([0, 1])
     raise ValueError(ctx.rank)
 
 
 def after_a_collective(ctx: Context) -> None:
     dist.all_reduce(torch.ones(1))
+    raise ValueError(ctx.rank)
+
+
+def after_a_collective_of_a_subgroup(ctx: Context) -> None:
+    dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1]))
     raise ValueError(ctx.rank)
 
 
@@ -191,41 +197,60 @@ def after_its_group(ctx: Context) -> None:
     raise ValueError(ctx.rank)
 
 
+def in_the_middle_of_a_batch(ctx: Context) -> None:
+    with dist._coalescing_manager():
+        raise ValueError(ctx.rank)
+
+
+def with_torchs_state_broken(ctx: Context) -> None:
+    class Broken(dict[Any, Any]):
+        def __len__(self) -> int:
+            raise KeyError("of the test")
+
+    dist.distributed_c10d._world._pg_coalesce_state = Broken()
+    raise ValueError(ctx.rank)
+
+
 def on_one_rank(ctx: Context) -> None:
     if ctx.rank == 1:
         raise ValueError(ctx.rank)
 
 
 @pytest.mark.parametrize(
-    ("fail", "kept"),
+    ("fail", "fresh"),
     [
-        (at_once, True),
-        (with_a_mesh, True),
-        (after_a_collective, False),
-        (after_a_message, False),
-        (after_its_group, False),
-        (on_one_rank, False),
+        (at_once, False),
+        (with_a_group_of_its_own, False),
+        (after_a_collective, True),
+        (after_a_collective_of_a_subgroup, True),
+        (after_a_message, True),
+        (after_its_group, True),
+        (in_the_middle_of_a_batch, True),
+        (with_torchs_state_broken, True),
+        (on_one_rank, True),
     ],
 )
-def test_an_exception_leaves_the_processes_and_renews_the_group_if_the_ranks_had_met(
-    pool: Pool, call: Call, fail: Callable[[Context], None], kept: bool
+def test_an_exception_leaves_the_processes_and_renews_the_group(
+    pool: Pool, call: Call, monkeypatch: pytest.MonkeyPatch, fail: Callable[[Context], None], fresh: bool
 ) -> None:
     processes = pids(call)
-    call(lambda ctx: setattr(dist, "before", dist.group.WORLD))
     with pytest.raises(ValueError, match=r"(?m)^[01]$"):
         call(fail)
     assert pool.alive
+    gather = mock.Mock(wraps=pool._gather)
+    monkeypatch.setattr(pool, "_gather", gather)
     pool.open_group("first", 60)  # the same name: what the ranks may disagree in is not trusted
+    (request,) = (call.args[0] for call in gather.mock_calls)
+    assert isinstance(request, OpenGroup)
+    assert request.fresh is fresh
     assert pids(call) == processes
-    assert call(lambda ctx: dist.before is dist.group.WORLD) == [kept] * 2  # type: ignore[attr-defined]
 
-    def total(ctx: Context) -> list[float]:
-        x = torch.ones(2)
-        dist.all_reduce(x[:1])
-        dist.all_reduce(x[1:], group=ctx.mesh((2,)).get_group())
-        return [float(value) for value in x]
+    def total(ctx: Context) -> float:
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return float(x)
 
-    assert call(total) == [[2.0, 2.0]] * 2
+    assert call(total) == [2.0, 2.0]
 
 
 def test_sys_exit_on_a_rank_is_its_failure(call: Call) -> None:
