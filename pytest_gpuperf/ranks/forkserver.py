@@ -39,13 +39,8 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     # While it imports it listens to nobody, and there is nobody else to end yet.
     _die_with_parent(controller)
     control = socket.socket(fileno=fd)
-    for module in modules:
-        # A module that this torch lacks is imported by the program that wants it, or fails there.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    gc.collect()
+    _load(modules)
     _outlive_parent()  # to end the ranks first, with what they started; the socket tells when
-    gc.freeze()  # what is imported stays out of the ranks' collections, and their pages stay shared
     _Forkserver(control).serve()
     sys.exit(0)
 
@@ -107,6 +102,7 @@ class _Forkserver:
             return False
         with open(fds[0], "rb") as file:
             request = json.loads(file.read())
+        _load([name for name in request["modules"] if name not in sys.modules])
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -152,6 +148,17 @@ class _Forkserver:
         from pytest_gpuperf.ranks.rank import main as rank_main
 
         rank_main(Connection(connection), Connection(inquiries), stacks)
+
+
+def _load(modules: Sequence[str]) -> None:
+    if not modules:
+        return
+    for module in modules:
+        # A module that this torch lacks is imported by the program that wants it, or fails there.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # what is imported stays out of the ranks' collections, and their pages stay shared
 
 
 def _flush() -> None:

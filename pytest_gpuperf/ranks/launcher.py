@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from pytest_gpuperf.ranks.failures import LaunchError
@@ -32,9 +32,11 @@ PRELOAD = (
     "pytest_gpuperf.timing.compare",
 )
 
-# And these, which take a second or more each, if the tests have imported what stands before them: ranks will need what
-# tests do. The debug module of DTensor is what caches.py asks to forget its meshes.
+# And these, which take a second or more each, once the tests or a rank have imported what stands before them: ranks
+# will need what tests do, and what ranks before them did. Optimizers, DDP and checkpoints import torch._dynamo when
+# they are first used. The debug module of DTensor is what caches.py asks to forget its meshes.
 PRELOAD_IF_USED = {
+    "torch._dynamo": "torch._dynamo",
     "torch.distributed.tensor": "torch.distributed.tensor.debug",
     "torch.distributed.tensor.parallel": "torch.distributed.tensor.parallel",
     "torch.distributed.pipelining": "torch.distributed.pipelining",
@@ -62,12 +64,13 @@ class Launcher:
 
     Args:
         preload: modules that the forkserver imports.
-        preload_if_used: and these, by names of modules that this process must have imported when the forkserver starts.
+        preload_if_used: and these, by names of modules: if this process or a rank had imported such a one.
     """
 
     def __init__(self, preload: Sequence[str] = PRELOAD, preload_if_used: Mapping[str, str] | None = None) -> None:
         self._preload = tuple(preload)
         self._preload_if_used = dict(preload_if_used or {})
+        self._used_by_ranks: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
@@ -88,9 +91,7 @@ class Launcher:
                     _BOOT,
                     str(theirs.fileno()),
                     json.dumps(sys.path),
-                    json.dumps(
-                        [*self._preload, *(name for used, name in self._preload_if_used.items() if used in sys.modules)]
-                    ),
+                    json.dumps([*self._preload, *self._wanted()]),
                     str(os.getpid()),
                 ],
                 env={**os.environ, **_FORKABLE},
@@ -113,7 +114,7 @@ class Launcher:
             LaunchError: the forkserver cannot start, or is gone.
         """
         control = self._started()
-        request = {"environ": dict(environ), "path": sys.path, "cwd": os.getcwd()}
+        request = {"environ": dict(environ), "path": sys.path, "cwd": os.getcwd(), "modules": self._wanted()}
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
                 file.write(json.dumps(request).encode())
@@ -129,6 +130,15 @@ class Launcher:
             raise self._gone() from None
         except TimeoutError:
             raise self._silent() from None
+
+    @property
+    def would_preload(self) -> tuple[str, ...]:
+        """Names of modules that are worth telling of, with ``used``."""
+        return tuple(self._preload_if_used)
+
+    def used(self, modules: Iterable[str]) -> None:
+        """Takes note of what a rank had imported in the end: later ones find it there."""
+        self._used_by_ranks.update(modules)
 
     def exit_code(self, pid: int, timeout: float) -> int | None:
         """How the rank ended: its exit code, minus the signal's number if one killed it.
@@ -160,6 +170,11 @@ class Launcher:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
+
+    def _wanted(self) -> list[str]:
+        return [
+            name for used, name in self._preload_if_used.items() if used in sys.modules or used in self._used_by_ranks
+        ]
 
     def _started(self) -> socket.socket:
         self.start()

@@ -60,11 +60,23 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Asks what a test left behind, after its last run. Answered by Returned, with a pickled list of texts."""
+    """Asks what a test left behind, after its last run. Answered by Returned, with a pickled Settled."""
 
     run: int
     rest: bool
     """Whether to give up the process groups and the device memory as well."""
+    modules: tuple[str, ...]
+    """Of these it wants to know which the rank has imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a rank tells after a test."""
+
+    left: list[str]
+    """What the test left behind, in words."""
+    modules: list[str]
+    """Of those that were asked for, what the rank has imported."""
 
 
 @dataclass(frozen=True, slots=True)

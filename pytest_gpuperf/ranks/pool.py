@@ -24,6 +24,7 @@ from pytest_gpuperf.ranks.messages import (
     Returned,
     Run,
     Settle,
+    Settled,
     Start,
     Started,
 )
@@ -146,13 +147,16 @@ class Pool:
         if rest:
             self._group = None
         try:
-            answers = self._exchange(Settle(self._runs, rest), "settling after the test", GROUP_TIMEOUT)
+            request = Settle(self._runs, rest, self._launcher.would_preload)
+            answers = self._exchange(request, "settling after the test", GROUP_TIMEOUT)
         except Exception as error:  # whatever the groups that a test left may raise
             self.kill()
             return [f"process groups that could not be closed: {type(error).__name__}: {error}"]
         said: dict[str, list[int]] = {}
         for rank, answer in enumerate(answers):
-            for text in pickle.loads(answer):
+            settled: Settled = pickle.loads(answer)
+            self._launcher.used(settled.modules)
+            for text in settled.left:
                 said.setdefault(text, []).append(rank)
         if said:
             self.close()

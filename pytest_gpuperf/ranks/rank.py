@@ -27,7 +27,18 @@ from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
 from pytest_gpuperf.ranks.groups import LOOPBACK, Groups
 from pytest_gpuperf.ranks.informant import Informant
-from pytest_gpuperf.ranks.messages import Debug, OpenGroup, Raised, Request, Returned, Run, Settle, Start, Started
+from pytest_gpuperf.ranks.messages import (
+    Debug,
+    OpenGroup,
+    Raised,
+    Request,
+    Returned,
+    Run,
+    Settle,
+    Settled,
+    Start,
+    Started,
+)
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 
 
@@ -156,7 +167,7 @@ class _Rank:
     def _settle(self, request: Settle) -> tuple[bytes, int]:
         left = left_behind(self._found, Surroundings.now())
         self._groups.settle(rest=request.rest)
-        return pickle.dumps(left), 0
+        return pickle.dumps(Settled(left, [name for name in request.modules if name in sys.modules])), 0
 
     def _debug(self) -> tuple[bytes, int]:
         error, self._raised = self._raised, None

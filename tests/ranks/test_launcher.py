@@ -284,3 +284,19 @@ def test_what_the_tests_have_imported_is_there_before_the_fork(monkeypatch: pyte
         launcher.close()
     assert '"json.tool"]' in command
     assert "json.encoder" not in command
+
+
+def test_what_an_earlier_rank_had_imported_is_there_before_the_next_fork() -> None:
+    launcher = Launcher(PRELOAD, {"used_by_a_rank": "wave", "used_by_nobody": "cgitb"})
+    assert launcher.would_preload == ("used_by_a_rank", "used_by_nobody")
+    loaded = "connection.send([name in sys.modules for name in ('wave', 'cgitb')])"
+    ranks = []
+    try:
+        for _ in range(2):
+            ranks.append(Rank(launcher, f"import sys; {loaded}"))
+            launcher.used(["used_by_a_rank"])
+        assert [rank.received() for rank in ranks] == [[False, False], [True, False]]
+    finally:
+        for rank in ranks:
+            rank.close()
+        launcher.close()

@@ -323,3 +323,24 @@ def test_a_store_without_a_group_says_who_destroyed_it(call: Call) -> None:
 
     with pytest.raises(RuntimeError, match=r"(?m)^rank [01] has no process group: the program destroyed it$"):
         call(program)
+
+
+def test_what_a_test_imported_on_its_ranks_is_loaded_for_those_that_come_later(
+    torch_launcher: Launcher, pool: Pool, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_launcher, "_preload_if_used", {"wave": "wave", "cgitb": "cgitb"})
+    for name in ("wave", "cgitb"):
+        monkeypatch.delitem(sys.modules, name, raising=False)  # this process has no say
+
+    def program(ctx: Context) -> None:
+        import wave  # noqa: F401
+
+    call(program)
+    assert pool.settle() == []
+    later = Pool(torch_launcher, PoolSpec(1), {"PATH": "/bin"})
+    try:
+        later.open_group("first", 60)
+        task = payload.dumps((lambda ctx: [name in sys.modules for name in ("wave", "cgitb")], (), {}), [])
+        assert [payload.loads(data) for data in later.run(task, program="", seed=0, timeout=60)] == [[True, False]]
+    finally:
+        later.close()
