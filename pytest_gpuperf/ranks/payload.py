@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import io
 import pickle
+import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
@@ -31,7 +32,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return _reduce_tensor(torch, obj)
+        if torch is not None and isinstance(obj, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            return pkgutil.resolve_name, (f"torch.ops.{obj}",)
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType and _is_named(obj):
+            # cloudpickle knows modules by their exact type. torch.ops, which it finds by itself where a program names
+            # it, and torch.ops.aten are of others.
+            return pkgutil.resolve_name, (obj.__name__,)
         return super().reducer_override(obj)
+
+
+def _is_named(module: ModuleType) -> bool:
+    name = module.__name__
+    if name in cloudpickle.list_registry_pickle_by_value() or name.partition(".")[0] not in sys.modules:
+        return False
+    try:
+        return pkgutil.resolve_name(name) is module
+    except (ImportError, AttributeError):
+        return False
 
 
 def _reduce_tensor(torch: Any, tensor: Any) -> Any:

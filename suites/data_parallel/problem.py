@@ -60,10 +60,10 @@ class Packed:
 
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor]) -> Packed:
-        """Packs these."""
+        """Packs these, on the CPU: of offloaded training some are there and some on the device."""
         parts: dict[torch.dtype, list[torch.Tensor]] = {}
         for tensor in tensors.values():
-            parts.setdefault(tensor.dtype, []).append(tensor.detach().flatten())
+            parts.setdefault(tensor.dtype, []).append(tensor.detach().cpu().flatten())
         shapes = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         return cls(shapes, {dtype: torch.cat(of_dtype) for dtype, of_dtype in parts.items()})
 

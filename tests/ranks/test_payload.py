@@ -25,6 +25,8 @@ MODULE = """
 import enum
 from dataclasses import dataclass
 
+import torch
+
 @dataclass
 class Point:
     x: int
@@ -37,6 +39,9 @@ class OddError(ValueError):
 
 def double(point):
     return Point(2 * point.x), Colour.RED, OddError("odd")
+
+def add_one(tensor):
+    return torch.ops.aten.add(tensor, 1).item()
 """
 
 ELSEWHERE = """
@@ -94,6 +99,27 @@ def test_a_module_that_is_not_named_travels_by_reference(module: ModuleType) -> 
     data = payload.dumps(module.double)
     assert b"nowhere_else" in data
     assert len(data) < 100
+
+
+def test_a_program_may_name_the_operators_of_torch(module: ModuleType) -> None:
+    # torch.ops is in sys.modules, and not of the type that other modules are of.
+    assert called_elsewhere(module.add_one, torch.tensor(41), by_value=module) == 42
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [torch.ops, torch.ops.aten, torch.ops.aten.add, torch.ops.aten.add.Tensor, torch.ops.aten.relu.default],
+    ids=str,
+)
+def test_an_operator_of_torch_arrives_as_itself(operators: object) -> None:
+    assert copied(operators) is operators
+
+
+def test_a_module_of_another_type_that_cannot_be_imported_is_refused() -> None:
+    odd = type("Odd", (ModuleType,), {})
+    for name in ("nowhere", "json.nowhere", "json"):
+        with pytest.raises(TypeError, match="Odd"):
+            payload.dumps(odd(name))
 
 
 def test_classes_that_travelled_by_value_keep_their_identity(module: ModuleType) -> None:
