@@ -24,6 +24,8 @@ class Died:
     at: float
     code: int | None
     """Exit code; minus a signal's number where one killed it; None if unknown."""
+    last_words: str = ""
+    """The exception of C++ that ended it, where one did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,7 +331,8 @@ class Pool:
 
     def _died(self, rank: int) -> Died:
         at = time.monotonic()
-        return Died(at, self._launcher.exit_code(self._processes[rank].pid, EXIT_TIMEOUT))
+        process = self._processes[rank]
+        return Died(at, self._launcher.exit_code(process.pid, EXIT_TIMEOUT), process.last_words())
 
     def _give_up(self, ranks: Sequence[int]) -> dict[int, Outcome]:
         at = time.monotonic()

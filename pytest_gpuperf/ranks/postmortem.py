@@ -105,7 +105,7 @@ def _error(outcomes: Sequence[Outcome], root: int | None, world: World) -> BaseE
     outcome = outcomes[root]
     where = f"rank {root} of {world.size} ({world.backend}) in {world.program}"
     if isinstance(outcome, Died):
-        return RankDied(f"{where} {describe_exit(outcome.code)}")
+        return RankDied(f"{where} {_say(outcome)}")
     assert isinstance(outcome, Raised)
     return _skip(outcomes, root, world) if _skipped(outcome) else _exception(outcome, where)
 
@@ -214,7 +214,7 @@ def _say(outcome: Outcome) -> str:
         case Answered():
             return "returned"
         case Died():
-            return describe_exit(outcome.code)
+            return describe_exit(outcome.code) + (f": {outcome.last_words}" if outcome.last_words else "")
         case Raised():
             return f"raised {_headline(outcome)}" + (f", at {outcome.place}" if outcome.place else "")
         case Stuck():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,10 @@ from typing import IO, Any
 
 from pytest_gpuperf.ranks import stacks
 from pytest_gpuperf.ranks.launcher import Launcher
+
+# What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so.
+_TERMINATED = re.compile(r"^terminate called after throwing an instance of .*\n\s*what\(\):\s*(.*)", re.MULTILINE)
+_TAIL = 1 << 16  # bytes of standard error in which that is looked for
 
 EXIT_TIMEOUT = 5.0  # seconds from the end of a process to the report of it
 
@@ -54,6 +59,12 @@ class RankProcess:
         data = os.pread(file.fileno(), size - self._seen[stream], self._seen[stream])
         self._seen[stream] = size
         return data.decode(errors="replace")
+
+    def last_words(self) -> str:
+        """The first line of the C++ exception that ended it, as its standard error tells; empty if none did."""
+        size = _size(self.stderr)
+        tail = os.pread(self.stderr.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+        return words[-1].strip() if (words := _TERMINATED.findall(tail)) else ""
 
     @property
     def has_dumped(self) -> bool:

@@ -404,6 +404,11 @@ def _part(numel: int, ctx: Context) -> tuple[int, int]:
     return start, min(each, numel - start)
 
 
+# torch's nvshmem_put and nvshmem_get name no group: they meet the ranks of this one (nvshmem_extension.cu), the first
+# default group, and so would wait for ranks that neither put nor get, had all not met there before.
+PUT_GROUP: Any = "0"  # a str; for newer versions of torch of a type of its own
+
+
 def use_nvshmem(ctx: Context) -> None:
     """Takes NVSHMEM for all symmetric memory of this process, or skips where that is not there.
 
@@ -432,6 +437,8 @@ def nvshmem(ctx: Context, *, operation: str, numel: int, dtype: torch.dtype, see
         pytest.skip(f"torch {torch.__version__} has no torch.ops.symm_mem.nvshmem_{operation}")
     tensor, out = symmetric(ctx, mine), symmetric(ctx, torch.zeros_like(mine))
     pad = symm_mem.rendezvous(tensor, ctx.group).get_signal_pad(ctx.rank)
+    if operation in ("put", "get"):
+        symm_mem.rendezvous(tensor, PUT_GROUP)
     even, following, name = ctx.rank % 2 == 0, (ctx.rank + 1) % ctx.world_size, ctx.group.group_name
     ops = torch.ops.symm_mem
 

@@ -17,6 +17,8 @@ class Fault:
     verdict: str = "failed"
     says: tuple[str, ...] = ()
     """Found in the report of the test."""
+    says_of_three: tuple[str, ...] = ()
+    """Found where there are three ranks or more."""
     rank: str | None = None
     """The rank that is to blame, as the report's property names it; None where no single one is."""
     cause: str | None = None
@@ -56,7 +58,8 @@ FAULTS = (
     ),
     Fault(
         "raises_differently",
-        says=("ValueError: of rank 1", "rank 0 raised KeyError: 'of rank 0', at", "rank 2 raised TypeError: of rank 2"),
+        says=("ValueError: of rank 1", "rank 0 raised KeyError: 'of rank 0', at"),
+        says_of_three=("rank 2 raised TypeError: of rank 2",),
         rank="1",
         cause="ValueError: of rank 1",
     ),
@@ -87,6 +90,7 @@ FAULTS = (
     ),
     Fault(
         "device_side_assert",
+        # Either the program raises it, or NCCL's watchdog sees it first and ends the process.
         says=("device-side assert triggered", r"rank 1 of \d"),
         rank="1",
         cause="device-side assert",
@@ -134,8 +138,8 @@ FAULTS = (
     # gloo's receiver aborts, and says why on its standard error.
     Fault(
         "another_size",
-        says=(r"RankDied: rank \d of \d .* was killed by SIGABRT", "Is there a distributed collective mismatch"),
-        cause="was killed by SIGABRT",
+        says=(r"RankDied: rank \d of \d .* was killed by SIGABRT: .*Is there a distributed collective mismatch",),
+        cause=r"was killed by SIGABRT: \[enforce fail at .*Is there a distributed collective mismatch",
         backends=("gloo",),
     ),
     Fault(
@@ -172,11 +176,12 @@ FAULTS = (
         "hangs_in_python",
         says=(
             r"RankTimeout: ranks [\d, ]+ of \d",
-            r"rank 1 alone is in wait .*, called at \S+programs.py:\d+ in wait_for_ever",
-            r"{others} are in \S+ .*, called at \S+programs.py:\d+ in",
+            r"rank 1 (alone )?is in wait .*, called at \S+programs.py:\d+ in wait_for_ever",
+            r"{others} (is|are) in \S+ .*, called at \S+programs.py:\d+ in",
             r"rank 1 never issued all_reduce Float\[4\] \(collective 2 of the program\), which {others} did",
             r"last collective of {others}: all_reduce Float\[4\], its collective 2",
         ),
+        says_of_three=("rank 1 alone is in",),
         cause="timeout",
         waits=True,
     ),

@@ -82,6 +82,13 @@ def test_a_death_before_an_exception_is_the_cause() -> None:
     assert found.story == (f"RankDied: {found.error}", "rank 0 raised RuntimeError: peer closed")
 
 
+def test_a_death_tells_the_exception_that_brought_it() -> None:
+    found = inquest(RETURNED, Died(1.0, -6, "CUDA error: device-side assert triggered"))
+    what = "was killed by SIGABRT: CUDA error: device-side assert triggered"
+    assert str(found.error) == f"rank 1 of 2 (gloo) in suite:program {what}"
+    assert found.cause == what
+
+
 def test_a_death_is_the_cause_of_what_its_peers_raise_before_it_is_noticed() -> None:
     error = root_cause(raised(1.0, RuntimeError("connection closed by peer")), Died(1.0 + NOTICE / 2, -11))
     assert type(error) is RankDied
