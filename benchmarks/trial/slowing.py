@@ -1,0 +1,120 @@
+"""A plugin that makes the programs of one perf test slower: --slow-test NODEID --slow-by FRACTION.
+
+After each step the stream waits in a kernel that spins (on CPUs, the process sleeps), for so long that both together
+take the asked fraction longer than the step alone. Each rank measures its own step for that before anything is timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuperf import Context, Perf
+from pytest_gpuperf.launches import launch_of
+
+if TYPE_CHECKING:
+    import torch
+
+WARMUP = 5
+CALLS = 20  # back to back between two events, once each for the step and for the kernel
+SPIN = 1_000_000  # clock cycles, half a millisecond
+
+Program = Callable[..., Callable[[], Any]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds which test is slowed, and by how much."""
+    parser.addoption("--slow-test", metavar="NODEID", help="the test whose programs become slower")
+    parser.addoption("--slow-by", metavar="FRACTION", type=float, default=0.05, help="of their time (default 0.05)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Puts the slowing before the fixture's own methods, for this process."""
+    test = config.getoption("--slow-test")
+    if test is None:
+        return
+    by: float = config.getoption("--slow-by")
+    if by <= 0:
+        raise pytest.UsageError(f"--slow-by must be above 0, got {by:g}")
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    measure, compare, overlap = Perf.measure, Perf.compare, Perf.overlap
+
+    def slow(perf: Perf, program: Program) -> Program:
+        request = perf._checks.request
+        return slowed(program, by) if request is not None and launch_of(request.node).identity == test else program
+
+    @wraps(measure)
+    def measured(self: Perf, program: Program, /, **kwargs: Any) -> Any:
+        return measure(self, slow(self, program), **kwargs)
+
+    @wraps(compare)
+    def compared(self: Perf, *, optimized: Program, **kwargs: Any) -> Any:
+        return compare(self, optimized=slow(self, optimized), **kwargs)
+
+    @wraps(overlap)
+    def overlapped(self: Perf, *, compute: Program, **kwargs: Any) -> Any:
+        return overlap(self, compute=slow(self, compute), **kwargs)
+
+    for original, replaced in ((measure, measured), (compare, compared), (overlap, overlapped)):
+        patch.setattr(Perf, original.__name__, replaced)
+
+
+def slowed(program: Program, by: float) -> Program:
+    """The program, whose step takes longer by this fraction."""
+
+    @wraps(program)
+    def slow_program(ctx: Context, **kwargs: Any) -> Callable[[], Any]:
+        step = program(ctx, **kwargs)
+        wait = waiting(by * seconds_of(step, ctx.device), ctx.device)
+
+        def slow_step() -> Any:
+            result = step()
+            wait()
+            return result
+
+        return slow_step
+
+    return slow_program
+
+
+def waiting(seconds: float, device: torch.device) -> Callable[[], None]:
+    """Keeps the current stream, or the CPU's process, busy for so long.
+
+    Raises:
+        ValueError: less was asked for than a kernel takes that does nothing.
+    """
+    import torch
+
+    if device.type == "cpu":
+        return partial(time.sleep, seconds)
+    kernel = seconds_of(partial(torch.cuda._sleep, 1), device)
+    cycle = (seconds_of(partial(torch.cuda._sleep, SPIN), device) - kernel) / SPIN
+    if seconds < kernel:
+        raise ValueError(f"asked to wait {seconds * 1e6:.2f} us, and an empty kernel takes {kernel * 1e6:.2f} us")
+    return partial(torch.cuda._sleep, round((seconds - kernel) / cycle))
+
+
+def seconds_of(step: Callable[[], Any], device: torch.device) -> float:
+    """What one of many calls back to back takes on the device."""
+    import torch
+
+    for _ in range(WARMUP):
+        step()
+    if device.type == "cpu":
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            step()
+        return (time.perf_counter() - began) / CALLS
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(CALLS):
+        step()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / CALLS
