@@ -28,6 +28,8 @@ class Run:
     """The figures that regressed: ``test metric``."""
     slowable: tuple[str, ...]
     """The tests that could be slowed, as they have a time that is long enough."""
+    changes: dict[str, float]
+    """Of each figure that was judged, relative to its baseline; above 0 is better."""
 
     @classmethod
     def of(
@@ -46,8 +48,9 @@ class Run:
             exit_status=exit_status,
             slowed=slowed,
             outcomes=outcomes,
-            alarms=tuple(f"{verdict.test} {verdict.metric_name}" for verdict in regressed),
+            alarms=tuple(map(named, regressed)),
             slowable=tuple(sorted({verdict.test for verdict in times})),
+            changes={named(verdict): verdict.change for verdict in verdicts if verdict.change is not None},
         )
 
     @classmethod
@@ -65,9 +68,19 @@ class Run:
         return tuple(alarm for alarm in self.alarms if alarm.rpartition(" ")[0] != self.slowed)
 
     @property
+    def changed(self) -> list[float]:
+        """How the figures of the slowed test changed."""
+        return [change for figure, change in self.changes.items() if figure.rpartition(" ")[0] == self.slowed]
+
+    @property
     def found(self) -> bool:
         """Whether a figure of the slowed test regressed."""
         return len(self.alarms) > len(self.false_alarms)
+
+
+def named(verdict: Verdict) -> str:
+    """Test and metric."""
+    return f"{verdict.test} {verdict.metric_name}"
 
 
 def table(runs: Sequence[Run]) -> list[str]:
@@ -75,6 +88,8 @@ def table(runs: Sequence[Run]) -> list[str]:
     lines = []
     for number, run in enumerate(runs, 1):
         what = "unchanged" if run.slowed is None else f"slowed {run.slowed}: {'found' if run.found else 'NOT FOUND'}"
+        if run.changed:
+            what += f", {', '.join(f'{change:+.1%}' for change in run.changed)}"
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(run.outcomes.items()))
         lines.append(f"{number:3}  {run.at}  {run.seconds:4.0f} s  {what}  ({outcomes})")
         lines += [f"     FALSE ALARM: {alarm}" for alarm in run.false_alarms]

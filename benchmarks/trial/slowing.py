@@ -6,6 +6,7 @@ take the asked fraction longer than the step alone. Each rank measures its own s
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from functools import partial, wraps
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     import torch
 
 WARMUP = 5
-CALLS = 20  # back to back between two events, once each for the step and for the kernel
+CALLS = 20  # back to back between two events
+ROUNDS = 7  # of the step without and with what slows it down
+CORRECTIONS = 3
 SPIN = 1_000_000  # clock cycles, half a millisecond
 
 Program = Callable[..., Callable[[], Any]]
@@ -70,33 +73,42 @@ def slowed(program: Program, by: float) -> Program:
     @wraps(program)
     def slow_program(ctx: Context, **kwargs: Any) -> Callable[[], Any]:
         step = program(ctx, **kwargs)
-        wait = waiting(by * seconds_of(step, ctx.device), ctx.device)
+        seconds = 0.0
 
         def slow_step() -> Any:
             result = step()
-            wait()
+            wait(seconds)
             return result
 
+        wait = waiting(ctx.device)
+        # By trial: beside a step the kernel costs neither what it does alone nor nothing.
+        for _ in range(CORRECTIONS):
+            alone, together = seconds_of_both(step, slow_step, ctx.device)
+            seconds = max(0.0, seconds + (1 + by) * alone - together)
         return slow_step
 
     return slow_program
 
 
-def waiting(seconds: float, device: torch.device) -> Callable[[], None]:
-    """Keeps the current stream, or the CPU's process, busy for so long.
-
-    Raises:
-        ValueError: less was asked for than a kernel takes that does nothing.
-    """
+def waiting(device: torch.device) -> Callable[[float], None]:
+    """What keeps the current stream, or the CPU's process, busy for so many seconds."""
     import torch
 
     if device.type == "cpu":
-        return partial(time.sleep, seconds)
-    kernel = seconds_of(partial(torch.cuda._sleep, 1), device)
-    cycle = (seconds_of(partial(torch.cuda._sleep, SPIN), device) - kernel) / SPIN
-    if seconds < kernel:
-        raise ValueError(f"asked to wait {seconds * 1e6:.2f} us, and an empty kernel takes {kernel * 1e6:.2f} us")
-    return partial(torch.cuda._sleep, round((seconds - kernel) / cycle))
+        return time.sleep
+    once, twice = (seconds_of(partial(torch.cuda._sleep, spins * SPIN), device) for spins in (1, 2))
+
+    def spin(seconds: float) -> None:
+        if cycles := round(seconds / (twice - once) * SPIN):
+            torch.cuda._sleep(cycles)
+
+    return spin
+
+
+def seconds_of_both(step: Callable[[], Any], slow_step: Callable[[], Any], device: torch.device) -> tuple[float, float]:
+    """Medians of several rounds, in turn: a step's time drifts by as much as is to be added."""
+    rounds = [(seconds_of(step, device), seconds_of(slow_step, device)) for _ in range(ROUNDS)]
+    return statistics.median(one for one, _ in rounds), statistics.median(other for _, other in rounds)
 
 
 def seconds_of(step: Callable[[], Any], device: torch.device) -> float:

@@ -209,7 +209,7 @@ class Judge:
         4. MISSING without a baseline.
         5. STALE where the baseline is of another body, unit, direction or (both named) clock.
         6. SUSPECT where the loss is one that screening does not let pass.
-        7. IMPROVED where one launch is better by more than its spread explains.
+        7. IMPROVED where one launch is better by as much as is found of a loss, and by more than its spread explains.
         8. SAME.
         """
         baseline = self._tests.get(test)

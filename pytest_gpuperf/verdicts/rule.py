@@ -354,14 +354,16 @@ class Rule:
         return Confirmed(loss > self.policy.alarm(error, quantile), loss, loss - margin, loss + margin)
 
     def improved(self, history: History, y: float) -> bool:
-        """Whether one launch is better than chance explains: B - y > max(ln(1 + min_effect), t(a, nu) SE(1)).
+        """Whether one launch is better than chance explains: B - y > max(ln(1 + detect), t(a, nu) SE(1)).
 
-        One launch is enough, as nothing fails by it.
+        One launch is enough, as nothing fails by it; but from detect on only: the launches of a recording agree better
+        with one another than with those of the next run, by which no screen and no confirmation is misled.
         """
         nu = self.dof(history)
         if nu < SMALLEST_DOF:
             return False
-        return history.center - y > self.policy.alarm(self.error(history, 1), upper_quantile(self.alpha, nu))
+        margin = upper_quantile(self.alpha, nu) * self.error(history, 1)
+        return history.center - y > max(math.log1p(self.policy.detect), margin)
 
     def moved(self, history: History, ys: Sequence[float]) -> bool:
         """Whether launches are off, either way, by more than chance explains.
