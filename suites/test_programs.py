@@ -11,14 +11,16 @@ import pytest
 
 from pytest_gpuperf.ranks import payload
 
-SUITES = sorted(path.parent.name for path in Path(__file__).parent.glob("*/programs.py"))
+FOLDER = Path(__file__).parent
+MODULES = sorted(
+    f"{path.parent.name}.{path.stem}" for path in FOLDER.glob("*/[!_]*.py") if not path.name.startswith("test_")
+)
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_programs_can_be_pickled(suite: str) -> None:
-    module = importlib.import_module(f"suites.{suite}.programs")
+@pytest.mark.parametrize("name", MODULES)
+def test_programs_can_be_pickled(name: str) -> None:
+    module = importlib.import_module(f"suites.{name}")
     functions = [found for found in vars(module).values() if isinstance(found, FunctionType)]
-    assert functions
-    by_value = [found for name, found in sys.modules.items() if name.startswith("suites.")]
+    by_value = [found for key, found in sys.modules.items() if key.startswith("suites.")]
     with payload.SubmoduleCache().used():
         payload.dumps(functions, by_value)

@@ -6,7 +6,7 @@ below 15 * 15 * 64 * 8 < 2**17 in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,37 +15,18 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.collectives.programs import rank_input
-from suites.data import integers, once
+from suites.data import once
 from suites.strategies import float_dtypes, seeds, shapes, worlds
 from suites.symmetric_memory import programs
-from suites.symmetric_memory.memory import (
-    ALIGNMENT,
-    HEAP_RESERVE,
-    Arena,
-    Exhausted,
-    MappedFiles,
-    PeerMemory,
-    require_heap,
-)
-from suites.symmetric_memory.programs import Operation, Shape, Step, Steps
+from suites.symmetric_memory.comparison import assert_each, inputs
+from suites.symmetric_memory.memory import ALIGNMENT, MappedFiles, PeerMemory
+from suites.symmetric_memory.programs import Shape, Step
 
 pytestmark = pytest.mark.ranks(2)
 
 # symm_mem's kernels add up these dtypes only, and move 4 bytes at least: numbers of elements are even.
 summed_dtypes = st.sampled_from([torch.float32, torch.bfloat16])
 even_shapes = st.tuples(st.integers(1, 40), st.sampled_from([2, 6, 64]))
-
-
-def inputs(degree: int, shape: Shape, dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
-    return [rank_input(rank, shape=shape, dtype=dtype, seed=seed) for rank in range(degree)]
-
-
-def assert_each(got: list[torch.Tensor], expected: list[torch.Tensor], what: str) -> None:
-    """Every rank's tensor is the one expected of it, to the last bit."""
-    for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
-        assert torch.equal(have, want), (
-            f"rank {rank} has a wrong {what}: {have.flatten()[:8]}, not {want.flatten()[:8]}"
-        )
 
 
 def assert_sums(
@@ -230,220 +211,3 @@ def test_a_view_beyond_the_end_is_refused_on_gpus(ranks: Ranks) -> None:
 
     with pytest.raises(RuntimeError, match="exceeds the allocated size"):
         ranks.run(program)
-
-
-class TestArena:
-    """The pool's own arithmetic, in this process: no ranks take part."""
-
-    @given(sizes=st.lists(st.integers(-40, 40), max_size=40), capacity=st.sampled_from([0, 48, 256]))
-    def test_pieces_do_not_overlap_and_come_back_whole(self, sizes: list[int], capacity: int) -> None:
-        arena = Arena(capacity)
-        pieces: dict[int, int] = {}
-        for size in sizes:
-            if size > 0:
-                taken = {byte for offset, length in pieces.items() for byte in range(offset, offset + length)}
-                try:
-                    offset = arena.allocate(size)
-                except Exhausted:
-                    # No gap between the pieces has room for it.
-                    wanted = -(-size // ALIGNMENT) * ALIGNMENT
-                    assert all(set(range(at, at + wanted)) & taken for at in range(capacity - wanted + 1))
-                    continue
-                assert offset % ALIGNMENT == 0
-                assert offset + size <= capacity
-                assert not taken & set(range(offset, offset + size))
-                pieces[offset] = -(-size // ALIGNMENT) * ALIGNMENT
-            elif pieces:
-                offset = sorted(pieces)[size % len(pieces)]
-                arena.free(offset)
-                del pieces[offset]
-            assert arena.available == capacity - sum(pieces.values())
-        for offset in pieces:
-            arena.free(offset)
-        if capacity:
-            assert arena.allocate(capacity) == 0
-
-    def test_an_exhausted_arena_says_what_there_is(self) -> None:
-        arena = Arena(96)
-        first, _, third = (arena.allocate(32) for _ in range(3))
-        arena.free(first)
-        arena.free(third)
-        with pytest.raises(Exhausted, match="no room for 48 bytes: 64 of 96 are free, the largest piece has 32"):
-            arena.allocate(48)
-
-    def test_what_is_not_allocated_cannot_be_freed(self) -> None:
-        arena = Arena(96)
-        offset = arena.allocate(32)
-        arena.free(offset)
-        with pytest.raises(ValueError, match="nothing is allocated at offset 0: it was freed before"):
-            arena.free(offset)
-
-    def test_an_allocation_has_a_size(self) -> None:
-        with pytest.raises(ValueError, match="at least 1 byte, got 0"):
-            Arena(96).allocate(0)
-
-
-WHAT = ("append", "append", "free")
-CACHE = {"pages": 6, "page_tokens": 3, "heads": 2, "features": 2}
-
-
-# Appends, and frees of what may not be there yet: ``after`` leaves those out. An operation is one drawn number:
-# lists of tuples take hypothesis longer to draw than the ranks to run.
-cache_operations = st.lists(
-    st.integers(0, 3 * 4 * 7 - 1).map(lambda n: (WHAT[n % 3], n // 3 % 4, n // 12 + 1)), max_size=8
-)
-
-
-def after(rank: int, operations: list[Operation]) -> tuple[list[Operation], dict[int, torch.Tensor], list[int]]:
-    """Operations without frees of nothing, and the cache that they leave: its sequences, and what it refused.
-
-    By another way than the cache: a list of tokens for each sequence, and a count of the pages that they need.
-    """
-    kept: list[Operation] = []
-    sequences: dict[int, list[torch.Tensor]] = {}
-    refused: list[int] = []
-
-    def pages(held: dict[int, int]) -> int:
-        return sum(-(-tokens // CACHE["page_tokens"]) for tokens in held.values())
-
-    for what, sequence, count in operations:
-        if what == "free":
-            if sequence in sequences:
-                del sequences[sequence]
-                kept.append((what, sequence, count))
-            continue
-        held = {name: sum(part.shape[1] for part in parts) for name, parts in sequences.items()}
-        start = held.get(sequence, 0)
-        if pages(held | {sequence: start + count}) > CACHE["pages"]:
-            refused.append(len(kept))
-        else:
-            tokens = programs.new_tokens(rank, sequence, start, count, heads=CACHE["heads"], features=CACHE["features"])
-            sequences.setdefault(sequence, []).append(tokens)
-        kept.append((what, sequence, count))
-    return kept, {name: torch.cat(parts, dim=1) for name, parts in sequences.items()}, refused
-
-
-def assert_cached(ranks: Ranks, operations: Sequence[list[Operation]], **kwargs: bool) -> None:
-    models = [after(rank, each) for rank, each in enumerate(operations)]
-    results = ranks.run(once, programs.kv_cache, operations=[kept for kept, _, _ in models], **CACHE, **kwargs)
-    for rank, (read, refused) in enumerate(results):
-        peer = (rank + 1) % ranks.world_size
-        sequences = models[peer][1]
-        assert list(read) == list(sequences)
-        for name, tokens in sequences.items():
-            assert torch.equal(read[name], tokens), f"rank {rank} read a wrong sequence {name} of rank {peer}"
-        assert refused == models[rank][2]
-
-
-@given(operations=st.tuples(cache_operations, cache_operations))
-def test_kv_cache(ranks: Ranks, operations: tuple[list[Operation], list[Operation]]) -> None:
-    assert_cached(ranks, operations)
-
-
-def test_a_cache_that_is_read_by_the_wrong_table_is_found(ranks: Ranks) -> None:
-    mine: list[Operation] = [("append", 0, 3), ("append", 1, 3)]
-    theirs: list[Operation] = [("append", 1, 3), ("append", 0, 3)]
-    with pytest.raises(AssertionError, match=r"^rank 0 read a wrong sequence 1 of rank 1"):
-        assert_cached(ranks, [mine, theirs], own_tables=True)
-
-
-LR, MOMENTUM = 2**-3, 2**-1
-
-
-def assert_optimized(
-    ranks: Ranks, *, numel: int, steps: int, seed: int, program: Callable[..., Steps], **kwargs: bool
-) -> None:
-    """The same weights as one optimizer's that sees the mean of all gradients.
-
-    Exactly: weights and gradients are whole numbers, the gradients multiples of R, learning rate and momentum powers
-    of 2. After 3 steps no bit is worth less than 2**-3 * 2**-2, and none more than 2**9.
-    """
-    degree = ranks.world_size
-    weights = integers((numel,), torch.float64, seed=seed)
-    gradients = [
-        [degree * integers((numel,), torch.float64, seed=seed * 64 + 8 * step + rank + 1) for rank in range(degree)]
-        for step in range(steps)
-    ]
-    whole, momenta = weights.clone(), torch.zeros_like(weights)
-    for of_ranks in gradients:  # torch.optim.SGD's definition of momentum, without dampening
-        momenta = MOMENTUM * momenta + sum(of_ranks) / degree
-        whole = whole - LR * momenta
-    results = ranks.run(once, program, weights=weights, gradients=gradients, lr=LR, momentum=MOMENTUM, **kwargs)
-    assert_each([result["weights"] for result in results], [whole] * degree, "weight")
-    assert torch.equal(torch.cat([result["momenta"] for result in results]), momenta)
-    # What the split is for: no rank keeps more than its R-th of the momenta, rounded up.
-    assert max(len(result["momenta"]) for result in results) == -(-numel // degree)
-
-
-@given(numel=st.integers(1, 20), steps=st.integers(1, 3), seed=seeds)
-def test_optimizer_shards(ranks: Ranks, numel: int, steps: int, seed: int) -> None:
-    assert_optimized(ranks, numel=numel, steps=steps, seed=seed, program=programs.optimizer_shards)
-
-
-@pytest.mark.ranks(4, 8, device="cuda")
-def test_optimizer_shards_on_many_gpus(ranks: Ranks) -> None:
-    assert_optimized(ranks, numel=1001, steps=3, seed=1, program=programs.optimizer_shards)
-
-
-def test_shards_that_see_only_their_own_gradient_are_found(ranks: Ranks) -> None:
-    with pytest.raises(AssertionError, match=r"^rank 0 has a wrong weight"):
-        assert_optimized(ranks, numel=8, steps=1, seed=1, program=programs.optimizer_shards, only_own_gradients=True)
-
-
-@pytest.fixture
-def nvshmem(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> Ranks:
-    """Ranks that have used no symmetric memory yet: an environment of their own gives them processes of their own."""
-    monkeypatch.setenv("TORCH_SYMMMEM", "NVSHMEM")
-    monkeypatch.setenv("NVSHMEM_REMOTE_TRANSPORT", "none")  # one host: it need not look for network cards
-    return ranks
-
-
-def nvshmem_expected(operation: str, sent: list[torch.Tensor], root: int) -> list[torch.Tensor]:
-    degree = len(sent)
-    match operation:
-        case "put" | "put_with_signal":
-            return [sent[rank - rank % 2] for rank in range(degree)]
-        case "get":
-            return [sent[rank - rank % 2 + 1] for rank in range(degree)]
-        case "broadcast":
-            return [sent[root]] * degree
-        case _:
-            return [torch.cat([tensor.chunk(degree)[rank] for tensor in sent]) for rank in range(degree)]
-
-
-@pytest.mark.ranks(2, 4, 8, device="cuda")
-@pytest.mark.parametrize("operation", ["put", "get", "put_with_signal", "broadcast", "all_to_all"])
-def test_nvshmem(nvshmem: Ranks, operation: str) -> None:
-    degree = nvshmem.world_size
-    for seed, dtype in enumerate((torch.float32, torch.bfloat16)):
-        root = seed % degree
-        results = nvshmem.run(
-            once, programs.nvshmem, operation=operation, numel=64 * degree, dtype=dtype, seed=seed, root=root
-        )
-        sent = inputs(degree, (64 * degree,), dtype, seed)
-        assert_each(results, nvshmem_expected(operation, sent, root), operation)
-
-
-@pytest.mark.ranks(2, device="cuda")
-def test_a_small_nvshmem_heap_is_named(nvshmem: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NVSHMEM_SYMMETRIC_SIZE", "16M")
-    with pytest.raises(MemoryError, match="heap of 16777216 bytes: set NVSHMEM_SYMMETRIC_SIZE=49M or more"):
-        nvshmem.run(once, programs.nvshmem, operation="put", numel=4 << 20, dtype=torch.float32, seed=1)
-
-
-@pytest.mark.parametrize(
-    ("declared", "nbytes"), [("512M", 512 << 20), ("1.5g", 3 << 29), (str(1 << 20), 1 << 20), (None, 1 << 30)]
-)
-def test_a_heap_holds_what_it_declares(declared: str | None, nbytes: int) -> None:
-    environ = {} if declared is None else {"NVSHMEM_SYMMETRIC_SIZE": declared}
-    require_heap(nbytes - HEAP_RESERVE, environ)
-    with pytest.raises(MemoryError, match=f"do not fit into NVSHMEM's heap of {nbytes} bytes: set") as error:
-        require_heap(nbytes - HEAP_RESERVE + 1, environ)
-    cure = str(error.value).partition("NVSHMEM_SYMMETRIC_SIZE=")[2].split()[0]
-    require_heap(nbytes - HEAP_RESERVE + 1, {"NVSHMEM_SYMMETRIC_SIZE": cure})
-
-
-@pytest.mark.parametrize("declared", ["", "M", "lots", "infM"])
-def test_a_heap_size_that_is_none_is_refused(declared: str) -> None:
-    with pytest.raises(ValueError, match=f"NVSHMEM_SYMMETRIC_SIZE must be a size like 512M or 2G, got '{declared}'"):
-        require_heap(1, {"NVSHMEM_SYMMETRIC_SIZE": declared})
