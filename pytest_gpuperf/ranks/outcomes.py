@@ -26,6 +26,8 @@ class Died:
     """Exit code; minus a signal's number where one killed it; None if unknown."""
     last_words: str = ""
     """The exception of C++ that ended it, where one did."""
+    stack: str = ""
+    """The main thread's stack when a signal ended it, as faulthandler printed it; empty where it could not."""
 
 
 @dataclass(frozen=True, slots=True)

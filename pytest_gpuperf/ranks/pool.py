@@ -37,6 +37,7 @@ START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
 GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
 COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a backend may give up by itself
+_CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL]  # faulthandler's
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
 _INQUIRY_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
@@ -332,7 +333,11 @@ class Pool:
     def _died(self, rank: int) -> Died:
         at = time.monotonic()
         process = self._processes[rank]
-        return Died(at, self._launcher.exit_code(process.pid, EXIT_TIMEOUT), process.last_words())
+        code = self._launcher.exit_code(process.pid, EXIT_TIMEOUT)
+        # Where it ended otherwise, what its standard error holds is a child's or the program's own.
+        words = process.last_words() if code == -signal.SIGABRT else ""
+        stack = process.last_stack() if code in _CRASHES else ""
+        return Died(at, code, words, stack)
 
     def _give_up(self, ranks: Sequence[int]) -> dict[int, Outcome]:
         at = time.monotonic()

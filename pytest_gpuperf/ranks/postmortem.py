@@ -19,7 +19,7 @@ from pytest_gpuperf.ranks.failures import (
 )
 from pytest_gpuperf.ranks.messages import Raised
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
-from pytest_gpuperf.ranks.stacks import roll_call
+from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
 
 NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
 _SKIPS = frozenset({"Skipped", "unittest.case.SkipTest"})  # pytest gives its outcomes the module builtins
@@ -214,11 +214,15 @@ def _say(outcome: Outcome) -> str:
         case Answered():
             return "returned"
         case Died():
-            return describe_exit(outcome.code) + (f": {outcome.last_words}" if outcome.last_words else "")
+            return _end(outcome, f" in {place(outcome.stack)}" if frames(outcome.stack) else "")
         case Raised():
             return f"raised {_headline(outcome)}" + (f", at {outcome.place}" if outcome.place else "")
         case Stuck():
             return "had not returned"
+
+
+def _end(outcome: Died, where: str = "") -> str:
+    return describe_exit(outcome.code) + where + (f": {outcome.last_words}" if outcome.last_words else "")
 
 
 def _headline(outcome: Raised) -> str:
@@ -235,11 +239,15 @@ def _cause(outcomes: Sequence[Outcome], root: int | None) -> str:
     if root is None:
         return "mismatched collectives" if _mismatched(outcomes) else "timeout"
     outcome = outcomes[root]
-    return _headline(outcome) if isinstance(outcome, Raised) else _say(outcome)
+    if isinstance(outcome, Raised):
+        return _headline(outcome)
+    return _end(outcome) if isinstance(outcome, Died) else _say(outcome)
 
 
 def _place(outcomes: Sequence[Outcome], root: int | None) -> str:
     outcome = None if root is None else outcomes[root]
+    if isinstance(outcome, Died):
+        return own_place(outcome.stack)
     return outcome.place if isinstance(outcome, Raised) else ""
 
 

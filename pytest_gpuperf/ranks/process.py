@@ -18,7 +18,8 @@ from pytest_gpuperf.ranks.launcher import Launcher
 
 # What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so.
 _TERMINATED = re.compile(r"^terminate called after throwing an instance of .*\n\s*what\(\):\s*(.*)", re.MULTILINE)
-_TAIL = 1 << 16  # bytes of standard error in which that is looked for
+_FATAL = "Fatal Python error: "  # what faulthandler begins its report of a fatal signal with
+_TAIL = 1 << 18  # bytes of standard error in which those are looked for
 
 EXIT_TIMEOUT = 5.0  # seconds from the end of a process to the report of it
 
@@ -62,9 +63,16 @@ class RankProcess:
 
     def last_words(self) -> str:
         """The first line of the C++ exception that ended it, as its standard error tells; empty if none did."""
-        size = _size(self.stderr)
-        tail = os.pread(self.stderr.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace")
-        return words[-1].strip() if (words := _TERMINATED.findall(tail)) else ""
+        return words[-1].strip() if (words := _TERMINATED.findall(self._tail())) else ""
+
+    def last_stack(self) -> str:
+        """The main thread's stack, and others', that faulthandler printed at a fatal signal; empty if it did not."""
+        _, fatal, dump = self._tail().rpartition(_FATAL)
+        return stacks.cut(dump, self.main_thread) if fatal else ""
+
+    def _tail(self) -> str:
+        start = max(0, _size(self.stderr) - _TAIL)
+        return os.pread(self.stderr.fileno(), _TAIL, start).decode(errors="replace")
 
     @property
     def has_dumped(self) -> bool:

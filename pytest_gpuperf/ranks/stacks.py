@@ -67,6 +67,11 @@ def place(stack: str) -> str:
     return f"{inner.function} ({short(inner.file)}:{inner.line}), called at {own}"
 
 
+def own_place(stack: str) -> str:
+    """The innermost line of the program; empty where there is none."""
+    return next((str(frame) for frame in frames(stack) if not is_library(frame.file)), "")
+
+
 def roll_call(stacks: Mapping[int, str]) -> list[str]:
     """Where stuck ranks are, those at the same place together, the fewest first."""
     places: dict[str, list[int]] = {}

@@ -32,8 +32,9 @@ class Fault:
     """Seconds that the fault itself takes."""
 
 
-def _died(name: str, how: str) -> Fault:
-    return Fault(name, says=(rf"RankDied: rank 1 of \d \(\w+\) in faults\S*:run {how}",), rank="1", cause=how)
+def _died(name: str, how: str, where: str = "$") -> Fault:
+    says = rf"(?m)RankDied: rank 1 of \d \(\w+\) in faults\S*:run {how}{where}"
+    return Fault(name, says=(says,), rank="1", cause=f"^{how}$")
 
 
 FAULTS = (
@@ -72,8 +73,8 @@ FAULTS = (
     Fault("sys_exit", says=(r"RemoteError: rank 1 of \d .* raised SystemExit: 0",), rank="1", cause="SystemExit: 0"),
     _died("os_exit", "exited with code 3 before the program returned"),
     _died("sigkill", "was killed by SIGKILL"),
-    _died("sigsegv", "was killed by SIGSEGV"),
-    _died("sigabrt", "was killed by SIGABRT"),
+    _died("sigsegv", "was killed by SIGSEGV", r" in string_at \(ctypes\S+\), called at \S+programs.py:\d+ in sigsegv$"),
+    _died("sigabrt", "was killed by SIGABRT", r" in \S+programs.py:\d+ in sigabrt$"),
     Fault(
         "out_of_host_memory",
         says=("MemoryError", r"raised on rank 1 of \d"),
@@ -138,7 +139,7 @@ FAULTS = (
     # gloo's receiver aborts, and says why on its standard error.
     Fault(
         "another_size",
-        says=(r"RankDied: rank \d of \d .* was killed by SIGABRT: .*Is there a distributed collective mismatch",),
+        says=(r"RankDied: rank \d of \d .* was killed by SIGABRT.*: \[.*Is there a distributed collective mismatch",),
         cause=r"was killed by SIGABRT: \[enforce fail at .*Is there a distributed collective mismatch",
         backends=("gloo",),
     ),

@@ -28,6 +28,7 @@ from pytest_gpuperf.ranks.postmortem import (
     inquire_after,
     post_mortem,
 )
+from pytest_gpuperf.ranks.stacks import NO_STACK
 from tests.ranks.conftest import notes
 
 RETURNED = Answered(b"")
@@ -80,6 +81,24 @@ def test_a_death_before_an_exception_is_the_cause() -> None:
     assert notes(found.error) == ["rank 0 raised RuntimeError: peer closed"]
     assert (found.rank, found.cause, found.place) == (1, "was killed by SIGKILL", "")
     assert found.story == (f"RankDied: {found.error}", "rank 0 raised RuntimeError: peer closed")
+
+
+def test_a_crash_tells_where_it_was() -> None:
+    stack = (
+        '  File "/usr/lib/python3.12/ctypes/__init__.py", line 519 in string_at\n  File "suite.py", line 7 in program\n'
+    )
+    found = inquest(Died(1.0, -11, stack=stack), Died(2.0, -6, "no memory", '  File "suite.py", line 9 in program\n'))
+    where = "in string_at (ctypes/__init__.py:519), called at suite.py:7 in program"
+    assert str(found.error) == f"rank 0 of 2 (gloo) in suite:program was killed by SIGSEGV {where}"
+    assert notes(found.error) == ["rank 1 was killed by SIGABRT in suite.py:9 in program: no memory"]
+    assert (found.cause, found.place) == ("was killed by SIGSEGV", "suite.py:7 in program")
+
+
+def test_a_crash_in_a_library_alone_has_no_place_of_the_program() -> None:
+    found = inquest(Died(1.0, -11, stack='  File "/usr/lib/python3.12/ctypes/__init__.py", line 519 in string_at\n'))
+    assert str(found.error).endswith("was killed by SIGSEGV in ctypes/__init__.py:519 in string_at")
+    assert found.place == ""
+    assert inquest(Died(1.0, -11, stack=NO_STACK)).story[0].endswith("was killed by SIGSEGV")
 
 
 def test_a_death_tells_the_exception_that_brought_it() -> None:

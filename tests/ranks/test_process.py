@@ -1,0 +1,83 @@
+"""What the standard error of a process that ended tells of its end."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import Pipe
+
+import pytest
+
+from pytest_gpuperf.ranks.process import RankProcess
+from pytest_gpuperf.ranks.stacks import NO_STACK
+
+TERMINATED = """terminate called after throwing an instance of 'c10::AcceleratorError'
+  what():  CUDA error: assert
+second line
+"""
+CRASHED = """Fatal Python error: Segmentation fault
+
+Thread 0x0000000000000009 (most recent call first):
+  File "helper.py", line 3 in wait
+
+Current thread 0x0000000000000007 (most recent call first):
+  File "suite.py", line 7 in program
+  File "/x/pytest_gpuperf/ranks/rank.py", line 5 in main
+
+Extension modules: numpy (total: 1)
+"""
+
+
+@pytest.fixture
+def process() -> Iterator[RankProcess]:
+    (ours, theirs), (asking, asked) = Pipe(), Pipe()
+    stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process closes them
+    made = RankProcess(0, ours, asking, stdout, stderr, dumps, main_thread=7)
+    with theirs, asked:
+        yield made
+    made.close()
+
+
+def printed(process: RankProcess, text: str | bytes) -> RankProcess:
+    process.stderr.write(text.encode() if isinstance(text, str) else text)
+    process.stderr.flush()
+    return process
+
+
+def test_the_exception_that_ended_it_is_told_by_its_first_line(process: RankProcess) -> None:
+    printed(process, "before\n" + TERMINATED + CRASHED)
+    assert process.last_words() == "CUDA error: assert"
+    assert process.printed("stderr").startswith("before")  # what is shown to the user is all of it
+    assert process.last_words() == "CUDA error: assert"
+
+
+def test_of_several_the_last_one_ended_it(process: RankProcess) -> None:
+    printed(process, TERMINATED.replace("assert", "of a child") + CRASHED.replace("suite.py", "child.py"))
+    printed(process, TERMINATED + CRASHED)
+    assert process.last_words() == "CUDA error: assert"
+    assert "child.py" not in process.last_stack()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "what():  nothing\n", "terminate called without an active exception\n", b"\xff\xfe"]
+)
+def test_without_an_exception_there_are_no_words(process: RankProcess, text: str | bytes) -> None:
+    printed(process, text)
+    assert process.last_words() == ""
+    assert process.last_stack() == ""
+
+
+def test_the_stack_at_a_fatal_signal_begins_with_the_main_threads(process: RankProcess) -> None:
+    assert printed(process, CRASHED).last_stack().splitlines()[0] == '  File "suite.py", line 7 in program'
+    assert "rank.py" not in process.last_stack()
+
+
+def test_a_signal_without_a_stack_says_so(process: RankProcess) -> None:
+    assert printed(process, "Fatal Python error: Aborted\n").last_stack() == NO_STACK
+
+
+def test_only_the_end_of_a_long_output_is_read(process: RankProcess) -> None:
+    printed(process, TERMINATED + CRASHED + "x" * (1 << 18) + "\n")
+    assert (process.last_words(), process.last_stack()) == ("", "")
+    printed(process, TERMINATED + CRASHED)
+    assert process.last_words() == "CUDA error: assert"
