@@ -5,8 +5,8 @@
 Every run judges all perf tests (of ``suites`` by default) against the recorded baselines. The unchanged ones should
 raise no alarm. In each of the others one test, drawn at random from those whose step takes 100 us or longer, spins on
 the device after its step for 5 % of the step's time; that test should regress, and no other. FILE keeps the runs, and
-those that it holds count: a trial may be spread over several allocations of a machine. Exit status 2 if a run judged
-nothing.
+those that it holds count: a trial may be spread over several allocations of a machine, with the same arguments. A run
+whose outcome does not come from its verdicts, as where a test cannot run, ends the trial with exit status 2.
 """
 
 from __future__ import annotations
@@ -19,25 +19,38 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 # Run as a script, the folder of the script is on the path and not the repository's root.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.trial.runs import Run, holds, summary, table
+from benchmarks.trial.runs import UNFIT, Figure, Run, holds, lines_of, summary, table
 from pytest_gpuperf.verdicts import results, storage
 from pytest_gpuperf.verdicts.baselines import BaselineError
+from pytest_gpuperf.verdicts.judge import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 class TrialError(Exception):
-    """A run that tells nothing."""
+    """A run, or a file of runs, that tells nothing."""
 
 
-def run(suites: Sequence[str], gpus: int, slowed: str | None, by: float) -> Run:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is the same in all runs of a trial."""
+
+    suites: tuple[str, ...]
+    gpus: int
+    slower: float
+    seed: int
+
+
+def run(plan: Plan, slowed: str | None) -> Run:
     """One run of the suites.
 
     Raises:
@@ -46,19 +59,10 @@ def run(suites: Sequence[str], gpus: int, slowed: str | None, by: float) -> Run:
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            *suites,
-            f"--gpus={gpus}",
-            "-m",
-            "perf",
-            "-q",
-            f"--gpuperf-json={file}",
-        ]
+        command = [sys.executable, "-m", "pytest", *plan.suites, f"--gpus={plan.gpus}", "-m", "perf", "-q"]
+        command.append(f"--gpuperf-json={file}")
         if slowed is not None:
-            command += ["-p", "benchmarks.trial.slowing", f"--slow-test={slowed}", f"--slow-by={by}"]
+            command += ["-p", "benchmarks.trial.slowing", f"--slow-test={slowed}", f"--slow-by={plan.slower}"]
         began = time.monotonic()
         done = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -68,30 +72,72 @@ def run(suites: Sequence[str], gpus: int, slowed: str | None, by: float) -> Run:
             verdicts = results.load(file).verdicts
         except BaselineError as error:
             raise TrialError(f"{error}\n{done.stdout}") from error
-    if not verdicts:
-        raise TrialError(f"nothing was judged\n{done.stdout}")
-    found = Run.of(
-        verdicts, at=at, host=socket.gethostname(), seconds=seconds, exit_status=done.returncode, slowed=slowed
-    )
-    if "missing" in found.outcomes:
-        raise TrialError(f"record baselines first: {found.outcomes['missing']} figures have none\n{done.stdout}")
-    if bool(found.alarms) and done.returncode == 0:
-        raise TrialError(f"figures regressed and the run passed\n{done.stdout}")
+    found = Run(at, socket.gethostname(), seconds, slowed, tuple(map(Figure.of, verdicts)))
+    problem = unfit(found, done.returncode)
+    if problem:
+        raise TrialError(f"{problem}\n{done.stdout}")
     return found
 
 
-def kept(file: Path | None) -> list[Run]:
-    """The runs that the file holds."""
-    if file is None or not file.exists():
+def unfit(run: Run, exit_status: int) -> str:
+    """Why a run tells nothing of the rule; empty if it does."""
+    if exit_status not in (0, 1):
+        return f"pytest ended with exit status {exit_status}"
+    if not run.figures:
+        return "nothing was judged"
+    telling_nothing = Counter(figure.outcome for figure in run.figures if Outcome(figure.outcome) in UNFIT)
+    if telling_nothing:
+        said = ", ".join(f"{count} {outcome}" for outcome, count in telling_nothing.items())
+        return f"of {len(run.figures)} figures {said}: record baselines first"
+    alarms = [figure for figure in run.figures if figure.is_alarm]
+    if bool(alarms) != bool(exit_status):
+        return f"{len(alarms)} figures should fail the run, and pytest ended with exit status {exit_status}"
+    return ""
+
+
+def kept(file: Path, plan: Plan) -> list[Run]:
+    """The runs that the file holds.
+
+    Raises:
+        TrialError: it is no file of a trial, or of another one; or it cannot be written.
+    """
+    if not file.parent.is_dir():
+        raise TrialError(f"{file} cannot be written: there is no folder {file.parent}")
+    if not file.exists():
         return []
-    return [Run.from_json(data) for data in json.loads(file.read_text())["runs"]]
+    try:
+        data = json.loads(file.read_text())
+        runs, told = [Run.from_json(one) for one in data["runs"]], data["plan"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise TrialError(f"{file} is no file of a trial ({type(error).__name__}: {error}): name another") from error
+    if told != (wanted := json.loads(json.dumps(asdict(plan)))):
+        raise TrialError(f"{file} holds a trial of {told}, not of {wanted}: name another")
+    return runs
 
 
 def drawn(runs: Sequence[Run], seed: int) -> str | None:
-    """The test that the next run slows; None if it is the turn of an unchanged one."""
+    """The test that the next run slows; None if it is the turn of an unchanged one.
+
+    Raises:
+        TrialError: no test can be slowed.
+    """
     if len(runs) % 2 == 0:
         return None
+    if not runs[-1].slowable:
+        raise TrialError("no test has a time of 100 us or more, which could be slowed")
     return random.Random(f"{seed}, {len(runs)}").choice(runs[-1].slowable)
+
+
+def take(plan: Plan, runs: Sequence[Run]) -> Run:
+    """The next run.
+
+    Raises:
+        TrialError: it tells nothing, or other tests ran than before.
+    """
+    taken = run(plan, drawn(runs, plan.seed))
+    if runs and (odd := taken.names ^ runs[0].names):
+        raise TrialError(f"the run at {taken.at} and the first one have not the same figures: {sorted(odd)}")
+    return taken
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,14 +153,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.runs < 1:
         parser.error(f"--runs must be 1 or more, got {options.runs}")
-    runs = kept(options.json)
-    print(*table(runs), sep="\n", end="\n" if runs else "")
+    plan = Plan(tuple(options.suites), options.gpus, options.slower, options.seed)
     try:
+        runs = [] if options.json is None else kept(options.json, plan)
+        for line in table(runs):
+            print(line)
         while len(runs) < 2 * options.runs:
-            runs.append(run(options.suites, options.gpus, drawn(runs, options.seed), options.slower))
+            runs.append(take(plan, runs))
             if options.json is not None:
-                storage.replace(options.json, json.dumps({"runs": [one.to_json() for one in runs]}, indent=1) + "\n")
-            print(*table(runs)[-1 - len(runs[-1].false_alarms) :], sep="\n", flush=True)
+                data = {"plan": asdict(plan), "runs": [one.to_json() for one in runs]}
+                storage.replace(options.json, json.dumps(data, indent=1) + "\n")
+            print(*lines_of(len(runs), runs[-1]), sep="\n", flush=True)
     except TrialError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

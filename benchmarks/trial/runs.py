@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,6 +10,35 @@ from typing import Any
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 
 LEAST = 1e-4  # seconds of a step: 5 % of it is twice what an empty kernel takes, and more
+
+ALARMS = frozenset({Outcome.REGRESSED, Outcome.SHIFTED, Outcome.INVALID, Outcome.BROKEN, Outcome.MISSED})
+"""What fails a run that should pass."""
+UNFIT = frozenset({Outcome.MISSING, Outcome.STALE, Outcome.SUSPECT})
+"""What tells nothing of the rule: no baseline, that of another test, a run that was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What one figure of a run came to."""
+
+    test: str
+    name: str
+    outcome: str
+    change: float | None
+    """Relative to its baseline; above 0 is better. None where nothing judges it."""
+    slowable: bool
+    """Whether it is a time that is long enough for its test to be slowed."""
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Figure:
+        """That of a verdict."""
+        slowable = verdict.metric.unit == "s" and verdict.metric.value >= LEAST and verdict.change is not None
+        return cls(verdict.test, verdict.metric_name, verdict.outcome.value, verdict.change, slowable)
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether the run fails by it."""
+        return Outcome(self.outcome) in ALARMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,81 +49,59 @@ class Run:
     """When it began, in UTC."""
     host: str
     seconds: float
-    exit_status: int
     slowed: str | None
     """The test that was slowed; None if none was."""
-    outcomes: dict[str, int]
-    """How many figures came to what."""
-    alarms: tuple[str, ...]
-    """The figures that regressed: ``test metric``."""
-    slowable: tuple[str, ...]
-    """The tests that could be slowed, as they have a time that is long enough."""
-    changes: dict[str, float]
-    """Of each figure that was judged, relative to its baseline; above 0 is better."""
-
-    @classmethod
-    def of(
-        cls, verdicts: Sequence[Verdict], *, at: str, host: str, seconds: float, exit_status: int, slowed: str | None
-    ) -> Run:
-        """What these verdicts say."""
-        outcomes: dict[str, int] = {}
-        for verdict in verdicts:
-            outcomes[verdict.outcome.value] = outcomes.get(verdict.outcome.value, 0) + 1
-        regressed = [verdict for verdict in verdicts if verdict.outcome is Outcome.REGRESSED]
-        times = [verdict for verdict in verdicts if verdict.metric.unit == "s" and verdict.metric.value >= LEAST]
-        return cls(
-            at=at,
-            host=host,
-            seconds=seconds,
-            exit_status=exit_status,
-            slowed=slowed,
-            outcomes=outcomes,
-            alarms=tuple(map(named, regressed)),
-            slowable=tuple(sorted({verdict.test for verdict in times})),
-            changes={named(verdict): verdict.change for verdict in verdicts if verdict.change is not None},
-        )
+    figures: tuple[Figure, ...]
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Run:
         """What to_json wrote."""
-        return cls(**data | {name: tuple(data[name]) for name in ("alarms", "slowable")})
+        return cls(**data | {"figures": tuple(Figure(**figure) for figure in data["figures"])})
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""
         return asdict(self)
 
     @property
-    def false_alarms(self) -> tuple[str, ...]:
-        """Figures that regressed, but for those of the slowed test."""
-        return tuple(alarm for alarm in self.alarms if alarm.rpartition(" ")[0] != self.slowed)
+    def slowable(self) -> list[str]:
+        """The tests that could be slowed."""
+        return sorted({figure.test for figure in self.figures if figure.slowable})
 
     @property
-    def changed(self) -> list[float]:
-        """How the figures of the slowed test changed."""
-        return [change for figure, change in self.changes.items() if figure.rpartition(" ")[0] == self.slowed]
+    def names(self) -> set[tuple[str, str]]:
+        """Test and name of every figure."""
+        return {(figure.test, figure.name) for figure in self.figures}
+
+    @property
+    def false_alarms(self) -> list[Figure]:
+        """Figures by which the run fails, but for regressions of the slowed test."""
+        return [figure for figure in self.figures if figure.is_alarm and not self._is_of_the_slowdown(figure)]
 
     @property
     def found(self) -> bool:
         """Whether a figure of the slowed test regressed."""
-        return len(self.alarms) > len(self.false_alarms)
+        return any(self._is_of_the_slowdown(figure) for figure in self.figures)
 
-
-def named(verdict: Verdict) -> str:
-    """Test and metric."""
-    return f"{verdict.test} {verdict.metric_name}"
+    def _is_of_the_slowdown(self, figure: Figure) -> bool:
+        return figure.test == self.slowed and figure.outcome == Outcome.REGRESSED.value
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """A line for each run."""
-    lines = []
-    for number, run in enumerate(runs, 1):
-        what = "unchanged" if run.slowed is None else f"slowed {run.slowed}: {'found' if run.found else 'NOT FOUND'}"
-        if run.changed:
-            what += f", {', '.join(f'{change:+.1%}' for change in run.changed)}"
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(run.outcomes.items()))
-        lines.append(f"{number:3}  {run.at}  {run.seconds:4.0f} s  {what}  ({outcomes})")
-        lines += [f"     FALSE ALARM: {alarm}" for alarm in run.false_alarms]
-    return lines
+    """A line for each run, and one for each false alarm."""
+    return [line for number, run in enumerate(runs, 1) for line in lines_of(number, run)]
+
+
+def lines_of(number: int, run: Run) -> list[str]:
+    """Those of one run."""
+    what = "unchanged"
+    if run.slowed is not None:
+        changes = [figure.change for figure in run.figures if figure.test == run.slowed and figure.change is not None]
+        said = ", ".join(f"{change:+.1%}" for change in changes)
+        what = f"slowed {run.slowed}: {'found' if run.found else 'NOT FOUND'}, {said}"
+    counts = Counter(figure.outcome for figure in run.figures)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    line = f"{number:3}  {run.at}  {run.seconds:4.0f} s  {what}  ({outcomes})"
+    return [line, *(f"     FALSE ALARM: {alarm.test} {alarm.name}: {alarm.outcome}" for alarm in run.false_alarms)]
 
 
 def summary(runs: Sequence[Run]) -> list[str]:

@@ -29,6 +29,10 @@ SPIN = 1_000_000  # clock cycles, half a millisecond
 Program = Callable[..., Callable[[], Any]]
 
 
+ACTED = pytest.StashKey[list[str]]()
+"""Of the session's config: once for each program that was slowed."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds which test is slowed, and by how much."""
     parser.addoption("--slow-test", metavar="NODEID", help="the test whose programs become slower")
@@ -47,9 +51,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(patch.undo)
     measure, compare, overlap = Perf.measure, Perf.compare, Perf.overlap
 
+    acted = config.stash[ACTED] = []
+
     def slow(perf: Perf, program: Program) -> Program:
         request = perf._checks.request
-        return slowed(program, by) if request is not None and launch_of(request.node).identity == test else program
+        if request is None or launch_of(request.node).identity != test:
+            return program
+        acted.append(test)
+        return slowed(program, by)
 
     @wraps(measure)
     def measured(self: Perf, program: Program, /, **kwargs: Any) -> Any:
@@ -65,6 +74,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
     for original, replaced in ((measure, measured), (compare, compared), (overlap, overlapped)):
         patch.setattr(Perf, original.__name__, replaced)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a run that slowed nothing, though it was to.
+
+    Raises:
+        pytest.UsageError: as where the test is not there, or measures nothing.
+    """
+    test = session.config.getoption("--slow-test")
+    if test is not None and not session.config.stash[ACTED] and session.exitstatus in (0, 1):
+        raise pytest.UsageError(f"--slow-test {test}: no program of such a test was measured, so nothing was slowed")
 
 
 def slowed(program: Program, by: float) -> Program:

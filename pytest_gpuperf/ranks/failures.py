@@ -24,7 +24,7 @@ class CollectiveMismatch(RankError):
 
 
 class ResultError(RankError):
-    """A program returned something that cannot leave its rank."""
+    """A program returned something that cannot leave its rank, or cannot be read outside it."""
 
 
 class RemoteError(RankError):

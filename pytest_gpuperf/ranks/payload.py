@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import io
 import pickle
-import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
@@ -32,23 +31,49 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return _reduce_tensor(torch, obj)
-        if torch is not None and isinstance(obj, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-            return pkgutil.resolve_name, (f"torch.ops.{obj}",)
-        if isinstance(obj, ModuleType) and type(obj) is not ModuleType and _is_named(obj):
-            # cloudpickle knows modules by their exact type. torch.ops, which it finds by itself where a program names
-            # it, and torch.ops.aten are of others.
-            return pkgutil.resolve_name, (obj.__name__,)
+        if torch is not None and type(obj).__module__ in ("torch._ops", "torch._classes"):
+            reduced = _reduce_named(torch, obj)
+            if reduced is not None:
+                return reduced
         return super().reducer_override(obj)
 
 
-def _is_named(module: ModuleType) -> bool:
-    name = module.__name__
-    if name in cloudpickle.list_registry_pickle_by_value() or name.partition(".")[0] not in sys.modules:
-        return False
+def _reduce_named(torch: Any, obj: Any) -> Any:
+    # cloudpickle finds torch.ops by itself where a program names it; but it knows modules by their exact type, and
+    # torch.ops, torch.ops.aten and torch.classes are of others.
+    if isinstance(obj, torch._ops.OpOverload):
+        return getattr, (obj.overloadpacket, obj._overloadname)
+    if isinstance(obj, torch._ops.OpOverloadPacket):
+        return _operator, tuple(obj._qualified_op_name.split("::"))
+    if isinstance(obj, ModuleType) and obj.__name__.startswith("torch."):
+        names = obj.__name__.split(".")[1:]
+        if _within(torch, names) is obj:
+            return _module_of_torch, tuple(names)
+    return None
+
+
+def _within(obj: Any, names: Iterable[str]) -> Any:
+    for name in names:
+        obj = getattr(obj, name, None)
+    return obj
+
+
+def _module_of_torch(*names: str) -> Any:
+    import torch
+
+    return _within(torch, names)
+
+
+def _operator(namespace: str, name: str) -> Any:
+    import torch
+
     try:
-        return pkgutil.resolve_name(name) is module
-    except (ImportError, AttributeError):
-        return False
+        return getattr(getattr(torch.ops, namespace), name)
+    except AttributeError:
+        raise AttributeError(
+            f"torch.ops.{namespace}.{name} is not registered in this process: register it in an installed module that "
+            "the test's module imports, or in the program itself"
+        ) from None
 
 
 def _reduce_tensor(torch: Any, tensor: Any) -> Any:

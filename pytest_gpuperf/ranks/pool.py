@@ -283,7 +283,7 @@ class Pool:
         waiting: dict[Connection[Any, Any], int] = {}
         for rank, process in enumerate(self._processes):
             try:
-                process.connection.send(request)
+                process.send(request)
             except (BrokenPipeError, ConnectionResetError):
                 outcomes[rank] = self._died(rank)
             else:

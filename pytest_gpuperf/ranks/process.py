@@ -17,9 +17,10 @@ from pytest_gpuperf.ranks import stacks
 from pytest_gpuperf.ranks.launcher import Launcher
 
 # What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so.
-_TERMINATED = re.compile(r"^terminate called after throwing an instance of .*\n\s*what\(\):\s*(.*)", re.MULTILINE)
+_TERMINATED = re.compile(r"terminate called after throwing an instance of .*\n[ \t]*what\(\):[ \t]*(.*)")
+_WORDS = 500  # characters of it that are told
 _FATAL = "Fatal Python error: "  # what faulthandler begins its report of a fatal signal with
-_TAIL = 1 << 18  # bytes of standard error in which those are looked for
+_TAIL = 1 << 20  # bytes of standard error in which those are looked for
 
 EXIT_TIMEOUT = 5.0  # seconds from the end of a process to the report of it
 
@@ -38,6 +39,8 @@ class RankProcess:
     stacks: IO[bytes]
     """Receives the stacks of all threads on SIGUSR1."""
     main_thread: int = 0
+    _run_began_at: int = 0
+    """Byte of its standard error."""
     _seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
 
     @classmethod
@@ -63,15 +66,26 @@ class RankProcess:
 
     def last_words(self) -> str:
         """The first line of the C++ exception that ended it, as its standard error tells; empty if none did."""
-        return words[-1].strip() if (words := _TERMINATED.findall(self._tail())) else ""
+        found = _TERMINATED.findall(self._of_the_run())
+        return "".join(char if char.isprintable() else " " for char in found[-1][:_WORDS]).strip() if found else ""
 
     def last_stack(self) -> str:
         """The main thread's stack, and others', that faulthandler printed at a fatal signal; empty if it did not."""
-        _, fatal, dump = self._tail().rpartition(_FATAL)
+        _, fatal, dump = self._of_the_run().rpartition(_FATAL)
         return stacks.cut(dump, self.main_thread) if fatal else ""
 
-    def _tail(self) -> str:
-        start = max(0, _size(self.stderr) - _TAIL)
+    def send(self, request: object) -> None:
+        """Sends it a request; what it printed before is no part of what it prints from now on.
+
+        Raises:
+            OSError: it has ended.
+        """
+        size = _size(self.stderr)
+        self.connection.send(request)
+        self._run_began_at = size
+
+    def _of_the_run(self) -> str:
+        start = max(self._run_began_at, _size(self.stderr) - _TAIL)
         return os.pread(self.stderr.fileno(), _TAIL, start).decode(errors="replace")
 
     @property

@@ -42,6 +42,9 @@ MEDIAN_VARIANCE = math.pi / 2
 # where the power is 95 %. The screen's costs launches of suspects only, the confirmation's makes each of them longer.
 SCREEN_SHARE = 0.4
 
+GAIN = 0.05
+"""The smallest gain that is told, as a ratio minus 1, unless less than that is to be found of a loss."""
+
 FEWEST_TO_CONFIRM = 3  # one bad launch spoils the median of 2, which is their mean
 
 LONGEST = 1000  # launches in a baseline; nobody records more
@@ -354,16 +357,16 @@ class Rule:
         return Confirmed(loss > self.policy.alarm(error, quantile), loss, loss - margin, loss + margin)
 
     def improved(self, history: History, y: float) -> bool:
-        """Whether one launch is better than chance explains: B - y > max(ln(1 + detect), t(a, nu) SE(1)).
+        """Whether one launch is better than chance explains: B - y > max(ln(1 + min(detect, GAIN)), t(a, nu) SE(1)).
 
-        One launch is enough, as nothing fails by it; but from detect on only: the launches of a recording agree better
+        One launch is enough, as nothing fails by it. No smaller gain is told: the launches of a recording agree better
         with one another than with those of the next run, by which no screen and no confirmation is misled.
         """
         nu = self.dof(history)
         if nu < SMALLEST_DOF:
             return False
         margin = upper_quantile(self.alpha, nu) * self.error(history, 1)
-        return history.center - y > max(math.log1p(self.policy.detect), margin)
+        return history.center - y > max(math.log1p(min(self.policy.detect, GAIN)), margin)
 
     def moved(self, history: History, ys: Sequence[float]) -> bool:
         """Whether launches are off, either way, by more than chance explains.

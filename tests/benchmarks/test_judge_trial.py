@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks import judge_trial
-from benchmarks.judge_trial import TrialError, drawn, main
-from benchmarks.trial.runs import Run, holds, summary, table
+from benchmarks.judge_trial import Plan, TrialError, drawn, main, take
+from benchmarks.trial.runs import Figure, Run, holds, summary, table
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import Baselines
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
@@ -21,6 +21,7 @@ from pytest_gpuperf.verdicts.results import Results
 from tests.whole_run import run_pytest, write
 
 KEY = "2x-nvidia-h200-nv18"
+PLAN = Plan(("suites",), gpus=2, slower=0.05, seed=1)
 
 
 def verdict(
@@ -29,46 +30,36 @@ def verdict(
     return Verdict(test, "time", Metric(seconds, unit, "lower"), outcome, KEY, change=change)
 
 
-def made(*verdicts: Verdict, slowed: str | None = None, exit_status: int = 0) -> Run:
-    return Run.of(
-        verdicts, at="2026-01-01T00:00:00Z", host="here", seconds=61.4, exit_status=exit_status, slowed=slowed
-    )
+def made(*verdicts: Verdict, slowed: str | None = None) -> Run:
+    return Run("2026-01-01T00:00:00Z", "here", 61.4, slowed, tuple(map(Figure.of, verdicts)))
 
 
 SAME = made(verdict("a"), verdict("b", Outcome.IMPROVED, change=0.06))
 ALARM = made(verdict("a", Outcome.REGRESSED), verdict("b"))
-FOUND = made(verdict("a", Outcome.REGRESSED, change=-0.052), verdict("b"), slowed="a", exit_status=1)
+FOUND = made(verdict("a", Outcome.REGRESSED, change=-0.052), verdict("b"), slowed="a")
 NOT_FOUND = made(verdict("a", change=-0.049), verdict("b"), slowed="a")
-ANOTHER = made(verdict("a"), verdict("b", Outcome.REGRESSED), slowed="a", exit_status=1)
+ANOTHER = made(verdict("a"), verdict("b", Outcome.REGRESSED), slowed="a")
 
 
-def test_a_run_is_what_its_verdicts_say() -> None:
+def test_a_run_is_kept_with_all_its_figures() -> None:
     run = made(
         verdict("long", Outcome.REGRESSED, change=-0.07),
         verdict("short", seconds=99e-6),
-        verdict("rate", unit="B/s", change=None),
+        verdict("rate", unit="B/s"),
+        verdict("shown", Outcome.UNJUDGED, change=None),
     )
-    assert run.outcomes == {"regressed": 1, "same": 2}
-    assert run.alarms == ("long time",)
-    assert run.slowable == ("long",)
-    assert run.changes == {"long time": -0.07, "short time": 0.0}
+    assert run.slowable == ["long"]
+    assert [figure.change for figure in run.figures] == [-0.07, 0.0, 0.0, None]
     assert Run.from_json(json.loads(json.dumps(run.to_json()))) == run
 
 
-@pytest.mark.parametrize(
-    ("run", "false_alarms", "found"),
-    [
-        (SAME, (), False),
-        (ALARM, ("a time",), False),
-        (FOUND, (), True),
-        (NOT_FOUND, (), False),
-        (ANOTHER, ("b time",), False),
-    ],
-    ids=["same", "alarm", "found", "not found", "another"],
-)
-def test_an_alarm_about_any_other_test_is_false(run: Run, false_alarms: tuple[str, ...], found: bool) -> None:
-    assert run.false_alarms == false_alarms
-    assert run.found is found
+@pytest.mark.parametrize("outcome", Outcome)
+def test_what_fails_a_run_is_an_alarm(outcome: Outcome) -> None:
+    fails = outcome in {Outcome.REGRESSED, Outcome.SHIFTED, Outcome.INVALID, Outcome.BROKEN, Outcome.MISSED}
+    assert bool(made(verdict("a", outcome)).false_alarms) is fails
+    assert bool(made(verdict("a", outcome), slowed="a").false_alarms) is (fails and outcome is not Outcome.REGRESSED)
+    assert made(verdict("a", outcome), slowed="a").found is (outcome is Outcome.REGRESSED)
+    assert not made(verdict("a", outcome), slowed="b").found
 
 
 def test_the_table_has_a_line_for_each_run_and_for_each_false_alarm() -> None:
@@ -76,7 +67,7 @@ def test_the_table_has_a_line_for_each_run_and_for_each_false_alarm() -> None:
         "  1  2026-01-01T00:00:00Z    61 s  unchanged  (1 improved, 1 same)",
         "  2  2026-01-01T00:00:00Z    61 s  slowed a: found, -5.2%  (1 regressed, 1 same)",
         "  3  2026-01-01T00:00:00Z    61 s  slowed a: NOT FOUND, +0.0%  (1 regressed, 1 same)",
-        "     FALSE ALARM: b time",
+        "     FALSE ALARM: b time: regressed",
     ]
 
 
@@ -101,13 +92,15 @@ def test_every_other_run_slows_a_test_at_random() -> None:
     assert drawn([SAME, FOUND], seed=1) is None
     assert {drawn([SAME], seed) for seed in range(20)} == {"a", "b"}
     assert drawn([SAME], seed=3) == drawn([SAME], seed=3)
+    with pytest.raises(TrialError, match="no test has a time of 100 us or more, which could be slowed"):
+        drawn([made(verdict("a", unit="B/s"))], seed=1)
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *runs: Run | Exception) -> list[str | None]:
     """Lets the trial's runs come to these; which test each slows is appended to the list."""
     coming, asked = list(runs), []
 
-    def run(suites: list[str], gpus: int, slowed: str | None, by: float) -> Run:
+    def run(plan: Plan, slowed: str | None) -> Run:
         asked.append(slowed)
         found = coming.pop(0)
         if isinstance(found, Exception):
@@ -138,6 +131,39 @@ def test_a_trial_goes_on_where_its_file_ends(
     assert main(command) == 0
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"runs": [{}], "plan": {}}', '{"runs": []}'])
+def test_a_file_that_is_no_trials_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (tmp_path / "trial.json").write_text(text)
+    assert main(["--gpus=2", f"--json={tmp_path / 'trial.json'}"]) == 2
+    assert "trial.json is no file of a trial" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("other", ["--gpus=4", "--slower=0.1", "--seed=2", "suites/nvlink"])
+def test_a_file_of_another_trial_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    command = ["--gpus=2", "--runs=1", f"--json={tmp_path / 'trial.json'}"]
+    scripted(monkeypatch, SAME, FOUND)
+    assert main(command) == 0
+    assert main([*command, other]) == 2
+    assert "trial.json holds a trial of {'suites': ['suites'], 'gpus': 2, " in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = scripted(monkeypatch)
+    assert main(["--gpus=2", f"--json={tmp_path / 'none' / 'trial.json'}"]) == 2
+    assert "cannot be written: there is no folder" in capsys.readouterr().err
+    assert asked == []
+
+
+def test_runs_of_other_tests_are_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, made(verdict("a")))
+    with pytest.raises(TrialError, match=r"have not the same figures: \[\('b', 'time'\)\]$"):
+        take(PLAN, [SAME])
+
+
 def test_a_trial_has_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--gpus=2", "--runs=0"])
@@ -159,20 +185,27 @@ def running(*verdicts: Verdict, returncode: int = 0, file: bool = True) -> Calla
     [
         (running(file=False), "there is no such file"),
         (running(), "nothing was judged"),
+        (running(verdict("a"), returncode=2), "pytest ended with exit status 2"),
+        (running(verdict("a", Outcome.MISSING, change=None), returncode=1), "of 1 figures 1 missing: record baselines"),
         (
-            running(verdict("a", Outcome.MISSING, change=None), returncode=1),
-            "record baselines first: 1 figures have none",
+            running(verdict("a", Outcome.STALE, change=None), returncode=1),
+            "of 1 figures 1 stale: record",
         ),
-        (running(verdict("a", Outcome.REGRESSED)), "figures regressed and the run passed"),
+        (running(verdict("a", Outcome.SUSPECT)), "of 1 figures 1 suspect"),
+        (
+            running(verdict("a", Outcome.REGRESSED)),
+            "1 figures should fail the run, .* exit status 0",
+        ),
+        (running(verdict("a"), returncode=1), "0 figures should fail the run, and pytest ended with exit status 1"),
     ],
-    ids=["no results", "nothing judged", "missing", "passed"],
+    ids=["no results", "nothing judged", "interrupted", "missing", "stale", "suspect", "passed", "failed otherwise"],
 )
 def test_a_run_that_tells_nothing_is_no_run(
     monkeypatch: pytest.MonkeyPatch, done: Callable[..., Any], message: str
 ) -> None:
     monkeypatch.setattr("benchmarks.judge_trial.subprocess.run", done)
     with pytest.raises(TrialError, match=message) as caught:
-        judge_trial.run(["suites"], 2, None, 0.05)
+        judge_trial.run(PLAN, None)
     assert str(caught.value).endswith("what pytest said")
 
 
@@ -205,6 +238,13 @@ def test_the_plugin_slows_one_test_down(tmp_path: Path) -> None:
     # A sleep is never too short, and half a millisecond is told from five on the busiest machine.
     assert seconds["slowed"] >= 4e-3
     assert seconds["steady"] < 4e-3
+
+
+def test_a_test_that_is_not_there_cannot_be_slowed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    done = pytester.runpytest("-p", "benchmarks.trial.slowing", "--slow-test=x")
+    done.stderr.fnmatch_lines(["*--slow-test x: no program of such a test was measured, so nothing was slowed*"])
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_nothing_is_slowed_by_nothing(pytester: pytest.Pytester) -> None:

@@ -115,11 +115,34 @@ def test_an_operator_of_torch_arrives_as_itself(operators: object) -> None:
     assert copied(operators) is operators
 
 
-def test_a_module_of_another_type_that_cannot_be_imported_is_refused() -> None:
+def test_a_module_of_another_type_is_left_to_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = type("Odd", (ModuleType,), {})
-    for name in ("nowhere", "json.nowhere", "json"):
+    for name in ("nowhere", "torch.nowhere", "json"):
         with pytest.raises(TypeError, match="Odd"):
             payload.dumps(odd(name))
+    reduces = type("Reduces", (ModuleType,), {"__reduce__": lambda self: (str, ("reduced",))})
+    monkeypatch.setitem(sys.modules, "made_here", reduces("made_here"))
+    assert copied(sys.modules["made_here"]) == "reduced"
+
+
+def test_a_namespace_with_a_dot_keeps_its_operators() -> None:
+    library = torch.library.Library("gpuperf.tests", "DEF")
+    library.define("nothing(Tensor x) -> Tensor")
+    packet = getattr(torch.ops, "gpuperf.tests").nothing
+    assert copied(packet) is packet
+    assert copied(packet.default) is packet.default
+    library._destroy()
+
+
+def test_an_operator_that_is_not_registered_where_it_arrives_says_so() -> None:
+    library = torch.library.Library("gpuperf_tests", "DEF")
+    library.define("gone(Tensor x) -> Tensor")
+    data = payload.dumps(torch.ops.gpuperf_tests.gone)
+    del torch.ops.gpuperf_tests.gone
+    library._destroy()
+    message = r"^torch\.ops\.gpuperf_tests\.gone is not registered in this process: register it in an installed module"
+    with pytest.raises(AttributeError, match=message):
+        payload.loads(data)
 
 
 def test_classes_that_travelled_by_value_keep_their_identity(module: ModuleType) -> None:

@@ -77,7 +77,31 @@ def test_a_signal_without_a_stack_says_so(process: RankProcess) -> None:
 
 
 def test_only_the_end_of_a_long_output_is_read(process: RankProcess) -> None:
-    printed(process, TERMINATED + CRASHED + "x" * (1 << 18) + "\n")
+    printed(process, TERMINATED + CRASHED + "x" * (1 << 20) + "\n")
     assert (process.last_words(), process.last_stack()) == ("", "")
     printed(process, TERMINATED + CRASHED)
     assert process.last_words() == "CUDA error: assert"
+
+
+def test_what_an_earlier_run_printed_is_not_of_this_one(process: RankProcess) -> None:
+    printed(process, TERMINATED + CRASHED)
+    process.send("the next request")
+    assert (process.last_words(), process.last_stack()) == ("", "")
+    printed(process, TERMINATED.replace("assert", "another") + CRASHED)
+    process.connection.close()
+    with pytest.raises(OSError, match="closed"):
+        process.send("one that does not reach it")
+    assert process.last_words() == "CUDA error: another"
+
+
+def test_the_exception_may_begin_in_the_middle_of_a_line(process: RankProcess) -> None:
+    assert printed(process, "progress 50 %" + TERMINATED).last_words() == "CUDA error: assert"
+
+
+def test_an_exception_that_says_nothing_has_no_words(process: RankProcess) -> None:
+    assert printed(process, TERMINATED.replace("CUDA error: assert", "")).last_words() == ""
+
+
+def test_words_are_cut_and_print_nothing_odd(process: RankProcess) -> None:
+    printed(process, TERMINATED.replace("assert", "\x1b[31m\0" + "x" * 1000))
+    assert process.last_words() == "CUDA error:  [31m " + "x" * (500 - 18)

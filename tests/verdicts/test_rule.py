@@ -381,6 +381,11 @@ def test_an_improvement_by_hand() -> None:
     assert noisy.improved(History(10, 0.0, 0.01), -margin - 1e-5)
     assert not SUITE.improved(STEADY, -LN_5 + 1e-5)
     assert SUITE.improved(STEADY, -LN_5 - 1e-5)
+    # Whoever lets larger losses pass is told of such gains all the same; whoever looks closer, of smaller ones.
+    assert replace(SUITE, policy=Policy(detect=0.5)).improved(STEADY, -LN_5 - 1e-5)
+    closer = replace(SUITE, policy=Policy(detect=0.04))
+    assert closer.improved(STEADY, -math.log(1.04) - 1e-5)
+    assert not closer.improved(STEADY, -math.log(1.04) + 1e-5)
 
 
 def test_a_control_that_moved_by_hand() -> None:
