@@ -1,26 +1,31 @@
-"""Every program of the suites can be sent to ranks, also those that only GPUs run."""
+"""Every program of the suites reaches ranks, also those that only GPUs run."""
 
 from __future__ import annotations
 
 import importlib
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
-from pytest_gpuperf.ranks import payload
+from pytest_gpuperf import Context, Ranks
 
-FOLDER = Path(__file__).parent
 MODULES = sorted(
-    f"{path.parent.name}.{path.stem}" for path in FOLDER.glob("*/[!_]*.py") if not path.name.startswith("test_")
+    f"{path.parent.name}.{path.stem}"
+    for path in Path(__file__).parent.glob("*/[!_]*.py")
+    if not path.name.startswith("test_")
 )
 
 
+def names(ctx: Context, functions: list[Callable[..., Any]]) -> list[str]:
+    return [function.__qualname__ for function in functions]
+
+
+@pytest.mark.ranks(1)
 @pytest.mark.parametrize("name", MODULES)
-def test_programs_can_be_pickled(name: str) -> None:
+def test_programs_reach_ranks(ranks: Ranks, name: str) -> None:
     module = importlib.import_module(f"suites.{name}")
     functions = [found for found in vars(module).values() if isinstance(found, FunctionType)]
-    by_value = [found for key, found in sys.modules.items() if key.startswith("suites.")]
-    with payload.SubmoduleCache().used():
-        payload.dumps(functions, by_value)
+    assert ranks.run(names, functions) == [[function.__qualname__ for function in functions]]
