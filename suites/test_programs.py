@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuperf import Context, Ranks
 
 MODULES = sorted(
-    f"{path.parent.name}.{path.stem}"
+    f"suites.{path.parent.name}.{path.stem}"
     for path in Path(__file__).parent.glob("*/[!_]*.py")
     if not path.name.startswith("test_")
 )
@@ -24,8 +24,7 @@ def names(ctx: Context, functions: list[Callable[..., Any]]) -> list[str]:
 
 
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("name", MODULES)
-def test_programs_reach_ranks(ranks: Ranks, name: str) -> None:
-    module = importlib.import_module(f"suites.{name}")
-    functions = [found for found in vars(module).values() if isinstance(found, FunctionType)]
+def test_programs_reach_ranks(ranks: Ranks) -> None:
+    modules = [importlib.import_module(name) for name in MODULES]
+    functions = [found for module in modules for found in vars(module).values() if isinstance(found, FunctionType)]
     assert ranks.run(names, functions) == [[function.__qualname__ for function in functions]]
