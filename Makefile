@@ -10,7 +10,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # pip would do it on one core; some of what is there is no Python 3
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # pip would do it on one core, and skips as well what is for a newer Python: a file of torch
 	touch $@
 
 # The main job: the suites. On CPUs with gloo; on GPUs with ARGS='--gpus 8 -m perf', for example.

@@ -22,11 +22,12 @@ from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout, ResultError
+from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.report.update_lines import update_lines
 from pytest_gpuperf.report.verdict_line import shift_lines
@@ -305,7 +306,7 @@ class Session:
             if pool.failure is not None:
                 current.failures.append(pool.failure)
         current.longest = max(current.longest, time.monotonic() - start)
-        return [_read(data, rank, pool, program) for rank, data in enumerate(payloads)]
+        return read_results(payloads, pool.spec, _name(program))
 
     def watched_run(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
@@ -388,18 +389,6 @@ def _importable(package: str) -> bool:
     # with what is in sys.modules. pytest's finder rewrites assertions and asks the others.
     finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_pytest.")]
     return any(finder.find_spec(package, None) is not None for finder in finders)
-
-
-def _read(data: bytes, rank: int, pool: Pool, program: Callable[..., Any]) -> Any:
-    __tracebackhide__ = True
-    try:
-        return payload.loads(data)
-    except Exception as error:  # the result's own code runs here
-        raise ResultError(
-            f"rank {rank} of {pool.spec.world_size} ({pool.spec.backend}) in {_name(program)}: what it returned "
-            f"cannot be read in the pytest process ({type(error).__name__}: {error}): return tensors, numbers, strings "
-            "or containers of them"
-        ) from error
 
 
 def _name(program: Callable[..., Any]) -> str:

@@ -17,11 +17,8 @@ from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import launcher as launcher_module
-from pytest_gpuperf.ranks.failures import ResultError
 from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
-from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.session import CurrentTest, Session
 from tests.fake_gpus import machine_of, without_memory
@@ -175,14 +172,3 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", launcher_module.PRELOAD_IF_USED)
     Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0), Console(pytestconfig)).close()
     launcher.assert_called_once_with(launcher_module.PRELOAD, launcher_module.PRELOAD_IF_USED)
-
-
-def test_a_result_that_cannot_be_read_here_names_its_rank_and_program() -> None:
-    pool = mock.Mock(spec=Pool)
-    pool.spec = PoolSpec(2)
-    message = (
-        r"^rank 1 of 2 \(gloo\) in tests\.test_session:test_a_result\S+: what it returned cannot be read in the pytest "
-        r"process \(UnpicklingError: .*\): return tensors, numbers, strings or containers of them$"
-    )
-    with pytest.raises(ResultError, match=message):
-        session_module._read(b"nothing", 1, pool, test_a_result_that_cannot_be_read_here_names_its_rank_and_program)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf import Context, Perf
+from pytest_gpuperf import Context, Perf, Resettable
 from pytest_gpuperf.launches import launch_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ CORRECTIONS = 3
 SPIN = 1_000_000  # clock cycles, half a millisecond
 
 Program = Callable[..., Callable[[], Any]]
-
 
 ACTED = pytest.StashKey[list[str]]()
 """Of the session's config: once for each program that was slowed."""
@@ -50,7 +49,6 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     measure, compare, overlap = Perf.measure, Perf.compare, Perf.overlap
-
     acted = config.stash[ACTED] = []
 
     def slow(perf: Perf, program: Program) -> Program:
@@ -88,11 +86,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def slowed(program: Program, by: float) -> Program:
-    """The program, whose step takes longer by this fraction."""
+    """The program, whose step takes longer by this fraction.
+
+    Raises:
+        TypeError: when called, for a step that is reset between samples: it cannot be measured beforehand.
+    """
 
     @wraps(program)
     def slow_program(ctx: Context, **kwargs: Any) -> Callable[[], Any]:
         step = program(ctx, **kwargs)
+        if isinstance(step, Resettable):
+            raise TypeError("a step that is reset between samples cannot be slowed: slow another test")
         seconds = 0.0
 
         def slow_step() -> Any:

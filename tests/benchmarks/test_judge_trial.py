@@ -13,6 +13,8 @@ import pytest
 from benchmarks import judge_trial
 from benchmarks.judge_trial import Plan, TrialError, drawn, main, take
 from benchmarks.trial.runs import Figure, Run, holds, summary, table
+from benchmarks.trial.slowing import slowed
+from pytest_gpuperf import Resettable
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import Baselines
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
@@ -245,6 +247,12 @@ def test_a_test_that_is_not_there_cannot_be_slowed(pytester: pytest.Pytester) ->
     done = pytester.runpytest("-p", "benchmarks.trial.slowing", "--slow-test=x")
     done.stderr.fnmatch_lines(["*--slow-test x: no program of such a test was measured, so nothing was slowed*"])
     assert done.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_step_that_is_reset_cannot_be_slowed() -> None:
+    program = slowed(lambda ctx: Resettable(int, int), 0.05)
+    with pytest.raises(TypeError, match="a step that is reset between samples cannot be slowed: slow another test"):
+        program(None)
 
 
 def test_nothing_is_slowed_by_nothing(pytester: pytest.Pytester) -> None:

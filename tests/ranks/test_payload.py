@@ -126,21 +126,21 @@ def test_a_module_of_another_type_is_left_to_cloudpickle(monkeypatch: pytest.Mon
 
 
 def test_a_namespace_with_a_dot_keeps_its_operators() -> None:
-    library = torch.library.Library("gpuperf.tests", "DEF")
+    library = torch.library.Library("made.up", "DEF")
     library.define("nothing(Tensor x) -> Tensor")
-    packet = getattr(torch.ops, "gpuperf.tests").nothing
+    packet = getattr(torch.ops, "made.up").nothing
     assert copied(packet) is packet
     assert copied(packet.default) is packet.default
     library._destroy()
 
 
 def test_an_operator_that_is_not_registered_where_it_arrives_says_so() -> None:
-    library = torch.library.Library("gpuperf_tests", "DEF")
+    library = torch.library.Library("made_up", "DEF")
     library.define("gone(Tensor x) -> Tensor")
-    data = payload.dumps(torch.ops.gpuperf_tests.gone)
-    del torch.ops.gpuperf_tests.gone
+    data = payload.dumps(torch.ops.made_up.gone)
+    del torch.ops.made_up.gone
     library._destroy()
-    message = r"^torch\.ops\.gpuperf_tests\.gone is not registered in this process: register it in an installed module"
+    message = r"^torch\.ops\.made_up\.gone is not registered in this process: register it in an installed module"
     with pytest.raises(AttributeError, match=message):
         payload.loads(data)
 

@@ -58,7 +58,14 @@ def test_a_rank_that_dies_in_the_middle_of_its_reply_has_died(call: Call) -> Non
         call(program)
 
 
+def of_a_child() -> None:
+    # As a child's crash leaves it on the standard error that it shares.
+    text = "terminate called after throwing an instance of 'int'\n  what():  of a child\nFatal Python error: Aborted\n"
+    os.write(2, text.encode())
+
+
 def exit_with_3() -> None:
+    of_a_child()
     os._exit(3)
 
 
@@ -67,6 +74,7 @@ def segmentation_fault() -> None:
 
 
 def killed() -> None:
+    of_a_child()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
