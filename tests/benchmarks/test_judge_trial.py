@@ -187,7 +187,7 @@ def running(*verdicts: Verdict, returncode: int = 0, file: bool = True) -> Calla
     [
         (running(file=False), "there is no such file"),
         (running(), "nothing was judged"),
-        (running(verdict("a"), returncode=2), "pytest ended with exit status 2"),
+        (running(verdict("a", Outcome.REGRESSED), returncode=2), "^pytest ended with exit status 2"),
         (running(verdict("a", Outcome.MISSING, change=None), returncode=1), "of 1 figures 1 missing: record baselines"),
         (
             running(verdict("a", Outcome.STALE, change=None), returncode=1),

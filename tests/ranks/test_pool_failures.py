@@ -59,8 +59,14 @@ def test_a_rank_that_dies_in_the_middle_of_its_reply_has_died(call: Call) -> Non
 
 
 def of_a_child() -> None:
-    # As a child's crash leaves it on the standard error that it shares.
-    text = "terminate called after throwing an instance of 'int'\n  what():  of a child\nFatal Python error: Aborted\n"
+    # As a child's crash leaves it on the standard error that it shares: threads keep their numbers across a fork.
+    text = f"""terminate called after throwing an instance of 'std::runtime_error'
+  what():  of a child
+Fatal Python error: Aborted
+
+Current thread 0x{threading.get_ident():016x} (most recent call first):
+  File "child.py", line 1 in of_a_child
+"""
     os.write(2, text.encode())
 
 
