@@ -5,7 +5,8 @@
 Every run judges all perf tests (of ``suites`` by default) against the recorded baselines. The unchanged ones should
 raise no alarm. In each of the others one test, drawn at random from those whose step takes 100 us or longer, spins on
 the device after its step for 5 % of the step's time; that test should regress, and no other. FILE keeps the runs, and
-those that it holds count: a trial may be spread over several allocations of a machine, with the same arguments. A run
+those that it holds count: a trial may be spread over several machines of a kind, with the same arguments. A figure that
+is worse as the control workload is raises no alarm, and does not count as found either. A run
 whose outcome does not come from its verdicts, as where a test cannot run, ends the trial with exit status 2.
 """
 
@@ -14,13 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.trial.runs import UNFIT, Figure, Run, holds, lines_of, summary, table
 from pytest_gpuperf.verdicts import results, storage
-from pytest_gpuperf.verdicts.baselines import BaselineError
+from pytest_gpuperf.verdicts.baselines import BaselineError, LaunchInfo
 from pytest_gpuperf.verdicts.judge import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,14 +70,25 @@ def run(plan: Plan, slowed: str | None) -> Run:
         )
         seconds = time.monotonic() - began
         try:
-            verdicts = results.load(file).verdicts
+            found = results.load(file)
         except BaselineError as error:
             raise TrialError(f"{error}\n{done.stdout}") from error
-    found = Run(at, socket.gethostname(), seconds, slowed, tuple(map(Figure.of, verdicts)))
-    problem = unfit(found, done.returncode)
+    launches = found.candidate.launches.values()
+    gpus = ", ".join(sorted({launch.gpus for launch in launches}))
+    taken = Run(at, gpus, controls(launches), seconds, slowed, tuple(map(Figure.of, found.verdicts)))
+    problem = unfit(taken, done.returncode)
     if problem:
         raise TrialError(f"{problem}\n{done.stdout}")
-    return found
+    return taken
+
+
+def controls(launches: Iterable[LaunchInfo]) -> dict[str, float]:
+    """Median seconds of the control workload, by name."""
+    seconds: dict[str, list[float]] = {}
+    for launch in launches:
+        for name, value in launch.control.items():
+            seconds.setdefault(name, []).append(value)
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def unfit(run: Run, exit_status: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,12 @@ class Machine:
     def gpu_uuids(self) -> tuple[str, ...]:
         """In the order of the ranks."""
         return tuple(gpu.uuid for gpu in self.gpus)
+
+    @property
+    def identity(self) -> str:
+        """Tells these GPUs from others of their kind: a digest of their UUIDs; empty without GPUs."""
+        uuids = " ".join(sorted(self.gpu_uuids))
+        return hashlib.sha256(uuids.encode()).hexdigest()[:12] if uuids else ""
 
     @property
     def key(self) -> str:

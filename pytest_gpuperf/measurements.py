@@ -41,6 +41,15 @@ class _Recorded:
 
 
 @dataclass(frozen=True, slots=True)
+class Control:
+    """What one part of the control workload came to."""
+
+    seconds: float
+    power_capped: bool
+    """Whether a GPU was at its power limit meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
 class Saved:
     """Where a recording went."""
 
@@ -73,8 +82,8 @@ class Measurements:
         self._plan: Plan | None = None
         self._journal: Journal | None = None
         self._restored: list[Entry] = []
-        self._controls: dict[int, set[str]] = {}
-        """Names of the control workload, by world size."""
+        self._controls: dict[int, dict[str, bool]] = {}
+        """Of the control workload by world size: its names, and whether a GPU was at its power limit."""
         self._world_sizes: dict[str, int] = {}
         """By test."""
         self.journal_problem: str | None = None
@@ -110,7 +119,7 @@ class Measurements:
         """
         if self._machine.gpus and not self._options.smoke:
             baselines = storage.load(self.path, self._machine.key)
-            self._judge = Judge(self._machine.key, baselines, tests, self._options.policy)
+            self._judge = Judge(self._machine.key, baselines, tests, self._options.policy, gpus=self._machine.identity)
 
     @property
     def judge(self) -> Judge:
@@ -159,6 +168,7 @@ class Measurements:
             commit=commit_of(self._rootpath),
             host=platform.node(),
             environment={**software, **self._machine.software},
+            gpus=self._machine.identity,
         )
         same_software(self.journal_path, self._restored, self._launch.environment)
         if self._plan is not None and self._journal is None and self.journal_problem is None:
@@ -172,11 +182,13 @@ class Measurements:
         """Whether launches have a control workload."""
         return bool(self._machine.gpus) and not self._options.smoke
 
-    def control(self, world_size: int, seconds: Mapping[str, float]) -> None:
+    def control(self, world_size: int, found: Mapping[str, Control]) -> None:
         """Takes the control workload of the current launch on so many ranks, by name."""
         assert self._launch is not None
+        seconds = {name: control.seconds for name, control in found.items()}
         self._launch = replace(self._launch, control={**self._launch.control, **seconds})
-        self._controls.setdefault(world_size, set()).update(seconds)
+        capped = self._controls.setdefault(world_size, {})
+        capped.update({name: control.power_capped or capped.get(name, False) for name, control in found.items()})
         if self.judged:
             self.judge.control(seconds)
 
@@ -203,8 +215,20 @@ class Measurements:
         verdict = self._excused(self.judge.confirm(suspect, figures))
         if verdict.outcome is not Outcome.REGRESSED:
             return verdict
-        slower = self.judge.explained(verdict, self._controls.get(self._world_sizes.get(verdict.test, 0), ()))
-        return verdict if slower is None else verdict.shifted(slower)
+        slower = self.judge.explained(verdict, self._controls_like(verdict.test, [suspect.metric, *figures]))
+        if slower is None:
+            return verdict
+        return verdict.shifted(slower, other_software=not self.judge.knows(verdict, self.software()))
+
+    def _controls_like(self, test: str, figures: Iterable[Metric]) -> list[str]:
+        """What of the control workload the machine slows as it does these figures.
+
+        How fast a GPU is at its power limit, which differs from one to the next, says nothing of work that does not
+        take it there.
+        """
+        capped = any(figure.power_capped for figure in figures)
+        controls = self._controls.get(self._world_sizes.get(test, 0), {})
+        return [name for name, at_limit in controls.items() if capped or not at_limit]
 
     def _excused(self, verdict: Verdict) -> Verdict:
         return excused(verdict, self.judge.entry(verdict.test), today())

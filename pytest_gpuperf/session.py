@@ -19,7 +19,7 @@ from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leasing import Leasing
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
-from pytest_gpuperf.measurements import Measurements, Saved
+from pytest_gpuperf.measurements import Control, Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
@@ -328,15 +328,17 @@ class Session:
         versions: list[dict[str, str]] = self.run(world_size, software, (), {}, software)
         return versions[0]
 
-    def _control(self, world_size: int) -> dict[str, float]:
-        """Seconds of the control workload, of the slowest rank, by name; none if the machine was not fit meanwhile."""
-        from pytest_gpuperf.timing.control import control
+    def _control(self, world_size: int) -> dict[str, Control]:
+        """The control workload by name; what the machine was not fit for is missing."""
+        from pytest_gpuperf.timing.control import workload
 
-        ranks, found = self.watched_run(world_size, control, (), control)
-        if found.tripped:
-            return {}
         of = f"{world_size} rank{'s' if world_size > 1 else ''}"
-        return {f"{name} on {of}": seconds for name, seconds in ranks[0].items()}
+        controls = {}
+        for name, part in workload(world_size).items():
+            ranks, found = self.watched_run(world_size, part, (), part)
+            if not found.tripped:
+                controls[f"{name} on {of}"] = Control(ranks[0], found.power_capped)
+        return controls
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""

@@ -82,6 +82,16 @@ def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
     assert {tuple(info.environment.items()) for info in baselines.launches.values()} == {
         (("driver", "570.86"), ("torch", "2.13.0"))
     }
+    assert {info.gpus for info in baselines.launches.values()} == {machine_of(8).identity}
+
+
+def test_gpus_are_told_from_others_of_their_kind_in_any_order() -> None:
+    two, eight = machine_of(2), machine_of(8)
+    assert two.key != eight.key
+    assert len({machine.identity for machine in (two, eight, replace(eight, gpus=eight.gpus[1:]))}) == 3
+    assert replace(eight, gpus=eight.gpus[::-1]).identity == eight.identity
+    assert all(gpu.uuid not in eight.identity for gpu in eight.gpus)
+    assert Machine((), None, False).identity == ""
 
 
 @pytest.mark.parametrize(

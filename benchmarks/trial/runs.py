@@ -28,17 +28,21 @@ class Figure:
     """Relative to its baseline; above 0 is better. None where nothing judges it."""
     slowable: bool
     """Whether it is a time that is long enough for its test to be slowed."""
+    of_the_machine: bool = False
+    """Whether it is worse as the control workload is, so that the run does not fail by it."""
 
     @classmethod
     def of(cls, verdict: Verdict) -> Figure:
         """That of a verdict."""
         slowable = verdict.metric.unit == "s" and verdict.metric.value >= LEAST and verdict.change is not None
-        return cls(verdict.test, verdict.metric_name, verdict.outcome.value, verdict.change, slowable)
+        return cls(
+            verdict.test, verdict.metric_name, verdict.outcome.value, verdict.change, slowable, verdict.of_the_machine
+        )
 
     @property
     def is_alarm(self) -> bool:
         """Whether the run fails by it."""
-        return Outcome(self.outcome) in ALARMS
+        return Outcome(self.outcome) in ALARMS and not self.of_the_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,10 @@ class Run:
 
     at: str
     """When it began, in UTC."""
-    host: str
+    gpus: str
+    """Tells its GPUs from others of their kind."""
+    control: dict[str, float]
+    """Median seconds of the control workload, by name."""
     seconds: float
     slowed: str | None
     """The test that was slowed; None if none was."""
@@ -109,6 +116,8 @@ def summary(runs: Sequence[Run]) -> list[str]:
     unchanged = [run for run in runs if run.slowed is None]
     slowed = [run for run in runs if run.slowed is not None]
     lines = [f"unchanged: {sum(bool(run.false_alarms) for run in unchanged)} of {len(unchanged)} runs raised an alarm"]
+    machines = len({run.gpus for run in runs})
+    lines[0] += f"; all runs were on {machines} set{'s' if machines > 1 else ''} of GPUs"
     if slowed:
         lines.append(
             f"slowed: found in {sum(run.found for run in slowed)} of {len(slowed)} runs; "

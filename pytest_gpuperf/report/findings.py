@@ -50,8 +50,8 @@ class Findings:
 
     @property
     def shifted(self) -> bool:
-        """Whether a figure moved with the machine, so that nothing was decided about it."""
-        return any(verdict.outcome is Outcome.SHIFTED for verdict in self.verdicts)
+        """Whether a figure is worse for what may be more than the machine, though not its own program."""
+        return any(verdict.outcome is Outcome.SHIFTED and not verdict.of_the_machine for verdict in self.verdicts)
 
     @property
     def outcomes(self) -> Counter[str]:

@@ -100,7 +100,8 @@ def _finding(verdict: Verdict, record_command: str) -> str:
 def _with_the_machine(verdict: Verdict) -> str:
     if verdict.control is None:
         return "as most figures of this run are"
-    return f"and the control workload {format_percent(verdict.control)} slower: the machine, or what is under all tests"
+    cause = "the machine, or the software, which is not the baseline's" if verdict.other_software else "the machine"
+    return f"and the control workload {format_percent(verdict.control)} slower: {cause}"
 
 
 def _cure(verdict: Verdict, record_command: str) -> str:
@@ -135,7 +136,8 @@ def _against(verdict: Verdict) -> str:
     bound = "" if verdict.bound is None else f", bound {format_percent(verdict.bound)}"
     center = format_value(baseline.center, baseline.unit)
     fresh = f", median of {verdict.launches} fresh launches" if verdict.interval is not None else ""
-    return f"the baseline {center} ({_spread(baseline)}{bound}{fresh}) on {verdict.hardware_key}"
+    where = ", all on other GPUs" if verdict.elsewhere else ""
+    return f"the baseline {center} ({_spread(baseline)}{where}{bound}{fresh}) on {verdict.hardware_key}"
 
 
 def _spread(baseline: MetricBaseline) -> str:

@@ -51,11 +51,14 @@ class LaunchInfo:
     """Versions: driver, cuda, nccl, torch, python and whatever else tells two launches apart."""
     control: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the control workload, by name."""
+    gpus: str = ""
+    """Tells the GPUs from others of their kind; empty if it is not known which they were."""
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
         plain = {"at": self.at, "commit": self.commit, "host": self.host, "environment": dict(self.environment)}
-        return {**plain, **({"control": dict(self.control)} if self.control else {})}
+        gpus = {"gpus": self.gpus} if self.gpus else {}
+        return {**plain, **gpus, **({"control": dict(self.control)} if self.control else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +384,7 @@ def launch_info(fields: Fields) -> LaunchInfo:
         host=fields.text("host"),
         environment={key: environment.text(key) for key in environment.values},
         control={key: control.positive(key) for key in control.values},
+        gpus=fields.text("gpus") if "gpus" in fields.values else "",
     )
 
 

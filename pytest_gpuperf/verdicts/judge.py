@@ -12,9 +12,6 @@ from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.rule import History, Policy, Rule, shifted
 
-# A program can lose more than the control workload did by the same cause, but not much more than twice as much.
-EXPLAINED = 2.0
-
 
 class Outcome(Enum):
     """What a figure turned out to be."""
@@ -27,7 +24,7 @@ class Outcome(Enum):
     UNDECIDED = "undecided"
     """Suspect, with a baseline whose spread is too wide for any number of launches to decide."""
     SHIFTED = "shifted"
-    """Worse where most figures moved alike, or the control workload did: the machine is another, or all is slower."""
+    """Worse where most figures moved alike, or no more than the control workload explains: tells nothing of its own."""
     MISSING = "missing"
     STALE = "stale"
     """The baseline is of another test body, unit, direction or clock."""
@@ -72,10 +69,20 @@ class Verdict:
 
     control: float | None = None
     """By how much the control workload was slower, as a fraction, where that explains the loss."""
+    other_software: bool = False
+    """Whether the control workload may be slower for its software, which its baseline's launches did not run with."""
 
-    def shifted(self, control: float | None = None) -> "Verdict":
+    def shifted(self, control: float | None = None, *, other_software: bool = False) -> "Verdict":
         """The same where the whole run moved, or the control workload did: this figure tells nothing of its own."""
-        return replace(self, outcome=Outcome.SHIFTED, control=control)
+        return replace(self, outcome=Outcome.SHIFTED, control=control, other_software=other_software)
+
+    elsewhere: bool = False
+    """Whether all launches of its baseline ran on other GPUs of the kind."""
+
+    @property
+    def of_the_machine(self) -> bool:
+        """Whether the loss is explained by the machine alone."""
+        return self.outcome is Outcome.SHIFTED and self.control is not None and not self.other_software
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types: verdicts travel between processes."""
@@ -93,6 +100,8 @@ class Verdict:
             "needed": self.needed,
             "expected": None if self.expected is None else self.expected.to_json(),
             "control": self.control,
+            "other_software": self.other_software,
+            "elsewhere": self.elsewhere,
         }
 
     @classmethod
@@ -123,6 +132,8 @@ class Verdict:
             needed=None if fields.values.get("needed") is None else fields.integer("needed"),
             expected=(None if fields.values.get("expected") is None else Expected.from_json(fields.child("expected"))),
             control=fields.optional_number("control"),
+            other_software=fields.boolean("other_software"),
+            elsewhere=fields.boolean("elsewhere"),
         )
 
 
@@ -133,7 +144,9 @@ class Judge:
     SUSPECT; its test is measured in ``launches`` fresh launches, which alone decide (``confirm``).
     """
 
-    def __init__(self, hardware_key: str, baselines: Baselines | None, tests: Iterable[str], policy: Policy) -> None:
+    def __init__(
+        self, hardware_key: str, baselines: Baselines | None, tests: Iterable[str], policy: Policy, *, gpus: str = ""
+    ) -> None:
         """Shares the false alarms that a run may have among the figures of its tests.
 
         Args:
@@ -141,8 +154,10 @@ class Judge:
             baselines: Those of this hardware; None where there are none.
             tests: Node ids of the perf tests that are going to run.
             policy: What a run may get wrong, and which loss it must find.
+            gpus: Tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
         """
         self._hardware_key = hardware_key
+        self._gpus = gpus
         self._tests = {} if baselines is None else baselines.tests
         histories = [history(metric) for test in self._tests.values() for metric in test.metrics.values()]
         selected = [self._tests[test] for test in tests if test in self._tests]
@@ -176,16 +191,27 @@ class Judge:
             regressed: What fresh launches came to.
             controls: Names of the control workload on the ranks that the test ran on.
         """
-        assert regressed.baseline is not None
-        launches = [figure.launch for figure in regressed.baseline.launches]
-        slower = max(self._moved(controls, launches).values(), default=0.0)
-        loss = _loss(regressed.metric.value, regressed.baseline) - history(regressed.baseline).center
-        return math.expm1(slower) if 0 < loss <= EXPLAINED * slower else None
+        stored = regressed.baseline
+        assert stored is not None
+        known, now = history(stored), _loss(regressed.metric.value, stored)
+        found = []
+        for name, slower in self._moved(controls, _ids(stored)).items():
+            # Of a baseline whose launches are of several machines, some may lack this control workload.
+            then = [_loss(figure.median, stored) for figure in stored.launches if name in self._control(figure.launch)]
+            if self.rule.explains(slower, now - statistics.median(then), known, regressed.launches):
+                found.append(math.expm1(slower))
+        return max(found, default=None)
+
+    def knows(self, verdict: Verdict, software: Mapping[str, str]) -> bool:
+        """Whether a launch of the figure's baseline ran with the same versions."""
+        assert verdict.baseline is not None
+        infos = [self._launches[id_] for id_ in _ids(verdict.baseline) if id_ in self._launches]
+        return any(info.environment == software for info in infos)
 
     def _moved(self, names: Iterable[str], launches: Iterable[str]) -> dict[str, float]:
         """Losses of those of the control workload that moved against these launches of the baselines."""
-        infos = [self._launches[launch] for launch in launches if launch in self._launches]
-        known = {name: [math.log(info.control[name]) for info in infos if name in info.control] for name in names}
+        recorded = [self._control(launch) for launch in launches]
+        known = {name: [math.log(control[name]) for control in recorded if name in control] for name in names}
         histories = {name: History.of(logs) for name, logs in known.items() if len(logs) > 1 and name in self._controls}
         if not histories:
             return {}
@@ -193,6 +219,13 @@ class Judge:
         rule = Rule.of(self.rule.policy, list(histories.values()), 2 * len(histories))
         found = {name: statistics.median(self._controls[name]) - known.center for name, known in histories.items()}
         return {name: loss for name, loss in found.items() if rule.moved(histories[name], self._controls[name])}
+
+    def _elsewhere(self, stored: MetricBaseline) -> bool:
+        known = {self._launches[id_].gpus if id_ in self._launches else "" for id_ in _ids(stored)}
+        return bool(self._gpus) and not known & {self._gpus, ""}
+
+    def _control(self, launch: str) -> Mapping[str, float]:
+        return self._launches[launch].control if launch in self._launches else {}
 
     def entry(self, test: str) -> TestBaseline | None:
         """What is stored of a test; None if nothing is."""
@@ -214,7 +247,8 @@ class Judge:
         """
         baseline = self._tests.get(test)
         stored = None if baseline is None else baseline.metrics.get(metric_name)
-        verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored)
+        elsewhere = stored is not None and self._elsewhere(stored)
+        verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored, elsewhere=elsewhere)
         if metric.invalid:
             return replace(verdict, outcome=Outcome.INVALID)
         if metric.above_limit:
@@ -290,6 +324,10 @@ def _asked(metric: Metric) -> Outcome | None:
 def history(stored: MetricBaseline) -> History:
     """The logarithms of a metric's launches, turned so that larger is worse."""
     return History.of([_loss(figure.median, stored) for figure in stored.launches])
+
+
+def _ids(stored: MetricBaseline) -> list[str]:
+    return [figure.launch for figure in stored.launches]
 
 
 def _history_of(verdict: Verdict) -> History:

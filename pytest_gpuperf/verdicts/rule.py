@@ -45,6 +45,10 @@ SCREEN_SHARE = 0.4
 GAIN = 0.05
 """The smallest gain that is told, as a ratio minus 1, unless less than that is to be found of a loss."""
 
+# What a program can lose where the control workload did, as a multiple. The control workload is as bound to the power
+# limit as a program can be; the half is for those that it slows otherwise.
+EXPLAINED = 1.5
+
 FEWEST_TO_CONFIRM = 3  # one bad launch spoils the median of 2, which is their mean
 
 LONGEST = 1000  # launches in a baseline; nobody records more
@@ -350,11 +354,24 @@ class Rule:
             ValueError: For too few launches, or for a logarithm that is not finite.
         """
         _refuse_without_logarithms("ys", ys, self.policy.kmin, "run as many launches as Rule.launches says")
-        error = self.error(history, len(ys))
-        quantile = upper_quantile(self.alpha, self.dof(history))
         loss = statistics.median(ys) - history.center
-        margin = quantile * error
-        return Confirmed(loss > self.policy.alarm(error, quantile), loss, loss - margin, loss + margin)
+        margin = upper_quantile(self.alpha, self.dof(history)) * self.error(history, len(ys))
+        return Confirmed(loss > self.alarm(history, len(ys)), loss, loss - margin, loss + margin)
+
+    def alarm(self, history: History, k: int) -> float:
+        """The loss above which k fresh launches call a check regressed: max(ln(1 + min_effect), t(a, nu) SE(k))."""
+        return self.policy.alarm(self.error(history, k), upper_quantile(self.alpha, self.dof(history)))
+
+    def explains(self, slower: float, loss: float, history: History, k: int) -> bool:
+        """Whether a check's loss may be the machine's: loss - EXPLAINED slower is no alarm.
+
+        Args:
+            slower: The control workload's loss.
+            loss: The check's, of k fresh launches, against the same launches as the control workload's.
+            history: The baseline.
+            k: How many fresh launches.
+        """
+        return slower > 0 and loss - EXPLAINED * slower <= self.alarm(history, k)
 
     def improved(self, history: History, y: float) -> bool:
         """Whether one launch is better than chance explains: B - y > max(ln(1 + min(detect, GAIN)), t(a, nu) SE(1)).

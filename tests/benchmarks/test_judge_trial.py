@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import judge_trial
-from benchmarks.judge_trial import Plan, TrialError, drawn, main, take
+from benchmarks.judge_trial import Plan, TrialError, controls, drawn, main, take
 from benchmarks.trial.runs import Figure, Run, holds, summary, table
 from benchmarks.trial.slowing import slowed
 from pytest_gpuperf import Resettable
@@ -20,6 +21,7 @@ from pytest_gpuperf.verdicts.baselines import Baselines
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.results import Results
+from tests.verdicts.examples import launch
 from tests.whole_run import run_pytest, write
 
 KEY = "2x-nvidia-h200-nv18"
@@ -32,8 +34,9 @@ def verdict(
     return Verdict(test, "time", Metric(seconds, unit, "lower"), outcome, KEY, change=change)
 
 
-def made(*verdicts: Verdict, slowed: str | None = None) -> Run:
-    return Run("2026-01-01T00:00:00Z", "here", 61.4, slowed, tuple(map(Figure.of, verdicts)))
+def made(*verdicts: Verdict, slowed: str | None = None, gpus: str = "these") -> Run:
+    control = {"sustained matmul on 2 ranks": 1.6e-3}
+    return Run("2026-01-01T00:00:00Z", gpus, control, 61.4, slowed, tuple(map(Figure.of, verdicts)))
 
 
 SAME = made(verdict("a"), verdict("b", Outcome.IMPROVED, change=0.06))
@@ -64,6 +67,23 @@ def test_what_fails_a_run_is_an_alarm(outcome: Outcome) -> None:
     assert not made(verdict("a", outcome), slowed="b").found
 
 
+def test_what_the_machine_explains_is_no_alarm_and_not_found() -> None:
+    loss = verdict("a", Outcome.REGRESSED, change=-0.05)
+    machine = made(loss.shifted(0.04), slowed="a")
+    assert not machine.false_alarms
+    assert not machine.found
+    assert made(loss.shifted(0.04, other_software=True)).false_alarms
+    assert made(loss.shifted()).false_alarms
+
+
+def test_the_control_workload_of_a_run_is_the_median_of_its_launches() -> None:
+    launches = [
+        replace(launch(), control={"matmul": seconds, "all_reduce": 2 * seconds}) for seconds in (1.0, 5.0, 2.0)
+    ]
+    assert controls(launches) == {"matmul": 2.0, "all_reduce": 4.0}
+    assert controls([launch(), launches[1]]) == {"matmul": 5.0, "all_reduce": 10.0}
+
+
 def test_the_table_has_a_line_for_each_run_and_for_each_false_alarm() -> None:
     assert table([SAME, FOUND, ANOTHER]) == [
         "  1  2026-01-01T00:00:00Z    61 s  unchanged  (1 improved, 1 same)",
@@ -75,10 +95,12 @@ def test_the_table_has_a_line_for_each_run_and_for_each_false_alarm() -> None:
 
 def test_the_summary_counts_both_kinds() -> None:
     assert summary([SAME, FOUND, ALARM, NOT_FOUND, SAME, ANOTHER]) == [
-        "unchanged: 1 of 3 runs raised an alarm",
+        "unchanged: 1 of 3 runs raised an alarm; all runs were on 1 set of GPUs",
         "slowed: found in 1 of 3 runs; 1 raised an alarm about another test",
     ]
-    assert summary([SAME]) == ["unchanged: 0 of 1 runs raised an alarm"]
+    assert summary([SAME, made(verdict("a"), gpus="those")]) == [
+        "unchanged: 0 of 2 runs raised an alarm; all runs were on 2 sets of GPUs"
+    ]
 
 
 def test_nine_of_ten_must_be_found_and_no_alarm_be_false() -> None:

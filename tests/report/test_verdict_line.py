@@ -46,6 +46,10 @@ CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launc
         ),
         (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
         (
+            replace(REGRESSED, elsewhere=True),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST.replace('launches', 'launches, all on other GPUs')}",
+        ),
+        (
             replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12),
             f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no number of fresh launches could tell such a loss "
             f"from its spread; record it with 12 launches or more: {COMMAND}",
@@ -73,8 +77,12 @@ CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launc
         ),
         (
             replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower: the machine, or what "
-            "is under all tests",
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower: the machine",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04, other_software=True),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower: the machine, or the "
+            "software, which is not the baseline's",
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED),

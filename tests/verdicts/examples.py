@@ -62,6 +62,7 @@ _infos = st.builds(
     st.text(),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
     st.dictionaries(st.text(max_size=5), _figures),
+    st.text(),
 )
 _updates = st.builds(
     Update,

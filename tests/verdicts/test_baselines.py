@@ -120,6 +120,7 @@ LAUNCH = (*METRIC, "launches", 0)
             2.28,
             r"environment\.nccl: got 2\.28, expected a string",
         ),
+        (("launches", "launch-0", "gpus"), 8, r"file\.launches\['launch-0'\]\.gpus: got 8, expected a string"),
         (("tests",), [], r"file\.tests: got \[\], expected an object"),
         (("tests", TEST, "body_hash"), None, r"\.body_hash: got None, expected a string"),
         ((*METRIC, "better"), "faster", r"\.metrics\.busbw\.better: got 'faster', expected one of 'higher'"),

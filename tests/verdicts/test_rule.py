@@ -388,6 +388,15 @@ def test_an_improvement_by_hand() -> None:
     assert not closer.improved(STEADY, -math.log(1.04) + 1e-5)
 
 
+def test_what_the_machine_explains_by_hand() -> None:
+    alarm = max(math.log(1.015), T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / 5)))
+    assert SUITE.alarm(STEADY, 5) == pytest.approx(alarm)
+    assert SUITE.explains(0.04, 0.06 + alarm - 1e-6, STEADY, 5)
+    assert not SUITE.explains(0.04, 0.06 + alarm + 1e-6, STEADY, 5)
+    assert not SUITE.explains(-0.04, -0.1, STEADY, 5)
+    assert not SUITE.explains(0.0, 0.0, STEADY, 5)
+
+
 def test_a_control_that_moved_by_hand() -> None:
     for k in (1, 3):
         margin = T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / k))
