@@ -29,7 +29,7 @@ WIDTH = {"cuda": 8192, "cpu": 256}
 NBYTES = {"cuda": 64 * 2**20, "cpu": 2**20}
 
 # A GPU at its power limit swings its clocks about once a second. On an H200, of a product that takes 1.66 ms, medians
-# over 0.1 s scatter by 2.5 % (standard deviation), over 1 s by 0.9 %, means over 1 s by 0.2 %.
+# over 0.1 s scatter by 2.5 % (standard deviation), over 1 s by 0.8 %, means over 1 s by 0.2 %.
 SUSTAINED_SECONDS = {"cuda": 1.0, "cpu": 0.02}
 RISING_SECONDS = {"cuda": 0.25, "cpu": 0.005}  # until it is at its power limit
 SAMPLE_SECONDS = 0.05  # at most

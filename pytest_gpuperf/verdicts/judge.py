@@ -210,9 +210,17 @@ class Judge:
 
     def _moved(self, names: Iterable[str], launches: Iterable[str]) -> dict[str, float]:
         """Losses of those of the control workload that moved against these launches of the baselines."""
-        recorded = [self._control(launch) for launch in launches]
-        known = {name: [math.log(control[name]) for control in recorded if name in control] for name in names}
-        histories = {name: History.of(logs) for name, logs in known.items() if len(logs) > 1 and name in self._controls}
+        infos = [self._launches[launch] for launch in launches if launch in self._launches]
+        histories = {}
+        for name in names:
+            machines: dict[str, list[float]] = {}
+            for info in infos:
+                if name in info.control:
+                    machines.setdefault(info.gpus, []).append(math.log(info.control[name]))
+            # Among several machines it scatters as they differ, which is what it is to tell.
+            known = History.within(list(machines.values())) if machines and name in self._controls else None
+            if known is not None and known.dof > 0:
+                histories[name] = known
         if not histories:
             return {}
         # A rule of their own: they are as quiet as they are, whatever the tests are. Either may move either way.

@@ -14,7 +14,7 @@ import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from pytest_gpuperf.verdicts.student import SMALLEST_DOF, upper_quantile
@@ -191,6 +191,24 @@ class History:
         else:
             spread = statistics.stdev(logs)
         return cls(len(logs), center, spread, MAD_DOF if robust else SD_DOF)
+
+    @classmethod
+    def within(cls, machines: Sequence[Sequence[float]]) -> "History":
+        """Sums up launches of several machines; the spread is that of one machine's launches.
+
+        The root of the sum of (n - 1) s^2, over that of n - 1, of machines with n launches and the spread s.
+
+        Raises:
+            ValueError: Without a launch, or for a logarithm that is not finite.
+        """
+        logs = [log for machine in machines for log in machine]
+        histories = [cls.of(machine) for machine in machines]
+        known = sum(history.launches - 1 for history in histories)
+        if known == 0:
+            return replace(cls.of(logs), spread=0.0, dof_per_launch=0.0)
+        variance = sum((history.launches - 1) * history.spread**2 for history in histories) / known
+        per_launch = MAD_DOF * known / (len(logs) - 1)
+        return replace(cls.of(logs), spread=math.sqrt(variance), dof_per_launch=per_launch)
 
     @property
     def dof(self) -> float:

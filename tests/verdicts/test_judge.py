@@ -206,6 +206,17 @@ def test_a_control_workload_that_moved_is_told(before: list[float], now: list[fl
     assert controlled(before, *now).moved == expected
 
 
+def test_a_control_workload_of_several_machines_moved_by_what_one_machines_launches_do_not() -> None:
+    judge = controlled([1e-3, 1.04e-3] * 5, 1.04e-3 * 1.02)
+    assert judge.moved == {}  # of one machine, that scatters so
+    infos = zip(judge._launches.items(), ["a", "b"] * 5, strict=True)
+    judge._launches = {id_: replace(info, gpus=gpus) for (id_, info), gpus in infos}
+    assert judge.moved == {"matmul": pytest.approx(1.04 * 1.02 / 1.02 - 1, abs=1e-3)}
+    infos = zip(judge._launches.items(), "abcdefghij", strict=True)
+    judge._launches = {id_: replace(info, gpus=gpus) for (id_, info), gpus in infos}
+    assert judge.moved == {}  # of none is it known how it scatters
+
+
 def test_another_control_workload_tells_nothing() -> None:
     assert controlled(SECONDS, 2e-3, name="sort").moved == {}
 

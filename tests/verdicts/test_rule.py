@@ -388,6 +388,21 @@ def test_an_improvement_by_hand() -> None:
     assert not closer.improved(STEADY, -math.log(1.04) + 1e-5)
 
 
+def test_the_spread_within_machines_by_hand() -> None:
+    here, there = [0.0, 0.01, 0.02, 0.03, 0.04], [1.0, 1.03, 1.06]
+    pooled = History.within([here, there, [0.5]])
+    assert (pooled.launches, pooled.center) == (9, 0.04)
+    spreads = [History.of(machine).spread for machine in (here, there)]
+    assert pooled.spread == pytest.approx(math.sqrt((4 * spreads[0] ** 2 + 2 * spreads[1] ** 2) / 6))
+    assert pooled.dof == pytest.approx(0.6 * 6)
+    assert History.within([here]) == History.of(here)
+    each = History.within([[0.0], [1.0], [2.0]])
+    assert (each.launches, each.center, each.spread, each.dof) == (3, 1.0, 0.0, 0.0)
+    assert not Rule(Policy(), 1, 0.0, 0.0).moved(each, [9.0])
+    with pytest.raises(ValueError, match="logs holds 0 launches"):
+        History.within([])
+
+
 def test_what_the_machine_explains_by_hand() -> None:
     alarm = max(math.log(1.015), T * 0.005 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / 5)))
     assert SUITE.alarm(STEADY, 5) == pytest.approx(alarm)
