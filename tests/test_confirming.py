@@ -54,7 +54,8 @@ def measured(perf, name):
     elif figures[0] == "hot":
         perf.check(busbw=Metric(100e9, "B/s", "higher", clock="host", invalid="GPU GPU-1: power brake"))
     else:
-        capped = (FOLDER / "at_limit").exists()
+        # The figure of the first launch was not at the power limit, those of fresh ones were.
+        capped = (FOLDER / "at_limit").exists() and len(figures) == 1
         perf.check(busbw=Metric(figures[0], "B/s", "higher", limit=450e9, clock="host", power_capped=capped))
 
 def test_a(perf, own):
@@ -289,7 +290,7 @@ def test_a_power_limit_slows_only_what_is_at_it(
     files: list[str], explained: bool, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controlled(pytester, monkeypatch, now=[1.05e-3])
-    figures(pytester, a=[94e9], b=[100e9])
+    figures(pytester, a=[94e9, 94e9], b=[100e9])
     for name in files:
         (pytester.path / name).touch()
     outcome = {"skipped" if explained else "failed": 1}

@@ -1,7 +1,7 @@
 """Which modules travel to the ranks by value."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,12 +15,14 @@ from pytest_gpuperf import session as session_module
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
+from pytest_gpuperf.measurements import Control
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import launcher as launcher_module
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.session import CurrentTest, Session
+from pytest_gpuperf.verdicts.validity import Conditions
 from tests.fake_gpus import machine_of, without_memory
 from tests.leases.waiting import until, waiters
 
@@ -172,3 +174,33 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", launcher_module.PRELOAD_IF_USED)
     Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0), Console(pytestconfig)).close()
     launcher.assert_called_once_with(launcher_module.PRELOAD, launcher_module.PRELOAD_IF_USED)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "unfit", "told"),
+    [
+        (2, "", {"sustained matmul on 2 ranks": Control(1.5, True), "all_reduce on 2 ranks": Control(0.25, False)}),
+        (2, "sustained_matmul", {"all_reduce on 2 ranks": Control(0.25, False)}),
+        (1, "", {"sustained matmul on 1 rank": Control(1.5, True)}),
+    ],
+)
+def test_each_part_of_the_control_workload_is_watched_by_itself(
+    pytestconfig: pytest.Config,
+    monkeypatch: pytest.MonkeyPatch,
+    world_size: int,
+    unfit: str,
+    told: dict[str, Control],
+) -> None:
+    def watched_run(
+        session: Session, world_size: int, entry: Callable[..., float], args: object, program: object
+    ) -> tuple[list[float], Conditions]:
+        product = entry.__name__ == "sustained_matmul"
+        tripped = ("GPU-1: power brake",) if entry.__name__ == unfit else ()
+        return [1.5 if product else 0.25] * world_size, Conditions(tripped, power_capped=product)
+
+    monkeypatch.setattr(Session, "watched_run", watched_run)
+    session = Session(pytestconfig, Options.from_config(pytestconfig), machine_of(2), Console(pytestconfig))
+    try:
+        assert session._control(world_size) == told
+    finally:
+        session.close()

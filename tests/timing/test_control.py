@@ -1,6 +1,7 @@
 """The control workload on real ranks, and on a made-up clock."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -26,42 +27,36 @@ def test_one_rank_has_nothing_to_reduce() -> None:
 
 
 class SwingingClock:
-    """Time of a device whose steps take 2 ms, and every other half second 3 % longer; it rises to that first."""
+    """Time of a device whose steps take 3 % longer in three tenths of each second; at first they take half as long."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: float) -> None:
         self.now = 0.0
+        self.most = 0
+        self._step = step
 
     def time(self, step: Callable[[], object], steps: int) -> float:
         began = self.now
+        self.most = max(self.most, steps)
         for _ in range(steps):
             step()
             rising = 0.5 if self.now < 0.2 else 1.0
-            self.now += rising * 2e-3 * (1.03 if self.now % 1 >= 0.5 else 1.0)
+            self.now += rising * self._step * (1.03 if self.now % 1 >= 0.7 else 1.0)
         return self.now - began
 
 
-def swinging(context: Context) -> tuple[float, float, int]:
+def swinging(context: Context, *, step: float) -> tuple[float, float, int]:
     """What is told, how long it took, and the most steps at once."""
-    clock = SwingingClock()
-    most = 0
-    time = clock.time
-
-    def watched(step: Callable[[], object], steps: int) -> float:
-        nonlocal most
-        most = max(most, steps)
-        return time(step, steps)
-
-    patch = pytest.MonkeyPatch()
-    with patch.context() as patched:
-        patched.setattr(clock, "time", watched)
+    clock = SwingingClock(step)
+    with pytest.MonkeyPatch().context() as patched:
         patched.setattr(control, "clock_for", lambda device: clock)
         patched.setattr(control, "SUSTAINED_SECONDS", {"cpu": 1.0})
         patched.setattr(control, "RISING_SECONDS", {"cpu": 0.25})
-        return control.sustained(context, lambda: None), clock.now, most
+        return control.sustained(context, lambda: None), clock.now, clock.most
 
 
-def test_a_device_that_swings_is_timed_for_a_whole_swing(call: Call) -> None:
-    for seconds, took, most in call(swinging):
-        assert seconds == pytest.approx(2e-3 * 1.015, rel=0.005)
+@pytest.mark.parametrize("step", [2e-3, 1e-4])
+def test_a_device_that_swings_is_timed_for_a_whole_swing(call: Call, step: float) -> None:
+    for seconds, took, most in call(partial(swinging, step=step)):
+        assert seconds == pytest.approx(1.009 * step, rel=0.002)
         assert 1.25 <= took <= 2.7  # the steps were taken for twice as fast while the clocks rose
         assert most <= MAX_STEPS_PER_SAMPLE
