@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from suites.tensor_parallel.inputs import EXACT
-from suites.tensor_parallel.programs import Parameters, shard
+from suites.tensor_parallel.sharding import Parameters, shard
 
 Results = list[dict[str, torch.Tensor]]
 

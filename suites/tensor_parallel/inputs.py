@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from suites.data import integers
-from suites.tensor_parallel.programs import Parameters
+from suites.tensor_parallel.sharding import Parameters
 
 DTYPE = torch.float64
 

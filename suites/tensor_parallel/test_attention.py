@@ -15,7 +15,7 @@ from torch.nn import functional
 from pytest_gpuperf import Ranks
 from suites.data import integers, once
 from suites.strategies import seeds
-from suites.tensor_parallel import programs
+from suites.tensor_parallel import attention as programs
 from suites.tensor_parallel.comparison import assert_same, per_rank, reference
 from suites.tensor_parallel.inputs import DTYPE
 

@@ -10,7 +10,7 @@ import torch
 
 from pytest_gpuperf import Context, Ranks
 from suites.data import once
-from suites.tensor_parallel import programs
+from suites.tensor_parallel import collective_matmul as programs
 from suites.tensor_parallel.comparison import assert_close
 from suites.tensor_parallel.inputs import DTYPE
 

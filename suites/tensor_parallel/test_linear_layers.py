@@ -17,10 +17,11 @@ from torch.nn import functional
 from pytest_gpuperf import Context, Ranks
 from suites.data import once
 from suites.strategies import seeds, worlds
-from suites.tensor_parallel import programs
+from suites.tensor_parallel import linear_layers as programs
 from suites.tensor_parallel.comparison import assert_same, linear, per_rank, reference
 from suites.tensor_parallel.inputs import parameters, x_and_grad
-from suites.tensor_parallel.programs import Parameters, Step, shard
+from suites.tensor_parallel.sharding import Parameters, shard
+from suites.tensor_parallel.training import Step, training_step
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -131,7 +132,7 @@ class TheirRowParallel(nn.Module):
 def their_row_parallel(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, parameters: Parameters) -> Step:
     mine = shard(parameters["weight"], ctx.world_size, 1)[ctx.rank].to(ctx.device)
     some_features = shard(x, ctx.world_size, -1)[ctx.rank].to(ctx.device)
-    return programs.training_step(TheirRowParallel(mine), some_features, grad.to(ctx.device))
+    return training_step(TheirRowParallel(mine), some_features, grad.to(ctx.device))
 
 
 def test_your_own_layer(ranks: Ranks) -> None:

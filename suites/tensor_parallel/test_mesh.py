@@ -10,10 +10,11 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 
 from pytest_gpuperf import Ranks
 from suites.data import once
-from suites.tensor_parallel import programs
+from suites.tensor_parallel import mesh as programs
 from suites.tensor_parallel.comparison import assert_same, linear, reference
 from suites.tensor_parallel.inputs import parameters, x_and_grad
-from suites.tensor_parallel.programs import Step, shard
+from suites.tensor_parallel.sharding import shard
+from suites.tensor_parallel.training import Step
 
 
 def held(tensor: torch.Tensor, placements: Sequence[Placement], mesh_shape: tuple[int, int], rank: int) -> torch.Tensor:

@@ -15,10 +15,11 @@ from torch.nn import functional
 from pytest_gpuperf import Ranks
 from suites.data import integers, once
 from suites.strategies import seeds
-from suites.tensor_parallel import programs
+from suites.tensor_parallel import vocabulary as programs
 from suites.tensor_parallel.comparison import Results, assert_close, assert_same, per_rank
 from suites.tensor_parallel.inputs import DTYPE, EXACT
-from suites.tensor_parallel.programs import Parameters, Step
+from suites.tensor_parallel.sharding import Parameters
+from suites.tensor_parallel.training import Step
 
 pytestmark = pytest.mark.ranks(2, 4)
 
