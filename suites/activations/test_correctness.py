@@ -15,6 +15,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.activations import programs
 from suites.activations.comparison import Result, assert_close, assert_same
 from suites.activations.inputs import Arguments, arguments, own
+from suites.activations.lending import lend, lends
 from suites.data import once
 from suites.strategies import seeds, worlds
 
@@ -33,7 +34,7 @@ def every_technique(ctx: Context, *, each: list[Arguments], seed: int, steps: in
         for name, technique in programs.TECHNIQUES.items()
     }
     if ctx.world_size % 2 == 0:
-        prepared["lend"] = programs.lend(ctx, **each[ctx.rank])
+        prepared["lend"] = lend(ctx, **each[ctx.rank])
     results: list[dict[str, Result]] = []
     for _ in range(steps):
         results.append({})
@@ -50,7 +51,7 @@ def kept_and_others(ctx: Context, **kwargs: Any) -> tuple[Result, Result, torch.
     """
     (results,) = every_technique(ctx, steps=1, **kwargs)
     kept, sharded = results.pop("keep"), results.pop("shard")
-    if not programs.lends(ctx):
+    if not lends(ctx):
         results.pop("lend", None)
     unlike = {
         f"{technique}, {name}": result[name]

@@ -8,6 +8,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.activations import programs
 from suites.activations.comparison import Result, assert_same
 from suites.activations.inputs import arguments
+from suites.activations.lending import Plan, lend, lending_forward, peers_plan, storing
 from suites.data import once
 
 
@@ -19,10 +20,10 @@ def test_a_peer_that_sends_back_in_the_order_of_storing_is_found(ranks: Ranks) -
     def program(ctx: Context) -> Result:
         model = programs.network(ctx, given["weights"], dropout=False)
         leaves = programs.on_device(ctx, given["x"], given["grad"])
-        plan = programs.peers_plan(ctx, model, *leaves)
+        plan = peers_plan(ctx, model, *leaves)
         if plan is None:
-            return programs.training_step(model, programs.lending_forward(ctx, model), *leaves)()
-        return programs.storing(ctx, programs.Plan(plan.tensors, sorted(plan.fetches)))()
+            return programs.training_step(model, lending_forward(ctx, model), *leaves)()
+        return storing(ctx, Plan(plan.tensors, sorted(plan.fetches)))()
 
     result, _ = ranks.run(program)
     with pytest.raises(AssertionError, match=r"^rank 0, (input|\d\.\w+) gradient: "):
@@ -33,4 +34,4 @@ def test_a_peer_that_sends_back_in_the_order_of_storing_is_found(ranks: Ranks) -
 def test_a_rank_without_a_peer_is_refused(ranks: Ranks) -> None:
     given = arguments(blocks=1, rows=1, width=1, hidden=1, dropout=False, seed=1)
     with pytest.raises(ValueError, match="the world must be of even size, got 3"):
-        ranks.run(once, programs.lend, **given)
+        ranks.run(once, lend, **given)

@@ -10,17 +10,18 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.activations import programs
 from suites.activations.inputs import DTYPE, arguments
+from suites.activations.memory import LiveBytes, memory
 
 
 @pytest.mark.ranks(2)
 def test_memory_is_as_promised(ranks: Ranks) -> None:
     blocks, rows, width, hidden = 6, 64, 32, 128
     given = arguments(blocks=blocks, rows=rows, width=width, hidden=hidden, dropout=True, seed=1)
-    taken = {name: ranks.run(programs.memory, technique=name, **given) for name in [*programs.TECHNIQUES, "lend"]}
+    taken = {name: ranks.run(memory, technique=name, **given) for name in [*programs.TECHNIQUES, "lend"]}
     # ReLU, mask and product of each block, and the block's input, of which the first is there in any case.
     own_hidden, own_inputs = 3 * blocks * rows * hidden * DTYPE.itemsize, (blocks - 1) * rows * width * DTYPE.itemsize
     first_input = rows * width * DTYPE.itemsize
-    kept = {name: [memory.kept for memory in each] for name, each in taken.items()}
+    kept = {name: [of_rank.kept for of_rank in each] for name, each in taken.items()}
     assert kept == {
         "keep": [own_hidden + own_inputs] * 2,
         "recompute": [own_inputs] * 2,
@@ -39,7 +40,7 @@ def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
     def kept(ctx: Context, *, hoards: bool, x: torch.Tensor, **given: Any) -> int:
         hoard: list[torch.Tensor] = []
         model = programs.network(ctx, given["weights"], dropout=True)
-        live = programs.LiveBytes(ctx.device)
+        live = LiveBytes(ctx.device)
         if hoards:
             for block in model:
                 block.register_forward_hook(lambda block, args, output: hoard.append(output))
