@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_gpuperf import Context
-from suites.tensor_parallel.programs import Parameters, shard, training_step
+from suites.tensor_parallel.sharding import Parameters, shard
+from suites.tensor_parallel.training import training_step
 
 Step = Callable[[], dict[str, torch.Tensor]]
 Microbatch = tuple[torch.Tensor, torch.Tensor]

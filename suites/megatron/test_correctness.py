@@ -21,7 +21,7 @@ from suites.data import integers, once
 from suites.megatron import programs
 from suites.megatron.programs import Microbatch, Step
 from suites.strategies import seeds
-from suites.tensor_parallel.programs import Parameters, shard
+from suites.tensor_parallel.sharding import Parameters, shard
 
 pytestmark = pytest.mark.ranks(2)
 

@@ -23,7 +23,7 @@ from suites.data_parallel.programs import Step, trajectory
 from suites.sharded_data_parallel import programs
 from suites.sharded_data_parallel.programs import Account
 from suites.strategies import seeds
-from suites.tensor_parallel.programs import shard
+from suites.tensor_parallel.sharding import shard
 
 
 class Precision(NamedTuple):

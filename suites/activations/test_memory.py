@@ -1,0 +1,59 @@
+"""What each technique keeps and takes at its peak is as promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Ranks
+from suites.activations import programs
+from suites.activations.inputs import DTYPE, arguments
+from suites.activations.memory import LiveBytes, memory
+
+
+@pytest.mark.ranks(2)
+def test_memory_is_as_promised(ranks: Ranks) -> None:
+    blocks, rows, width, hidden = 6, 64, 32, 128
+    given = arguments(blocks=blocks, rows=rows, width=width, hidden=hidden, dropout=True, seed=1)
+    taken = {name: ranks.run(memory, technique=name, **given) for name in [*programs.TECHNIQUES, "lend"]}
+    # ReLU, mask and product of each block, and the block's input, of which the first is there in any case.
+    own_hidden, own_inputs = 3 * blocks * rows * hidden * DTYPE.itemsize, (blocks - 1) * rows * width * DTYPE.itemsize
+    first_input = rows * width * DTYPE.itemsize
+    kept = {name: [of_rank.kept for of_rank in each] for name, each in taken.items()}
+    assert kept == {
+        "keep": [own_hidden + own_inputs] * 2,
+        "recompute": [own_inputs] * 2,
+        "offload": [0] * 2,
+        "shard": [(own_hidden + own_inputs + first_input) // 2] * 2,
+        "lend": [0, own_hidden + own_inputs + first_input],
+    }
+    # What the allocator counts, too, on GPUs; without, all of these are the same None.
+    peaks = {name: (each[0].peak, each[0].allocated or each[0].peak) for name, each in taken.items()}
+    for name in ("recompute", "offload", "shard", "lend"):
+        assert all(less < more for less, more in zip(peaks[name], peaks["keep"], strict=True)), (name, peaks)
+
+
+@pytest.mark.ranks(2)
+def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
+    def kept(ctx: Context, *, hoards: bool, x: torch.Tensor, **given: Any) -> int:
+        hoard: list[torch.Tensor] = []
+        model = programs.network(ctx, given["weights"], dropout=True)
+        live = LiveBytes(ctx.device)
+        if hoards:
+            for block in model:
+                block.register_forward_hook(lambda block, args, output: hoard.append(output))
+        forward = programs.offload(ctx, model, moved=live.forget)
+        leaf = x.to(ctx.device).requires_grad_()
+        with live:
+            output = forward(leaf)
+            return (
+                live.live()
+                - output.nbytes
+                - sum(mask.nbytes for block in programs.blocks(model) for mask in block.masks)
+            )
+
+    given = arguments(blocks=3, rows=4, width=2, hidden=5, dropout=True, seed=1)
+    assert ranks.run(kept, hoards=False, **given) == [0, 0]
+    assert ranks.run(kept, hoards=True, **given) == [2 * 4 * 2 * DTYPE.itemsize] * 2  # all outputs but the last

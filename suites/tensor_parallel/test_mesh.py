@@ -1,0 +1,105 @@
+"""A layer split on a mesh of two axes computes what the whole layer does: output and all gradients, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch.distributed.tensor import Placement, Replicate, Shard
+
+from pytest_gpuperf import Ranks
+from suites.data import once
+from suites.tensor_parallel import mesh as programs
+from suites.tensor_parallel.comparison import assert_same, linear, reference
+from suites.tensor_parallel.inputs import parameters, x_and_grad
+from suites.tensor_parallel.sharding import shard
+from suites.tensor_parallel.training import Step
+
+
+def held(tensor: torch.Tensor, placements: Sequence[Placement], mesh_shape: tuple[int, int], rank: int) -> torch.Tensor:
+    """A rank's shard on a mesh: the first axis cuts the tensor, the second one what is left of it."""
+    for placement, degree, coordinate in zip(placements, mesh_shape, divmod(rank, mesh_shape[1]), strict=True):
+        if isinstance(placement, Shard):
+            tensor = shard(tensor, degree, placement.dim)[coordinate]
+    return tensor
+
+
+def check_two_dimensional(
+    ranks: Ranks,
+    program: Callable[..., Step],
+    weight_placements: Sequence[Placement],
+    x_placements: Sequence[Placement],
+    width: int = 5,  # odd: no shard is as large as the others
+) -> None:
+    mesh_shape = (2, ranks.world_size // 2)
+    layer, tensors = parameters(("", width, width), degree=4, bias=False, seed=1), x_and_grad((7,), width, width, 1)
+    got = ranks.run(
+        once,
+        program,
+        weight=layer["weight"],
+        mesh_shape=mesh_shape,
+        x_placements=x_placements,
+        weight_placements=weight_placements,
+        **tensors,
+    )
+    whole = reference(linear, layer, **tensors)
+    kept = {
+        "output": (Replicate(), Replicate()),
+        "input gradient": x_placements,
+        "weight gradient": weight_placements,
+    }
+    expected = [
+        {name: held(tensor, kept[name], mesh_shape, rank) for name, tensor in whole.items()}
+        for rank in range(ranks.world_size)
+    ]
+    assert_same(got, expected)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("weight", "x"),
+    [
+        ("rows, columns", "batch, features"),  # the second axis shares what it adds up, as tensor parallelism does
+        ("rows, columns", "batch, whole"),
+        ("columns, rows", "batch, whole"),
+        ("rows, rows", "batch, whole"),  # fully sharded within tensor parallelism
+        ("rows, whole", "batch, batch"),  # fully sharded on one axis, copies on the other: HSDP
+        ("whole, columns", "whole, whole"),
+    ],
+)
+def test_two_dimensional_sharding(ranks: Ranks, weight: str, x: str) -> None:
+    check_two_dimensional(ranks, programs.two_dimensional_linear, placements(weight), placements(x))
+
+
+def placements(axes: str) -> tuple[Placement, ...]:
+    names: dict[str, Placement] = {
+        "rows": Shard(0),
+        "columns": Shard(1),
+        "batch": Shard(0),
+        "features": Shard(1),
+        "whole": Replicate(),
+    }
+    return tuple(names[axis] for axis in axes.split(", "))
+
+
+@pytest.mark.ranks(4)
+def test_shards_on_the_wrong_axis_are_found(ranks: Ranks) -> None:
+    broken = programs.two_dimensional_linear_with_swapped_axes
+    with pytest.raises(AssertionError, match=r"^rank 0, output: "):
+        check_two_dimensional(ranks, broken, placements("rows, columns"), placements("whole, whole"), width=4)
+
+
+@pytest.mark.ranks(2)
+def test_a_mesh_of_more_ranks_than_the_world_is_refused(ranks: Ranks) -> None:
+    layer, tensors = parameters(("", 4, 4), degree=4, bias=False, seed=1), x_and_grad((4,), 4, 4, 1)
+    with pytest.raises(ValueError, match=r"^a mesh of 2 x 2 ranks has 4, the world 2"):
+        ranks.run(
+            once,
+            programs.two_dimensional_linear,
+            weight=layer["weight"],
+            mesh_shape=(2, 2),
+            x_placements=placements("batch, whole"),
+            weight_placements=placements("rows, columns"),
+            **tensors,
+        )

@@ -1,0 +1,116 @@
+"""Embedding and loss split over ranks by vocabulary are those of the whole, and so are all gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pytest_gpuperf import Ranks
+from suites.data import integers, once
+from suites.strategies import seeds
+from suites.tensor_parallel import vocabulary as programs
+from suites.tensor_parallel.comparison import Results, assert_close, assert_same, per_rank
+from suites.tensor_parallel.inputs import DTYPE, EXACT
+from suites.tensor_parallel.sharding import Parameters
+from suites.tensor_parallel.training import Step
+
+pytestmark = pytest.mark.ranks(2, 4)
+
+EMBEDDED = 4  # width of the vocabulary's embedding
+
+VOCABULARY = {"embedding.weight gradient": 0, "head.weight gradient": 0}
+
+
+def vocabulary_inputs(*, vocabulary: int, tokens: int, seed: int) -> dict[str, Any]:
+    """Tokens, and targets of which some don't count; weights are quarters between -1 and 1: logits are exact."""
+    size = (vocabulary, EMBEDDED)
+    target = integers((tokens,), torch.int64, seed=seed * 4, low=-2, high=vocabulary - 1)
+    target[0] = target[0].clamp(min=0)  # the mean of none would be 0 / 0
+    return {
+        "tokens": integers((tokens,), torch.int64, seed=seed * 4 + 1, low=0, high=vocabulary - 1),
+        "target": torch.where(target < 0, -100, target),
+        "parameters": {
+            f"{name}.weight": integers(size, DTYPE, seed=seed * 4 + 2 + index, low=-4, high=4) / 4
+            for index, name in enumerate(("embedding", "head"))
+        },
+    }
+
+
+def whole_vocabulary(
+    *, tokens: torch.Tensor, target: torch.Tensor, parameters: Parameters, reduction: str
+) -> dict[str, torch.Tensor]:
+    """Embedding, loss and gradients from their definitions; no module, no ``cross_entropy``."""
+    leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+    one_hot = functional.one_hot(tokens, len(parameters["embedding.weight"])).to(DTYPE)
+    embedded = one_hot @ leaves["embedding.weight"]
+    logits = embedded @ leaves["head.weight"].T
+    counts = target >= 0
+    own = logits.gather(1, target.clamp(min=0)[:, None])[:, 0]
+    losses = (logits.exp().sum(1).log() - own) * counts
+    loss = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / counts.sum()}[reduction]
+    gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
+    names = [f"{name} gradient" for name in leaves]
+    return {"embedded": embedded.detach(), "loss": loss.detach(), **dict(zip(names, gradients, strict=True))}
+
+
+def vocabulary_tolerance(vocabulary: int, tokens: int) -> float:
+    """How far rounding may take loss and gradients.
+
+    Logits are exact, and at most W. An exp is off by 4 u of itself, and a sum of V of them by V u more; the logarithm
+    makes of this an absolute error, and is itself, like a loss, at most 2 W + log V. N losses add up to N times that. A
+    softmax takes the errors of exp and sum, and rows' gradients add V, W or N products of at most 1, for at most N
+    tokens. Twice, since the reference rounds too.
+    """
+    largest = 2 * EMBEDDED + math.log(vocabulary)
+    return 2 * tokens * (2 * (vocabulary + 8) + (tokens + 3) * largest + vocabulary + EMBEDDED + tokens) * 2**-53
+
+
+def assert_same_vocabulary(got: Results, reduction: str, **tensors: Any) -> None:
+    """Embeddings are rows of the table, exactly; loss and gradients are near."""
+    whole = per_rank(whole_vocabulary(reduction=reduction, **tensors), len(got), VOCABULARY)
+    vocabulary, tokens = len(tensors["parameters"]["head.weight"]), len(tensors["tokens"])
+    for rank, (have, want) in enumerate(zip(got, whole, strict=True)):
+        assert_close(have["embedded"], want["embedded"], EXACT, f"rank {rank}, embedded")
+    assert_same(got, whole, vocabulary_tolerance(vocabulary, tokens))
+
+
+@pytest.mark.ranks(2)
+@given(
+    vocabulary=st.sampled_from([5, 6]),
+    reduction=st.sampled_from(["mean", "sum", "none"]),
+    seed=seeds,
+)
+def test_vocabulary(ranks: Ranks, vocabulary: int, reduction: str, seed: int) -> None:
+    tensors = vocabulary_inputs(vocabulary=vocabulary, tokens=7, seed=seed)
+    got = ranks.run(once, programs.vocabulary_parallel, reduction=reduction, **tensors)
+    assert_same_vocabulary(got, reduction, **tensors)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("vocabulary", [11, 12])
+def test_vocabulary_on_four_ranks(ranks: Ranks, vocabulary: int) -> None:
+    tensors = vocabulary_inputs(vocabulary=vocabulary, tokens=20, seed=1)
+    got = ranks.run(once, programs.vocabulary_parallel, reduction="mean", **tensors)
+    assert_same_vocabulary(got, "mean", **tensors)
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong"),
+    [
+        (programs.vocabulary_parallel_without_mask, "embedded"),
+        (programs.vocabulary_parallel_with_normalizers_of_shards, "loss"),
+    ],
+    ids=["no mask", "normalizer of a shard"],
+)
+def test_a_broken_vocabulary_is_found(ranks: Ranks, broken: Callable[..., Step], wrong: str) -> None:
+    tensors = vocabulary_inputs(vocabulary=12, tokens=20, seed=1)
+    got = ranks.run(once, broken, reduction="mean", **tensors)
+    with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
+        assert_same_vocabulary(got, "mean", **tensors)
