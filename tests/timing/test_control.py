@@ -1,7 +1,6 @@
 """The control workload on real ranks, and on a made-up clock."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -44,7 +43,7 @@ class SwingingClock:
         return self.now - began
 
 
-def swinging(context: Context, *, step: float) -> tuple[float, float, int]:
+def swinging(context: Context, step: float) -> tuple[float, float, int]:
     """What is told, how long it took, and the most steps at once."""
     clock = SwingingClock(step)
     with pytest.MonkeyPatch().context() as patched:
@@ -56,7 +55,7 @@ def swinging(context: Context, *, step: float) -> tuple[float, float, int]:
 
 @pytest.mark.parametrize("step", [2e-3, 1e-4])
 def test_a_device_that_swings_is_timed_for_a_whole_swing(call: Call, step: float) -> None:
-    for seconds, took, most in call(partial(swinging, step=step)):
+    for seconds, took, most in call(swinging, step):
         assert seconds == pytest.approx(1.009 * step, rel=0.002)
         assert 1.25 <= took <= 2.7  # the steps were taken for twice as fast while the clocks rose
         assert most <= MAX_STEPS_PER_SAMPLE
