@@ -45,7 +45,7 @@ def workload(world_size: int) -> dict[str, Part]:
 
 
 def sustained_matmul(context: Context) -> float:
-    """The slowest rank's mean time of a product, of as many as its device does in a second without a pause."""
+    """The slowest rank's mean time of a product, of as many as its device does in a second."""
     seconds = sustained(context, matmul(context))
     release_memory(context.device)  # no test is to find another allocator than without it
     return seconds
@@ -76,7 +76,7 @@ def largest(context: Context) -> Step:
 
 
 def sustained(context: Context, step: Step) -> float:
-    """The slowest rank's mean seconds of a step that its device does without a pause."""
+    """The slowest rank's mean seconds of a step that is repeated for so long that clocks swing to either side."""
     clock, device = clock_for(context.device), context.device
     step()
     [one] = slowest([min(clock.time(step, 1) for _ in range(3))], device)

@@ -66,18 +66,16 @@ class Verdict:
     """Of an undecided figure: how many launches of its baseline would do; None if no number would."""
     expected: Expected | None = None
     """The regression that its baseline says is known, whether the figure is regressed or not."""
-
     control: float | None = None
     """By how much the control workload was slower, as a fraction, where that explains the loss."""
     other_software: bool = False
     """Whether the control workload may be slower for its software, which its baseline's launches did not run with."""
+    elsewhere: bool = False
+    """Whether all launches of its baseline ran on other GPUs of the kind."""
 
     def shifted(self, control: float | None = None, *, other_software: bool = False) -> "Verdict":
         """The same where the whole run moved, or the control workload did: this figure tells nothing of its own."""
         return replace(self, outcome=Outcome.SHIFTED, control=control, other_software=other_software)
-
-    elsewhere: bool = False
-    """Whether all launches of its baseline ran on other GPUs of the kind."""
 
     @property
     def of_the_machine(self) -> bool:

@@ -50,8 +50,17 @@ def conditions(seen: Sequence[Observation], expected: Expected, xids: Sequence[X
         of_gpu = [observation for observation in seen if observation.uuid == uuid]
         tripped += [f"GPU {uuid}: {problem}" for problem in _problems(of_gpu, expected)]
     tripped += [f"GPU {xid.uuid}: the driver reported Xid {xid.number}" for xid in xids]
-    capped = any((observation.reasons or 0) & POWER_CAP for observation in seen)
-    return Conditions(tuple(tripped), capped)
+    return Conditions(tuple(tripped), power_capped=_capped(seen))
+
+
+def _capped(seen: Sequence[Observation]) -> bool:
+    # Of each GPU the first look is at what was before, a test at the power limit perhaps.
+    looked: set[str] = set()
+    for observation in seen:
+        if observation.uuid in looked and (observation.reasons or 0) & POWER_CAP:
+            return True
+        looked.add(observation.uuid)
+    return False
 
 
 def _problems(seen: Sequence[Observation], expected: Expected) -> list[str]:

@@ -42,6 +42,13 @@ def test_power_capping_is_noted_and_no_gate() -> None:
     assert conditions(seen, EXPECTED) == Conditions((), power_capped=True)
 
 
+def test_what_a_gpu_did_before_is_not_what_it_did_meanwhile() -> None:
+    hot, others_hot = (replace(look, reasons=POWER_CAP) for look in (CALM, OTHER))
+    assert conditions([hot, OTHER, CALM, OTHER], EXPECTED) == FIT
+    assert conditions([hot, others_hot, CALM, OTHER], EXPECTED) == FIT
+    assert conditions([hot, others_hot, CALM, others_hot], EXPECTED).power_capped
+
+
 @pytest.mark.parametrize(
     ("processes", "text"),
     [
