@@ -6,7 +6,7 @@ Every run judges all perf tests (of ``suites`` by default) against the recorded 
 raise no alarm. In each of the others one test, drawn at random from those whose step takes 100 us or longer, spins on
 the device after its step for 5 % of the step's time; that test should regress, and no other. FILE keeps the runs, and
 those that it holds count: a trial may be spread over several machines of a kind, with the same arguments. A figure that
-is worse as the control workload is raises no alarm, and does not count as found either. A run
+is worse as these GPUs are at their power limit raises no alarm, and does not count as found either. A run
 whose outcome does not come from its verdicts, as where a test cannot run, ends the trial with exit status 2.
 """
 

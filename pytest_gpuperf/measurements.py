@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import tempfile
 import uuid
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.provenance import commit_of, now, stamp, today
+from pytest_gpuperf.provenance import commit_of, now, settings, stamp, today
 from pytest_gpuperf.verdicts import storage
 from pytest_gpuperf.verdicts.baselines import (
     BaselineError,
@@ -21,6 +22,7 @@ from pytest_gpuperf.verdicts.baselines import (
     MetricBaseline,
     TestBaseline,
 )
+from pytest_gpuperf.verdicts.controls import Control, most
 from pytest_gpuperf.verdicts.excuse import excused
 from pytest_gpuperf.verdicts.journal import Entry, Journal, Plan, same_software
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
@@ -38,15 +40,6 @@ class _Recorded:
         """One more launch."""
         for name, metric in metrics.items():
             self.metrics.setdefault(name, []).append((launch, metric))
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What one part of the control workload came to."""
-
-    seconds: float
-    power_capped: bool
-    """Whether a GPU was at its power limit meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +75,8 @@ class Measurements:
         self._plan: Plan | None = None
         self._journal: Journal | None = None
         self._restored: list[Entry] = []
-        self._controls: dict[int, dict[str, bool]] = {}
-        """Of the control workload by world size: its names, and whether a GPU was at its power limit."""
         self._world_sizes: dict[str, int] = {}
-        """By test."""
+        """Of the tests that the control workload tells about."""
         self.journal_problem: str | None = None
         """Why an interruption would lose what was measured; None if it would not."""
 
@@ -167,7 +158,7 @@ class Measurements:
             at=now(),
             commit=commit_of(self._rootpath),
             host=platform.node(),
-            environment={**software, **self._machine.software},
+            environment={**software, **self._machine.software, **settings(os.environ)},
             gpus=self._machine.identity,
         )
         same_software(self.journal_path, self._restored, self._launch.environment)
@@ -187,13 +178,11 @@ class Measurements:
         assert self._launch is not None
         seconds = {name: control.seconds for name, control in found.items()}
         self._launch = replace(self._launch, control={**self._launch.control, **seconds})
-        capped = self._controls.setdefault(world_size, {})
-        capped.update({name: control.power_capped or capped.get(name, False) for name, control in found.items()})
         if self.judged:
-            self.judge.control(seconds)
+            self.judge.controls.add(world_size, found, self._launch.environment)
 
     def runs_on(self, test: str, world_size: int) -> None:
-        """Takes note of how many ranks a test runs on."""
+        """A test runs on so many ranks, in the surroundings of the control workload."""
         self._world_sizes[test] = world_size
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
@@ -215,20 +204,13 @@ class Measurements:
         verdict = self._excused(self.judge.confirm(suspect, figures))
         if verdict.outcome is not Outcome.REGRESSED:
             return verdict
-        slower = self.judge.explained(verdict, self._controls_like(verdict.test, [suspect.metric, *figures]))
-        if slower is None:
+        world_size = self._world_sizes.get(verdict.test)
+        if world_size is None:
             return verdict
-        return verdict.shifted(slower, other_software=not self.judge.knows(verdict, self.software()))
-
-    def _controls_like(self, test: str, figures: Iterable[Metric]) -> list[str]:
-        """What of the control workload the machine slows as it does these figures.
-
-        How fast a GPU is at its power limit, which differs from one to the next, says nothing of work that does not
-        take it there.
-        """
-        capped = any(figure.power_capped for figure in figures)
-        controls = self._controls.get(self._world_sizes.get(test, 0), {})
-        return [name for name, at_limit in controls.items() if capped or not at_limit]
+        known = verdict.expected
+        center = known.center if known is not None and known.holds(today()) else None
+        at_limit = most([figure.power_capped for figure in (suspect.metric, *figures)])
+        return self.judge.explained(verdict, world_size, at_limit=at_limit, center=center) or verdict
 
     def _excused(self, verdict: Verdict) -> Verdict:
         return excused(verdict, self.judge.entry(verdict.test), today())

@@ -225,7 +225,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ours.saved = ours.measurements.save(interrupted=_interrupted(session))
     if ours.saved is not None and session.exitstatus in _PASSED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED if ours.saved.failed else pytest.ExitCode.OK
-    # Where all figures moved, or new software may have slowed what is under all tests, that is a finding.
+    # Where all figures moved, or what is under all tests may have slowed some, that is a finding.
     slower = (ours.measurements.shift or 0.0) > 0.0
     if session.exitstatus == pytest.ExitCode.OK and (slower or session.config.stash[FINDINGS].shifted):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -5,11 +5,25 @@ from __future__ import annotations
 import datetime
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_gpuperf.verdicts.updating import Stamp
 
 UNKNOWN = "unknown"
+
+SETTINGS = ("CUBLAS", "CUDNN_", "NCCL_", "NVSHMEM_", "TORCH_NCCL_", "TORCH_SYMM_MEM_")
+"""How the names of variables begin that may change how fast everything is."""
+MORE_SETTINGS = frozenset(
+    {
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_MODULE_LOADING",
+        "NVIDIA_TF32_OVERRIDE",
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+    }
+)
 _GIT_TIMEOUT = 10.0  # seconds; a repository on a hung network disk must not hang the run
 
 
@@ -21,6 +35,11 @@ def now() -> str:
 def today() -> datetime.date:
     """The day in UTC, the same for all who share a file."""
     return datetime.datetime.now(datetime.UTC).date()
+
+
+def settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may change how fast everything is, by name."""
+    return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS) or name in MORE_SETTINGS}
 
 
 def commit_of(folder: Path) -> str:

@@ -19,7 +19,7 @@ from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leasing import Leasing
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
-from pytest_gpuperf.measurements import Control, Measurements, Saved
+from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
@@ -31,6 +31,7 @@ from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.report.update_lines import update_lines
 from pytest_gpuperf.report.verdict_line import shift_lines
+from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
 
@@ -166,12 +167,12 @@ class Session:
                     pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
                 self._controlled.clear()
             self.pools.retire_others(self._spec(world_size))
-            self.measurements.runs_on(current.identity, world_size)
-            # In other surroundings it would be another workload.
-            usual = current.gpus and not current.marker.env
-            if usual and world_size not in self._controlled and self.measurements.wants_control:
-                self._controlled.add(world_size)
-                self.measurements.control(world_size, self._control(world_size))
+            # In other surroundings the control workload would be another one.
+            if current.gpus and not current.marker.env and self.measurements.wants_control:
+                self.measurements.runs_on(current.identity, world_size)
+                if world_size not in self._controlled:
+                    self._controlled.add(world_size)
+                    self.measurements.control(world_size, self._control(world_size))
         elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
             self.pools.rest_others(self._spec(world_size))
         if current.marker.own_processes:
@@ -334,10 +335,13 @@ class Session:
 
         of = f"{world_size} rank{'s' if world_size > 1 else ''}"
         controls = {}
+        # A test may ask for less time than this takes, which is none of its own.
+        asked, self.current.timeout = self.current.timeout, max(self.current.timeout, self.options.timeout)
         for name, part in workload(world_size).items():
             ranks, found = self.watched_run(world_size, part, (), part)
             if not found.tripped:
                 controls[f"{name} on {of}"] = Control(ranks[0], found.power_capped)
+        self.current.timeout, self.current.longest = asked, 0.0
         return controls
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ def measured(perf, name):
     elif figures[0] == "hot":
         perf.check(busbw=Metric(100e9, "B/s", "higher", clock="host", invalid="GPU GPU-1: power brake"))
     else:
-        # The figure of the first launch was not at the power limit, those of fresh ones were.
+        # Of the launches that judge, the first one's figure was not at the power limit, those of fresh ones were.
         capped = (FOLDER / "at_limit").exists() and len(figures) == 1
         perf.check(busbw=Metric(figures[0], "B/s", "higher", limit=450e9, clock="host", power_capped=capped))
 
@@ -221,8 +221,8 @@ def test_a_machine_that_is_slower_as_a_whole_is_one_finding(
 CONTROL = """
 import json
 from pathlib import Path
-from pytest_gpuperf.measurements import Control
 from pytest_gpuperf.session import Session
+from pytest_gpuperf.verdicts.controls import Control
 
 CONTROL = Path(__file__).with_name("control.json")
 
@@ -235,12 +235,22 @@ Session._control = control
 """
 
 
-def controlled(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *, now: list[float]) -> None:
+def controlled(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    now: list[float],
+    at_limit: bool = True,
+    tests: str = TESTS.partition("def test_c")[0],
+) -> None:
     """Baselines of 10 launches, whose control workload took 1 ms; it will take that long now."""
     without_ranks(monkeypatch)
     monkeypatch.setattr(Session, "_control", Session._control)  # and undone after the test
     pytester.makeconftest(CONTROL)
-    pytester.makepyfile(test_it=TESTS.partition("def test_c")[0])
+    pytester.makepyfile(test_it=tests)
+    if at_limit:
+        for name in ("control_at_limit", "at_limit"):
+            (pytester.path / name).touch()
     figures(pytester, a=STEADY * 2, b=STEADY * 2, control=[1e-3, 1.001e-3, 0.999e-3] * 4)
     options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
     assert pytester.runpytest_inprocess(*options).ret == 0
@@ -259,22 +269,26 @@ def test_a_loss_of_the_control_workload_too_is_the_machines(
     result.stdout.fnmatch_lines(
         [
             "the control workload, matmul on 2 ranks, is 5.0 % slower than in the launches of the baselines: *",
-            "SKIPPED * shifted: *worse than the baseline *, and the control workload 5.0 % slower: the machine",
+            "SKIPPED * shifted: *worse than the baseline *, and the control workload 5.0 % slower, which may be why: *",
         ]
     )
     assert len(json.loads((pytester.path / "control.json").read_text())) == 3  # one for each of 6 launches
 
 
+@pytest.mark.parametrize("what", ["version", "setting"])
 def test_a_loss_that_other_software_may_have_caused_fails_the_run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    what: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controlled(pytester, monkeypatch, now=[1.05e-3])
-    monkeypatch.setattr(Session, "_software", lambda self, size: {"torch": "2.14.0"})
+    if what == "version":
+        monkeypatch.setattr(Session, "_software", lambda self, size: {"torch": "2.14.0"})
+    else:
+        monkeypatch.setenv("NCCL_PROTO", "LL")
     figures(pytester, a=[94e9], b=[100e9])
     result = judged(pytester, "-rs")
     result.assert_outcomes(passed=1, skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["SKIPPED * shifted: * 5.0 % slower: the machine, or the software, *"])
+    result.stdout.fnmatch_lines(["SKIPPED * shifted: * 5.0 % slower: the machine, or what is under all tests"])
 
 
 def test_a_verdict_says_that_its_baseline_is_of_other_gpus(
@@ -285,28 +299,57 @@ def test_a_verdict_says_that_its_baseline_is_of_other_gpus(
         ["*is 10.0 % worse than the baseline 100.0 GB/s (spread 0.1 % over 10 launches, bound*"]
     )
     monkeypatch.setattr(machine, "visible_gpus", lambda environ: tuple(map(gpu, (5, 6))))
-    judged(project).stdout.fnmatch_lines(["*(spread 0.1 % over 10 launches, all on other GPUs, bound *"])
+    judged(project).stdout.fnmatch_lines(["*(spread 0.1 % over 10 launches, none on these very GPUs, bound *"])
 
 
 @pytest.mark.parametrize(
-    ("files", "explained"),
+    ("files", "outcome", "status"),
     [
-        ([], True),
-        (["at_limit"], True),
-        (["control_at_limit"], False),
-        (["control_at_limit", "at_limit"], True),
+        ([], "skipped", pytest.ExitCode.TESTS_FAILED),  # not of the GPUs alone
+        (["at_limit"], "failed", pytest.ExitCode.TESTS_FAILED),
+        (["control_at_limit"], "failed", pytest.ExitCode.TESTS_FAILED),
+        (["control_at_limit", "at_limit"], "skipped", pytest.ExitCode.OK),
     ],
     ids=["neither", "the figure", "the control workload", "both"],
 )
 def test_a_power_limit_slows_only_what_is_at_it(
-    files: list[str], explained: bool, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    files: list[str],
+    outcome: str,
+    status: pytest.ExitCode,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    controlled(pytester, monkeypatch, now=[1.05e-3])
+    controlled(pytester, monkeypatch, now=[1.05e-3], at_limit=False)
     figures(pytester, a=[94e9, 94e9], b=[100e9])
     for name in files:
         (pytester.path / name).touch()
-    outcome = {"skipped" if explained else "failed": 1}
-    judged(pytester).assert_outcomes(passed=1, **outcome)
+    result = judged(pytester)
+    result.assert_outcomes(passed=1, **{outcome: 1})
+    assert result.ret == status
+
+
+@pytest.mark.parametrize("surroundings", ["env={'X': '1'}", "device='cpu'"])
+def test_the_control_workload_tells_nothing_of_tests_in_other_surroundings(
+    surroundings: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = f"@pytest.mark.ranks(2, {surroundings})\ndef test_a("
+    tests = TESTS.partition("def test_c")[0].replace("def test_a(", marked)
+    controlled(pytester, monkeypatch, now=[1.05e-3], tests=tests)
+    figures(pytester, a=[94e9], b=[100e9])
+    judged(pytester).assert_outcomes(passed=1, failed=1)
+
+
+def test_a_suite_at_the_power_limit_of_slower_gpus_is_no_finding(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{index}" for index in range(12)]
+    tests = "".join(f"\ndef test_{name}(perf):\n    measured(perf, {name!r})\n" for name in names)
+    figures(pytester, **dict.fromkeys(names, STEADY * 2))
+    controlled(pytester, monkeypatch, now=[1.05e-3], tests=TESTS.partition("def test_a")[0] + tests)
+    figures(pytester, **{name: [95e9] for name in names})
+    result = judged(pytester)
+    result.assert_outcomes(skipped=12)
+    assert result.ret == pytest.ExitCode.OK
 
 
 def test_a_loss_beyond_that_of_the_control_workload_is_a_regression(
@@ -339,8 +382,7 @@ def test_under_xdist_a_loss_of_the_control_workload_too_is_no_pass(tmp_path: Pat
         (folder / f"{name}.json").write_text(json.dumps(values))
     run = run_pytest(folder, "--gpus=2", "-n1")
     run.result.assert_outcomes(passed=1, skipped=1)
-    assert run.result.ret == pytest.ExitCode.OK
-    assert "slower: the machine" in run.text
+    assert run.result.ret == pytest.ExitCode.TESTS_FAILED  # the machine, or what is under all tests
 
 
 def test_no_control_workload_runs_in_surroundings_of_a_tests_own(

@@ -1,5 +1,6 @@
 """What a run measured: judged one by one, or kept and written at the end."""
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,9 @@ import pytest
 
 from pytest_gpuperf import Metric
 from pytest_gpuperf.machine import Machine
-from pytest_gpuperf.measurements import Control, Measurements, Saved
+from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
+from pytest_gpuperf.provenance import settings
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
 from pytest_gpuperf.verdicts.judge import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
@@ -21,7 +23,9 @@ SOFTWARE = {"torch": "2.13.0"}
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Options:
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    for name in settings(os.environ):  # of a GPU machine, say
+        monkeypatch.delenv(name)
     return Options(
         gpus=8,
         require_gpus=False,
@@ -85,20 +89,15 @@ def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
     assert {info.gpus for info in baselines.launches.values()} == {machine_of(8).identity}
 
 
-def test_what_was_once_at_the_power_limit_tells_only_of_figures_that_were(options: Options) -> None:
-    measurements = Measurements(options, machine_of(8), options.baselines.parent)
-    measurements.begin_launch(1, SOFTWARE)
-    measurements.runs_on("test_a", 2)
-    measurements.control(2, {"matmul on 2 ranks": Control(1e-3, True), "all_reduce on 2 ranks": Control(1e-3, False)})
-    measurements.control(2, {"matmul on 2 ranks": Control(1e-3, False)})
-    measurements.control(4, {"all_reduce on 4 ranks": Control(1e-3, False)})
-    cool, capped = busbw(440e9), replace(busbw(440e9), power_capped=True)
-    assert measurements._controls_like("test_a", [cool, cool]) == ["all_reduce on 2 ranks"]
-    assert sorted(measurements._controls_like("test_a", [cool, capped])) == [
-        "all_reduce on 2 ranks",
-        "matmul on 2 ranks",
-    ]
-    assert measurements._controls_like("test_of_no_ranks", [capped]) == []
+def test_a_launch_keeps_what_may_slow_everything(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_PROTO", "LL")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("PATH_OF_SOMETHING", "/somewhere")
+    record(options, "test_a")
+    for info in stored(options).launches.values():
+        kept = {name: value for name, value in info.environment.items() if name.isupper()}
+        assert kept == {"NCCL_PROTO": "LL", "CUDA_LAUNCH_BLOCKING": "1"}
 
 
 def test_gpus_are_told_from_others_of_their_kind_in_any_order() -> None:

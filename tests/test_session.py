@@ -15,13 +15,13 @@ from pytest_gpuperf import session as session_module
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
-from pytest_gpuperf.measurements import Control
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import launcher as launcher_module
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.session import CurrentTest, Session
+from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.validity import Conditions
 from tests.fake_gpus import machine_of, without_memory
 from tests.leases.waiting import until, waiters
@@ -186,21 +186,32 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
 )
 def test_each_part_of_the_control_workload_is_watched_by_itself(
     pytestconfig: pytest.Config,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     world_size: int,
     unfit: str,
     told: dict[str, Control],
 ) -> None:
+    times: list[float] = []
+
     def watched_run(
         session: Session, world_size: int, entry: Callable[..., float], args: object, program: object
     ) -> tuple[list[float], Conditions]:
         product = entry.__name__ == "sustained_matmul"
         tripped = ("GPU-1: power brake",) if entry.__name__ == unfit else ()
+        times.append(session.current.timeout)
+        session.current.longest = 1.5
         return [1.5 if product else 0.25] * world_size, Conditions(tripped, power_capped=product)
 
     monkeypatch.setattr(Session, "watched_run", watched_run)
-    session = Session(pytestconfig, Options.from_config(pytestconfig), machine_of(2), Console(pytestconfig))
+    options = Options.from_config(pytestconfig)
+    session = Session(pytestconfig, options, machine_of(2), Console(pytestconfig))
+    session._current = current = CurrentTest(
+        item=request.node, identity="test_x", marker=RanksMarker((2,)), timeout=1, group="", seed=1, launch=1
+    )
     try:
         assert session._control(world_size) == told
     finally:
         session.close()
+    assert set(times) == {options.timeout}
+    assert (current.timeout, current.longest) == (1, 0.0)

@@ -28,21 +28,21 @@ class Figure:
     """Relative to its baseline; above 0 is better. None where nothing judges it."""
     slowable: bool
     """Whether it is a time that is long enough for its test to be slowed."""
-    of_the_machine: bool = False
-    """Whether it is worse as the control workload is, so that the run does not fail by it."""
+    of_the_gpus: bool = False
+    """Whether it is worse as these GPUs are at their power limit, so that the run does not fail by it."""
 
     @classmethod
     def of(cls, verdict: Verdict) -> Figure:
         """That of a verdict."""
         slowable = verdict.metric.unit == "s" and verdict.metric.value >= LEAST and verdict.change is not None
         return cls(
-            verdict.test, verdict.metric_name, verdict.outcome.value, verdict.change, slowable, verdict.of_the_machine
+            verdict.test, verdict.metric_name, verdict.outcome.value, verdict.change, slowable, verdict.of_the_gpus
         )
 
     @property
     def is_alarm(self) -> bool:
         """Whether the run fails by it."""
-        return Outcome(self.outcome) in ALARMS and not self.of_the_machine
+        return Outcome(self.outcome) in ALARMS and not self.of_the_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +81,18 @@ class Run:
 
     @property
     def false_alarms(self) -> list[Figure]:
-        """Figures by which the run fails, but for regressions of the slowed test."""
-        return [figure for figure in self.figures if figure.is_alarm and not self._is_of_the_slowdown(figure)]
+        """Figures by which the run fails, but for losses of the slowed test, whether they count as found or not."""
+        lost = {Outcome.REGRESSED.value, Outcome.SHIFTED.value}
+        return [
+            figure
+            for figure in self.figures
+            if figure.is_alarm and not (figure.test == self.slowed and figure.outcome in lost)
+        ]
 
     @property
     def found(self) -> bool:
         """Whether a figure of the slowed test regressed."""
-        return any(self._is_of_the_slowdown(figure) for figure in self.figures)
-
-    def _is_of_the_slowdown(self, figure: Figure) -> bool:
-        return figure.test == self.slowed and figure.outcome == Outcome.REGRESSED.value
+        return any(f.test == self.slowed and f.outcome == Outcome.REGRESSED.value for f in self.figures)
 
 
 def table(runs: Sequence[Run]) -> list[str]:

@@ -51,7 +51,7 @@ class Findings:
     @property
     def shifted(self) -> bool:
         """Whether a figure is worse for what may be more than the machine, though not its own program."""
-        return any(verdict.outcome is Outcome.SHIFTED and not verdict.of_the_machine for verdict in self.verdicts)
+        return any(verdict.outcome is Outcome.SHIFTED and not verdict.of_the_gpus for verdict in self.verdicts)
 
     @property
     def outcomes(self) -> Counter[str]:

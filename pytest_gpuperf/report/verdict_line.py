@@ -100,8 +100,10 @@ def _finding(verdict: Verdict, record_command: str) -> str:
 def _with_the_machine(verdict: Verdict) -> str:
     if verdict.control is None:
         return "as most figures of this run are"
-    cause = "the machine, or the software, which is not the baseline's" if verdict.other_software else "the machine"
-    return f"and the control workload {format_percent(verdict.control)} slower: {cause}"
+    slower = f"and the control workload {format_percent(verdict.control)} slower"
+    if verdict.of_the_gpus:
+        return f"{slower}, which may be why: GPUs of one kind differ at their power limit"
+    return f"{slower}: the machine, or what is under all tests"
 
 
 def _cure(verdict: Verdict, record_command: str) -> str:
@@ -136,7 +138,7 @@ def _against(verdict: Verdict) -> str:
     bound = "" if verdict.bound is None else f", bound {format_percent(verdict.bound)}"
     center = format_value(baseline.center, baseline.unit)
     fresh = f", median of {verdict.launches} fresh launches" if verdict.interval is not None else ""
-    where = ", all on other GPUs" if verdict.elsewhere else ""
+    where = ", none on these very GPUs" if verdict.elsewhere else ""
     return f"the baseline {center} ({_spread(baseline)}{where}{bound}{fresh}) on {verdict.hardware_key}"
 
 

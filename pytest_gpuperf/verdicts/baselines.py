@@ -21,6 +21,7 @@ STAT = "median"
 
 Scalar: TypeAlias = str | int | float | bool | None
 
+LEAST_LAUNCHES = 5  # below five the spread between launches is hardly known
 RESTORE = "restore it from version control, or delete it and record it again with --update-baselines"
 KEY_LETTERS = "letters, digits, '+', '.', '_' and '-' alone"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")  # names a file: no way into another folder

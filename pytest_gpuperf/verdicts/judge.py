@@ -2,11 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.verdicts.baselines import Baselines, MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.controls import Controls
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
@@ -68,19 +69,14 @@ class Verdict:
     """The regression that its baseline says is known, whether the figure is regressed or not."""
     control: float | None = None
     """By how much the control workload was slower, as a fraction, where that explains the loss."""
-    other_software: bool = False
-    """Whether the control workload may be slower for its software, which its baseline's launches did not run with."""
+    of_the_gpus: bool = False
+    """Whether what explains it is how fast these GPUs are at their power limit, and no other software."""
     elsewhere: bool = False
-    """Whether all launches of its baseline ran on other GPUs of the kind."""
+    """Whether no launch of its baseline ran on these very GPUs, as far as it is known of all."""
 
-    def shifted(self, control: float | None = None, *, other_software: bool = False) -> "Verdict":
+    def shifted(self, control: float | None = None, *, of_the_gpus: bool = False) -> "Verdict":
         """The same where the whole run moved, or the control workload did: this figure tells nothing of its own."""
-        return replace(self, outcome=Outcome.SHIFTED, control=control, other_software=other_software)
-
-    @property
-    def of_the_machine(self) -> bool:
-        """Whether the loss is explained by the machine alone."""
-        return self.outcome is Outcome.SHIFTED and self.control is not None and not self.other_software
+        return replace(self, outcome=Outcome.SHIFTED, control=control, of_the_gpus=of_the_gpus)
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types: verdicts travel between processes."""
@@ -98,7 +94,7 @@ class Verdict:
             "needed": self.needed,
             "expected": None if self.expected is None else self.expected.to_json(),
             "control": self.control,
-            "other_software": self.other_software,
+            "of_the_gpus": self.of_the_gpus,
             "elsewhere": self.elsewhere,
         }
 
@@ -130,8 +126,8 @@ class Verdict:
             needed=None if fields.values.get("needed") is None else fields.integer("needed"),
             expected=(None if fields.values.get("expected") is None else Expected.from_json(fields.child("expected"))),
             control=fields.optional_number("control"),
-            other_software=fields.boolean("other_software"),
-            elsewhere=fields.boolean("elsewhere"),
+            of_the_gpus=fields.boolean("of_the_gpus") if "of_the_gpus" in fields.values else False,
+            elsewhere=fields.boolean("elsewhere") if "elsewhere" in fields.values else False,
         )
 
 
@@ -156,7 +152,9 @@ class Judge:
         """
         self._hardware_key = hardware_key
         self._gpus = gpus
-        self._tests = {} if baselines is None else baselines.tests
+        self._launches = {} if baselines is None else baselines.launches
+        tests_ = {} if baselines is None else baselines.tests
+        self._tests = {test: self._of_these_gpus(entry) for test, entry in tests_.items()}
         histories = [history(metric) for test in self._tests.values() for metric in test.metrics.values()]
         selected = [self._tests[test] for test in tests if test in self._tests]
         checks = max(1, sum(len(test.metrics) for test in selected))
@@ -164,74 +162,58 @@ class Judge:
             self.rule = Rule.of(policy, histories, checks)
         else:
             self.rule = Rule(policy, checks, prior=0.0, prior_total=0.0)  # no spread is known, so nothing is decided
-        self._losses: dict[tuple[str, str], float] = {}
-        self._launches = {} if baselines is None else baselines.launches
-        self._controls: dict[str, list[float]] = {}
-
-    def control(self, seconds: Mapping[str, float]) -> None:
-        """Takes the control workload of one launch of this run.
-
-        Args:
-            seconds: By name, as in ``LaunchInfo.control``.
-        """
-        for name, value in seconds.items():
-            self._controls.setdefault(name, []).append(math.log(value))
+        self.controls = Controls(self._launches, gpus, policy)
+        self._losses: dict[tuple[str, str], tuple[float, bool]] = {}
+        """By test and metric: the loss, and whether a GPU was at its power limit."""
 
     @property
     def moved(self) -> Mapping[str, float]:
         """What of the control workload moved, by how much, as a fraction, slower above 0."""
-        return {name: math.expm1(loss) for name, loss in self._moved(self._controls, self._launches).items()}
+        return {name: math.expm1(loss) for name, loss in self.controls.moved.items()}
 
-    def explained(self, regressed: Verdict, controls: Collection[str]) -> float | None:
-        """How much slower the control workload was, as a fraction, if that explains a loss; None if it does not.
+    def explained(
+        self, regressed: Verdict, world_size: int, *, at_limit: bool, center: float | None = None
+    ) -> Verdict | None:
+        """What becomes of a regression that the control workload explains; None if it does not.
+
+        Only times and rates are explained: a slower machine moves no more bytes.
 
         Args:
             regressed: What fresh launches came to.
-            controls: Names of the control workload on the ranks that the test ran on.
+            world_size: Ranks that the test ran on.
+            at_limit: Whether a GPU was at its power limit meanwhile.
+            center: Where the figure was expected, in its unit; by default where it was in the launches that the
+                control workload is held against.
         """
         stored = regressed.baseline
         assert stored is not None
-        known, now = history(stored), _loss(regressed.metric.value, stored)
-        found = []
-        for name, slower in self._moved(controls, _ids(stored)).items():
-            # Of a baseline whose launches are of several machines, some may lack this control workload.
-            then = [_loss(figure.median, stored) for figure in stored.launches if name in self._control(figure.launch)]
-            if self.rule.explains(slower, now - statistics.median(then), known, regressed.launches):
-                found.append(math.expm1(slower))
-        return max(found, default=None)
+        if not (stored.unit == "s" or stored.unit.endswith("/s")):
+            return None
+        for name in self.controls.parts(world_size, at_limit=at_limit):
+            reference = self.controls.reference(name, _ids(stored))
+            if reference is None:
+                continue
+            known = History.of([_loss(f.median, stored) for f in stored.launches if f.launch in reference.launches])
+            usual = known.center if center is None else _loss(center, stored)
+            slower = self.controls.slower(name, reference.launches)
+            if self.rule.explains(slower, _loss(regressed.metric.value, stored) - usual, known, regressed.launches):
+                return regressed.shifted(math.expm1(slower), of_the_gpus=at_limit and reference.same_software)
+        return None
 
-    def knows(self, verdict: Verdict, software: Mapping[str, str]) -> bool:
-        """Whether a launch of the figure's baseline ran with the same versions."""
-        assert verdict.baseline is not None
-        infos = [self._launches[id_] for id_ in _ids(verdict.baseline) if id_ in self._launches]
-        return any(info.environment == software for info in infos)
+    def _of_these_gpus(self, entry: TestBaseline) -> TestBaseline:
+        """Launches of the very GPUs are the baseline, where there are enough of them."""
+        metrics = {}
+        for name, metric in entry.metrics.items():
+            own = tuple(figure for figure in metric.launches if self._gpus_of(figure.launch) == self._gpus != "")
+            metrics[name] = replace(metric, launches=own) if len(own) >= LEAST_LAUNCHES else metric
+        return replace(entry, metrics=metrics)
 
-    def _moved(self, names: Iterable[str], launches: Iterable[str]) -> dict[str, float]:
-        """Losses of those of the control workload that moved against these launches of the baselines."""
-        infos = [self._launches[launch] for launch in launches if launch in self._launches]
-        histories = {}
-        for name in names:
-            machines: dict[str, list[float]] = {}
-            for info in infos:
-                if name in info.control:
-                    machines.setdefault(info.gpus, []).append(math.log(info.control[name]))
-            # Among several machines it scatters as they differ, which is what it is to tell.
-            known = History.within(list(machines.values())) if machines and name in self._controls else None
-            if known is not None and known.dof > 0:
-                histories[name] = known
-        if not histories:
-            return {}
-        # A rule of their own: they are as quiet as they are, whatever the tests are. Either may move either way.
-        rule = Rule.of(self.rule.policy, list(histories.values()), 2 * len(histories))
-        found = {name: statistics.median(self._controls[name]) - known.center for name, known in histories.items()}
-        return {name: loss for name, loss in found.items() if rule.moved(histories[name], self._controls[name])}
+    def _gpus_of(self, launch: str) -> str:
+        return self._launches[launch].gpus if launch in self._launches else ""
 
     def _elsewhere(self, stored: MetricBaseline) -> bool:
-        known = {self._launches[id_].gpus if id_ in self._launches else "" for id_ in _ids(stored)}
+        known = {self._gpus_of(id_) for id_ in _ids(stored)}
         return bool(self._gpus) and not known & {self._gpus, ""}
-
-    def _control(self, launch: str) -> Mapping[str, float]:
-        return self._launches[launch].control if launch in self._launches else {}
 
     def entry(self, test: str) -> TestBaseline | None:
         """What is stored of a test; None if nothing is."""
@@ -266,7 +248,7 @@ class Judge:
         if baseline.body_hash != body_hash or not _comparable(metric, stored):
             return replace(verdict, outcome=Outcome.STALE)
         known, loss = history(stored), _loss(metric.value, stored)
-        self._losses[test, metric_name] = loss - known.center
+        self._losses[test, metric_name] = loss - known.center, metric.power_capped
         outcome = Outcome.SAME
         if self.rule.suspects(known, loss):
             outcome = Outcome.SUSPECT
@@ -309,8 +291,12 @@ class Judge:
 
     @property
     def shift(self) -> float | None:
-        """By how much the figures of this run moved all alike, as a fraction, worse above 0; None if they did not."""
-        loss = shifted(list(self._losses.values()))
+        """By how much the figures of this run moved all alike, as a fraction, worse above 0; None if they did not.
+
+        Where the GPUs are slower at their power limit, the figures there have that reason of their own.
+        """
+        without = self.controls.slower_at_limit
+        loss = shifted([loss for loss, at_limit in self._losses.values() if not (without and at_limit)])
         return None if loss is None else math.expm1(loss)
 
     def _bound(self, known: History, launches: int) -> float | None:

@@ -196,19 +196,24 @@ class History:
     def within(cls, machines: Sequence[Sequence[float]]) -> "History":
         """Sums up launches of several machines; the spread is that of one machine's launches.
 
-        The root of the sum of (n - 1) s^2, over that of n - 1, of machines with n launches and the spread s.
+        MAD_TO_SD times the median of the distances from each machine's own mean, each times sqrt(n / (n - 1)), since
+        the mean of n launches was estimated. Where no machine has two launches, all are taken for one machine's.
 
         Raises:
             ValueError: Without a launch, or for a logarithm that is not finite.
         """
-        logs = [log for machine in machines for log in machine]
-        histories = [cls.of(machine) for machine in machines]
-        known = sum(history.launches - 1 for history in histories)
-        if known == 0:
-            return replace(cls.of(logs), spread=0.0, dof_per_launch=0.0)
-        variance = sum((history.launches - 1) * history.spread**2 for history in histories) / known
-        per_launch = MAD_DOF * known / (len(logs) - 1)
-        return replace(cls.of(logs), spread=math.sqrt(variance), dof_per_launch=per_launch)
+        several = [machine for machine in machines if len(machine) > 1]
+        everything = cls.of([log for machine in machines for log in machine])
+        if len(machines) == 1 or not several:
+            return everything
+        distances = [
+            abs(log - statistics.fmean(machine)) * math.sqrt(len(machine) / (len(machine) - 1))
+            for machine in several
+            for log in machine
+        ]
+        known = len(distances) - len(several)
+        spread = MAD_TO_SD * statistics.median(distances)
+        return replace(everything, spread=spread, dof_per_launch=MAD_DOF * known / (everything.launches - 1))
 
     @property
     def dof(self) -> float:

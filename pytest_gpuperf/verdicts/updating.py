@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from pytest_gpuperf.verdicts.baselines import (
+    LEAST_LAUNCHES,
     Anchor,
     Baselines,
     Change,
@@ -17,8 +18,6 @@ from pytest_gpuperf.verdicts.baselines import (
     launches_joined,
 )
 from pytest_gpuperf.verdicts.metric import Better
-
-LEAST_LAUNCHES = 5  # below five the spread between launches is hardly known
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
 RELATIVE_BOUND = 0.05

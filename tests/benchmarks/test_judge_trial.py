@@ -62,18 +62,22 @@ def test_a_run_is_kept_with_all_its_figures() -> None:
 def test_what_fails_a_run_is_an_alarm(outcome: Outcome) -> None:
     fails = outcome in {Outcome.REGRESSED, Outcome.SHIFTED, Outcome.INVALID, Outcome.BROKEN, Outcome.MISSED}
     assert bool(made(verdict("a", outcome)).false_alarms) is fails
-    assert bool(made(verdict("a", outcome), slowed="a").false_alarms) is (fails and outcome is not Outcome.REGRESSED)
+    of_the_slowdown = outcome in {Outcome.REGRESSED, Outcome.SHIFTED}
+    assert bool(made(verdict("a", outcome), slowed="a").false_alarms) is (fails and not of_the_slowdown)
     assert made(verdict("a", outcome), slowed="a").found is (outcome is Outcome.REGRESSED)
     assert not made(verdict("a", outcome), slowed="b").found
 
 
 def test_what_the_machine_explains_is_no_alarm_and_not_found() -> None:
     loss = verdict("a", Outcome.REGRESSED, change=-0.05)
-    machine = made(loss.shifted(0.04), slowed="a")
+    machine = made(loss.shifted(0.04, of_the_gpus=True), slowed="a")
     assert not machine.false_alarms
     assert not machine.found
-    assert made(loss.shifted(0.04, other_software=True)).false_alarms
+    assert made(loss.shifted(0.04)).false_alarms
     assert made(loss.shifted()).false_alarms
+    other = made(loss.shifted(0.04), slowed="a")  # not found, and no alarm about another test
+    assert not other.false_alarms
+    assert not other.found
 
 
 def test_the_control_workload_of_a_run_is_the_median_of_its_launches() -> None:

@@ -47,7 +47,7 @@ CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launc
         (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
         (
             replace(REGRESSED, elsewhere=True),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST.replace('launches', 'launches, all on other GPUs')}",
+            f"298.0 GB/s is 16.3 % worse than {AGAINST.replace('launches', 'launches, none on these very GPUs')}",
         ),
         (
             replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12),
@@ -76,13 +76,14 @@ CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launc
             f"298.0 GB/s is 16.3 % worse than {AGAINST}, as most figures of this run are",
         ),
         (
-            replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower: the machine",
+            replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04, of_the_gpus=True),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower, which may be why: GPUs "
+            "of one kind differ at their power limit",
         ),
         (
-            replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04, other_software=True),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower: the machine, or the "
-            "software, which is not the baseline's",
+            replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower: the machine, or what "
+            "is under all tests",
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED),

@@ -389,18 +389,29 @@ def test_an_improvement_by_hand() -> None:
 
 
 def test_the_spread_within_machines_by_hand() -> None:
+    # Distances from 0.02 and from 1.03, times 1.118 and 1.225: 0 twice, 0.0112 twice, 0.0224 twice, 0.0367 twice.
     here, there = [0.0, 0.01, 0.02, 0.03, 0.04], [1.0, 1.03, 1.06]
     pooled = History.within([here, there, [0.5]])
     assert (pooled.launches, pooled.center) == (9, 0.04)
-    spreads = [History.of(machine).spread for machine in (here, there)]
-    assert pooled.spread == pytest.approx(math.sqrt((4 * spreads[0] ** 2 + 2 * spreads[1] ** 2) / 6))
+    assert pooled.spread == pytest.approx(1.4826 * (0.01 + 0.02) / 2 * math.sqrt(5 / 4), rel=1e-4)
     assert pooled.dof == pytest.approx(0.6 * 6)
     assert History.within([here]) == History.of(here)
-    each = History.within([[0.0], [1.0], [2.0]])
-    assert (each.launches, each.center, each.spread, each.dof) == (3, 1.0, 0.0, 0.0)
-    assert not Rule(Policy(), 1, 0.0, 0.0).moved(each, [9.0])
+    assert History.within([[0.0], [1.0], [3.0]]) == History.of([0.0, 1.0, 3.0])
     with pytest.raises(ValueError, match="logs holds 0 launches"):
         History.within([])
+
+
+@pytest.mark.parametrize(("machines", "launches"), [(2, 10), (4, 5), (10, 2), (5, 3)])
+def test_the_spread_within_machines_is_that_of_their_launches(machines: int, launches: int) -> None:
+    draws = random.Random(1)
+
+    def spread(bad: float) -> float:
+        drawn = [[place + draws.gauss(0, 1) for _ in range(launches)] for place in range(0, 100 * machines, 100)]
+        drawn[0][0] += bad
+        return History.within(drawn).spread
+
+    assert statistics.fmean(spread(0.0) ** 2 for _ in range(2000)) == pytest.approx(1.12, abs=0.1)
+    assert statistics.fmean(spread(30.0) for _ in range(500)) < 3  # one bad launch of ten times all others' distance
 
 
 def test_what_the_machine_explains_by_hand() -> None:
