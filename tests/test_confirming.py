@@ -55,8 +55,8 @@ def measured(perf, name):
     elif figures[0] == "hot":
         perf.check(busbw=Metric(100e9, "B/s", "higher", clock="host", invalid="GPU GPU-1: power brake"))
     else:
-        # Of the launches that judge, the first one's figure was not at the power limit, those of fresh ones were.
-        capped = (FOLDER / "at_limit").exists() and len(figures) == 1
+        # The first of several figures is the first launch's, the last one that of all fresh launches.
+        capped = (FOLDER / ("at_limit" if len(figures) == 1 else "first_at_limit")).exists()
         perf.check(busbw=Metric(figures[0], "B/s", "higher", limit=450e9, clock="host", power_capped=capped))
 
 def test_a(perf, own):
@@ -309,8 +309,9 @@ def test_a_verdict_says_that_its_baseline_is_of_other_gpus(
         (["at_limit"], "failed", pytest.ExitCode.TESTS_FAILED),
         (["control_at_limit"], "failed", pytest.ExitCode.TESTS_FAILED),
         (["control_at_limit", "at_limit"], "skipped", pytest.ExitCode.OK),
+        (["control_at_limit", "first_at_limit"], "failed", pytest.ExitCode.TESTS_FAILED),
     ],
-    ids=["neither", "the figure", "the control workload", "both"],
+    ids=["neither", "the figure", "the control workload", "both", "one launch of six"],
 )
 def test_a_power_limit_slows_only_what_is_at_it(
     files: list[str],
@@ -326,6 +327,20 @@ def test_a_power_limit_slows_only_what_is_at_it(
     result = judged(pytester)
     result.assert_outcomes(passed=1, **{outcome: 1})
     assert result.ret == status
+
+
+@pytest.mark.parametrize(("until", "outcome"), [("2999-12-31", "skipped"), ("2026-01-01", "failed")])
+def test_a_known_loss_is_where_the_control_workload_explains_from(
+    until: str, outcome: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controlled(pytester, monkeypatch, now=[1.05e-3])
+    [file] = (pytester.path / "baselines").glob("*.json")
+    data = json.loads(file.read_text())
+    known = {"status": "regressed", "reason": "a slow driver", "until": until, "center": 90e9}
+    data["tests"]["test_it.py::test_a[2ranks]"]["expected"] = {"busbw": known}
+    file.write_text(json.dumps(data))
+    figures(pytester, a=[85e9], b=[100e9])  # 16 % less, and 6 % less than is expected
+    judged(pytester).assert_outcomes(passed=1, **{outcome: 1})
 
 
 @pytest.mark.parametrize("surroundings", ["env={'X': '1'}", "device='cpu'"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from benchmarks.trial.runs import Figure, Run, holds, summary, table
 from benchmarks.trial.slowing import slowed
 from pytest_gpuperf import Resettable
 from pytest_gpuperf.verdicts import results
-from pytest_gpuperf.verdicts.baselines import Baselines
+from pytest_gpuperf.verdicts.baselines import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.results import Results
@@ -198,11 +198,18 @@ def test_a_trial_has_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--runs must be 1 or more, got 0" in capsys.readouterr().err
 
 
-def running(*verdicts: Verdict, returncode: int = 0, file: bool = True) -> Callable[..., Any]:
+def running(
+    *verdicts: Verdict, returncode: int = 0, file: bool = True, launches: Mapping[str, LaunchInfo] | None = None
+) -> Callable[..., Any]:
+    used = launches or {}
+    figures = tuple(LaunchFigure(id_, 10, 1e-3) for id_ in used)
+    tests = {"a": TestBaseline("", {"time": MetricBaseline("s", "lower", "", figures)})} if used else {}
+    candidate = Baselines(KEY, {}, used, tests)
+
     def run(command: list[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
         path = Path(next(word for word in command if word.startswith("--gpuperf-json=")).partition("=")[2])
         if file:
-            results.write(path, Results(Baselines(KEY, {}), verdicts))
+            results.write(path, Results(candidate, verdicts))
         return subprocess.CompletedProcess(command, returncode, stdout="what pytest said")
 
     return run
@@ -235,6 +242,15 @@ def test_a_run_that_tells_nothing_is_no_run(
     with pytest.raises(TrialError, match=message) as caught:
         judge_trial.run(PLAN, None)
     assert str(caught.value).endswith("what pytest said")
+
+
+def test_a_run_tells_its_gpus_and_their_control_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = {
+        str(seconds): replace(launch(), gpus="these", control={"matmul": seconds}) for seconds in (1.0, 5.0, 2.0)
+    }
+    monkeypatch.setattr("benchmarks.judge_trial.subprocess.run", running(verdict("a"), launches=launches))
+    taken = judge_trial.run(PLAN, None)
+    assert (taken.gpus, taken.control) == ("these", {"matmul": 2.0})
 
 
 CONFTEST = """

@@ -21,6 +21,10 @@ def test_its_parts_are_timed_and_all_ranks_agree(call: Call) -> None:
     assert all(0 < seconds < 1 for seconds in first.values())
 
 
+def test_what_follows_does_not_meet_gpus_that_are_still_at_their_power_limit() -> None:
+    assert list(control.workload(2)) == ["all_reduce", "sustained matmul"]
+
+
 def test_one_rank_has_nothing_to_reduce() -> None:
     assert list(control.workload(1)) == ["sustained matmul"]
 

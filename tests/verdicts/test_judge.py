@@ -422,6 +422,30 @@ def test_a_baseline_that_was_recorded_on_other_gpus_is_told(recorded: list[str],
     assert judge.confirm(suspect, [suspect.metric] * 5).elsewhere is elsewhere
 
 
+def test_verdicts_of_earlier_results_are_read() -> None:
+    verdict = verdict_of(95.0)
+    data = verdict.to_json()
+    assert Verdict.from_json(data) == verdict
+    del data["of_the_gpus"], data["elsewhere"]
+    assert Verdict.from_json(data) == verdict
+    told = replace(verdict, of_the_gpus=True, elsewhere=True)
+    assert Verdict.from_json(told.to_json()) == told
+
+
+def test_parts_of_the_control_workload_share_the_chance_of_a_false_alarm() -> None:
+    scattered = [1e-3 * (1 + 5e-3 * (i - 4.5)) for i in range(10)]
+    alone, one_of_many = controlled(scattered, 1.12e-3), controlled(scattered, 1.12e-3)
+    more = {f"part {index}": 1e-3 for index in range(100)}
+    infos = one_of_many._launches.items()
+    launches = {
+        id_: replace(info, control={**info.control, **dict.fromkeys(more, info.control[MATMUL])}) for id_, info in infos
+    }
+    one_of_many.controls._launches = launches
+    one_of_many.controls.add(4, {name: Control(1e-3, True) for name in more}, VERSIONS)
+    assert MATMUL in alone.moved
+    assert MATMUL not in one_of_many.moved
+
+
 def test_few_figures_tell_no_shift() -> None:
     judge = judge_of(STEADY, tests=4)
     for index in range(3):
