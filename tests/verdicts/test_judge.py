@@ -362,6 +362,8 @@ def test_launches_on_the_same_gpus_are_what_counts_where_there_are_any() -> None
     assert explained(mixed, 95.0) == (0.04, True)
     judge = controlled([1e-3] * 7 + [1.04e-3] * 3, 1.04e-3, gpus=["a"] * 7 + ["b"] * 3, here="b")
     assert explained(judge, 95.0) is None  # these GPUs are as fast as ever
+    once = controlled([1e-3] * 9 + [1.04e-3], 1.04e-3, gpus=["a"] * 9 + ["b"], here="b")
+    assert explained(once, 95.0) == (0.04, True)  # of one launch it is not known whether they are
 
 
 def test_a_loss_that_is_expected_is_explained_from_where_it_was_expected() -> None:
@@ -382,16 +384,17 @@ def test_five_launches_on_these_very_gpus_are_the_baseline() -> None:
     assert there.screen(TEST, "busbw", slow, "body-1").outcome is Outcome.SUSPECT
     few = controlled([], gpus=["a"] * 10 + ["b"] * 4 + ["c"], figures=stored, here="b")
     assert few.screen(TEST, "busbw", slow, "body-1").outcome is Outcome.SUSPECT
-    unknown = controlled([], figures=stored)
-    assert len((unknown.screen(TEST, "busbw", slow, "body-1").baseline or STEADY).launches) == 15
+    for gpus in ([], ["a"] * 10):  # of some launches, and of this run, it is not known
+        unknown = controlled([], gpus=gpus, figures=stored)
+        assert len((unknown.screen(TEST, "busbw", slow, "body-1").baseline or STEADY).launches) == 15
 
 
 def test_figures_at_the_power_limit_of_slower_gpus_make_no_shift_of_the_whole_run() -> None:
-    def of(seconds: float, *, at_limit: bool) -> float | None:
+    def of(seconds: float, *, at_limit: bool, part_at_limit: bool = True) -> float | None:
         judge = judge_of(STEADY, tests=12)
         infos = judge._launches.items()
         judge.controls._launches = {id_: replace(info, control={MATMUL: 1e-3}) for id_, info in infos}
-        judge.controls.add(2, {MATMUL: Control(seconds, True)}, VERSIONS)
+        judge.controls.add(2, {MATMUL: Control(seconds, part_at_limit)}, VERSIONS)
         for index in range(12):
             figure = Metric(95.0, "B/s", "higher", power_capped=at_limit)
             judge.screen(f"test_{index}", "busbw", figure, "body-1")
@@ -401,6 +404,7 @@ def test_figures_at_the_power_limit_of_slower_gpus_make_no_shift_of_the_whole_ru
     assert of(1.00e-3, at_limit=True) == pytest.approx(1 / 0.95 - 1)
     assert of(1.05e-3, at_limit=False) == pytest.approx(1 / 0.95 - 1)
     assert of(0.95e-3, at_limit=True) == pytest.approx(1 / 0.95 - 1)
+    assert of(1.05e-3, at_limit=True, part_at_limit=False) == pytest.approx(1 / 0.95 - 1)
 
 
 @pytest.mark.parametrize(
