@@ -35,7 +35,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuperf.verdicts.rule import History, Policy, Rule
+from pytest_gpuperf.verdicts.history import History
+from pytest_gpuperf.verdicts.rule import Policy, Rule
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]

@@ -9,9 +9,10 @@ from enum import Enum
 from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, MetricBaseline, TestBaseline
 from pytest_gpuperf.verdicts.controls import Controls
 from pytest_gpuperf.verdicts.expected import Expected
+from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.rule import History, Policy, Rule, shifted
+from pytest_gpuperf.verdicts.rule import Policy, Rule, shifted
 
 
 class Outcome(Enum):

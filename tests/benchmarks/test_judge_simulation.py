@@ -34,7 +34,8 @@ from benchmarks.judge_simulation import (
     verdicts_of_others,
     wilson,
 )
-from pytest_gpuperf.verdicts.rule import History, Policy, Rule
+from pytest_gpuperf.verdicts.history import History
+from pytest_gpuperf.verdicts.rule import Policy, Rule
 
 HERE = Setting("normal", 0.010, 20)
 THERE = Setting("heavy", 0.015, 10)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.baselines import MetricBaseline, TestBaseline
 from pytest_gpuperf.verdicts.controls import Control
+from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import FieldError
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.rule import History, Policy
+from pytest_gpuperf.verdicts.rule import Policy
 from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
 
 # Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then those of 1.1 % (looser), 0.7 % (loose) and 22 %.

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.rule import History, Policy, Rule, prior_spread, shifted
+from pytest_gpuperf.verdicts.history import History, prior_spread
+from pytest_gpuperf.verdicts.rule import Policy, Rule, shifted
 
 STEADY = History(10, 0.0, 0.005)
 WIDE = History(10, 0.0, 0.03)
