@@ -154,8 +154,8 @@ class Judge:
         self._hardware_key = hardware_key
         self._gpus = gpus
         self._launches = {} if baselines is None else baselines.launches
-        tests_ = {} if baselines is None else baselines.tests
-        self._tests = {test: self._of_these_gpus(entry) for test, entry in tests_.items()}
+        stored = {} if baselines is None else baselines.tests
+        self._tests = {test: self._of_these_gpus(entry) for test, entry in stored.items()}
         histories = [history(metric) for test in self._tests.values() for metric in test.metrics.values()]
         selected = [self._tests[test] for test in tests if test in self._tests]
         checks = max(1, sum(len(test.metrics) for test in selected))
