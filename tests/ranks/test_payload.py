@@ -121,26 +121,26 @@ def test_a_module_of_another_type_is_left_to_cloudpickle(monkeypatch: pytest.Mon
         with pytest.raises(TypeError, match="Odd"):
             payload.dumps(odd(name))
     reduces = type("Reduces", (ModuleType,), {"__reduce__": lambda self: (str, ("reduced",))})
-    monkeypatch.setitem(sys.modules, "made_here", reduces("made_here"))
-    assert copied(sys.modules["made_here"]) == "reduced"
+    monkeypatch.setitem(sys.modules, "reduced_module", reduces("reduced_module"))
+    assert copied(sys.modules["reduced_module"]) == "reduced"
 
 
 def test_a_namespace_with_a_dot_keeps_its_operators() -> None:
-    library = torch.library.Library("made.up", "DEF")
+    library = torch.library.Library("pytest_gpuperf.payload", "DEF")
     library.define("nothing(Tensor x) -> Tensor")
-    packet = getattr(torch.ops, "made.up").nothing
+    packet = getattr(torch.ops, "pytest_gpuperf.payload").nothing
     assert copied(packet) is packet
     assert copied(packet.default) is packet.default
     library._destroy()
 
 
 def test_an_operator_that_is_not_registered_where_it_arrives_says_so() -> None:
-    library = torch.library.Library("made_up", "DEF")
+    library = torch.library.Library("pytest_gpuperf", "DEF")
     library.define("gone(Tensor x) -> Tensor")
-    data = payload.dumps(torch.ops.made_up.gone)
-    del torch.ops.made_up.gone
+    data = payload.dumps(torch.ops.pytest_gpuperf.gone)
+    del torch.ops.pytest_gpuperf.gone
     library._destroy()
-    message = r"^torch\.ops\.made_up\.gone is not registered in this process: register it in an installed module"
+    message = r"^torch\.ops\.pytest_gpuperf\.gone is not registered in this process: register it in an installed module"
     with pytest.raises(AttributeError, match=message):
         payload.loads(data)
 
