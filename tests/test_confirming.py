@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_gpus import without_ranks
+from pytest_gpuperf import machine
+from tests.fake_gpus import gpu, without_ranks
 from tests.scripted_figures import STEADY, TESTS, figures, judged
 from tests.test_judged_run import CONFTEST
 from tests.whole_run import run_pytest, write
@@ -148,6 +149,17 @@ def test_a_machine_that_is_slower_as_a_whole_is_one_finding(
     result.stdout.fnmatch_lines(["the whole run is 5.3 % slower than its baselines (the median of all figures): *"])
     assert "12 figures on 2x-nvidia-h200-nv18: 11 shifted, 1 same" in result.outlines
     assert not any("fresh launches decide" in line for line in result.outlines)
+
+
+def test_a_verdict_says_that_its_baseline_is_of_other_gpus(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures(project, b=[90e9])
+    judged(project).stdout.fnmatch_lines(
+        ["*is 10.0 % worse than the baseline 100.0 GB/s (spread 0.1 % over 10 launches, bound*"]
+    )
+    monkeypatch.setattr(machine, "visible_gpus", lambda environ: tuple(map(gpu, (5, 6))))
+    judged(project).stdout.fnmatch_lines(["*(spread 0.1 % over 10 launches, none on these very GPUs, bound *"])
 
 
 def test_under_xdist_a_suspect_is_decided_before_the_next_test(tmp_path: Path) -> None:
