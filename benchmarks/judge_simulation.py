@@ -8,9 +8,13 @@ deviation sigma, which differs from check to check: sigma_b^2 * 10 / chi2(10). T
     normal   S is normal
     heavy    S is Student's t with 5 degrees of freedom, scaled to the same standard deviation, and 2 % of the launches
              are bad, 5 to 25 % slower
+    modes    as normal, but a launch has one of three usual speeds, 2.5 % apart, for 20 of the 100 checks together
+
+The modes are as seen on 2 x H200, where collectives of 1 KiB took 5.5, 5.65 or 5.8 us, all of a launch alike.
 
 Every rule sees the same draws. In an A/A run nothing has changed; a false alarm of the suite is one check or more that
-is called a regression. In a slow run, one in five, all checks are 5 % slower, and power is the share that is found.
+is called a regression. In a slow run, one in five, all checks are 5 % slower, and power is the share that is found, of
+those without modes.
 Intervals are Wilson's, of 95 %. The rules of others compare one launch with one launch, but for ReFrame's, whose
 reference is the median of the baseline; criterion also looks into the launch, where 50 samples have a coefficient of
 variation of 1 %. Launches, fresh ones included, are independent: no drift, no shift of the whole machine.
@@ -44,13 +48,15 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 CHECKS = 100
 SLOWDOWN = 1.05
 SLOW_EVERY = 5  # a slow suite gives 100 answers, an A/A suite one
-NOISES = ("normal", "heavy")
+NOISES = ("normal", "heavy", "modes")
 SIGMAS = (0.003, 0.005, 0.010, 0.015, 0.020)
-BASELINES = (10, 20)  # launches
+BASELINES = (5, 10, 20)  # launches
 SIGMA_DOF = 10  # of the checks' variances around sigma_b^2
 TAIL_DOF = 5
 BAD = 0.02  # share of bad launches
 BAD_SLOWDOWN = (0.05, 0.25)
+MODES, CHANCES = (-0.025, 0.0, 0.025), (0.4, 0.3, 0.3)
+MODAL = 20  # checks, the first ones
 
 SAMPLES = 50  # within a launch, for criterion
 SAMPLE_CV = 0.01
@@ -62,6 +68,7 @@ MEGATRON_RERUNS = 10
 CHUNK = 50  # suites that one process simulates at a time
 
 FALSE_ALARMS_AT_MOST = 0.01
+FALSE_ALARMS_FROM = 10  # launches in the baseline
 POWER_AT_LEAST = 0.95
 POWER_UP_TO = 0.010  # sigma_b
 POWER_LAUNCHES = 20  # in the baseline
@@ -129,8 +136,11 @@ def sigmas(rng: np.random.Generator, sigma_b: float, checks: int) -> Array:
 def launches(rng: np.random.Generator, noise: str, sigma: Array, count: int) -> Array:
     """Logarithms of the figures, a row for each check, a column for each launch."""
     shape = (len(sigma), count)
-    if noise == "normal":
-        return sigma[:, None] * rng.standard_normal(shape)
+    if noise in ("normal", "modes"):
+        logs = sigma[:, None] * rng.standard_normal(shape)
+        if noise == "modes":
+            logs[:MODAL] += rng.choice(MODES, count, p=CHANCES)
+        return logs
     scaled = rng.standard_t(TAIL_DOF, shape) / math.sqrt(TAIL_DOF / (TAIL_DOF - 2))
     bad = rng.random(shape) < BAD
     return sigma[:, None] * scaled + bad * np.log1p(rng.uniform(*BAD_SLOWDOWN, shape))
@@ -245,15 +255,16 @@ def suite(rng: np.random.Generator, setting: Setting, slow: bool) -> dict[str, T
     histories = [History.of(row) for row in old.tolist()]
     rule = Rule.of(policy, histories)
     speeds = (1.0, SLOWDOWN) if slow else (1.0,)
+    steady = MODAL if setting.noise == "modes" else 0
     ours = [
         [judged(rule, history, row) for history, row in zip(histories, (fresh + math.log(speed)).tolist(), strict=True)]
         for speed in speeds
     ]
-    tallies = {OURS: tally(ours[0], ours[1] if slow else ())}
+    tallies = {OURS: tally(ours[0], ours[1][steady:] if slow else ())}
     figures, sd = np.exp(old), sample_sd(rng, np.exp(logs[:, [0, m]]))
     theirs = [verdicts_of_others(figures, speed * np.exp(fresh), sd[:, 0], speed * sd[:, 1]) for speed in speeds]
     for name, calm in theirs[0].items():
-        found = [Judged(bool(flag)) for flag in theirs[1][name]] if slow else []
+        found = [Judged(bool(flag)) for flag in theirs[1][name][steady:]] if slow else []
         tallies[name] = tally([Judged(bool(calm.any()))], found)
     return tallies
 
@@ -306,7 +317,7 @@ def table(found: Mapping[Setting, Tallies]) -> str:
 def comparison(found: Mapping[Setting, Tallies], launches: int) -> str:
     """All rules with baselines of so many launches: suite false alarms / power, a column for each spread."""
     lines = []
-    for noise in NOISES:
+    for noise in dict.fromkeys(setting.noise for setting in found):
         columns = {key.sigma_b: one for key, one in found.items() if (key.noise, key.launches) == (noise, launches)}
         lines.append(f"{noise + f', m = {launches}':<26}" + "".join(f"{sigma_b:>14.1%}" for sigma_b in columns))
         for name in next(iter(columns.values())):
@@ -336,13 +347,15 @@ class Target:
 def targets(found: Mapping[Setting, Tallies]) -> list[Target]:
     """The two promises against what was measured."""
     ours = {setting: tallies[OURS] for setting, tallies in found.items()}
-    loudest = max(ours, key=lambda setting: ours[setting].false_alarms)
+    known = [setting for setting in ours if setting.launches >= FALSE_ALARMS_FROM]
+    loudest = max(known, key=lambda setting: ours[setting].false_alarms)
     alarms = ours[loudest]
     promised = [key for key in ours if key.sigma_b <= POWER_UP_TO and key.launches == POWER_LAUNCHES]
     weakest = min(promised, key=lambda setting: ours[setting].power)
     power = ours[weakest]
     return [
         Target(
+            f"with {FALSE_ALARMS_FROM} launches or more "
             f"at most {FALSE_ALARMS_AT_MOST:.0%} of the suites raise a false alarm",
             alarms.false_alarms <= FALSE_ALARMS_AT_MOST,
             loudest,

@@ -7,7 +7,8 @@ raise no alarm. In each of the others one test, drawn at random from those whose
 the device after its step for 5 % of the step's time; that test should regress, and no other. FILE keeps the runs, and
 those that it holds count: a trial may be spread over several machines of a kind, with the same arguments. A figure that
 is worse as these GPUs are at their power limit raises no alarm, and does not count as found either. A run
-whose outcome does not come from its verdicts, as where a test cannot run, ends the trial with exit status 2.
+whose outcome does not come from its verdicts, as where a test cannot run, ends the trial with exit status 2; after
+Ctrl-C, which ends it with 130, the run in hand is missing and FILE holds the others.
 """
 
 from __future__ import annotations
@@ -166,8 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.runs < 1:
         parser.error(f"--runs must be 1 or more, got {options.runs}")
     plan = Plan(tuple(options.suites), options.gpus, options.slower, options.seed)
+    runs: list[Run] = []
     try:
-        runs = [] if options.json is None else kept(options.json, plan)
+        if options.json is not None:
+            runs = kept(options.json, plan)
         for line in table(runs):
             print(line)
         while len(runs) < 2 * options.runs:
@@ -179,6 +182,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrialError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(*summary(runs), f"interrupted after {len(runs)} of {2 * options.runs} runs", sep="\n")
+        return 130
     print(*summary(runs), sep="\n")
     return int(options.check and not holds(runs))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, LaunchFigure, MetricBaseline, TestBaseline
 from pytest_gpuperf.verdicts.controls import Controls
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.history import History
@@ -155,10 +155,15 @@ class Judge:
         self._gpus = gpus
         self._launches = {} if baselines is None else baselines.launches
         stored = {} if baselines is None else baselines.tests
+        self._histories = {
+            (test, name): self._history(metric)
+            for test, entry in stored.items()
+            for name, metric in entry.metrics.items()
+        }
         self._tests = {test: self._of_these_gpus(entry) for test, entry in stored.items()}
-        histories = [history(metric) for test in self._tests.values() for metric in test.metrics.values()]
         selected = [self._tests[test] for test in tests if test in self._tests]
         checks = max(1, sum(len(test.metrics) for test in selected))
+        histories = list(self._histories.values())
         if any(known.launches > 1 for known in histories):
             self.rule = Rule.of(policy, histories, checks)
         else:
@@ -194,7 +199,7 @@ class Judge:
             reference = self.controls.reference(name, _ids(stored))
             if reference is None:
                 continue
-            known = History.of([_loss(f.median, stored) for f in stored.launches if f.launch in reference.launches])
+            known = History.of(_logs(stored, [f for f in stored.launches if f.launch in reference.launches]))
             usual = known.center if center is None else _loss(center, stored)
             slower = self.controls.slower(name, reference.launches)
             if self.rule.explains(slower, _loss(regressed.metric.value, stored) - usual, known, regressed.launches):
@@ -203,11 +208,22 @@ class Judge:
 
     def _of_these_gpus(self, entry: TestBaseline) -> TestBaseline:
         """Launches of the very GPUs are the baseline, where there are enough of them."""
-        metrics = {}
-        for name, metric in entry.metrics.items():
-            own = tuple(figure for figure in metric.launches if self._gpus_of(figure.launch) == self._gpus != "")
-            metrics[name] = replace(metric, launches=own) if len(own) >= LEAST_LAUNCHES else metric
+        metrics = {name: replace(metric, launches=self._own(metric)) for name, metric in entry.metrics.items()}
         return replace(entry, metrics=metrics)
+
+    def _own(self, stored: MetricBaseline) -> tuple[LaunchFigure, ...]:
+        own = tuple(figure for figure in stored.launches if self._gpus_of(figure.launch) == self._gpus != "")
+        return own if len(own) >= LEAST_LAUNCHES else stored.launches
+
+    def _history(self, stored: MetricBaseline) -> History:
+        """Of all launches; of those of the very GPUs, where they are the baseline, beside what the others scatter."""
+        everything, own = _logs(stored, stored.launches), _logs(stored, self._own(stored))
+        if len(own) == len(everything):
+            return History.of(everything)
+        machines: dict[str, list[float]] = {}
+        for figure, loss in zip(stored.launches, everything, strict=True):
+            machines.setdefault(self._gpus_of(figure.launch), []).append(loss)
+        return History.within(list(machines.values())).of_these(own)
 
     def _gpus_of(self, launch: str) -> str:
         return self._launches[launch].gpus if launch in self._launches else ""
@@ -248,7 +264,7 @@ class Judge:
             return replace(verdict, outcome=Outcome.MISSING)
         if baseline.body_hash != body_hash or not _comparable(metric, stored):
             return replace(verdict, outcome=Outcome.STALE)
-        known, loss = history(stored), _loss(metric.value, stored)
+        known, loss = self._histories[test, metric_name], _loss(metric.value, stored)
         self._losses[test, metric_name] = loss - known.center, metric.power_capped
         outcome = Outcome.SAME
         if self.rule.suspects(known, loss):
@@ -259,7 +275,7 @@ class Judge:
 
     def launches(self, suspect: Verdict) -> int | None:
         """How many fresh launches decide about a suspect; None if no number that the policy allows does."""
-        return self.rule.launches(_history_of(suspect))
+        return self.rule.launches(self._history_of(suspect))
 
     def confirm(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
         """What fresh launches make of a suspect: REGRESSED or SAME; UNDECIDED without any.
@@ -268,7 +284,7 @@ class Judge:
             suspect: The screening's verdict.
             figures: One of each fresh launch.
         """
-        known, stored = _history_of(suspect), suspect.baseline
+        known, stored = self._history_of(suspect), suspect.baseline
         assert stored is not None
         if not figures:
             return replace(
@@ -300,6 +316,9 @@ class Judge:
         loss = shifted([loss for loss, at_limit in self._losses.values() if not (without and at_limit)])
         return None if loss is None else math.expm1(loss)
 
+    def _history_of(self, verdict: Verdict) -> History:
+        return self._histories[verdict.test, verdict.metric_name]
+
     def _bound(self, known: History, launches: int) -> float | None:
         bound = self.rule.detectable(known, launches)
         return bound if math.isfinite(bound) else None
@@ -314,18 +333,12 @@ def _asked(metric: Metric) -> Outcome | None:
     return Outcome.DOUBTFUL if low < metric.at_least else None
 
 
-def history(stored: MetricBaseline) -> History:
-    """The logarithms of a metric's launches, turned so that larger is worse."""
-    return History.of([_loss(figure.median, stored) for figure in stored.launches])
+def _logs(stored: MetricBaseline, figures: Sequence[LaunchFigure]) -> list[float]:
+    return [_loss(figure.median, stored) for figure in figures]
 
 
 def _ids(stored: MetricBaseline) -> list[str]:
     return [figure.launch for figure in stored.launches]
-
-
-def _history_of(verdict: Verdict) -> History:
-    assert verdict.baseline is not None  # a suspect has one
-    return history(verdict.baseline)
 
 
 def _loss(value: float, stored: MetricBaseline) -> float:

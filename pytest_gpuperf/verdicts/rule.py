@@ -14,9 +14,10 @@ import math
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pytest_gpuperf.verdicts.history import History, prior_spread, refuse_without_logarithms
+from pytest_gpuperf.verdicts.history import History, refuse_without_logarithms
+from pytest_gpuperf.verdicts.prior import prior_dof, prior_spread
 from pytest_gpuperf.verdicts.student import SMALLEST_DOF, upper_quantile
 
 # Variance of a large normal sample's median over that of its mean. A small one's is less, 1.35 for 3 launches.
@@ -71,7 +72,7 @@ class Policy:
     floor: float = 0.003
     """Least spread that is believed, in logarithms: launches of one hour know little about the next week's."""
     prior_dof: float = 10.0
-    """Degrees of freedom that the suite's spread is worth in the estimate of one check's."""
+    """Most degrees of freedom that the suite's spread is worth in the estimate of one check's."""
 
     def __post_init__(self) -> None:
         """Refuses a policy that could not decide with the best of baselines."""
@@ -153,6 +154,8 @@ class Rule:
     """The suite's spread, see prior_spread."""
     prior_total: float = math.inf
     """Degrees of freedom of all histories that the prior was made of, the judged one's included."""
+    prior_dof: float = math.inf
+    """How alike the checks' spreads are, see prior_dof; the policy's is the most that it is worth."""
 
     def __post_init__(self) -> None:
         """Refuses what is no suite."""
@@ -162,6 +165,8 @@ class Rule:
             raise ValueError(f"rule prior is {self.prior!r}, expected a finite spread of at least 0")
         if not self.prior_total >= 0:
             raise ValueError(f"rule prior_total is {self.prior_total!r}, expected degrees of freedom of at least 0")
+        if not self.prior_dof >= 0:
+            raise ValueError(f"rule prior_dof is {self.prior_dof!r}, expected degrees of freedom of at least 0")
 
     @classmethod
     def of(cls, policy: Policy, histories: Sequence[History], checks: int | None = None) -> "Rule":
@@ -175,8 +180,13 @@ class Rule:
         Raises:
             ValueError: If no history has 2 launches.
         """
-        total = sum(history.dof for history in histories)
-        return cls(policy, len(histories) if checks is None else checks, prior_spread(histories), total)
+        return cls(
+            policy,
+            len(histories) if checks is None else checks,
+            prior_spread(histories),
+            prior_total=sum(history.dof for history in histories),
+            prior_dof=prior_dof(histories, policy.floor),
+        )
 
     @property
     def alpha(self) -> float:
@@ -186,8 +196,8 @@ class Rule:
     def dof(self, history: History) -> float:
         """Degrees of freedom nu of the pooled spread: the prior's and the history's own.
 
-        The prior is worth no more than the other histories it was made of, so that a suite of one check does not
-        count its own spread twice.
+        The prior is worth as much as the checks are alike, at most the policy's prior_dof; and no more than the other
+        histories it was made of, so that a suite of one check does not count its own spread twice.
         """
         return self._prior_dof(history) + history.dof
 
@@ -248,7 +258,7 @@ class Rule:
         spread, prior = self.spread(history), self._prior_dof(history)
 
         def decides(launches: int) -> bool:
-            longer = History(launches, history.center, spread, history.dof_per_launch)
+            longer = replace(history, spread=spread).longer(launches)
             return Rule(self.policy, self.checks, spread, prior + longer.dof).launches(longer) is not None
 
         least = bisect_left(range(1, LONGEST + 1), True, key=decides) + 1
@@ -321,7 +331,7 @@ class Rule:
         return lambda k: self.policy.seen(_error(spread, history.launches, k), quantile)
 
     def _prior_dof(self, history: History) -> float:
-        return min(self.policy.prior_dof, max(0.0, self.prior_total - history.dof))
+        return min(self.policy.prior_dof, self.prior_dof, max(0.0, self.prior_total - history.dof))
 
 
 def shifted(losses: Sequence[float]) -> float | None:

@@ -77,6 +77,16 @@ def test_heavy_launches_have_the_same_spread_but_for_the_bad_ones() -> None:
     assert np.mean(np.abs(good) > 4 / math.sqrt(5 / 3)) == pytest.approx(0.01032, abs=0.001)
 
 
+def test_the_first_checks_of_a_launch_have_one_usual_speed_together() -> None:
+    found = launches(drawn(), "modes", np.full(100, 1e-9), 50_000)
+    for check in found[1:20]:
+        assert check == pytest.approx(found[0], abs=1e-6)
+    speeds, counts = np.unique(found[0].round(4), return_counts=True)
+    assert speeds.tolist() == [-0.025, 0.0, 0.025]
+    assert counts / 50_000 == pytest.approx([0.4, 0.3, 0.3], abs=0.01)
+    assert np.abs(found[20:]).max() < 1e-6
+
+
 def test_samples_within_a_launch_have_their_coefficient_of_variation() -> None:
     found = sample_sd(drawn(), np.full(100_000, 2.0))
     assert np.mean(found**2) == pytest.approx(0.02**2, rel=0.005)
@@ -141,7 +151,7 @@ def test_others_see_the_first_launch_and_reframe_the_median() -> None:
 
 
 def test_a_check_is_screened_by_the_first_launch_and_decided_by_the_next() -> None:
-    rule, history = Rule(Policy(), CHECKS, 0.005), History(20, 0.0, 0.005)
+    rule, history = Rule(Policy(), CHECKS, 0.005), History(20, 0.0, 0.005, 11.4)
     slow, fine = [0.05] * 5, [0.0] * 5
     assert judged(rule, history, [0.0, *slow]) == Judged()
     assert judged(rule, history, [0.05, *fine]) == Judged(extra_launches=5)
@@ -150,7 +160,7 @@ def test_a_check_is_screened_by_the_first_launch_and_decided_by_the_next() -> No
     # The launch that was picked for being slow would make 3 of 5.
     assert judged(rule, history, [0.05, 0.05, 0.05, 0.0, 0.0, 0.0]) == Judged(extra_launches=5)
     wide = Rule(Policy(), CHECKS, 0.1)
-    assert judged(wide, History(20, 0.0, 0.1), [0.0, *slow]) == Judged(undecided=True)
+    assert judged(wide, History(20, 0.0, 0.1, 11.4), [0.0, *slow]) == Judged(undecided=True)
 
 
 # What is counted
@@ -189,6 +199,13 @@ def test_one_suite_in_five_is_slowed_down() -> None:
     # A fixed bound of 5 % finds half of what is 5 % slower; this rule does better.
     assert 70 < found["pytest-benchmark mean:5%"].found < 130
     assert found[OURS].found > 180
+
+
+def test_the_power_is_that_of_the_checks_without_modes() -> None:
+    found = suite(drawn(), Setting("modes", 0.003, 10), slow=True)
+    assert {one.slow_checks for one in found.values()} == {80}
+    assert found[OURS].found > 75
+    assert found[OURS].undecided > 0  # of the others
 
 
 def test_the_seed_decides_and_not_the_processes() -> None:
@@ -233,9 +250,17 @@ def test_false_alarms_at_any_spread_break_the_promise(alarms: int, met: bool) ->
     promise = targets(found)[0]
     assert (promise.met, promise.worst, promise.measured) == (met, THERE, alarms / 1000)
     assert str(promise).startswith(
-        "met: at most 1%" if met else "NOT MET: at most 1% of the suites raise a false alarm"
+        "met: with 10 launches or more at most 1%"
+        if met
+        else "NOT MET: with 10 launches or more at most 1% of the suites"
     )
     assert str(promise).endswith("heavy, sigma_b 1.5%, m = 10")
+
+
+def test_of_five_launches_no_rate_of_false_alarms_is_promised() -> None:
+    promise = targets({HERE: {OURS: quiet(alarms=1)}, Setting("modes", 0.003, 5): {OURS: quiet(alarms=30)}})[0]
+    assert promise.met
+    assert promise.name == "with 10 launches or more at most 1% of the suites raise a false alarm"
 
 
 @pytest.mark.parametrize(("power", "met"), [(19_000, True), (18_999, False)])

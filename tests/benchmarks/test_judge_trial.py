@@ -124,14 +124,14 @@ def test_every_other_run_slows_a_test_at_random() -> None:
         drawn([made(verdict("a", unit="B/s"))], seed=1)
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *runs: Run | Exception) -> list[str | None]:
+def scripted(monkeypatch: pytest.MonkeyPatch, *runs: Run | BaseException) -> list[str | None]:
     """Lets the trial's runs come to these; which test each slows is appended to the list."""
     coming, asked = list(runs), []
 
     def run(plan: Plan, slowed: str | None) -> Run:
         asked.append(slowed)
         found = coming.pop(0)
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         return found
 
@@ -157,6 +157,17 @@ def test_a_trial_goes_on_where_its_file_ends(
     assert out == table([SAME, FOUND, SAME, NOT_FOUND]) + summary([SAME, FOUND, SAME, NOT_FOUND])
     scripted(monkeypatch)
     assert main(command) == 0
+
+
+def test_a_trial_that_is_interrupted_says_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trial.json"
+    scripted(monkeypatch, SAME, FOUND, KeyboardInterrupt())
+    assert main(["--gpus=2", "--runs=2", f"--json={file}"]) == 130
+    last = capsys.readouterr().out.splitlines()[-3:]
+    assert last == [*summary([SAME, FOUND]), "interrupted after 2 of 4 runs"]
+    assert len(json.loads(file.read_text())["runs"]) == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"runs": [{}], "plan": {}}', '{"runs": []}'])

@@ -167,7 +167,7 @@ def test_only_the_launches_of_the_figures_own_baseline_explain_its_loss() -> Non
 
 def test_a_baseline_of_several_machines_is_compared_by_the_launches_that_have_the_control_workload() -> None:
     # ln(97 / 83.5) is 15 %, of which 1.5 ln 1.1 and 1.5 % are 15.8; ln(100 / 83.5) is 18 %.
-    judge = controlled(SECONDS[:4], 1.1e-3, figures=[97.0] * 4 + [100.0] * 6)
+    judge = controlled(SECONDS[:4], 1.1e-3, figures=[97.0] * 4 + [100.0] * 36)
     assert explained(judge, 83.5) == (0.1, True)
     assert explained(judge, 82.5) is None
 
@@ -189,10 +189,10 @@ def test_with_other_software_the_gpus_alone_explain_nothing() -> None:
 
 
 def test_launches_with_the_same_software_are_what_counts_where_there_are_any() -> None:
-    judge = controlled([1e-3] * 8 + [1.04e-3] * 2, 1.04e-3, software={"torch": "2.14.0"})
+    judge = controlled([1e-3] * 18 + [1.04e-3] * 2, 1.04e-3, figures=[100.0] * 20, software={"torch": "2.14.0"})
     assert explained(judge, 95.0) == (0.04, False)
     launches = dict(judge._launches)
-    for id_ in list(launches)[8:]:
+    for id_ in list(launches)[18:]:
         launches[id_] = replace(launches[id_], environment={"torch": "2.14.0"})
     judge.controls._launches = launches
     assert explained(judge, 95.0) is None  # as slow as it was with this software

@@ -17,7 +17,7 @@ from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
 
 # Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then those of 1.1 % (looser), 0.7 % (loose) and 22 %.
 STEADY = metric_baseline(*[100.0 * (1 + 1e-4 * (i - 4.5)) for i in range(10)])
-LOOSER = metric_baseline(*[100.0 * (1 + 3e-3 * (i - 4.5)) for i in range(10)])
+LOOSER = metric_baseline(*[100.0 * (1 + 4e-3 * (i - 4.5)) for i in range(10)])
 LOOSE = metric_baseline(*[100.0 * (1 + 2e-3 * (i - 4.5)) for i in range(10)])
 WILD = metric_baseline(*[100.0 * (1 + 6e-2 * (i - 4.5)) for i in range(10)])
 ONCE = metric_baseline(100.0)
@@ -188,6 +188,20 @@ def test_a_baseline_that_was_recorded_on_other_gpus_is_told(recorded: list[str],
     suspect = judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
     assert suspect.elsewhere is elsewhere
     assert judge.confirm(suspect, [suspect.metric] * 5).elsewhere is elsewhere
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_five_launches_on_these_gpus_place_a_figure_and_all_tell_its_spread(steady: bool) -> None:
+    others = [110.0] * 5 if steady else [104.0, 107.0, 110.0, 113.0, 116.0]
+    known = baselines(*others, *[100.0] * 5)
+    infos = zip(known.launches.items(), ["a"] * 5 + ["c"] * 5, strict=True)
+    known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
+    judge = Judge(KEY, known, [TEST], Policy(), gpus="c")
+    same = judge.screen(TEST, "busbw", Metric(100.5, "B/s", "higher"), "body-1")
+    assert same.change == pytest.approx(0.005)
+    assert same.bound is not None
+    assert (same.bound < 0.05) is steady
+    assert judge.launches(same) == (5 if steady else None)
 
 
 def test_verdicts_of_earlier_results_are_read() -> None:

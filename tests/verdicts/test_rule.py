@@ -10,11 +10,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.history import History, prior_spread
+from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.rule import Policy, Rule, shifted
 
-STEADY = History(10, 0.0, 0.005)
-WIDE = History(10, 0.0, 0.03)
+
+def scattered(launches: int, center: float, spread: float) -> History:
+    """A history with the degrees of freedom that the numbers by hand are for."""
+    return History(launches, center, spread, 0.6 * (launches - 1))
+
+
+STEADY = scattered(10, 0.0, 0.005)
+WIDE = scattered(10, 0.0, 0.03)
 SUITE = Rule(Policy(), checks=100, prior=0.005)
 
 # t(1e-4, 15.4), and z(0.03), from tables: 10 launches have 5.4 degrees of freedom, and the prior 10.
@@ -25,7 +31,7 @@ LN_1_5 = 0.01488861
 
 logs = st.floats(-20, 20)
 spreads = st.floats(0, 0.05)
-histories = st.builds(History, st.integers(1, 40), logs, spreads)
+histories = st.builds(scattered, st.integers(1, 40), logs, spreads)
 rules = st.builds(Rule, st.just(Policy()), st.integers(1, 1000), spreads)
 
 
@@ -33,25 +39,13 @@ def close(number: float) -> Any:
     return pytest.approx(number, rel=1e-5)
 
 
-# What the suite says
-
-
-def test_the_suites_spread_is_its_median() -> None:
-    suite = [History(5, 0.0, spread) for spread in (0.01, 0.03, 0.002)]
-    assert prior_spread(suite) == close(0.01)
-    assert prior_spread([*suite, History(5, 0.0, 0.02)]) == close(math.sqrt((0.01**2 + 0.02**2) / 2))
-
-
-def test_a_single_launch_says_nothing_of_the_suites_spread() -> None:
-    assert prior_spread([History.of([1.0]), History(2, 0.0, 0.01)]) == close(0.01)
-    with pytest.raises(ValueError, match=r"^2 histories have no 2 launches, expected one that has: record more than"):
-        prior_spread([History.of([1.0]), History.of([2.0])])
+# The spread
 
 
 def test_the_pooled_spread_by_hand() -> None:
     # (10 * 0.005^2 + 5.4 * 0.02^2) / 15.4
-    assert SUITE.spread(History(10, 0.0, 0.02)) == close(math.sqrt((0.00025 + 0.00216) / 15.4))
-    assert SUITE.dof(History(10, 0.0, 0.02)) == close(15.4)
+    assert SUITE.spread(scattered(10, 0.0, 0.02)) == close(math.sqrt((0.00025 + 0.00216) / 15.4))
+    assert SUITE.dof(scattered(10, 0.0, 0.02)) == close(15.4)
 
 
 @given(rules, histories)
@@ -113,8 +107,8 @@ def test_the_screen_by_hand() -> None:
 
 def test_of_a_wide_spread_no_launch_proves_anything() -> None:
     wide = Rule(Policy(), 100, 0.05)
-    assert wide.suspects(History(10, 0.0, 0.05), -0.03)
-    assert not wide.suspects(History(10, 0.0, 0.05), -0.10)
+    assert wide.suspects(scattered(10, 0.0, 0.05), -0.03)
+    assert not wide.suspects(scattered(10, 0.0, 0.05), -0.10)
 
 
 @given(rules, histories, logs, st.floats(0, 5))
@@ -132,7 +126,7 @@ def test_a_wider_spread_makes_no_launch_less_suspect(rule: Rule, history: Histor
 def test_the_screen_passes_few_slow_programs(spread: float, launches: int) -> None:
     """With the spread known, one launch of a program that is slower by 5 % is normal around ln 1.05."""
     rule = Rule(Policy(prior_dof=1e6), 100, max(spread, 0.003))
-    history = History(launches, 0.0, max(spread, 0.003))
+    history = scattered(launches, 0.0, max(spread, 0.003))
     one = statistics.NormalDist(LN_5, rule.spread(history) * math.sqrt(1 + math.pi / 2 / launches))
     for chance, suspect in ((0.0199, False), (0.0201, True)):
         assert rule.suspects(history, one.inv_cdf(chance)) is suspect
@@ -146,7 +140,7 @@ def test_what_launches_show_by_hand() -> None:
     assert SUITE.detectable(STEADY, 7) == close(math.exp((T + Z) * error) - 1)
     few = Rule(Policy(), checks=1, prior=0.003)  # t(0.01, 15.4) * error is less than ln 1.015
     error = 0.003 * math.sqrt(math.pi / 2 * (1 / 10 + 1 / 25))
-    assert few.detectable(History(10, 0.0, 0.0), 25) == close(math.exp(LN_1_5 + Z * error) - 1)
+    assert few.detectable(scattered(10, 0.0, 0.0), 25) == close(math.exp(LN_1_5 + Z * error) - 1)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +150,7 @@ def test_what_launches_show_by_hand() -> None:
 )
 def test_how_many_launches_confirm(spread: float, launches: int | None) -> None:
     rule = Rule(Policy(), 100, spread)
-    assert rule.launches(History(10, 1.0, spread)) == launches
+    assert rule.launches(scattered(10, 1.0, spread)) == launches
 
 
 @given(rules, histories)
@@ -196,12 +190,12 @@ def test_nothing_below_min_effect_is_detectable(rule: Rule, history: History, k:
 
 
 def test_needed_launches_by_hand() -> None:
-    # s = 1.55 %, kmax = 25: t(1e-4, 10 + 0.6 (m - 1)) + 1.8808 <= 0.04879016 / (0.0155 sqrt(1.5708 (1/m + 0.04)))
+    # s = 1.55 %, kmax = 25: t(1e-4, 15.4 + 0.72 (m - 10)) + 1.8808 <= 0.04879016 / (0.0155 sqrt(1.5708 (1/m + 0.04)))
     # m = 10: 6.723 > 6.713; m = 11: 6.671 <= 6.873.
-    assert Rule(Policy(), 100, 0.0155).needed(History(10, 0.0, 0.0155)) == 11
+    assert Rule(Policy(), 100, 0.0155).needed(scattered(10, 0.0, 0.0155)) == 11
     # s = 0.6 %: m = 1 gives 0.0581 with t(1e-4, 10) = 5.694, m = 2 gives 0.0410 with t(1e-4, 10.6) = 5.542.
     assert Rule(Policy(), 100, 0.006).needed(STEADY) == 2
-    assert SUITE.needed(History(10, 0.0, 0.2)) is None
+    assert SUITE.needed(scattered(10, 0.0, 0.2)) is None
 
 
 @given(rules, histories)
@@ -210,7 +204,7 @@ def test_the_needed_launches_are_the_fewest(rule: Rule, history: History) -> Non
 
     def decides(launches: int) -> bool:
         same = replace(rule, prior=rule.spread(history))
-        return same.launches(History(launches, history.center, rule.spread(history))) is not None
+        return same.launches(replace(history, spread=rule.spread(history)).longer(launches)) is not None
 
     if needed is None:
         assert not decides(1000)
@@ -237,10 +231,10 @@ def test_a_confirmation_by_hand() -> None:
 
 def test_a_steady_check_has_not_regressed_by_less_than_min_effect() -> None:
     steady = Rule(Policy(), 1, 0.003)
-    found = steady.confirm(History(1000, 0.0, 0.0), [0.0148] * 9)
+    found = steady.confirm(scattered(1000, 0.0, 0.0), [0.0148] * 9)
     assert found.lower > 0
     assert not found.regressed
-    assert steady.confirm(History(1000, 0.0, 0.0), [0.0150] * 9).regressed
+    assert steady.confirm(scattered(1000, 0.0, 0.0), [0.0150] * 9).regressed
 
 
 @given(rules, histories, st.lists(st.floats(-1, 1), min_size=5, max_size=25))
@@ -304,8 +298,8 @@ def test_too_few_launches_confirm_nothing(ys: list[float], message: str) -> None
 def test_an_improvement_by_hand() -> None:
     margin = T * 0.01 * math.sqrt(math.pi / 2 * (1 / 10 + 1))
     noisy = Rule(Policy(), checks=100, prior=0.01)
-    assert not noisy.improved(History(10, 0.0, 0.01), -margin + 1e-5)
-    assert noisy.improved(History(10, 0.0, 0.01), -margin - 1e-5)
+    assert not noisy.improved(scattered(10, 0.0, 0.01), -margin + 1e-5)
+    assert noisy.improved(scattered(10, 0.0, 0.01), -margin - 1e-5)
     assert not SUITE.improved(STEADY, -LN_5 + 1e-5)
     assert SUITE.improved(STEADY, -LN_5 - 1e-5)
     # Whoever lets larger losses pass is told of such gains all the same; whoever looks closer, of smaller ones.
@@ -332,7 +326,7 @@ def test_a_control_that_moved_by_hand() -> None:
             assert not SUITE.moved(STEADY, [way * (margin - 1e-5), *rest])
             assert SUITE.moved(STEADY, [way * (margin + 1e-5), *rest])
     blind = Rule(Policy(), 1, 0.0, 0.0)
-    assert not blind.moved(History(1, 0.0, 0.0), [1.0])  # of one launch no spread is known
+    assert not blind.moved(scattered(1, 0.0, 0.0), [1.0])  # of one launch no spread is known
 
 
 @given(rules, histories, logs)
@@ -384,7 +378,7 @@ def test_a_policy_just_short_of_refusal_decides_something(checks: int) -> None:
     policy = Policy(min_effect=0.0484)
     with pytest.raises(ValueError, match="let no check see less than"):
         Policy(min_effect=0.0486)
-    assert Rule(policy, checks, 0.003).launches(History(1000, 0.0, 0.003)) is not None
+    assert Rule(policy, checks, 0.003).launches(scattered(1000, 0.0, 0.003)) is not None
 
 
 def test_the_misses_of_screen_and_confirmation_add_up() -> None:
