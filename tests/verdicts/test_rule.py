@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.history import History
+from pytest_gpuperf.verdicts.prior import prior_dof
 from pytest_gpuperf.verdicts.rule import Policy, Rule, shifted
 
 
@@ -67,6 +68,16 @@ def test_a_suite_of_one_check_does_not_count_its_spread_twice() -> None:
     assert Rule.of(Policy(), [STEADY] * 9).dof(STEADY) == close(15.4)
 
 
+def test_a_suites_spread_is_worth_as_much_as_its_checks_are_alike() -> None:
+    unlike = replace(SUITE, prior_dof=2.0)
+    assert unlike.dof(WIDE) == close(7.4)
+    assert unlike.spread(WIDE) == close(math.sqrt((2 * 0.005**2 + 5.4 * 0.03**2) / 7.4))
+    assert replace(SUITE, prior_dof=12.0).dof(WIDE) == close(15.4)  # the policy's is the most
+    suite = [STEADY] * 20 + [WIDE] * 20
+    assert Rule.of(Policy(), suite).prior_dof == prior_dof(suite, Policy().floor)
+    assert prior_dof(suite, Policy().floor) < 2
+
+
 def test_without_any_spread_nothing_is_known() -> None:
     blind = Rule(Policy(), 1, 0.0, prior_total=0.0)
     one = History.of([0.0])
@@ -74,7 +85,7 @@ def test_without_any_spread_nothing_is_known() -> None:
     assert blind.launches(one) is None
     assert blind.detectable(one, 25) == math.inf
     assert not blind.improved(one, -1.0)
-    # (t(0.01, 1.2) + 1.8808) * 0.003 * sqrt(1.5708 (1/3 + 0.04)) is small enough; of 2 launches, 0.6, it is not.
+    # (t(0.01, 1.44) + 1.8808) * 0.003 * sqrt(1.5708 (1/3 + 0.04)) is small enough; of 2 launches, 0.72, it is not.
     assert blind.needed(one) == 3
     with pytest.raises(ValueError, match=r"dof is 0\.0, expected 0\.5 or above"):
         blind.confirm(one, [0.0] * 5)
@@ -88,6 +99,7 @@ def test_without_any_spread_nothing_is_known() -> None:
         ({"prior": -0.01}, r"rule prior is -0\.01, expected a finite spread of at least 0"),
         ({"prior": math.nan}, "rule prior is nan, expected a finite spread of at least 0"),
         ({"prior_total": -1.0}, r"rule prior_total is -1\.0, expected degrees of freedom of at least 0"),
+        ({"prior_dof": math.nan}, "rule prior_dof is nan, expected degrees of freedom of at least 0"),
     ],
 )
 def test_a_suite_without_a_meaning_is_refused(fields: dict[str, Any], message: str) -> None:
