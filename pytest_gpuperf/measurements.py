@@ -110,7 +110,12 @@ class Measurements:
         """
         if self._machine.gpus and not self._options.smoke:
             baselines = storage.load(self.path, self._machine.key)
-            self._judge = Judge(self._machine.key, baselines, tests, self._options.policy, gpus=self._machine.identity)
+            policy, gpus = self._options.policy, self._machine.identity
+            try:
+                self._judge = Judge(self._machine.key, baselines, tests, policy, gpus=gpus)
+            except ValueError as error:
+                cure = "mend it there, or the ini keys gpuperf_tolerance and gpuperf_min_effect"
+                raise BaselineError(self.path, str(error), cure) from error
 
     @property
     def judge(self) -> Judge:

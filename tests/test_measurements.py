@@ -14,8 +14,9 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.provenance import settings
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
 from pytest_gpuperf.verdicts.judge import Outcome
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.storage import load
+from pytest_gpuperf.verdicts.storage import load, save
 from tests.fake_gpus import machine_of
 
 KEY = "8x-nvidia-h200-nv18"
@@ -87,6 +88,17 @@ def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
         (("driver", "570.86"), ("torch", "2.13.0"))
     }
     assert {info.gpus for info in baselines.launches.values()} == {machine_of(8).identity}
+
+
+def test_a_metrics_own_policy_that_decides_nothing_stops_the_run(options: Options) -> None:
+    record(options, "test_a")
+    known = stored(options)
+    entry = replace(known.tests["test_a"], policy={"busbw": MetricPolicy("matters", detect=0.01)})
+    save(options.baselines / f"{KEY}.json", replace(known, tests={"test_a": entry}))
+    with pytest.raises(BaselineError) as caught:
+        judged(options)
+    assert f"{KEY}.json': policy of test_a busbw: policy detect is 0.01, but min_effect 0.015" in str(caught.value)
+    assert str(caught.value).endswith(": mend it there, or the ini keys gpuperf_tolerance and gpuperf_min_effect")
 
 
 def test_a_launch_keeps_what_may_slow_everything(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

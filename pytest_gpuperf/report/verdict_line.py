@@ -107,9 +107,10 @@ def _with_the_machine(verdict: Verdict) -> str:
 
 
 def _cure(verdict: Verdict, record_command: str) -> str:
+    less = 'let less be found of it, by "policy" in the baselines'
     if verdict.needed is None:
-        return "no number of recorded ones would do: make the measurement quieter"
-    return f"record it with {verdict.needed} launches or more: {record_command}"
+        return f"no number of recorded ones would do: make the measurement quieter, or {less}"
+    return f"record it with {verdict.needed} launches or more: {record_command}; or {less}"
 
 
 def _interval(metric: Metric) -> str:

@@ -6,14 +6,17 @@ A launch is fresh processes and communicators. It is the unit of the statistics;
 import math
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias, TypeVar, cast
 
-from pytest_gpuperf.verdicts import expected
+from pytest_gpuperf.verdicts import expected, metric_policy
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.json_fields import FieldError, Fields, finite, mismatch
 from pytest_gpuperf.verdicts.metric import Better
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+
+T = TypeVar("T")
 
 SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
 REDUCE = "max_over_ranks"
@@ -175,6 +178,16 @@ class TestBaseline:
     metrics: Mapping[str, MetricBaseline]
     expected: Mapping[str, Expected] = field(default_factory=dict)
     """Known regressions by metric; written by hand."""
+    policy: Mapping[str, MetricPolicy] = field(default_factory=dict)
+    """Bounds by metric that differ from the run's; written by hand."""
+
+    def by_hand(self) -> dict[str, object]:
+        """What a reviewer wrote, as plain JSON types."""
+        written = {
+            "expected": {name: known.to_json() for name, known in self.expected.items()},
+            "policy": {name: bounds.to_json() for name, bounds in self.policy.items()},
+        }
+        return {key: entries for key, entries in written.items() if entries}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +289,7 @@ class Baselines:
                 test: {
                     "body_hash": entry.body_hash,
                     "metrics": {name: metric.to_json() for name, metric in entry.metrics.items()},
-                    **(
-                        {"expected": {name: known.to_json() for name, known in entry.expected.items()}}
-                        if entry.expected
-                        else {}
-                    ),
+                    **entry.by_hand(),
                 }
                 for test, entry in self.tests.items()
             },
@@ -397,24 +406,29 @@ def _anchor(fields: Fields) -> Anchor:
 
 
 def _test(fields: Fields) -> TestBaseline:
-    fields.only("body_hash", "metrics", "expected")
+    fields.only("body_hash", "metrics", "expected", "policy")
     metrics = {name: MetricBaseline.from_json(child.values, child.where) for name, child in fields.children("metrics")}
     return TestBaseline(
         body_hash=fields.text("body_hash"),
         metrics=metrics,
-        expected=_expected(fields, metrics) if "expected" in fields.values else {},
+        expected=_by_hand(fields, "expected", metrics, Expected.from_json, expected.CURE),
+        policy=_by_hand(fields, "policy", metrics, MetricPolicy.from_json, metric_policy.CURE),
     )
 
 
-def _expected(fields: Fields, metrics: Mapping[str, MetricBaseline]) -> dict[str, Expected]:
-    # Written by hand: the cure is another than for what a program wrote.
+def _by_hand(
+    fields: Fields, key: str, metrics: Mapping[str, MetricBaseline], read: Callable[[Fields], T], cure: str
+) -> dict[str, T]:
+    # The cure is another than for what a program wrote.
+    if key not in fields.values:
+        return {}
     try:
-        for name in (place := fields.child("expected")).values:
+        for name in (place := fields.child(key)).values:
             if name not in metrics:
                 raise mismatch(place.where, name, f"a metric of the test, one of {', '.join(map(repr, metrics))}")
-        return {name: Expected.from_json(child) for name, child in fields.children("expected")}
+        return {name: read(child) for name, child in fields.children(key)}
     except FieldError as error:
-        raise FieldError(error.where, error.problem, expected.CURE) from error
+        raise FieldError(error.where, error.problem, cure) from error
 
 
 def _update(fields: Fields) -> Update:

@@ -12,6 +12,7 @@ from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy, Rule, shifted
 
 
@@ -150,6 +151,9 @@ class Judge:
             tests: Node ids of the perf tests that are going to run.
             policy: What a run may get wrong, and which loss it must find.
             gpus: Tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
+
+        Raises:
+            ValueError: A metric's own policy and this one could decide nothing together.
         """
         self._hardware_key = hardware_key
         self._gpus = gpus
@@ -168,6 +172,11 @@ class Judge:
             self.rule = Rule.of(policy, histories, checks)
         else:
             self.rule = Rule(policy, checks, prior=0.0, prior_total=0.0)  # no spread is known, so nothing is decided
+        self._rules = {
+            (test, name): _with_its_policy(self.rule, bounds, f"{test} {name}")
+            for test, entry in stored.items()
+            for name, bounds in entry.policy.items()
+        }
         self.controls = Controls(self._launches, gpus, policy)
         self._losses: dict[tuple[str, str], tuple[float, bool]] = {}
         """By test and metric: the loss, and whether a GPU was at its power limit."""
@@ -202,7 +211,8 @@ class Judge:
             known = History.of(_logs(stored, [f for f in stored.launches if f.launch in reference.launches]))
             usual = known.center if center is None else _loss(center, stored)
             slower = self.controls.slower(name, reference.launches)
-            if self.rule.explains(slower, _loss(regressed.metric.value, stored) - usual, known, regressed.launches):
+            loss = _loss(regressed.metric.value, stored) - usual
+            if self._rule_of(regressed).explains(slower, loss, known, regressed.launches):
                 return regressed.shifted(math.expm1(slower), of_the_gpus=at_limit and reference.same_software)
         return None
 
@@ -267,15 +277,17 @@ class Judge:
         known, loss = self._histories[test, metric_name], _loss(metric.value, stored)
         self._losses[test, metric_name] = loss - known.center, metric.power_capped
         outcome = Outcome.SAME
-        if self.rule.suspects(known, loss):
+        rule = self._rule_of(verdict)
+        if rule.suspects(known, loss):
             outcome = Outcome.SUSPECT
-        elif self.rule.improved(known, loss):
+        elif rule.improved(known, loss):
             outcome = Outcome.IMPROVED
-        return replace(verdict, outcome=outcome, change=_change(metric.value, stored), bound=self._bound(known, 1))
+        bound = _finite(rule.detectable(known, 1))
+        return replace(verdict, outcome=outcome, change=_change(metric.value, stored), bound=bound)
 
     def launches(self, suspect: Verdict) -> int | None:
         """How many fresh launches decide about a suspect; None if no number that the policy allows does."""
-        return self.rule.launches(self._history_of(suspect))
+        return self._rule_of(suspect).launches(self._history_of(suspect))
 
     def confirm(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
         """What fresh launches make of a suspect: REGRESSED or SAME; UNDECIDED without any.
@@ -284,16 +296,16 @@ class Judge:
             suspect: The screening's verdict.
             figures: One of each fresh launch.
         """
-        known, stored = self._history_of(suspect), suspect.baseline
+        rule, known, stored = self._rule_of(suspect), self._history_of(suspect), suspect.baseline
         assert stored is not None
         if not figures:
             return replace(
                 suspect,
                 outcome=Outcome.UNDECIDED,
-                bound=self._bound(known, self.rule.policy.kmax),
-                needed=self.rule.needed(known),
+                bound=_finite(rule.detectable(known, rule.policy.kmax)),
+                needed=rule.needed(known),
             )
-        found = self.rule.confirm(known, [_loss(figure.value, stored) for figure in figures])
+        found = rule.confirm(known, [_loss(figure.value, stored) for figure in figures])
         value = statistics.median(figure.value for figure in figures)
         ends = sorted((_change_by(found.lower, stored), _change_by(found.upper, stored)))
         return replace(
@@ -301,7 +313,7 @@ class Judge:
             metric=replace(suspect.metric, value=value, q1=None, q3=None),
             outcome=Outcome.REGRESSED if found.regressed else Outcome.SAME,
             change=_change(value, stored),
-            bound=self._bound(known, len(figures)),
+            bound=_finite(rule.detectable(known, len(figures))),
             launches=len(figures),
             interval=(ends[0], ends[1]),
         )
@@ -319,9 +331,19 @@ class Judge:
     def _history_of(self, verdict: Verdict) -> History:
         return self._histories[verdict.test, verdict.metric_name]
 
-    def _bound(self, known: History, launches: int) -> float | None:
-        bound = self.rule.detectable(known, launches)
-        return bound if math.isfinite(bound) else None
+    def _rule_of(self, verdict: Verdict) -> Rule:
+        return self._rules.get((verdict.test, verdict.metric_name), self.rule)
+
+
+def _with_its_policy(rule: Rule, bounds: MetricPolicy, whose: str) -> Rule:
+    try:
+        return replace(rule, policy=bounds.on(rule.policy))
+    except ValueError as error:
+        raise ValueError(f"policy of {whose}: {error}") from error
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None
 
 
 def _asked(metric: Metric) -> Outcome | None:

@@ -291,7 +291,7 @@ def _settled(
         if name not in lost and not better:
             anchors[name] = anchor
     known = {name: entry for name, entry in old.expected.items() if name not in lost}
-    return replace(_anchored(new, anchors, described), expected=known)
+    return replace(_anchored(new, anchors, described), expected=known, policy=old.policy)
 
 
 def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], described: Mapping[str, LaunchInfo]) -> TestBaseline:
