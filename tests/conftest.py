@@ -1,5 +1,7 @@
 """What several tests of the plugin ask for."""
 
+import gc
+import importlib.metadata
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,28 @@ from tests import fake_gpus
 # What is judged by the clock would fail wherever the machine stops for a moment.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays, torch for one: no collection of garbage need look through it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def _installed_plugins() -> list[SimpleNamespace]:
+    """What pytest and pluggy ask of the distributions that bring plugins."""
+    return [
+        SimpleNamespace(metadata=one.metadata, version=one.version, entry_points=one.entry_points, files=one.files)
+        for one in importlib.metadata.distributions()
+        if one.entry_points.select(group="pytest11")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _plugins_are_known(monkeypatch: pytest.MonkeyPatch, _installed_plugins: list[SimpleNamespace]) -> None:
+    """Runs of pytest in this process do not read the metadata of all that is installed, each of them anew."""
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: _installed_plugins)
 
 
 @pytest.fixture(autouse=True)

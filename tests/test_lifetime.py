@@ -20,8 +20,7 @@ ENDED_WITHIN = 5.0  # seconds from Ctrl-C to pytest's own end
 TESTS = """
 import subprocess, time
 from pathlib import Path
-import pytest, torch
-import torch.distributed as dist
+import pytest
 
 HERE = Path(__file__).parent
 
@@ -38,6 +37,7 @@ def slow_to_tear_down():
 @pytest.mark.ranks(2)
 def test_it(ranks, slow_to_tear_down):
     def program(ctx, here):
+        import torch, torch.distributed as dist  # here, so that only the forkserver takes the time to load it
         child = subprocess.Popen(["sleep", "600"])
         (here / f"child.{ctx.rank}").write_text(str(child.pid))
         if ctx.rank == 0:

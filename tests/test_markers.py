@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_gpuperf.markers import RanksMarker, parse_ranks
+from tests.whole_run import WholeRun, run_pytest, write
 
 TEST = "import pytest\n@pytest.mark.ranks({arguments})\ndef test_it({fixtures}): pass\n"
 
@@ -43,16 +44,25 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "problem"), WRONG)
-def test_a_wrong_marker_is_a_collection_error_that_names_the_test(
-    pytester: pytest.Pytester, arguments: str, problem: str
-) -> None:
-    pytester.makepyfile(test_wrong=TEST.format(arguments=arguments, fixtures="ranks"))
-    result = pytester.runpytest_inprocess()
-    result.assert_outcomes(errors=1)
-    message = f"test_wrong.py::test_it: marker ranks {problem}"
-    assert message in result.outlines
-    assert "Traceback" not in result.stdout.str()
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    """A run of a module for each wrong marker."""
+    modules = {
+        f"test_{index}.py": TEST.format(arguments=wrong, fixtures="ranks") for index, (wrong, _) in enumerate(WRONG)
+    }
+    return run_pytest(write(tmp_path_factory.mktemp("wrong"), modules))
+
+
+@pytest.mark.parametrize("index", range(len(WRONG)), ids=[f"{arguments}-{problem}" for arguments, problem in WRONG])
+def test_a_wrong_marker_is_a_collection_error_that_names_the_test(refused: WholeRun, index: int) -> None:
+    problem = WRONG[index][1]
+    assert f"test_{index}.py::test_it: marker ranks {problem}" in refused.result.outlines
+    assert sum(line.startswith(f"ERROR test_{index}.py") for line in refused.result.outlines) == 1
+
+
+def test_wrong_markers_are_all_that_is_told(refused: WholeRun) -> None:
+    refused.result.assert_outcomes(errors=len(WRONG))
+    assert "Traceback" not in refused.text
 
 
 @pytest.mark.parametrize("fixtures", ["", "tmp_path"])

@@ -14,14 +14,15 @@ from tests.whole_run import WholeRun, run_pytest, write
 LEAKS = """
 import os, resource, subprocess, sys, threading
 from pathlib import Path
-import pytest, torch
-import torch.distributed as dist
+import pytest
 
 pytestmark = pytest.mark.ranks(2)
 HOME = os.getcwd()
 FILES = Path(__file__).parent
 
 def surroundings(ctx):
+    import torch  # here, so that only the forkserver takes the time to load it
+
     return (
         str(torch.get_default_dtype()), os.environ.get("LEFT"), os.getcwd(), resource.getrlimit(resource.RLIMIT_NOFILE),
         [thread.name for thread in threading.enumerate() if not thread.daemon],
@@ -36,6 +37,7 @@ def test_before(ranks):
 
 def test_leaves_much(ranks):
     def program(ctx):
+        import torch
         torch.set_default_dtype(torch.float64)
         os.environ["LEFT"] = "x"
         os.chdir("/")
@@ -50,7 +52,10 @@ def test_after(ranks):
     told(ranks, "after")
 
 def test_leaves_only_groups(ranks):
-    ranks.run(lambda ctx: [dist.new_group([0, 1]), None][1])
+    def program(ctx):
+        import torch.distributed as dist
+        dist.new_group([0, 1])
+    ranks.run(program)
 
 def test_after_groups(ranks):
     told(ranks, "after_groups")

@@ -42,7 +42,8 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     _load(modules)
     _outlive_parent()  # to end the ranks first, with what they started; the socket tells when
     _Forkserver(control).serve()
-    sys.exit(0)
+    _flush()
+    os._exit(0)  # to take torch down in order would take longer than all else here, and pytest waits
 
 
 class _Forkserver:
@@ -153,10 +154,12 @@ class _Forkserver:
 def _load(modules: Sequence[str]) -> None:
     if not modules:
         return
+    gc.disable()  # hardly anything of what is imported is garbage, and to look takes a tenth of the time
     for module in modules:
         # A module that this torch lacks is imported by the program that wants it, or fails there.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    gc.enable()
     gc.collect()
     gc.freeze()  # what is imported stays out of the ranks' collections, and their pages stay shared
 
