@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.report.units import format_percent, format_value
+from pytest_gpuperf.report.verdict_line import policy_in_words
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 
 COLUMNS = ("verdict", "value", "baseline", "change", "spread", "of limit", "metric")
@@ -107,6 +108,14 @@ def expected_lines(verdicts: Sequence[Verdict]) -> list[Line]:
         elif verdict.outcome in (Outcome.SAME, Outcome.IMPROVED):
             lines.append(Line(f'no longer regressed: {name}: delete its entry under "expected" in the baselines'))
     return lines
+
+
+def policy_lines(verdicts: Sequence[Verdict]) -> list[Line]:
+    """How many figures are judged by other bounds than the run's, and why."""
+    own = Counter(verdict.policy for verdict in verdicts if verdict.policy is not None)
+    return [
+        Line(f"{count} figures by a policy of their own: {policy_in_words(policy)}") for policy, count in own.items()
+    ]
 
 
 def skip_lines(skips: Counter[tuple[str, str]]) -> list[Line]:

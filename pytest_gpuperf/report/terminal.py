@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, verdict_table
+from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, skip_lines, verdict_table
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -47,6 +47,7 @@ class Summary:
         lines = [
             *verdict_table(self._findings.verdicts, width=width, fold=config.get_verbosity() < 1),
             *expected_lines(self._findings.verdicts),
+            *policy_lines(self._findings.verdicts),
             *skip_lines(self._findings.nowhere),
             *map(Line, self._run.closing_lines()),
         ]

@@ -7,6 +7,7 @@ from pytest_gpuperf.report.units import format_percent, format_value
 from pytest_gpuperf.verdicts.baselines import MetricBaseline
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 
 
 def describe(verdict: Verdict, record_command: str) -> str:
@@ -39,6 +40,13 @@ def shift_lines(shift: float | None, moved: Mapping[str, float]) -> list[str]:
         "median of all figures): another machine or software, or a change that slows everything; no figure was judged "
         "by itself",
     ]
+
+
+def policy_in_words(policy: MetricPolicy) -> str:
+    """What a metric's own policy asks for, and why."""
+    bounds = {"is to be found": policy.detect, "is no regression": policy.min_effect}
+    said = (f"slower by {format_percent(bound)} {what}" for what, bound in bounds.items() if bound is not None)
+    return f"{', '.join(said)}: {policy.reason}"
 
 
 def _faster_or_slower(change: float) -> str:
@@ -140,7 +148,14 @@ def _against(verdict: Verdict) -> str:
     center = format_value(baseline.center, baseline.unit)
     fresh = f", median of {verdict.launches} fresh launches" if verdict.interval is not None else ""
     where = ", none on these very GPUs" if verdict.elsewhere else ""
-    return f"the baseline {center} ({_spread(baseline)}{where}{bound}{fresh}) on {verdict.hardware_key}"
+    return (
+        f"the baseline {center} ({_spread(baseline)}{where}{bound}{fresh}{_asked(verdict)}) on {verdict.hardware_key}"
+    )
+
+
+def _asked(verdict: Verdict) -> str:
+    own = verdict.policy
+    return "" if own is None else f"; by its own policy {policy_in_words(own)}"
 
 
 def _spread(baseline: MetricBaseline) -> str:

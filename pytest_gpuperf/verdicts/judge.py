@@ -13,7 +13,7 @@ from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
-from pytest_gpuperf.verdicts.rule import Policy, Rule, shifted
+from pytest_gpuperf.verdicts.rule import LARGEST_LOSS, Policy, Rule, shifted
 
 
 class Outcome(Enum):
@@ -75,6 +75,8 @@ class Verdict:
     """Whether what explains it is how fast these GPUs are at their power limit, and no other software."""
     elsewhere: bool = False
     """Whether no launch of its baseline ran on these very GPUs, as far as it is known of all."""
+    policy: MetricPolicy | None = None
+    """What its baseline asks for instead of the run's policy."""
 
     def shifted(self, control: float | None = None, *, of_the_gpus: bool = False) -> "Verdict":
         """The same where the whole run moved, or the control workload did: this figure tells nothing of its own."""
@@ -98,6 +100,7 @@ class Verdict:
             "control": self.control,
             "of_the_gpus": self.of_the_gpus,
             "elsewhere": self.elsewhere,
+            "policy": None if self.policy is None else self.policy.to_json(),
         }
 
     @classmethod
@@ -130,6 +133,7 @@ class Verdict:
             control=fields.optional_number("control"),
             of_the_gpus=fields.boolean("of_the_gpus") if "of_the_gpus" in fields.values else False,
             elsewhere=fields.boolean("elsewhere") if "elsewhere" in fields.values else False,
+            policy=None if fields.values.get("policy") is None else MetricPolicy.from_json(fields.child("policy")),
         )
 
 
@@ -167,7 +171,11 @@ class Judge:
         self._tests = {test: self._of_these_gpus(entry) for test, entry in stored.items()}
         selected = [self._tests[test] for test in tests if test in self._tests]
         checks = max(1, sum(len(test.metrics) for test in selected))
-        histories = list(self._histories.values())
+        histories = [
+            known
+            for test, entry in stored.items()
+            for known in distinct([self._histories[test, n] for n in entry.metrics])
+        ]
         if any(known.launches > 1 for known in histories):
             self.rule = Rule.of(policy, histories, checks)
         else:
@@ -257,13 +265,22 @@ class Judge:
         4. MISSING without a baseline.
         5. STALE where the baseline is of another body, unit, direction or (both named) clock.
         6. SUSPECT where the loss is one that screening does not let pass.
-        7. IMPROVED where one launch is better by as much as is found of a loss, and by more than its spread explains.
+        7. IMPROVED where one launch is better by GAIN, or what is to be found of a loss if that is less, and by more
+           than its spread explains.
         8. SAME.
         """
         baseline = self._tests.get(test)
         stored = None if baseline is None else baseline.metrics.get(metric_name)
-        elsewhere = stored is not None and self._elsewhere(stored)
-        verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored, elsewhere=elsewhere)
+        verdict = Verdict(
+            test,
+            metric_name,
+            metric,
+            Outcome.SAME,
+            self._hardware_key,
+            stored,
+            elsewhere=stored is not None and self._elsewhere(stored),
+            policy=None if baseline is None else baseline.policy.get(metric_name),
+        )
         if metric.invalid:
             return replace(verdict, outcome=Outcome.INVALID)
         if metric.above_limit:
@@ -282,7 +299,9 @@ class Judge:
             outcome = Outcome.SUSPECT
         elif rule.improved(known, loss):
             outcome = Outcome.IMPROVED
-        bound = _finite(rule.detectable(known, 1))
+        # What the screen lets pass by a bound of the metric's own is no less than that.
+        least = 0.0 if verdict.policy is None else rule.policy.detect
+        bound = _finite(max(least, rule.detectable(known, 1)))
         return replace(verdict, outcome=outcome, change=_change(metric.value, stored), bound=bound)
 
     def launches(self, suspect: Verdict) -> int | None:
@@ -359,6 +378,18 @@ def _logs(stored: MetricBaseline, figures: Sequence[LaunchFigure]) -> list[float
     return [_loss(figure.median, stored) for figure in figures]
 
 
+def distinct(histories: Sequence[History]) -> list[History]:
+    """Those of one test that are not of one figure: a rate that is made of a time scatters as this does."""
+    found: list[History] = []
+    for known in histories:
+        if not any(
+            known.launches == other.launches and math.isclose(known.spread, other.spread, rel_tol=0.02, abs_tol=1e-5)
+            for other in found
+        ):
+            found.append(known)
+    return found
+
+
 def _ids(stored: MetricBaseline) -> list[str]:
     return [figure.launch for figure in stored.launches]
 
@@ -373,7 +404,7 @@ def _change(value: float, stored: MetricBaseline) -> float:
 
 
 def _change_by(loss: float, stored: MetricBaseline) -> float:
-    return math.expm1(-loss) if stored.better == "higher" else -math.expm1(loss)
+    return math.expm1(min(-loss, LARGEST_LOSS)) if stored.better == "higher" else -math.expm1(min(loss, LARGEST_LOSS))
 
 
 def _comparable(metric: Metric, stored: MetricBaseline) -> bool:

@@ -47,6 +47,9 @@ class MetricPolicy:
         if not (reason := fields.text("reason")).strip():
             raise mismatch(f"{fields.where}.reason", reason, "why the run's policy does not fit")
         bounds = {name: fields.positive(name) for name in ("detect", "min_effect") if name in fields.values}
+        for name, bound in bounds.items():
+            if bound >= 1:
+                raise mismatch(f"{fields.where}.{name}", bound, "a fraction below 1, 0.15 for 15 %")
         if not bounds:
             raise mismatch(fields.where, sorted(fields.values), "detect, min_effect or both")
         return cls(reason, **bounds)

@@ -39,18 +39,19 @@ def prior_dof(histories: Sequence[History], floor: float) -> float:
     """How alike the checks' spreads are: the degrees of freedom that the suite's is worth in the estimate of one.
 
     The d0 of var(ln s^2) = mean(trigamma(d / 2)) + trigamma(d0 / 2), s the spreads and d their degrees of freedom:
-    Smyth 2004, section 6.2. Infinity where they differ by no more than chance, and of fewer than 10 checks, which do
-    not tell.
+    Smyth 2004, section 6.2, without its correction of the mean for unlike d, which is small. Infinity where they
+    differ by no more than chance, and of fewer than 10 checks, which do not tell.
 
     Args:
         histories: One for each check.
-        floor: The least spread that is believed; smaller ones count as this.
+        floor: The least spread that is believed; smaller ones count as this, and chance has no part in them.
     """
     known = [history for history in histories if history.dof > 0]
     if len(known) < FEWEST:
         return math.inf
     differ = statistics.variance(2 * math.log(max(floor, history.spread)) for history in known)
-    return 2 * _trigamma_inverse(differ - statistics.fmean(_trigamma(history.dof / 2) for history in known))
+    by_chance = statistics.fmean(_trigamma(history.dof / 2) if history.spread > floor else 0.0 for history in known)
+    return 2 * _trigamma_inverse(differ - by_chance)
 
 
 def _trigamma(x: float) -> float:

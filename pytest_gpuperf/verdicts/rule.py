@@ -37,6 +37,8 @@ EXPLAINED = 1.5
 
 FEWEST_TO_CONFIRM = 3  # one bad launch spoils the median of 2, which is their mean
 
+LARGEST_LOSS = 700.0  # its exponential is still a float
+
 LONGEST = 1000  # launches in a baseline; nobody records more
 
 # A loss that most checks of a run share is the machine's, not a program's.
@@ -125,7 +127,8 @@ class Policy:
 
         The sum of the two quantiles is that of every sample size; NIST/SEMATECH e-Handbook, 7.2.2.2.
         """
-        return math.expm1(self.alarm(error, quantile) + upper_quantile(self.confirm_miss, math.inf) * error)
+        loss = self.alarm(error, quantile) + upper_quantile(self.confirm_miss, math.inf) * error
+        return math.expm1(loss) if loss < LARGEST_LOSS else math.inf
 
 
 @dataclass(frozen=True, slots=True)

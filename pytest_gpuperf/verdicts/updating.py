@@ -258,7 +258,7 @@ def _moved(old: TestBaseline, new: TestBaseline) -> bool:
 def _losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -> list[Loss]:
     losses = []
     for name, metric in old.metrics.items():
-        center, bound = new.metrics[name].center, _bound(metric, tolerance)
+        center, bound = new.metrics[name].center, _bound(old, name, tolerance)
         if _gain(metric.better, metric.center, center) < -bound:
             change = _change(metric.better, metric.center, center)
             losses.append(Loss(test, name, metric.unit, metric.center, center, change, bound))
@@ -268,8 +268,10 @@ def _losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -
     return losses
 
 
-def _bound(metric: MetricBaseline, tolerance: float) -> float:
-    return max(tolerance, SPREAD_FACTOR * metric.sigma_b)
+def _bound(entry: TestBaseline, name: str, tolerance: float) -> float:
+    own = entry.policy.get(name)
+    asked = tolerance if own is None or own.detect is None else own.detect
+    return max(asked, SPREAD_FACTOR * entry.metrics[name].sigma_b)
 
 
 def _gain(better: Better, old: float, new: float) -> float:
@@ -287,7 +289,7 @@ def _settled(
     for name, metric in old.metrics.items():
         # A file of schema 1 has no anchors: what it says now is the oldest that is known.
         anchor = metric.anchor or _anchor(metric, described)
-        better = _gain(metric.better, anchor.center, new.metrics[name].center) > _bound(metric, tolerance)
+        better = _gain(metric.better, anchor.center, new.metrics[name].center) > _bound(old, name, tolerance)
         if name not in lost and not better:
             anchors[name] = anchor
     known = {name: entry for name, entry in old.expected.items() if name not in lost}

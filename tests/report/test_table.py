@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.report.table import Line, expected_lines, shortened, skip_lines, verdict_table
+from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, shortened, skip_lines, verdict_table
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.judge import Outcome
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from tests.report.examples import KEY, SAME, UNJUDGED
 
 TEST = "suites/collectives/test_performance.py::test_bus_bandwidth[4ranks-reduce_scatter-16MiB]"
@@ -139,3 +140,12 @@ def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
         "  t.py::test_b (3)",
     ]
     assert skip_lines(Counter()) == []
+
+
+def test_figures_by_a_policy_of_their_own_are_counted_with_what_is_let_pass_and_why() -> None:
+    noisy, picky = MetricPolicy("launches differ", detect=0.15), MetricPolicy("matters", min_effect=0.005)
+    verdicts = [UNJUDGED, *[replace(UNJUDGED, policy=policy) for policy in (noisy, picky, noisy)]]
+    assert texts(policy_lines(verdicts)) == [
+        "2 figures by a policy of their own: slower by 15.0 % is to be found: launches differ",
+        "1 figures by a policy of their own: slower by 0.5 % is no regression: matters",
+    ]

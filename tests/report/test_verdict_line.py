@@ -10,6 +10,7 @@ from pytest_gpuperf.verdicts.baselines import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
 KEY = "8x-nvidia-h200-nv18"
@@ -26,6 +27,7 @@ SPEEDUP = Metric(1.1, "x", "higher", interval=(1.05, 1.15), at_least=1.2)
 EXPECTED = Expected("a slow driver", date(2027, 1, 31), 310e9)
 AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) on {KEY}"
 CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launches")
+OWN = AGAINST.replace("bound 5.0 %", "bound 5.0 %; by its own policy {}")
 LESS = 'or let less be found of it, by "policy" in the baselines'
 
 
@@ -59,6 +61,15 @@ LESS = 'or let less be found of it, by "policy" in the baselines'
             replace(REGRESSED, outcome=Outcome.UNDECIDED),
             f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no number of fresh launches could tell such a loss "
             f"from its spread; no number of recorded ones would do: make the measurement quieter, {LESS}",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.SAME, policy=MetricPolicy("noisy", 0.2)),
+            f"298.0 GB/s is the same as {OWN.format('slower by 20.0 % is to be found: noisy')}",
+        ),
+        (
+            replace(REGRESSED, policy=MetricPolicy("noisy", 0.2, 0.1)),
+            "298.0 GB/s is 16.3 % worse than "
+            + OWN.format("slower by 20.0 % is to be found, slower by 10.0 % is no regression: noisy"),
         ),
         (
             replace(REGRESSED, launches=3, interval=(-0.2, -0.1)),

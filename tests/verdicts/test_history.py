@@ -135,7 +135,20 @@ def test_the_spread_within_machines_is_that_of_their_launches(machines: int, lau
 
 def test_of_one_of_the_machines_its_own_place_and_the_wider_of_the_two_spreads() -> None:
     quiet, noisy = [0.0, 0.001, 0.002, 0.003, 0.004], [1.0, 1.03, 1.06, 1.09, 1.12]
-    everything = History.within([quiet, noisy])
+    everything, alone = History.within([quiet, noisy]), History.of(noisy)
+    assert alone.spread > everything.spread > History.of(quiet).spread
     assert everything.of_these(quiet) == History(5, 0.002, everything.spread, everything.dof)
-    assert everything.of_these(noisy) == History.of(noisy)
-    assert History.of(noisy).spread > everything.spread > History.of(quiet).spread
+    assert everything.of_these(noisy) == History(5, 1.06, alone.spread, everything.dof)
+
+
+def test_a_machine_that_scatters_surely_wider_is_known_by_its_own_launches_alone() -> None:
+    quiet, noisy = [0.0, 0.001, 0.002, 0.003, 0.004], [1.0, 1.03, 1.06, 1.09, 1.12]
+    everything, alone = History.within([*[quiet] * 4, noisy]), History.of(noisy)
+    assert alone.spread > 2 * everything.spread
+    assert everything.of_these(noisy) == alone
+
+
+def test_of_three_launches_the_farthest_is_left_out() -> None:
+    # 0 and 0.01 from the median, times 3/2; of a normal variable two thirds are within 0.967422, with the variance
+    # 1 - 2 * 0.967422 * 0.249852 * 3/2.
+    assert History.of([0.0, 0.01, 0.05]).spread == close(math.sqrt(0.0001 / 2 * 3 / 2 / (1 - 3 * 0.967422 * 0.249852)))

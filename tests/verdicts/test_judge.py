@@ -1,6 +1,7 @@
 """The judge: what screening makes of a figure, and what fresh launches make of a suspect."""
 
 import json
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -9,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.baselines import MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import FieldError
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
 from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
 
@@ -204,13 +207,48 @@ def test_five_launches_on_these_gpus_place_a_figure_and_all_tell_its_spread(stea
     assert judge.launches(same) == (5 if steady else None)
 
 
+def test_a_rate_that_is_made_of_a_time_is_no_second_check() -> None:
+    rates = [100.0 * (1 + 4e-3 * (i - 4.5)) for i in range(10)]
+    seconds = metric_baseline(*[float(f"{1 / rate:.5g}") for rate in rates], unit="s", better="lower")
+    other = metric_baseline(*[100.0 * (1 + 1e-2 * (i - 4.5)) for i in range(10)])
+    metrics = {"busbw": metric_baseline(*rates), "time": seconds}
+
+    def total(**more: MetricBaseline) -> float:
+        entry = TestBaseline("body-1", {**metrics, **more})
+        return Judge(KEY, replace(baselines(*rates), tests={TEST: entry}), [TEST], Policy()).rule.prior_total
+
+    assert total() == History.of([math.log(rate) for rate in rates]).dof
+    assert total(other=other) == 2 * total()
+    assert total(few=replace(other, launches=other.launches[:5])) < 2 * total()
+
+
+def test_a_baseline_of_other_machines_is_as_wide_as_they_differ() -> None:
+    figures = [100.0, 100.1, 100.2, 99.9, 99.8]
+    known = baselines(*figures, *[1.1 * figure for figure in figures])
+    infos = zip(known.launches.items(), ["a"] * 5 + ["b"] * 5, strict=True)
+    known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
+    here, there = (Judge(KEY, known, [TEST], Policy(), gpus=gpus) for gpus in ("a", "c"))
+    verdicts = [judge.screen(TEST, "busbw", Metric(100.0, "B/s", "higher"), "body-1") for judge in (here, there)]
+    assert verdicts[0].bound is not None
+    assert verdicts[1].bound is not None
+    assert verdicts[0].bound < 0.05 < verdicts[1].bound
+
+
+def test_figures_as_far_apart_as_floats_are_undecided() -> None:
+    judge = judge_of(metric_baseline(*[1e-300, 1e300] * 5))
+    suspect = judge.screen(TEST, "busbw", Metric(1e-305, "B/s", "higher"), "body-1")
+    assert (suspect.outcome, suspect.bound) == (Outcome.SUSPECT, None)
+    assert judge.launches(suspect) is None
+    assert judge.confirm(suspect, []).outcome is Outcome.UNDECIDED
+
+
 def test_verdicts_of_earlier_results_are_read() -> None:
     verdict = verdict_of(95.0)
     data = verdict.to_json()
     assert Verdict.from_json(data) == verdict
-    del data["of_the_gpus"], data["elsewhere"]
+    del data["of_the_gpus"], data["elsewhere"], data["policy"]
     assert Verdict.from_json(data) == verdict
-    told = replace(verdict, of_the_gpus=True, elsewhere=True)
+    told = replace(verdict, of_the_gpus=True, elsewhere=True, policy=MetricPolicy("noisy", detect=0.2))
     assert Verdict.from_json(told.to_json()) == told
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, TestBaseline
+from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
@@ -54,6 +55,8 @@ def test_what_a_reviewer_writes_is_read_and_written_again(written: dict[str, flo
         ({"busbw": {"detect": 0.1, "reason": " "}}, ".reason: got ' ', expected why the run's policy does not fit: "),
         ({"busbw": {"detect": -0.1, "reason": "x"}}, ".detect: got -0.1, expected a number above 0: "),
         ({"busbw": {"detect": "5 %", "reason": "x"}}, ".detect: got '5 %', expected a finite number: "),
+        ({"busbw": {"detect": 20, "reason": "x"}}, ".detect: got 20.0, expected a fraction below 1, 0.15 for 15 %: "),
+        ({"busbw": {"min_effect": 1, "reason": "x"}}, ".min_effect: got 1.0, expected a fraction below 1, 0.15 for"),
         ({"busbw": {"reason": "x"}}, ".policy.busbw: got ['reason'], expected detect, min_effect or both: "),
         ({"busbw": {"alpha": 0.1, "reason": "x"}}, ".busbw: got 'alpha', expected no keys but reason, detect, min_ef"),
     ],
@@ -71,6 +74,19 @@ def test_a_metric_is_screened_by_its_own_bounds() -> None:
     assert screened(judge, 95.0).outcome is Outcome.SAME
     assert screened(judge, 95.0, "other").outcome is Outcome.SUSPECT
     assert screened(judge, 83.0).outcome is Outcome.SUSPECT
+
+
+def test_what_it_lets_pass_is_its_bound() -> None:
+    verdict = screened(judge_of(LOOSE), 95.0)
+    assert (verdict.bound, verdict.policy) == (0.2, LOOSE)
+    other = screened(judge_of(LOOSE), 100.0, "other")
+    assert other.bound is not None
+    assert (other.bound < 0.05, other.policy) == (True, None)
+
+
+def test_a_gain_is_told_by_its_own_bounds() -> None:
+    assert screened(judge_of(MetricPolicy("matters", detect=0.025)), 104.0).outcome is Outcome.IMPROVED
+    assert screened(judge_of(None), 104.0).outcome is Outcome.SAME
 
 
 def test_a_smaller_slowdown_may_be_asked_for_too() -> None:
@@ -93,7 +109,31 @@ def test_what_cannot_be_decided_can_be_once_less_is_asked_for() -> None:
     judge = judge_of(LOOSE, *noisy)
     suspect = screened(judge, 80.0)
     assert judge.launches(suspect) is not None
-    assert judge.confirm(suspect, []).bound == pytest.approx(judge_of(None, *noisy).confirm(suspect, []).bound)
+    undecided = judge.confirm(suspect, [])
+    assert undecided.needed is not None
+    assert undecided.needed < 10
+    assert judge_of(None, *noisy).confirm(suspect, []).needed == 312
+
+
+def test_what_fresh_launches_could_have_seen_is_by_its_own_bounds() -> None:
+    judge = judge_of(MetricPolicy(NOISY, detect=0.2, min_effect=0.1))
+    for fresh in ([], [Metric(92.0, "B/s", "higher")] * 5):
+        bounds = [judge.confirm(screened(judge, 70.0, name), fresh).bound for name in ("busbw", "other")]
+        assert bounds[0] is not None
+        assert bounds[1] is not None
+        assert bounds[1] < 0.05 < 0.1 < bounds[0]
+
+
+def test_a_loss_that_the_control_workload_explains_is_so_by_its_own_bounds() -> None:
+    judge = judge_of(MetricPolicy(NOISY, detect=0.2, min_effect=0.1))
+    launches = {id_: replace(info, control={"product": 1e-3}) for id_, info in judge._launches.items()}
+    judge._launches = judge.controls._launches = launches
+    judge.controls.add(2, {"product": Control(1.04e-3, False)}, {})
+    fresh = [Metric(86.0, "B/s", "higher")] * 5
+    for name, explained in (("busbw", True), ("other", False)):
+        regressed = judge.confirm(screened(judge, 70.0, name), fresh)
+        assert regressed.outcome is Outcome.REGRESSED
+        assert (judge.explained(regressed, 2, at_limit=False) is not None) is explained
 
 
 def test_bounds_that_decide_nothing_with_the_runs_are_refused() -> None:
@@ -116,6 +156,24 @@ def test_an_update_keeps_it(mode: Mode) -> None:
     merged = merge(stored, new, UpdatePolicy(mode), STAMP)
     assert merged.written == (TEST,)
     assert merged.baselines.tests[TEST].policy == {"busbw": LOOSE}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "written"),
+    [
+        (None, 0.96, True),
+        (MetricPolicy("matters", detect=0.025), 0.96, False),
+        (None, 0.92, False),
+        (LOOSE, 0.92, True),
+        (MetricPolicy("matters", min_effect=0.02), 0.96, True),  # what is to be found is the run's
+    ],
+)
+def test_an_update_takes_a_loss_by_its_own_bounds(bounds: MetricPolicy | None, value: float, written: bool) -> None:
+    entry = replace(baselines(*QUIET).tests[TEST], policy={"busbw": bounds} if bounds else {})
+    stored = replace(baselines(*QUIET), tests={TEST: entry})
+    merged = merge(stored, baselines(*[value * one for one in QUIET]), UpdatePolicy(Mode.MOVED), STAMP)
+    assert bool(merged.written) is written
+    assert bool(merged.refused) is not written
 
 
 def renamed(entry: TestBaseline) -> TestBaseline:

@@ -60,6 +60,15 @@ def test_checks_that_differ_by_chance_are_all_alike() -> None:
     assert prior_dof([scattered(FLOOR / (1 + i)) for i in range(10)], FLOOR) == math.inf  # all at the floor
 
 
+def test_of_spreads_below_the_floor_chance_takes_none_of_what_makes_checks_differ() -> None:
+    # Nine at the floor and one e times as wide: their variance is 0.4, of which chance has a tenth of trigamma(2).
+    suite = [scattered(FLOOR / 2, 4)] * 9 + [scattered(FLOOR * math.e, 4)]
+    left = 0.4 - 0.1 * (math.pi**2 / 6 - 1)
+    dof = prior_dof(suite, FLOOR)
+    # trigamma(x) is between 1/x + 1/(2 x^2) and that and 1/(6 x^3).
+    assert 0 < left - (2 / dof + 2 / dof**2) < 8 / (6 * dof**3)
+
+
 def test_nine_checks_do_not_tell_how_alike_they_are() -> None:
     suite = [scattered(spread) for spread in (0.003, 0.03) for _ in range(5)]
     assert prior_dof(suite, FLOOR) < 1

@@ -76,6 +76,14 @@ def test_a_suites_spread_is_worth_as_much_as_its_checks_are_alike() -> None:
     suite = [STEADY] * 20 + [WIDE] * 20
     assert Rule.of(Policy(), suite).prior_dof == prior_dof(suite, Policy().floor)
     assert prior_dof(suite, Policy().floor) < 2
+    wide = Policy(floor=0.01, detect=0.2)
+    assert Rule.of(wide, suite).prior_dof == prior_dof(suite, 0.01) > prior_dof(suite, 0.003)
+
+
+def test_a_spread_beyond_all_bounds_lets_nothing_be_seen() -> None:
+    endless = Rule(Policy(), 100, 500.0)
+    assert endless.detectable(scattered(5, 0.0, 500.0), 5) == math.inf
+    assert endless.launches(scattered(5, 0.0, 500.0)) is None
 
 
 def test_without_any_spread_nothing_is_known() -> None:
