@@ -59,6 +59,23 @@ def test_a_slower_program_fails_by_what_fresh_launches_measured(project: pytest.
     )
 
 
+def test_a_policy_of_a_metrics_own_decides_and_is_told(project: pytest.Pytester) -> None:
+    path = project.path / "baselines" / "2x-nvidia-h200-nv18.json"
+    data = json.loads(path.read_text())
+    data["tests"]["test_it.py::test_b[2ranks]"]["policy"] = {"busbw": {"detect": 0.3, "reason": "a rough one"}}
+    path.write_text(json.dumps(data))
+    figures(project, a=[90e9] * 6, b=[90e9] * 6)
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    told = "slower by 30.0 % is to be found: a rough one"
+    assert f"1 figures by a policy of their own: {told}" in result.outlines
+    results = project.path / "results.json"
+    figures(project, a=[100e9])
+    assert judged(project, f"--gpuperf-json={results}").ret == 0
+    policies = [one["policy"] for one in json.loads(results.read_text())["verdicts"]]
+    assert [policy for policy in policies if policy] == [{"reason": "a rough one", "detect": 0.3}]
+
+
 def test_only_suspects_run_again_and_all_of_them_in_the_same_launches(project: pytest.Pytester) -> None:
     figures(project, a=[90e9, 100e9], b=[90e9, 100e9])
     judged(project).assert_outcomes(passed=3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_gpuperf.verdicts.baselines import MetricBaseline, TestBaseline
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import FieldError
-from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
+from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict, distinct
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
@@ -222,6 +222,11 @@ def test_a_rate_that_is_made_of_a_time_is_no_second_check() -> None:
     assert total(few=replace(other, launches=other.launches[:5])) < 2 * total()
 
 
+def test_launches_that_scatter_alike_but_are_not_the_same_are_two_checks() -> None:
+    ten, five = History(10, 0.0, 0.01, 7.2), History(5, 0.0, 0.01, 2.4)
+    assert distinct([ten, five, ten, replace(ten, center=5.0), five]) == [ten, five]
+
+
 def test_a_baseline_of_other_machines_is_as_wide_as_they_differ() -> None:
     figures = [100.0, 100.1, 100.2, 99.9, 99.8]
     known = baselines(*figures, *[1.1 * figure for figure in figures])
@@ -234,12 +239,26 @@ def test_a_baseline_of_other_machines_is_as_wide_as_they_differ() -> None:
     assert verdicts[0].bound < 0.05 < verdicts[1].bound
 
 
+def test_launches_of_other_machines_are_one_history() -> None:
+    figures = [100.0, 100.1, 100.2, 99.9, 99.8]
+    known = baselines(*figures, *figures)
+    infos = zip(known.launches.items(), ["a"] * 5 + ["b"] * 5, strict=True)
+    known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
+    rule = Judge(KEY, known, [TEST], Policy(), gpus="c").rule
+    assert rule.prior_total == History.of([math.log(figure) for figure in figures * 2]).dof
+
+
 def test_figures_as_far_apart_as_floats_are_undecided() -> None:
     judge = judge_of(metric_baseline(*[1e-300, 1e300] * 5))
     suspect = judge.screen(TEST, "busbw", Metric(1e-305, "B/s", "higher"), "body-1")
     assert (suspect.outcome, suspect.bound) == (Outcome.SUSPECT, None)
     assert judge.launches(suspect) is None
     assert judge.confirm(suspect, []).outcome is Outcome.UNDECIDED
+    gain = judge_of(metric_baseline(*[1e-300] * 10)).screen(TEST, "busbw", Metric(1e300, "B/s", "higher"), "body-1")
+    assert gain.outcome is Outcome.IMPROVED
+    times = replace(metric_baseline(*[1e-300] * 10), unit="s", better="lower")
+    loss = judge_of(times).screen(TEST, "busbw", Metric(1e300, "s", "lower"), "body-1")
+    assert loss.outcome is Outcome.SUSPECT
 
 
 def test_verdicts_of_earlier_results_are_read() -> None:

@@ -84,6 +84,12 @@ def test_what_it_lets_pass_is_its_bound() -> None:
     assert (other.bound < 0.05, other.policy) == (True, None)
 
 
+def test_where_its_launches_tell_less_than_it_asks_for_that_is_the_bound() -> None:
+    bound = screened(judge_of(MetricPolicy(NOISY, detect=0.105, min_effect=0.1)), 100.0).bound
+    assert bound is not None
+    assert 0.105 < bound < 0.12
+
+
 def test_a_gain_is_told_by_its_own_bounds() -> None:
     assert screened(judge_of(MetricPolicy("matters", detect=0.025)), 104.0).outcome is Outcome.IMPROVED
     assert screened(judge_of(None), 104.0).outcome is Outcome.SAME
