@@ -10,7 +10,8 @@ deviation sigma, which differs from check to check: sigma_b^2 * 10 / chi2(10). T
              are bad, 5 to 25 % slower
     modes    as normal, but a launch has one of three usual speeds, 2.5 % apart, for 20 of the 100 checks together
 
-The modes are as seen on 2 x H200, where collectives of 1 KiB took 5.5, 5.65 or 5.8 us, all of a launch alike.
+The modes are much as on one machine with 2 x H200, where an all_gather of 1 KiB took 5.5, 5.65 or 5.8 us and most small
+collectives of a launch were fast or slow together.
 
 Every rule sees the same draws. In an A/A run nothing has changed; a false alarm of the suite is one check or more that
 is called a regression. In a slow run, one in five, all checks are 5 % slower, and power is the share that is found, of
