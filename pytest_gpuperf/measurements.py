@@ -14,19 +14,14 @@ from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.provenance import commit_of, now, settings, stamp, today
 from pytest_gpuperf.verdicts import storage
-from pytest_gpuperf.verdicts.baselines import (
-    BaselineError,
-    Baselines,
-    LaunchFigure,
-    LaunchInfo,
-    MetricBaseline,
-    TestBaseline,
-)
+from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, TestBaseline
 from pytest_gpuperf.verdicts.controls import Control, most
 from pytest_gpuperf.verdicts.excuse import excused
 from pytest_gpuperf.verdicts.journal import Entry, Journal, Plan, same_software
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
+from pytest_gpuperf.verdicts.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.updating import Merged, UpdatePolicy, merge
 
 

@@ -1,26 +1,23 @@
 """Stored measurements of one machine, as values: what a file of baselines says, and how an update changes it.
 
-A launch is fresh processes and communicators. It is the unit of the statistics; all tests of a run share it.
+What a launch was is in launch_info.py, all launches of one metric in metric_baseline.py.
 """
 
-import math
 import re
-import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import ClassVar, TypeAlias, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias, TypeVar
 
 from pytest_gpuperf.verdicts import expected, metric_policy
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.json_fields import FieldError, Fields, finite, mismatch
-from pytest_gpuperf.verdicts.metric import Better
+from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launch_info, launches_joined
+from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 
 T = TypeVar("T")
 
 SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
-REDUCE = "max_over_ranks"
-STAT = "median"
 
 Scalar: TypeAlias = str | int | float | bool | None
 
@@ -41,130 +38,6 @@ class BaselineError(Exception):
 
     def __str__(self) -> str:
         return f"baselines {str(self.path)!r}: {self.problem}: {self.cure}"
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchInfo:
-    """When, on which commit and host, and with which software a launch ran."""
-
-    at: str
-    """ISO 8601, UTC."""
-    commit: str
-    host: str
-    environment: Mapping[str, str]
-    """Versions: driver, cuda, nccl, torch, python and whatever else tells two launches apart."""
-    control: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the control workload, by name."""
-    gpus: str = ""
-    """Tells the GPUs from others of their kind; empty if it is not known which they were."""
-
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON types."""
-        plain = {"at": self.at, "commit": self.commit, "host": self.host, "environment": dict(self.environment)}
-        gpus = {"gpus": self.gpus} if self.gpus else {}
-        return {**plain, **gpus, **({"control": dict(self.control)} if self.control else {})}
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFigure:
-    """One launch's figure for one metric."""
-
-    launch: str
-    """Id of the launch, a key of Baselines.launches."""
-    n: int
-    """Samples."""
-    median: float
-    q1: float | None = None
-    q3: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses figures that have no logarithm."""
-        for name in ("median", "q1", "q3"):
-            figure = getattr(self, name)
-            number = finite(figure)
-            if (figure is not None or name == "median") and (number is None or number <= 0):
-                raise ValueError(f"{name} of launch {self.launch!r} is {figure!r}, expected a finite number above 0")
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """The centre that later ones are held against, so that many small losses do not add up unseen."""
-
-    center: float
-    commit: str
-    at: str
-
-    def __post_init__(self) -> None:
-        """Refuses a centre that has no logarithm."""
-        number = finite(self.center)
-        if number is None or number <= 0:
-            raise ValueError(f"center is {self.center!r}, expected a finite number above 0")
-
-
-@dataclass(frozen=True, slots=True)
-class MetricBaseline:
-    """All launches of one metric of one test."""
-
-    unit: str
-    better: Better
-    clock: str
-    launches: tuple[LaunchFigure, ...]
-    anchor: Anchor | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses a baseline without a centre."""
-        ids = [figure.launch for figure in self.launches]
-        if not ids or len(set(ids)) < len(ids):
-            raise ValueError(f"launches are {ids!r}, expected at least one, each once")
-        if not math.isfinite(self.center):
-            raise ValueError(f"launches have the centre {self.center!r}, expected a finite number")
-
-    @property
-    def center(self) -> float:
-        """Median of the launches' medians."""
-        return statistics.median(figure.median for figure in self.launches)
-
-    @property
-    def sigma_b(self) -> float:
-        """Spread between launches: sample standard deviation of ln(median), 0.0 below 2 launches."""
-        if len(self.launches) < 2:
-            return 0.0
-        return statistics.stdev(math.log(figure.median) for figure in self.launches)
-
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON types; center and sigma_b are there for the reader and recomputed on load."""
-        return {
-            "unit": self.unit,
-            "better": self.better,
-            "clock": self.clock,
-            "reduce": REDUCE,
-            "stat": STAT,
-            "launches": [asdict(figure) for figure in self.launches],
-            "center": self.center,
-            "sigma_b": self.sigma_b,
-            **({} if self.anchor is None else {"anchor": asdict(self.anchor)}),
-        }
-
-    @classmethod
-    def from_json(cls, data: object, where: str) -> "MetricBaseline":
-        """Reads what to_json wrote.
-
-        Raises:
-            FieldError: Where data is anything else.
-        """
-        fields = Fields.of(data, where)
-        fields.only("unit", "better", "clock", "reduce", "stat", "launches", "center", "sigma_b", "anchor")
-        fields.choice("reduce", REDUCE)
-        fields.choice("stat", STAT)
-        return fields.built(
-            lambda: cls(
-                unit=fields.text("unit"),
-                better=cast(Better, fields.choice("better", "higher", "lower")),
-                clock=fields.text("clock"),
-                launches=tuple(_figure(item) for item in fields.items("launches")),
-                anchor=_anchor(fields.child("anchor")) if "anchor" in fields.values else None,
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,15 +205,6 @@ class Baselines:
             raise BaselineError(path, str(error), error.cure or RESTORE) from error
 
 
-def launches_joined(launches: Mapping[str, LaunchInfo], others: Mapping[str, LaunchInfo]) -> dict[str, LaunchInfo]:
-    """All of them; of a launch in both, the control workload of both."""
-    joined = dict(launches)
-    for id_, info in others.items():
-        known = joined.get(id_)
-        joined[id_] = info if known is None else replace(info, control={**known.control, **info.control})
-    return joined
-
-
 def _key(fields: Fields) -> str:
     key = fields.text("hardware_key")
     if not _KEY.fullmatch(key):  # before anything makes a file's name of it
@@ -364,45 +228,6 @@ def _scalars(fields: Fields) -> dict[str, Scalar]:
         else:
             raise mismatch(f"{fields.where}.{key}", value, "a string, a finite number, true, false or null")
     return scalars
-
-
-def _figure(fields: Fields) -> LaunchFigure:
-    fields.only(*LaunchFigure.__dataclass_fields__)
-    return fields.built(
-        lambda: LaunchFigure(
-            launch=fields.text("launch"),
-            n=fields.integer("n"),
-            median=fields.number("median"),
-            q1=fields.optional_number("q1"),
-            q3=fields.optional_number("q3"),
-        )
-    )
-
-
-def launch_info(fields: Fields) -> LaunchInfo:
-    """Reads one description of a launch.
-
-    Raises:
-        FieldError: Where the fields say anything else.
-    """
-    fields.only(*LaunchInfo.__dataclass_fields__)
-    environment = fields.child("environment")
-    control = fields.child("control") if "control" in fields.values else Fields("", {})
-    return LaunchInfo(
-        at=fields.text("at"),
-        commit=fields.text("commit"),
-        host=fields.text("host"),
-        environment={key: environment.text(key) for key in environment.values},
-        control={key: control.positive(key) for key in control.values},
-        gpus=fields.text("gpus") if "gpus" in fields.values else "",
-    )
-
-
-def _anchor(fields: Fields) -> Anchor:
-    fields.only(*Anchor.__dataclass_fields__)
-    return fields.built(
-        lambda: Anchor(center=fields.number("center"), commit=fields.text("commit"), at=fields.text("at"))
-    )
 
 
 def _test(fields: Fields) -> TestBaseline:

@@ -12,8 +12,8 @@ from io import FileIO
 from pathlib import Path
 
 from pytest_gpuperf.verdicts import storage
-from pytest_gpuperf.verdicts.baselines import LaunchInfo, launch_info
 from pytest_gpuperf.verdicts.json_fields import Fields
+from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launch_info
 from pytest_gpuperf.verdicts.metric import Metric
 
 ANEW = "record anew without --resume"

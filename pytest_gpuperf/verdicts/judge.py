@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, LaunchFigure, MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, TestBaseline
 from pytest_gpuperf.verdicts.controls import Controls
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import LARGEST_LOSS, Policy, Rule, shifted
 

@@ -5,19 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.verdicts.baselines import (
-    LEAST_LAUNCHES,
-    Anchor,
-    Baselines,
-    Change,
-    LaunchFigure,
-    LaunchInfo,
-    MetricBaseline,
-    TestBaseline,
-    Update,
-    launches_joined,
-)
+from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, Change, TestBaseline, Update
+from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launches_joined
 from pytest_gpuperf.verdicts.metric import Better
+from pytest_gpuperf.verdicts.metric_baseline import Anchor, LaunchFigure, MetricBaseline
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
 RELATIVE_BOUND = 0.05

@@ -1,7 +1,8 @@
 """What an update of baselines says of itself."""
 
 from pytest_gpuperf.report.update_lines import update_lines
-from pytest_gpuperf.verdicts.baselines import Anchor, Baselines
+from pytest_gpuperf.verdicts.baselines import Baselines
+from pytest_gpuperf.verdicts.metric_baseline import Anchor
 from pytest_gpuperf.verdicts.updating import Loss, Merged
 from tests.verdicts.examples import KEY
 

@@ -2,14 +2,9 @@
 
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.baselines import (
-    Baselines,
-    LaunchFigure,
-    LaunchInfo,
-    MetricBaseline,
-    TestBaseline,
-    Update,
-)
+from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline, Update
+from pytest_gpuperf.verdicts.launch_info import LaunchInfo
+from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 
 KEY = "8x-nvidia-h200-nv18"
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"

@@ -12,13 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.baselines import (
-    BaselineError,
-    Baselines,
-    LaunchFigure,
-    MetricBaseline,
-    TestBaseline,
-)
+from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, TestBaseline
+from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from tests.verdicts.examples import KEY, TEST, any_baselines, baselines, launch, metric_baseline, update_of
 
 PATH = "baselines/x.json"

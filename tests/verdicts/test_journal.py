@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.verdicts.baselines import LaunchInfo
 from pytest_gpuperf.verdicts.journal import Entry, Journal, JournalError, Plan, same_software
+from pytest_gpuperf.verdicts.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.metric import Metric
 from tests.verdicts.examples import KEY, launch
 

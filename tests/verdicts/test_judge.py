@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.baselines import MetricBaseline, TestBaseline
+from pytest_gpuperf.verdicts.baselines import TestBaseline
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import FieldError
 from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict, distinct
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
 from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline

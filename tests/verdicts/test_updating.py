@@ -6,15 +6,9 @@ from datetime import date
 
 import pytest
 
-from pytest_gpuperf.verdicts.baselines import (
-    Anchor,
-    Baselines,
-    Change,
-    LaunchFigure,
-    MetricBaseline,
-    TestBaseline,
-)
+from pytest_gpuperf.verdicts.baselines import Baselines, Change, TestBaseline
 from pytest_gpuperf.verdicts.expected import Expected
+from pytest_gpuperf.verdicts.metric_baseline import Anchor, LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.updating import Loss, Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
 from tests.verdicts.examples import KEY, launch
 
