@@ -18,6 +18,11 @@ def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[s
         lines.append(f"{len(merged.unmoved)} tests left as they are: no centre moved by {format_percent(MOVED)}")
     if merged.present:
         lines.append(f"{len(merged.present)} tests left as they are: they have baselines, and only new ones are asked")
+    lines += [
+        f"replaced with its stale entry: {' and '.join(map(repr, by_hand))} of {test}: "
+        "write it anew where it still holds"
+        for test, by_hand in sorted((merged.dropped or {}).items())
+    ]
     lines += unfit_lines(merged.unfit or {})
     for loss in merged.accepted:
         lines.append(f"accepted: {_loss(loss)}")

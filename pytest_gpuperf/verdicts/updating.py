@@ -82,6 +82,8 @@ class Merged:
     refused: tuple[Loss, ...] = ()
     """Why tests were left as they are: losses that nobody accepted."""
     accepted: tuple[Loss, ...] = ()
+    dropped: Mapping[str, tuple[str, ...]] | None = None
+    """What somebody had written by hand into stale entries that were replaced, by test."""
 
     @property
     def failed(self) -> bool:
@@ -107,6 +109,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
     entries: dict[str, TestBaseline] = {}
     unmoved, present, unfit = [], [], {}
     losses: dict[str, list[Loss]] = {}
+    dropped: dict[str, tuple[str, ...]] = {}
     described = {**stored.launches, **candidate.launches}
     for test, measured in sorted(candidate.tests.items()):
         old = stored.tests.get(test)
@@ -122,6 +125,8 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
             new = _appended(old, measured)
         if old is None or _stale(old, new):
             entries[test] = _anchored(new, {}, described)
+            if old is not None and old.by_hand():
+                dropped[test] = tuple(old.by_hand())
             continue
         if policy.mode is Mode.MOVED and not _moved(old, new):
             unmoved.append(test)
@@ -133,7 +138,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
             entries[test] = _settled(old, new, {loss.name for loss in found}, policy.tolerance, described)
     accepted = tuple(loss for test, found in losses.items() if test in entries for loss in found)
     refused = tuple(loss for test, found in losses.items() if test not in entries for loss in found)
-    outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted)
+    outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted, dropped)
     if not entries:
         return outcome
     update = Update(

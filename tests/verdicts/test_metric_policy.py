@@ -194,3 +194,6 @@ def test_it_goes_with_a_stale_entry() -> None:
     merged = merge(stored, baselines(*QUIET), UpdatePolicy(Mode.MOVED), STAMP)
     assert merged.written == (TEST,)
     assert merged.baselines.tests[TEST].policy == {}
+    assert merged.dropped == {TEST: ("policy",)}
+    again = replace(old, policy={})
+    assert not merge(replace(stored, tests={TEST: again}), baselines(*QUIET), UpdatePolicy(Mode.MOVED), STAMP).dropped
