@@ -32,11 +32,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.judge_simulation import CHECKS, SLOWDOWN, Array, at_least_1, launches, sigmas, wilson
 from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, TestBaseline
 from pytest_gpuperf.verdicts.controls import Control
-from pytest_gpuperf.verdicts.judge import Judge, Outcome
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.verdict import Outcome
 
 EFFECT = 0.02
 AT_LIMIT = CHECKS // 4

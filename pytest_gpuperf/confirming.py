@@ -17,8 +17,8 @@ from pytest_gpuperf.launches import again
 from pytest_gpuperf.measurements import Measurements
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.verdict_line import describe
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 FAILING = frozenset(
     {Outcome.INVALID, Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN, Outcome.MISSED}

@@ -18,11 +18,12 @@ from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, TestBase
 from pytest_gpuperf.verdicts.controls import Control, most
 from pytest_gpuperf.verdicts.excuse import excused
 from pytest_gpuperf.verdicts.journal import Entry, Journal, Plan, same_software
-from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.updating import Merged, UpdatePolicy, merge
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from pytest_gpuperf.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.baselines import BaselineError
 from pytest_gpuperf.verdicts.journal import JournalError
-from pytest_gpuperf.verdicts.judge import Outcome
+from pytest_gpuperf.verdicts.verdict import Outcome
 
 SESSION = pytest.StashKey[Session]()
 CONSOLE = pytest.StashKey[Console]()

@@ -16,7 +16,7 @@ from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.session import Session
-from pytest_gpuperf.verdicts.judge import Outcome
+from pytest_gpuperf.verdicts.verdict import Outcome
 
 _BENCHMARK = pytest.StashKey[BenchmarkPlugin]()
 

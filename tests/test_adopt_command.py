@@ -13,10 +13,10 @@ import pytest
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.verdicts import results, storage
 from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.results import Results
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.verdicts.examples import KEY, launch
 from tests.whole_run import environment
 

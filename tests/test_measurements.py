@@ -13,10 +13,10 @@ from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.provenance import settings
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
-from pytest_gpuperf.verdicts.judge import Outcome
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.storage import load, save
+from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.fake_gpus import machine_of
 
 KEY = "8x-nvidia-h200-nv18"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 LEAST = 1e-4  # seconds of a step: 5 % of it is twice what an empty kernel takes, and more
 

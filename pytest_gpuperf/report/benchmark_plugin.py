@@ -15,8 +15,8 @@ import pytest
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.report.properties import verdicts_of
 from pytest_gpuperf.timing.record import Timing
-from pytest_gpuperf.verdicts.judge import Verdict
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 SECTION = "gpuperf"
 """Key of what is ours in machine_info and in the JSON."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, verdicts_of
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True)

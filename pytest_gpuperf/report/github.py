@@ -15,7 +15,7 @@ from pytest_gpuperf.report.markdown import markdown
 from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.terminal import Told
 from pytest_gpuperf.report.verdict_line import describe
-from pytest_gpuperf.verdicts.judge import Outcome
+from pytest_gpuperf.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.table import COLUMNS, cells, counted, ranked
-from pytest_gpuperf.verdicts.judge import Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 _ALIGNMENT = "|---|--:|--:|--:|--:|--:|---|"
 _CLOSED = "</details>\n"

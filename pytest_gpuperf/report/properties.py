@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from pytest_gpuperf.verdicts.judge import Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 PROPERTY = "gpuperf"
 """Name of the report's user property that carries a test's verdicts as JSON."""

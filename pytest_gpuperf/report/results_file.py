@@ -12,9 +12,9 @@ import pytest
 from pytest_gpuperf.report.properties import PROPERTY
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, Scalar
-from pytest_gpuperf.verdicts.judge import Verdict
 from pytest_gpuperf.verdicts.results import Results
 from pytest_gpuperf.verdicts.updating import joined
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.report.units import format_percent, format_value
 from pytest_gpuperf.report.verdict_line import policy_in_words
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 COLUMNS = ("verdict", "value", "baseline", "change", "spread", "of limit", "metric")
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from pytest_gpuperf.report.units import format_percent, format_value
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
 def describe(verdict: Verdict, record_command: str) -> str:

@@ -4,7 +4,7 @@ import datetime
 from dataclasses import replace
 
 from pytest_gpuperf.verdicts.baselines import TestBaseline
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
 def excused(verdict: Verdict, entry: TestBaseline | None, today: datetime.date) -> Verdict:

@@ -3,139 +3,16 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, TestBaseline
 from pytest_gpuperf.verdicts.controls import Controls
-from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import LARGEST_LOSS, Policy, Rule, shifted
-
-
-class Outcome(Enum):
-    """What a figure turned out to be."""
-
-    SAME = "same"
-    IMPROVED = "improved"
-    REGRESSED = "regressed"
-    SUSPECT = "suspect"
-    """Worse in its first launch than it should be; fresh launches decide."""
-    UNDECIDED = "undecided"
-    """Suspect, with a baseline whose spread is too wide for any number of launches to decide."""
-    SHIFTED = "shifted"
-    """Worse where most figures moved alike, or no more than the control workload explains: tells nothing of its own."""
-    MISSING = "missing"
-    STALE = "stale"
-    """The baseline is of another test body, unit, direction or clock."""
-    INVALID = "invalid"
-    """The machine was not fit for the measurement."""
-    BROKEN = "broken"
-    """Above the physical limit: the measurement is wrong."""
-    MISSED = "missed"
-    """Surely below what the test asks for, whatever the baseline."""
-    DOUBTFUL = "doubtful"
-    """Perhaps below what the test asks for."""
-    RECORDED = "recorded"
-    """Became the baseline; the caller says so, judge never does."""
-    UNJUDGED = "unjudged"
-    """Only shown; the caller says so, judge never does."""
-    EXPECTED = "expected"
-    """Regressed, as is known until a date; the caller says so, judge never does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one metric of one test came to on one machine."""
-
-    test: str
-    metric_name: str
-    metric: Metric
-    outcome: Outcome
-    hardware_key: str
-    baseline: MetricBaseline | None = None
-    change: float | None = None
-    """Relative to the baseline's centre; above 0 is better, whichever direction that is."""
-    bound: float | None = None
-    """The smallest loss that could have been told from the baseline, as a fraction."""
-    launches: int = 1
-    """How many launches the figure is the median of."""
-    interval: tuple[float, float] | None = None
-    """Of the change, where fresh launches confirmed or cleared it."""
-    needed: int | None = None
-    """Of an undecided figure: how many launches of its baseline would do; None if no number would."""
-    expected: Expected | None = None
-    """The regression that its baseline says is known, whether the figure is regressed or not."""
-    control: float | None = None
-    """By how much the control workload was slower, as a fraction, where that explains the loss."""
-    of_the_gpus: bool = False
-    """Whether what explains it is how fast these GPUs are at their power limit, and no other software."""
-    elsewhere: bool = False
-    """Whether no launch of its baseline ran on these very GPUs, as far as it is known of all."""
-    policy: MetricPolicy | None = None
-    """What its baseline asks for instead of the run's policy."""
-
-    def shifted(self, control: float | None = None, *, of_the_gpus: bool = False) -> "Verdict":
-        """The same where the whole run moved, or the control workload did: this figure tells nothing of its own."""
-        return replace(self, outcome=Outcome.SHIFTED, control=control, of_the_gpus=of_the_gpus)
-
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON types: verdicts travel between processes."""
-        return {
-            "test": self.test,
-            "metric_name": self.metric_name,
-            "metric": self.metric.to_json(),
-            "outcome": self.outcome.value,
-            "hardware_key": self.hardware_key,
-            "baseline": None if self.baseline is None else self.baseline.to_json(),
-            "change": self.change,
-            "bound": self.bound,
-            "launches": self.launches,
-            "interval": None if self.interval is None else list(self.interval),
-            "needed": self.needed,
-            "expected": None if self.expected is None else self.expected.to_json(),
-            "control": self.control,
-            "of_the_gpus": self.of_the_gpus,
-            "elsewhere": self.elsewhere,
-            "policy": None if self.policy is None else self.policy.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, data: object) -> "Verdict":
-        """Reads what to_json wrote.
-
-        Raises:
-            FieldError: Where data is anything else.
-        """
-        fields = Fields.of(data, "verdict")
-        fields.only(*cls.__dataclass_fields__)
-        baseline = None
-        if fields.values.get("baseline") is not None:
-            child = fields.child("baseline")
-            baseline = MetricBaseline.from_json(child.values, child.where)
-        metric = fields.child("metric")
-        return cls(
-            test=fields.text("test"),
-            metric_name=fields.text("metric_name"),
-            metric=Metric.from_json(metric.values, metric.where),
-            outcome=Outcome(fields.choice("outcome", *(outcome.value for outcome in Outcome))),
-            hardware_key=fields.text("hardware_key"),
-            baseline=baseline,
-            change=fields.optional_number("change"),
-            bound=fields.optional_number("bound"),
-            launches=fields.integer("launches"),
-            interval=fields.optional_interval("interval"),
-            needed=None if fields.values.get("needed") is None else fields.integer("needed"),
-            expected=(None if fields.values.get("expected") is None else Expected.from_json(fields.child("expected"))),
-            control=fields.optional_number("control"),
-            of_the_gpus=fields.boolean("of_the_gpus") if "of_the_gpus" in fields.values else False,
-            elsewhere=fields.boolean("elsewhere") if "elsewhere" in fields.values else False,
-            policy=None if fields.values.get("policy") is None else MetricPolicy.from_json(fields.child("policy")),
-        )
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
 class Judge:

@@ -6,7 +6,7 @@ from pathlib import Path
 from pytest_gpuperf.verdicts import storage
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
 from pytest_gpuperf.verdicts.json_fields import FieldError, Fields
-from pytest_gpuperf.verdicts.judge import Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 SCHEMA = 1
 AGAIN = "fetch it again, or write it anew with --gpuperf-json"

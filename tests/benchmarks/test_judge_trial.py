@@ -18,11 +18,11 @@ from benchmarks.trial.slowing import slowed
 from pytest_gpuperf import Resettable
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.results import Results
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.verdicts.examples import launch
 from tests.whole_run import run_pytest, write
 

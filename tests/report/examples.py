@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 KEY = "8x-nvidia-h200-nv18"
 BASELINE = MetricBaseline("B/s", "higher", "", (LaunchFigure("a", 50, 350e9), LaunchFigure("b", 50, 362e9)))

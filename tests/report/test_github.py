@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
 from pytest_gpuperf.report.properties import verdict_properties
-from pytest_gpuperf.verdicts.judge import Outcome
+from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.report.examples import SAME, UNJUDGED, report
 from tests.report.test_terminal import Run, Terminal
 

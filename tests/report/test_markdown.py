@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.markdown import escaped, markdown
 from pytest_gpuperf.report.properties import verdict_properties
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
 
 MIB = 2**20

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, shortened, skip_lines, verdict_table
 from pytest_gpuperf.verdicts.expected import Expected
-from pytest_gpuperf.verdicts.judge import Outcome
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.report.examples import KEY, SAME, UNJUDGED
 
 TEST = "suites/collectives/test_performance.py::test_bus_bandwidth[4ranks-reduce_scatter-16MiB]"

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.terminal import Summary
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
 
 LONG = replace(SAME, test=f"t.py::test_{'a' * 200}")

@@ -7,10 +7,10 @@ import pytest
 
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.expected import Expected
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
 KEY = "8x-nvidia-h200-nv18"

@@ -9,8 +9,8 @@ import pytest
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
 from pytest_gpuperf.verdicts.excuse import excused
 from pytest_gpuperf.verdicts.expected import Expected
-from pytest_gpuperf.verdicts.judge import Outcome, Verdict
 from pytest_gpuperf.verdicts.metric import Metric
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.verdicts.examples import KEY, TEST, baselines
 
 KNOWN: dict[str, Any] = {"status": "regressed", "reason": "a slow driver", "until": "2027-01-31"}

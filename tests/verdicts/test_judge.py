@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from pytest_gpuperf.verdicts.baselines import TestBaseline
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import FieldError
-from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict, distinct
+from pytest_gpuperf.verdicts.judge import Judge, distinct
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
 
 # Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then those of 1.1 % (looser), 0.7 % (loose) and 22 %.

@@ -7,11 +7,12 @@ import pytest
 
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, TestBaseline
 from pytest_gpuperf.verdicts.controls import Control
-from pytest_gpuperf.verdicts.judge import Judge, Outcome, Verdict
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.updating import Mode, Stamp, UpdatePolicy, merge
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
 
 NOISY = "launches differ by 5 % at this size"
