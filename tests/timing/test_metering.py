@@ -1,5 +1,6 @@
 """Steps between two looks at the counters; the counters say what the tests have them say."""
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -18,6 +19,7 @@ from pytest_gpuperf.timing.stepping import Step
 from pytest_gpuperf.verdicts.validity import Conditions
 from tests.ranks.conftest import Call
 
+STEP = 0.01  # seconds that a step takes at least
 SENT = 100  # bytes a step, twice as many on rank 1
 
 
@@ -30,6 +32,7 @@ def counted(ctx: Context, window: float, *, smoke: bool) -> tuple[RankReading, i
 
         def step() -> None:
             moved["steps"] += 1
+            time.sleep(STEP)  # an all_reduce alone takes ten times as long one moment as the next
             dist.all_reduce(x)
 
         return step
@@ -50,6 +53,7 @@ def test_counters_are_read_around_steps_that_fill_the_window(call: Call) -> None
     (first, steps), (second, _) = call(lambda ctx: counted(ctx, 0.2, smoke=False))
     assert first.steps == second.steps > 1
     assert steps == first.steps + metering._WARMUP_STEPS + metering._ESTIMATE_STEPS
+    assert first.seconds >= first.steps * STEP
     assert 0.02 < first.seconds < 20
     readings = Readings((first, second))
     assert (first.joules, first.sent, first.received) == (0.5 * first.steps, 100 * first.steps, 200 * first.steps)
