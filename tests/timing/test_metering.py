@@ -54,7 +54,7 @@ def test_counters_are_read_around_steps_that_fill_the_window(call: Call) -> None
     assert first.steps == second.steps > 1
     assert steps == first.steps + metering._WARMUP_STEPS + metering._ESTIMATE_STEPS
     assert first.seconds >= first.steps * STEP
-    assert 0.02 < first.seconds < 20
+    assert 0.05 < first.seconds < 20
     readings = Readings((first, second))
     assert (first.joules, first.sent, first.received) == (0.5 * first.steps, 100 * first.steps, 200 * first.steps)
     energy, moved = readings.energy, readings.moved
