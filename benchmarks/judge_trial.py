@@ -3,12 +3,12 @@
     python benchmarks/judge_trial.py --gpus N [--runs 10] [--slower 0.05] [--json FILE] [--check] [SUITE ...]
 
 Every run judges all perf tests (of ``suites`` by default) against the recorded baselines. The unchanged ones should
-raise no alarm. In each of the others one test, drawn at random from those whose step takes 100 us or longer, spins on
-the device after its step for 5 % of the step's time; that test should regress, and no other. FILE keeps the runs, and
-those that it holds count: a trial may be spread over several machines of a kind, with the same arguments. A figure that
-is worse as these GPUs are at their power limit raises no alarm, and does not count as found either. A run
-whose outcome does not come from its verdicts, as where a test cannot run, ends the trial with exit status 2; after
-Ctrl-C, which ends it with 130, the run in hand is missing and FILE holds the others.
+raise no alarm. In each of the others one test spins on the device after its step for 5 % of the step's time; that test
+should regress, and no other. It is drawn at random from those whose step takes 100 us or longer and which were slowed
+least often so far. FILE keeps the runs, and those that it holds count: a trial may be spread over several machines of a
+kind, with the same arguments. A figure that is worse as these GPUs are at their power limit raises no alarm, and does
+not count as found either. A run whose outcome does not come from its verdicts, as where a test cannot run, ends the
+trial with exit status 2; after Ctrl-C, which ends it with 130, the run in hand is missing and FILE holds the others.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def drawn(runs: Sequence[Run], seed: int) -> str | None:
         return None
     if not runs[-1].slowable:
         raise TrialError("no test has a time of 100 us or more, which could be slowed")
-    return random.Random(f"{seed}, {len(runs)}").choice(runs[-1].slowable)
+    times = Counter(run.slowed for run in runs)
+    fewest = min(times[test] for test in runs[-1].slowable)
+    return random.Random(f"{seed}, {len(runs)}").choice([test for test in runs[-1].slowable if times[test] == fewest])
 
 
 def take(plan: Plan, runs: Sequence[Run]) -> Run:

@@ -122,6 +122,15 @@ def test_every_other_run_slows_a_test_at_random() -> None:
     assert drawn([SAME, FOUND], seed=1) is None
     assert {drawn([SAME], seed) for seed in range(20)} == {"a", "b"}
     assert drawn([SAME], seed=3) == drawn([SAME], seed=3)
+
+
+def test_a_test_is_slowed_again_when_all_others_were() -> None:
+    slowed_b = replace(FOUND, slowed="b")
+    assert {drawn([SAME, FOUND, SAME], seed) for seed in range(20)} == {"b"}
+    assert {drawn([SAME, FOUND, SAME, slowed_b, SAME], seed) for seed in range(20)} == {"a", "b"}
+
+
+def test_a_trial_needs_a_test_that_can_be_slowed() -> None:
     with pytest.raises(TrialError, match="no test has a time of 100 us or more, which could be slowed"):
         drawn([made(verdict("a", unit="B/s"))], seed=1)
 
