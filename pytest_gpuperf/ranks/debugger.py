@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import pdb
-from multiprocessing.connection import Connection
 
+from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.messages import Asked, Line
 
 
-def post_mortem(error: BaseException, connection: Connection) -> None:
+def post_mortem(error: BaseException, connection: Channel) -> None:
     """Lets the user look at the frames of an exception, until they leave the debugger.
 
     Args:
@@ -26,7 +26,7 @@ def post_mortem(error: BaseException, connection: Connection) -> None:
 class _Terminal(io.StringIO):
     """What pdb prints is gathered here and sent when it asks for a line."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Channel) -> None:
         super().__init__()
         self._connection = connection
 
@@ -35,5 +35,5 @@ class _Terminal(io.StringIO):
         self.seek(0)
         self.truncate()
         self._connection.send(Asked(printed))
-        line = self._connection.recv()
+        line, _ = self._connection.receive()
         return line.text if isinstance(line, Line) else ""

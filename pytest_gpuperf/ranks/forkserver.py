@@ -20,8 +20,9 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from typing import Any, NoReturn
+
+from pytest_gpuperf.ranks.channel import Channel
 
 MAX_MESSAGE = 4096  # bytes; what is larger, a rank's environment say, comes in a file
 NUM_FDS = 6  # of a request: the file that holds it, then connection, inquiries, stdout, stderr, stacks
@@ -148,7 +149,7 @@ class _Forkserver:
 
         from pytest_gpuperf.ranks.rank import main as rank_main
 
-        rank_main(Connection(connection), Connection(inquiries), stacks)
+        rank_main(Channel.of(connection), Channel.of(inquiries), stacks)
 
 
 def _load(modules: Sequence[str]) -> None:

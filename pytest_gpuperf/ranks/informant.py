@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
+from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.collectives import Collective, latest, parse
 
 _DUMPS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
@@ -19,7 +18,7 @@ _DUMPS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 class Informant:
     """Answers inquiries on a connection of its own; it costs nothing until it is asked."""
 
-    def __init__(self, connection: Connection, backend: str) -> None:
+    def __init__(self, connection: Channel, backend: str) -> None:
         self.since = 0
         """Collectives that were issued before, ``time.time_ns``, are not told of."""
         self._connection = connection
@@ -43,8 +42,8 @@ class Informant:
     def _serve(self) -> None:
         with contextlib.suppress(EOFError, OSError):  # the controller is gone, or this process is
             while True:
-                self._connection.recv()
-                self._connection.send_bytes(pickle.dumps((self._collectives(), _members())))
+                self._connection.receive()
+                self._connection.send((self._collectives(), _members()))
 
     def _collectives(self) -> list[Collective] | None:
         if self._dump is None:

@@ -1,7 +1,7 @@
 """What the controller and a rank say to each other. Plain data, pickled by the standard pickle.
 
-Programs and results travel inside as bytes (see ``payload``), so that a message can always be read,
-whatever state a program left its own objects in. Every request carries a number that its answer repeats:
+Programs and results are enclosed, pickled (see ``payload``), so that a message can always be read, whatever state a
+program left its own objects in. Every request carries a number that its answer repeats:
 what answers another request is dropped.
 """
 
@@ -47,11 +47,12 @@ class OpenGroup:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Asks a rank to call a program. Answered by Returned or Raised with the same ``run``."""
+    """Asks a rank to call a program. Answered by Returned or Raised with the same ``run``.
+
+    Enclosed is a pickled ``(entry, args, kwargs)``; the rank calls ``entry(context, *args, **kwargs)``.
+    """
 
     run: int
-    task: bytes
-    """A pickled ``(entry, args, kwargs)``; the rank calls ``entry(context, *args, **kwargs)``."""
     seed: int
     """The rank adds its number to it."""
     debug: bool = False
@@ -60,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Asks what a test left behind, after its last run. Answered by Returned, with a pickled Settled."""
+    """Asks what a test left behind, after its last run. Answered by Returned, with a pickled Settled enclosed."""
 
     run: int
     rest: bool
@@ -102,7 +103,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The request came to its end on this rank; its result follows, as bytes of their own."""
+    """The request came to its end on this rank; its result is enclosed."""
 
     run: int
     collectives: int = 0
@@ -134,7 +135,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """Asks a rank's second thread for the collectives of the present run. Answered by a pickled list."""
+    """Asks a rank's second thread for the collectives of the run, and for the members of groups. Answered by both."""
 
 
 Reply = Started | Raised

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.messages import Raised
 
 
@@ -12,7 +13,7 @@ from pytest_gpuperf.ranks.messages import Raised
 class Answered:
     """The rank came to the end of the request."""
 
-    payload: bytes
+    payload: Parcel
     collectives: int = 0
     """As ``Returned.collectives``."""
 

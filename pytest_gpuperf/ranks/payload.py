@@ -20,6 +20,8 @@ import cloudpickle
 from cloudpickle import cloudpickle as _internals
 from tblib import pickling_support
 
+from pytest_gpuperf.ranks.channel import LARGE, Buffer, Parcel
+
 _FIND = "_find_imported_submodules"  # the function of cloudpickle 3 that SubmoduleCache stands in for
 
 
@@ -117,7 +119,7 @@ def _keep_alive(array: Any, plain: Any) -> None:
     array.owner = plain  # the buffer does not know whose memory it is
 
 
-def _rebuild(data: bytearray, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool) -> Any:
+def _rebuild(data: Buffer, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool) -> Any:
     import torch
 
     if not data:
@@ -176,20 +178,28 @@ def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def dumps(obj: Any, by_value: Iterable[ModuleType] = ()) -> bytes:
-    """The object's pickle.
+def dumps(obj: Any, by_value: Iterable[ModuleType] = ()) -> Parcel:
+    """The object's pickle, with what is large in it left where it lies.
 
     Raises:
         Exception: whatever an object that cannot be pickled raises; its type is not ours to choose.
     """
+    apart: list[pickle.PickleBuffer] = []
+
+    def goes_into_the_pickle(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < LARGE:
+            return True
+        apart.append(buffer)
+        return False
+
     with _by_value(by_value), io.BytesIO() as file:
-        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(obj)
-        return file.getvalue()
+        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=goes_into_the_pickle).dump(obj)
+        return Parcel(file.getvalue(), apart)
 
 
-def loads(data: bytes) -> Any:
+def loads(parcel: Parcel) -> Any:
     """The object that ``dumps`` was given."""
-    return pickle.loads(data)
+    return pickle.loads(parcel.stream, buffers=parcel.buffers)
 
 
 def dump_exception(error: BaseException) -> bytes | None:
@@ -200,11 +210,19 @@ def dump_exception(error: BaseException) -> bytes | None:
     """
     try:
         pickling_support.install(*_chain(error))
-        data = dumps(error)
-        loads(data)
+        with io.BytesIO() as file:
+            _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(error)
+            data = file.getvalue()
+        load_exception(data)
     except Exception:  # an exception may hold any object, and pickling may raise anything
         return None
     return data
+
+
+def load_exception(data: bytes) -> BaseException:
+    """The exception that ``dump_exception`` was given."""
+    error: BaseException = pickle.loads(data)
+    return error
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

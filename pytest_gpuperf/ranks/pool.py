@@ -8,9 +8,9 @@ import pickle
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.connection import wait
 
+from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
@@ -124,15 +124,15 @@ class Pool:
         self._exchange(request, "opening the process group", GROUP_TIMEOUT)
         self._group, self._clean = name, True
 
-    def run(self, task: bytes, *, program: str, seed: int, timeout: float) -> list[bytes]:
-        """Sends the task to every rank and returns their payloads in rank order.
+    def run(self, task: Parcel, *, program: str, seed: int, timeout: float) -> list[Parcel]:
+        """Sends the task to every rank and returns their results in rank order.
 
         Raises:
             BaseException: what the program raised on the rank that failed first, or a RankError.
         """
         __tracebackhide__ = True
         self._runs += 1
-        return self._exchange(Run(self._runs, task, seed, self._debug), program, timeout)
+        return self._exchange(Run(self._runs, seed, self._debug), program, timeout, task)
 
     def settle(self, *, rest: bool = False) -> list[str]:
         """Has the ranks close what a test opened, and tells what it left behind otherwise, by rank.
@@ -155,7 +155,7 @@ class Pool:
             return [f"process groups that could not be closed: {type(error).__name__}: {error}"]
         said: dict[str, list[int]] = {}
         for rank, answer in enumerate(answers):
-            settled: Settled = pickle.loads(answer)
+            settled: Settled = pickle.loads(answer.stream)
             self._launcher.used(settled.modules)
             for text in settled.left:
                 said.setdefault(text, []).append(rank)
@@ -182,10 +182,8 @@ class Pool:
         self._runs += 1
         try:
             connection.send(Debug(self._runs))
-            while isinstance(reply := connection.recv(), Asked):
+            while isinstance(reply := connection.receive()[0], Asked):
                 connection.send(Line(terminal(reply.text)))
-            if isinstance(reply, Returned):
-                connection.recv_bytes()
         except (OSError, EOFError):
             return False
         return True
@@ -231,7 +229,7 @@ class Pool:
             if not process.connection.poll(max(0.0, deadline - time.monotonic())):
                 raise self._not_started(rank, f"did not start within {START_TIMEOUT:g} s")
             try:
-                started = process.connection.recv()
+                started, _ = process.connection.receive()
             except (EOFError, ConnectionResetError):
                 raise self._not_started(rank, "ended while it started") from None
             assert isinstance(started, Started)
@@ -246,11 +244,12 @@ class Pool:
             f"rank {rank} of {self.spec.world_size} ({self.spec.backend}) {what}; it printed: {printed or 'nothing'}"
         )
 
-    def _exchange(self, request: Request, program: str, timeout: float) -> list[bytes]:
+    def _exchange(self, request: Request, program: str, timeout: float, task: Parcel = EMPTY) -> list[Parcel]:
         __tracebackhide__ = True
         self.failure = None
         try:
-            outcomes = self._gather(request, timeout)
+            with Letter(request, task) as letter:
+                outcomes = self._gather(letter, request.run, timeout)
         except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
             self.kill()
             raise
@@ -278,16 +277,16 @@ class Pool:
                 self.kill()
         raise failure.error
 
-    def _gather(self, request: Request, timeout: float) -> list[Outcome]:
+    def _gather(self, request: Letter, run: int, timeout: float) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
-        waiting: dict[Connection[Any, Any], int] = {}
+        waiting: dict[int, int] = {}  # by file descriptor
         for rank, process in enumerate(self._processes):
             try:
                 process.send(request)
             except (BrokenPipeError, ConnectionResetError):
                 outcomes[rank] = self._died(rank)
             else:
-                waiting[process.connection] = rank
+                waiting[process.connection.fileno()] = rank
         deadline = time.monotonic() + (self._grace if outcomes else timeout)
         while waiting:
             ready = wait(list(waiting), timeout=self._patience(deadline))
@@ -297,13 +296,13 @@ class Pool:
                     continue
                 outcomes.update(self._give_up(list(waiting.values())))
                 break
-            for connection in ready:
-                assert isinstance(connection, Connection)
-                rank = waiting[connection]
-                outcome = self._read(connection, rank, request.run)
+            for fd in ready:
+                assert isinstance(fd, int)
+                rank = waiting[fd]
+                outcome = self._read(rank, run)
                 if outcome is None:
                     continue
-                del waiting[connection]
+                del waiting[fd]
                 outcomes[rank] = outcome
                 if not isinstance(outcome, Answered):
                     deadline = min(deadline, time.monotonic() + self._grace)
@@ -319,16 +318,15 @@ class Pool:
             for rank, stream, text in self.output():
                 self._listener(rank, self.spec.world_size, stream, text)
 
-    def _read(self, connection: Connection[Any, Any], rank: int, run: int) -> Outcome | None:
+    def _read(self, rank: int, run: int) -> Outcome | None:
         try:
-            reply = connection.recv()
-            payload = connection.recv_bytes() if isinstance(reply, Returned) else b""
-        except (EOFError, OSError):  # OSError too: the end may come in the middle of a message
+            reply, result = self._processes[rank].connection.receive()
+        except (EOFError, ConnectionResetError):
             return self._died(rank)
         # A reply to another run cannot be taken for this one's.
         if not isinstance(reply, (Returned, Raised)) or reply.run != run:
             return None
-        return reply if isinstance(reply, Raised) else Answered(payload, reply.collectives)
+        return reply if isinstance(reply, Raised) else Answered(result, reply.collectives)
 
     def _died(self, rank: int) -> Died:
         at = time.monotonic()
@@ -351,21 +349,21 @@ class Pool:
         return {rank: Stuck(at, self._processes[rank].stack()) for rank in ranks}
 
     def _inquire(self, outcomes: Sequence[Outcome]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
-        asked: dict[Connection[Any, Any], int] = {}
+        asked: dict[int, int] = {}  # by file descriptor
         for rank, outcome in enumerate(outcomes):
             if not isinstance(outcome, Died):
                 with contextlib.suppress(OSError):
                     self._processes[rank].inquiries.send(Inquiry())
-                    asked[self._processes[rank].inquiries] = rank
+                    asked[self._processes[rank].inquiries.fileno()] = rank
         issued: dict[int, list[Collective]] = {}
         groups: dict[str, Sequence[int]] = {}
         deadline = time.monotonic() + _INQUIRY_TIMEOUT
         while asked and (ready := wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))):
-            for connection in ready:
-                assert isinstance(connection, Connection)
-                rank = asked.pop(connection)
+            for fd in ready:
+                assert isinstance(fd, int)
+                rank = asked.pop(fd)
                 with contextlib.suppress(EOFError, OSError):
-                    collectives, members = pickle.loads(connection.recv_bytes())
+                    (collectives, members), _ = self._processes[rank].inquiries.receive()
                     groups.update(members)
                     if collectives is not None:
                         issued[rank] = collectives

@@ -116,7 +116,7 @@ def _exception(outcome: Raised, where: str) -> BaseException:
     error: BaseException | None = None
     if outcome.exception is not None:
         try:
-            error = payload.loads(outcome.exception)
+            error = payload.load_exception(outcome.exception)
         except Exception:  # the exception's own code runs here; its text is there in any case
             error = None
     # sys.exit(), pytest.exit() or Ctrl-C on a rank is no order to this process.
@@ -214,7 +214,7 @@ def _say(outcome: Outcome) -> str:
         case Answered():
             return "returned"
         case Died():
-            return _end(outcome, f" in {place(outcome.stack)}" if frames(outcome.stack) else "")
+            return _end(outcome, f" {place(outcome.stack)}" if frames(outcome.stack) else "")
         case Raised():
             return f"raised {_headline(outcome)}" + (f", at {outcome.place}" if outcome.place else "")
         case Stuck():

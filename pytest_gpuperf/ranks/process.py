@@ -9,11 +9,11 @@ import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import IO, Any
+from pathlib import Path
+from typing import IO
 
 from pytest_gpuperf.ranks import stacks
+from pytest_gpuperf.ranks.channel import Channel, Letter
 from pytest_gpuperf.ranks.launcher import Launcher
 
 # What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so.
@@ -30,9 +30,9 @@ class RankProcess:
     """A process that was forked and may have ended since."""
 
     pid: int
-    connection: Connection[Any, Any]
+    connection: Channel
     """For requests."""
-    inquiries: Connection[Any, Any]
+    inquiries: Channel
     """For what is asked while a program runs."""
     stdout: IO[bytes]
     stderr: IO[bytes]
@@ -50,9 +50,9 @@ class RankProcess:
         Raises:
             LaunchError: it could not be forked.
         """
-        (ours, theirs), (asking, asked) = Pipe(), Pipe()
+        (ours, theirs), (asking, asked) = Channel.pair(), Channel.pair()
         stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
-        with theirs, asked:
+        with contextlib.closing(theirs), contextlib.closing(asked):
             fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
             return cls(launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
 
@@ -74,14 +74,14 @@ class RankProcess:
         _, fatal, dump = self._of_the_run().rpartition(_FATAL)
         return stacks.cut(dump, self.main_thread) if fatal else ""
 
-    def send(self, request: object) -> None:
+    def send(self, request: Letter) -> None:
         """Sends it a request; what it printed before is no part of what it prints from now on.
 
         Raises:
             OSError: it has ended.
         """
         size = _size(self.stderr)
-        self.connection.send(request)
+        self.connection.post(request)
         self._run_began_at = size
 
     def _of_the_run(self) -> str:
@@ -94,9 +94,17 @@ class RankProcess:
         return _size(self.stacks) > 0
 
     def stack(self) -> str:
-        """What it has written of them, the main thread's first."""
+        """What it has written of them, the main thread's first; or why it has not."""
+        if not self.has_dumped:
+            return stacks.absent(self._state())
         dump = os.pread(self.stacks.fileno(), _size(self.stacks), 0).decode(errors="replace")
         return stacks.cut(dump, self.main_thread)
+
+    def _state(self) -> str:
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return ""
 
     def close(self) -> None:
         """Closes connections and files; the process is not asked."""

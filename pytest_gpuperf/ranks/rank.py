@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.ranks import payload, stacks
+from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
 from pytest_gpuperf.ranks.groups import LOOPBACK, Groups
@@ -46,7 +46,7 @@ class ResultNotPicklable(TypeError):
     """A program returned something that cannot leave its process."""
 
 
-def main(connection: Connection, inquiries: Connection, stacks_fd: int) -> None:
+def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
     """Serves the controller until it closes the connection.
 
     Args:
@@ -57,19 +57,17 @@ def main(connection: Connection, inquiries: Connection, stacks_fd: int) -> None:
     faulthandler.enable(file=sys.stderr, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True, chain=False)
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
-        start = connection.recv()
+        start, _ = connection.receive()
         rank = _Rank(start, Informant(inquiries, start.backend), connection)
         connection.send(Started(rank.store_port, threading.get_ident()))
         while True:
-            reply, result = rank.answer(connection.recv())
-            _flush_output()
-            connection.send(reply)
-            if isinstance(reply, Returned):
-                connection.send_bytes(result)
+            with rank.answer(*connection.receive()) as reply:
+                _flush_output()
+                connection.post(reply)
 
 
 class _Rank:
-    def __init__(self, start: Start, informant: Informant, connection: Connection) -> None:
+    def __init__(self, start: Start, informant: Informant, connection: Channel) -> None:
         self._start = start
         self._informant = informant
         self._connection = connection
@@ -91,24 +89,23 @@ class _Rank:
         self._before: dict[Any, int] | None = None
         """Of the groups that the run at hand found, how many operations each had issued; None if that is not known."""
 
-    def answer(self, request: Request) -> tuple[Returned | Raised, bytes]:
+    def answer(self, request: Request, enclosed: Parcel) -> Letter:
         match request:
             case OpenGroup():
                 return self._guarded(request.run, lambda: self._open_group(request))
             case Run():
-                return self._guarded(request.run, lambda: self._run(request), keep=request.debug)
+                return self._guarded(request.run, lambda: self._run(request, enclosed), keep=request.debug)
             case Settle():
                 return self._guarded(request.run, lambda: self._settle(request))
             case Debug():
                 return self._guarded(request.run, self._debug)
         raise TypeError(f"a rank was sent {request!r}, which no rank understands")
 
-    def _guarded(
-        self, run: int, work: Callable[[], tuple[bytes, int]], keep: bool = False
-    ) -> tuple[Returned | Raised, bytes]:
+    def _guarded(self, run: int, work: Callable[[], tuple[Parcel, int]], keep: bool = False) -> Letter:
         self._before = None
         try:
             result, collectives = work()
+            return Letter(Returned(run, collectives), result)
         except BaseException as error:  # sys.exit() and pytest.skip() are outcomes of the program as well
             at = time.monotonic()
             error.__traceback__ = _without_harness(error.__traceback__)
@@ -124,14 +121,13 @@ class _Rank:
                 usable=self._usable(),
                 groups=self._groups_if_silent(),
             )
-            return raised, b""
-        return Returned(run, collectives), result
+            return Letter(raised)
 
-    def _open_group(self, request: OpenGroup) -> tuple[bytes, int]:
+    def _open_group(self, request: OpenGroup) -> tuple[Parcel, int]:
         self._groups.open(request)
-        return b"", 0
+        return EMPTY, 0
 
-    def _run(self, request: Run) -> tuple[bytes, int]:
+    def _run(self, request: Run, task: Parcel) -> tuple[Parcel, int]:
         context = Context(
             rank=self._start.rank,
             world_size=self._start.world_size,
@@ -144,7 +140,7 @@ class _Rank:
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()
         before = _issued()
-        entry, args, kwargs = payload.loads(request.task)
+        entry, args, kwargs = payload.loads(task)
         result = entry(context, *args, **kwargs)
         self._synchronize()  # an error that the device meets later belongs to this run, not to the next
         after = _issued()
@@ -164,16 +160,17 @@ class _Rank:
         # NCCL does not number sends and receives; the recorder has them. Gloo numbers them, and none is recorded.
         return self._start.backend == "gloo" or self._informant.silent()
 
-    def _settle(self, request: Settle) -> tuple[bytes, int]:
+    def _settle(self, request: Settle) -> tuple[Parcel, int]:
         left = left_behind(self._found, Surroundings.now())
         self._groups.settle(rest=request.rest)
-        return pickle.dumps(Settled(left, [name for name in request.modules if name in sys.modules])), 0
+        settled = Settled(left, [name for name in request.modules if name in sys.modules])
+        return Parcel(pickle.dumps(settled)), 0
 
-    def _debug(self) -> tuple[bytes, int]:
+    def _debug(self) -> tuple[Parcel, int]:
         error, self._raised = self._raised, None
         if error is not None:
             post_mortem(error, self._connection)
-        return b"", 0
+        return EMPTY, 0
 
     def _seed(self, seed: int) -> None:
         # torch.manual_seed() would also queue the seed, with a formatted stack, for every kind of device

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.failures import ResultError
 from pytest_gpuperf.ranks.spec import PoolSpec
 
 
-def read_results(payloads: Sequence[bytes], spec: PoolSpec, program: str) -> list[Any]:
+def read_results(payloads: Sequence[Parcel], spec: PoolSpec, program: str) -> list[Any]:
     """The results in rank order.
 
     Args:

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.ranks.collectives import say_ranks
 
-NO_STACK = "(no stack could be had)"
+NO_STACK = "somewhere (no stack could be had)"
+_NO_STACK_IN = {  # states of a process, proc(5), in which it answers no signal
+    "T": "stopped by a signal, as by SIGSTOP (no stack could be had)",
+    "t": "stopped by a debugger (no stack could be had)",
+    "D": "in the kernel, where no signal reaches it (no stack could be had)",
+}
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _MAIN = "pytest_gpuperf/ranks/rank.py"  # a program may call the context, which lies beside it
@@ -44,6 +49,11 @@ def cut(dump: str, main_thread: int) -> str:
     return "\n".join(texts) or NO_STACK
 
 
+def absent(state: str) -> str:
+    """Stands for the stack of a process that did not write one, being in this state of proc(5)."""
+    return _NO_STACK_IN.get(state, NO_STACK)
+
+
 def frames(stack: str) -> list[Frame]:
     """The main thread's frames, innermost first."""
     found = []
@@ -56,15 +66,15 @@ def frames(stack: str) -> list[Frame]:
 
 
 def place(stack: str) -> str:
-    """Where a rank is: the innermost call, and the line of the program that led to it."""
+    """Where a rank is: in the innermost call, and the line of the program that led to it."""
     found = frames(stack)
     if not found:
-        return NO_STACK
+        return stack if stack in _NO_STACK_IN.values() else NO_STACK
     own = next((frame for frame in found if not is_library(frame.file)), None)
     if own is None or own is found[0]:
-        return str(found[0])
+        return f"in {found[0]}"
     inner = found[0]
-    return f"{inner.function} ({short(inner.file)}:{inner.line}), called at {own}"
+    return f"in {inner.function} ({short(inner.file)}:{inner.line}), called at {own}"
 
 
 def own_place(stack: str) -> str:
@@ -81,7 +91,7 @@ def roll_call(stacks: Mapping[int, str]) -> list[str]:
     odd = len(groups) > 1 and len(groups[0][1]) < len(groups[1][1])
     return [
         f"{say_ranks(ranks)} {'alone ' if odd and index == 0 and len(ranks) == 1 else ''}"
-        f"{'is' if len(ranks) == 1 else 'are'} in {where}"
+        f"{'is' if len(ranks) == 1 else 'are'} {where}"
         for index, (where, ranks) in enumerate(groups)
     ]
 

@@ -1,14 +1,13 @@
 """What a rank tells of its collectives while its first thread is busy."""
 
 import json
-import pickle
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from pytest_gpuperf.ranks import informant as informant_module
+from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.collectives import Collective
 from pytest_gpuperf.ranks.informant import Informant
 from pytest_gpuperf.ranks.messages import Inquiry
@@ -31,10 +30,10 @@ class Recorder:
         self._dump_fr_trace_json = self._dump_nccl_trace_json = lambda: dump
 
 
-def asked(connection: "Connection[Any, Any]") -> Any:
+def asked(connection: Channel) -> Any:
     connection.send(Inquiry())
     assert connection.poll(DEADLINE)
-    return pickle.loads(connection.recv_bytes())
+    return connection.receive()[0]
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
@@ -43,8 +42,8 @@ def test_it_answers_as_often_as_it_is_asked_with_what_is_not_too_old(
 ) -> None:
     dump = json.dumps({"entries": [{**ENTRY, "time_created_ns": moment} for moment in (10, 20)]}).encode()
     monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(dump))
-    ours, theirs = Pipe()
-    with ours, theirs:
+    ours, theirs = Channel.pair()
+    with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
         one = Collective("0", 1, "all_reduce", "Float[4]", done=False)
         assert asked(ours) == ([one, one], {})
@@ -57,8 +56,8 @@ def test_a_recorder_that_is_missing_or_another_is_no_reason_to_end(
     monkeypatch: pytest.MonkeyPatch, recorder: object
 ) -> None:
     monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
-    ours, theirs = Pipe()
-    with ours, theirs:
+    ours, theirs = Channel.pair()
+    with closing(ours), closing(theirs):
         Informant(theirs, "gloo")
         assert asked(ours) == (None, {})
         assert asked(ours) == (None, {})
@@ -73,8 +72,8 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
 ) -> None:
     entries = [{**ENTRY, "time_created_ns": moment, "is_p2p": moment == 25} for moment in moments]
     monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(json.dumps({"entries": entries}).encode()))
-    ours, theirs = Pipe()
-    with ours, theirs:
+    ours, theirs = Channel.pair()
+    with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
         informant.since = 20
         assert informant.silent() is silent
@@ -83,6 +82,6 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
 @pytest.mark.parametrize("recorder", [object(), Recorder(b"no JSON"), Recorder(b'{"entries": [{}]}')])
 def test_silence_is_not_assumed(monkeypatch: pytest.MonkeyPatch, recorder: object) -> None:
     monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
-    ours, theirs = Pipe()
-    with ours, theirs:
+    ours, theirs = Channel.pair()
+    with closing(ours), closing(theirs):
         assert not Informant(theirs, "nccl").silent()

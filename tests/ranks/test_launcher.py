@@ -7,20 +7,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from multiprocessing import Pipe
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
 import pytest
 
+from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
 from tests.ranks.processes import DEADLINE, survivors
 from tests.whole_run import environment
 
 PRELOAD = ("tests.ranks.light_rank",)
-WAIT = "connection.recv()"  # for ever: nothing more is sent
+WAIT = "connection.receive()"  # for ever: nothing more is sent
 ENVIRON = {"PATH": os.environ["PATH"]}
 
 
@@ -28,7 +28,7 @@ class Rank:
     """A process that a launcher forked, with the other ends of what it holds."""
 
     def __init__(self, launcher: Launcher, source: str, environ: Mapping[str, str] = ENVIRON) -> None:
-        (self.connection, theirs), (self.inquiries, asked) = Pipe(), Pipe()
+        (self.connection, theirs), (self.inquiries, asked) = Channel.pair(), Channel.pair()
         self.files: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
         fds = [theirs.fileno(), asked.fileno(), *(file.fileno() for file in self.files)]
         try:
@@ -46,7 +46,7 @@ class Rank:
 
     def received(self) -> Any:
         assert self.connection.poll(DEADLINE), self.printed()
-        return self.connection.recv()
+        return self.connection.receive()[0]
 
     def close(self) -> None:
         self.connection.close()

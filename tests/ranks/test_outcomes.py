@@ -2,6 +2,7 @@
 
 import pytest
 
+from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.messages import Raised
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, undisturbed
 
@@ -20,7 +21,7 @@ def raised(groups: tuple[int, int] | None, *, usable: bool = True) -> Raised:
         ([raised((1, 1)), raised(None)], False),
         ([raised(None), raised(None)], False),
         ([raised((1, 1)), raised((1, 1), usable=False)], False),
-        ([raised((1, 1)), Answered(b"")], False),
+        ([raised((1, 1)), Answered(EMPTY)], False),
         ([raised((1, 1)), Died(1.0, -9)], False),
     ],
 )

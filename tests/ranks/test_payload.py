@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.channel import Channel, Parcel
 from tests.whole_run import environment
 
 MODULE = """
@@ -47,25 +49,29 @@ def add_one(tensor):
 ELSEWHERE = """
 import sys
 from pytest_gpuperf.ranks import payload
-function, args = payload.loads(sys.stdin.buffer.read())
-sys.stdout.buffer.write(payload.dumps(function(*args)))
+from pytest_gpuperf.ranks.channel import Parcel
+function, args = payload.loads(Parcel(sys.stdin.buffer.read()))
+sys.stdout.buffer.write(payload.dumps(function(*args)).stream)
 """
 
 
 def copied(obj: Any, *by_value: ModuleType) -> Any:
-    return payload.loads(payload.dumps(obj, by_value))
+    ours, theirs = Channel.pair()
+    with closing(ours), closing(theirs):
+        ours.send(None, payload.dumps(obj, by_value))
+        return payload.loads(theirs.receive()[1])
 
 
 def called_elsewhere(function: Callable[..., Any], *args: Any, by_value: ModuleType) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE],
-        input=payload.dumps((function, args), [by_value]),
+        input=payload.dumps((function, args), [by_value]).stream,
         env=environment(),
         cwd="/",
         stdout=subprocess.PIPE,
         check=True,
     )
-    return payload.loads(done.stdout)
+    return payload.loads(Parcel(done.stdout))
 
 
 @pytest.fixture
@@ -96,7 +102,7 @@ def test_a_module_that_only_this_process_has_travels_by_value(module: ModuleType
 
 
 def test_a_module_that_is_not_named_travels_by_reference(module: ModuleType) -> None:
-    data = payload.dumps(module.double)
+    data = payload.dumps(module.double).stream
     assert b"nowhere_else" in data
     assert len(data) < 100
 
@@ -170,7 +176,8 @@ def test_a_module_that_was_replaced_since_it_was_named_is_passed_over() -> None:
 def test_a_view_carries_only_its_own_bytes() -> None:
     whole = torch.arange(1_000_000)
     data = payload.dumps(whole[10:14])
-    assert len(data) < 10_000
+    assert len(data.stream) < 10_000
+    assert not data.buffers
     assert torch.equal(payload.loads(data), torch.arange(10, 14))
 
 
@@ -265,7 +272,7 @@ def raised(work: Callable[[], object]) -> Exception:
 def arrived(error: BaseException) -> Any:
     data = payload.dump_exception(error)
     assert data is not None
-    return payload.loads(data)
+    return payload.load_exception(data)
 
 
 def frames(error: BaseException) -> list[str]:
@@ -305,7 +312,7 @@ def test_exceptions_that_are_one_anothers_context_do_not_hang() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
     data = payload.dump_exception(first)
-    assert data is None or str(payload.loads(data)) == "first"
+    assert data is None or str(payload.load_exception(data)) == "first"
 
 
 class CustomConstructor(Exception):
@@ -317,7 +324,7 @@ class CustomConstructor(Exception):
 def test_an_exception_with_a_constructor_of_its_own_arrives_or_is_refused() -> None:
     data = payload.dump_exception(CustomConstructor("eggs", how_many=12))
     if data is not None:  # tblib 3.1 and up rebuild it without the constructor
-        error = payload.loads(data)
+        error: Any = payload.load_exception(data)
         assert (type(error), str(error), error.how_many) == (CustomConstructor, "12 eggs", 12)
 
 
@@ -364,9 +371,9 @@ def test_the_submodule_cache_sees_what_is_imported_later(tmp_path: Path, monkeyp
     exec("import late_package\ndef function():\n    return late_package.late.ANSWER", space)
     cache = payload.SubmoduleCache()
     with cache.used():
-        assert b"late_package.late" not in payload.dumps(space["function"])
+        assert b"late_package.late" not in payload.dumps(space["function"]).stream
         importlib.import_module("late_package.late")
-        assert b"late_package.late" in payload.dumps(space["function"])
+        assert b"late_package.late" in payload.dumps(space["function"]).stream
 
 
 def test_the_submodule_cache_gives_cloudpickle_its_own_function_back() -> None:

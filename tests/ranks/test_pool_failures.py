@@ -5,12 +5,10 @@ import gc
 import os
 import re
 import signal
-import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
@@ -20,6 +18,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import CollectiveMismatch, Context, RankDied, RankError, RankTimeout, ResultError
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.channel import Channel, Parcel
 from pytest_gpuperf.ranks.failures import RemoteError
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.messages import OpenGroup, Returned
@@ -31,28 +30,31 @@ from tests.ranks.processes import survivors
 HERE = rf"{re.escape(__file__)}:\d+"
 
 
-def connection_of_the_rank() -> "Connection[Any, Any]":
+def connection_of_the_rank() -> Channel:
     # The one with the lower number was handed over first; the other is for inquiries.
-    open_ones = [obj for obj in gc.get_objects() if type(obj) is Connection and not obj.closed]
+    open_ones = [obj for obj in gc.get_objects() if type(obj) is Channel and obj.fileno() >= 0]
     return min(open_ones, key=lambda connection: connection.fileno())
 
 
 def test_a_late_reply_to_an_earlier_run_is_dropped(call: Call) -> None:
     def program(ctx: Context) -> str:
         gc.unfreeze()
-        connection_of_the_rank().send(Returned(0))
-        connection_of_the_rank().send_bytes(b"late")
+        connection_of_the_rank().send(Returned(0), Parcel(b"late"))
         return "this run's"
 
     assert call(program) == ["this run's"] * 2
 
 
+class Ends:
+    """Ends the process that pickles it."""
+
+    def __reduce__(self) -> str:
+        os._exit(7)
+
+
 def test_a_rank_that_dies_in_the_middle_of_its_reply_has_died(call: Call) -> None:
-    def program(ctx: Context) -> None:
-        gc.unfreeze()
-        if ctx.rank == 1:
-            os.write(connection_of_the_rank().fileno(), struct.pack("!i", 1000) + b"only the beginning")
-            os._exit(7)
+    def program(ctx: Context) -> object:
+        return (torch.ones(1_000_000), Ends()) if ctx.rank == 1 else None
 
     with pytest.raises(RankDied, match=r"^rank 1 of 2 \(gloo\) in program exited with code 7 before"):
         call(program)
@@ -254,10 +256,10 @@ def test_an_exception_leaves_the_processes_and_renews_the_group(
     with pytest.raises(ValueError, match=r"(?m)^[01]$"):
         call(fail)
     assert pool.alive
-    gather = mock.Mock(wraps=pool._gather)
-    monkeypatch.setattr(pool, "_gather", gather)
+    exchange = mock.Mock(wraps=pool._exchange)
+    monkeypatch.setattr(pool, "_exchange", exchange)
     pool.open_group("first", 60)  # the same name: what the ranks may disagree in is not trusted
-    (request,) = (call.args[0] for call in gather.mock_calls)
+    (request,) = (call.args[0] for call in exchange.mock_calls)
     assert isinstance(request, OpenGroup)
     assert request.fresh is fresh
     assert pids(call) == processes

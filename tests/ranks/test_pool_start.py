@@ -14,6 +14,7 @@ import torch
 from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import pool as pool_module
 from pytest_gpuperf.ranks import rank as rank_module
+from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
@@ -35,7 +36,7 @@ def test_a_rank_that_cannot_start_says_why(torch_launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("source", "timeout", "message"),
     [
-        ("connection.recv()", 0.1, "did not start within 0.1 s; it printed: nothing"),
+        ("connection.receive()", 0.1, "did not start within 0.1 s; it printed: nothing"),
         ("import sys; print('no memory', file=sys.stderr)", 60.0, "ended while it started; it printed: no memory"),
     ],
 )
@@ -57,7 +58,7 @@ def test_ranks_that_do_not_come_up_are_a_launch_error_and_are_ended(
 
 def test_a_request_that_no_rank_understands_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^a rank was sent 'hello', which no rank understands$"):
-        rank_module._Rank.answer(cast(Any, None), cast(Any, "hello"))
+        rank_module._Rank.answer(cast(Any, None), cast(Any, "hello"), EMPTY)
 
 
 def test_a_rank_that_ignores_every_polite_signal_is_ended_all_the_same(pool: Pool, call: Call) -> None:
@@ -76,12 +77,12 @@ def test_ranks_die_with_the_forkserver_and_the_run_says_that_they_died() -> None
     launcher = Launcher(("tests.ranks.light_rank",))
     pool = Pool(launcher, PoolSpec(2), {})
     try:
-        processes = [int(answer) for answer in pool.run(b"", program="p", seed=0, timeout=60)]
+        processes = [int(answer.stream) for answer in pool.run(EMPTY, program="p", seed=0, timeout=60)]
         server = int(Path(f"/proc/{processes[0]}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(server, signal.SIGKILL)
         assert survivors(processes) == []
         with pytest.raises(RankDied, match=r"in p died, and its exit code was not reported"):
-            pool.run(b"", program="p", seed=0, timeout=60)
+            pool.run(EMPTY, program="p", seed=0, timeout=60)
         assert not pool.alive
     finally:
         pool.close()
@@ -90,11 +91,12 @@ def test_ranks_die_with_the_forkserver_and_the_run_says_that_they_died() -> None
 
 OWNER = """
 import sys
+from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 pool = Pool(Launcher(("tests.ranks.light_rank",)), PoolSpec(3), {})
-print(*(pid.decode() for pid in pool.run(b"", program="p", seed=0, timeout=60)), flush=True)
+print(*(pid.stream.decode() for pid in pool.run(EMPTY, program="p", seed=0, timeout=60)), flush=True)
 sys.stdin.read()
 """
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
@@ -23,7 +24,7 @@ def get(pools: Pools, world_size: int) -> Pool:
 
 
 def pids(pool: Pool) -> list[int]:
-    return [int(answer) for answer in pool.run(b"", program="p", seed=0, timeout=60)]
+    return [int(answer.stream) for answer in pool.run(EMPTY, program="p", seed=0, timeout=60)]
 
 
 def test_a_pool_is_used_again_and_one_for_another_world_stands_beside_it(pools: Pools) -> None:

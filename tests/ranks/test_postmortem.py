@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.collectives import Collective
 from pytest_gpuperf.ranks.failures import (
     CollectiveMismatch,
@@ -31,7 +32,7 @@ from pytest_gpuperf.ranks.postmortem import (
 from pytest_gpuperf.ranks.stacks import NO_STACK
 from tests.ranks.conftest import notes
 
-RETURNED = Answered(b"")
+RETURNED = Answered(EMPTY)
 WAITS = '  File "/home/me/test_x.py", line 3 in wait\n  File "/home/me/test_x.py", line 9 in program'
 SLEEPS = '  File "/home/me/test_x.py", line 5 in sleep'
 
@@ -233,7 +234,7 @@ def test_a_group_of_some_ranks_is_compared_among_them() -> None:
 
 
 def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> None:
-    outcomes = [Answered(b"", 2), Answered(b"", 1), Answered(b"", 2)]
+    outcomes = [Answered(EMPTY, 2), Answered(EMPTY, 1), Answered(EMPTY, 2)]
     issued = {0: [collective(1), collective(2)], 1: [collective(1)], 2: [collective(1), collective(2)]}
     assert happened(outcomes)
     assert inquire_after(outcomes)
@@ -252,11 +253,11 @@ def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> Non
 @pytest.mark.parametrize(
     ("outcomes", "failed", "inquired"),
     [
-        ([Answered(b"", 3), Answered(b"", 3)], False, False),
-        ([Answered(b"", -1), Answered(b"", 3)], False, False),  # the program destroyed the group on rank 0
-        ([Answered(b"", 2), raised(1.0, ValueError("cause"))], True, False),
-        ([Answered(b"", 2), Died(1.0, 1)], True, True),
-        ([Answered(b"", 2), Stuck(1.0, WAITS)], True, True),
+        ([Answered(EMPTY, 3), Answered(EMPTY, 3)], False, False),
+        ([Answered(EMPTY, -1), Answered(EMPTY, 3)], False, False),  # the program destroyed the group on rank 0
+        ([Answered(EMPTY, 2), raised(1.0, ValueError("cause"))], True, False),
+        ([Answered(EMPTY, 2), Died(1.0, 1)], True, True),
+        ([Answered(EMPTY, 2), Stuck(1.0, WAITS)], True, True),
     ],
     ids=["equal", "unknown", "raised", "died", "stuck"],
 )

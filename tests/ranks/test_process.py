@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from multiprocessing import Pipe
+from contextlib import closing
 
 import pytest
 
+from pytest_gpuperf.ranks.channel import Channel, Letter
 from pytest_gpuperf.ranks.process import RankProcess
 from pytest_gpuperf.ranks.stacks import NO_STACK
 
@@ -30,10 +31,10 @@ Extension modules: numpy (total: 1)
 
 @pytest.fixture
 def process() -> Iterator[RankProcess]:
-    (ours, theirs), (asking, asked) = Pipe(), Pipe()
+    (ours, theirs), (asking, asked) = Channel.pair(), Channel.pair()
     stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process closes them
     made = RankProcess(0, ours, asking, stdout, stderr, dumps, main_thread=7)
-    with theirs, asked:
+    with closing(theirs), closing(asked):
         yield made
     made.close()
 
@@ -85,12 +86,12 @@ def test_only_the_end_of_a_long_output_is_read(process: RankProcess) -> None:
 
 def test_what_an_earlier_run_printed_is_not_of_this_one(process: RankProcess) -> None:
     printed(process, TERMINATED + CRASHED)
-    process.send("the next request")
+    process.send(Letter("the next request"))
     assert (process.last_words(), process.last_stack()) == ("", "")
     printed(process, TERMINATED.replace("assert", "another") + CRASHED)
     process.connection.close()
-    with pytest.raises(OSError, match="closed"):
-        process.send("one that does not reach it")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        process.send(Letter("one that does not reach it"))
     assert process.last_words() == "CUDA error: another"
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.failures import ResultError
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
@@ -21,4 +22,4 @@ def test_a_result_that_cannot_be_read_names_its_rank_and_program() -> None:
         r"\(UnpicklingError: .*\): return tensors, numbers, strings or containers of them$"
     )
     with pytest.raises(ResultError, match=message):
-        read_results([payload.dumps(0), b"nothing"], PoolSpec(2), "suite:program")
+        read_results([payload.dumps(0), Parcel(b"nothing")], PoolSpec(2), "suite:program")

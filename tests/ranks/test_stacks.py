@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.ranks.stacks import NO_STACK, Frame, cut, frames, is_library, place, roll_call, short
+from pytest_gpuperf.ranks.stacks import NO_STACK, Frame, absent, cut, frames, is_library, place, roll_call, short
 
 VENV = "/home/me/.venv/lib/python3.11/site-packages"
 MAIN = 0x00007FD2F1C3E740
@@ -47,7 +47,7 @@ def test_without_its_main_thread_a_dump_shows_the_others() -> None:
 
 @pytest.mark.parametrize("dump", ["", "\n", "Current thread 0x00007fd2f1c3e740 (most recent call first):\n", "garbage"])
 def test_a_dump_without_a_stack_says_so(dump: str) -> None:
-    assert cut(dump, MAIN) == NO_STACK == "(no stack could be had)"
+    assert cut(dump, MAIN) == NO_STACK == "somewhere (no stack could be had)"
 
 
 def test_a_rank_that_is_stuck_in_the_harness_shows_that() -> None:
@@ -76,12 +76,21 @@ def test_frames_are_those_of_the_main_thread_innermost_first() -> None:
 @pytest.mark.parametrize(
     ("stack", "where"),
     [
-        (OWN, "all_reduce (torch/distributed/distributed_c10d.py:3252), called at /home/me/layers.py:40 in reduce"),
-        ('  File "/home/me/test_x.py", line 3 in <lambda>', "/home/me/test_x.py:3 in <lambda>"),
-        ('  File "/usr/lib/python3.11/threading.py", line 327 in wait', "threading.py:327 in wait"),
+        (OWN, "in all_reduce (torch/distributed/distributed_c10d.py:3252), called at /home/me/layers.py:40 in reduce"),
+        ('  File "/home/me/test_x.py", line 3 in <lambda>', "in /home/me/test_x.py:3 in <lambda>"),
+        ('  File "/usr/lib/python3.11/threading.py", line 327 in wait', "in threading.py:327 in wait"),
         (NO_STACK, NO_STACK),
+        (absent("T"), absent("T")),
+        ("another thread:\n" + OWN, NO_STACK),
     ],
-    ids=["called from", "the program's own line", "nothing of the program's", "none"],
+    ids=[
+        "called from",
+        "the program's own line",
+        "nothing of the program's",
+        "none",
+        "stopped",
+        "only another thread's",
+    ],
 )
 def test_a_place_is_the_innermost_call_and_the_programs_line_that_led_to_it(stack: str, where: str) -> None:
     assert place(stack) == where
@@ -95,6 +104,7 @@ A, B, C = (f'  File "/home/me/test_x.py", line {line} in f' for line in (1, 2, 3
     [
         ({}, []),
         ({1: A}, ["rank 1 is in /home/me/test_x.py:1 in f"]),
+        ({1: NO_STACK}, ["rank 1 is somewhere (no stack could be had)"]),
         ({1: A, 0: A}, ["ranks 0, 1 are in /home/me/test_x.py:1 in f"]),
         (
             {0: A, 1: A, 2: B},
@@ -137,3 +147,18 @@ def test_a_librarys_file_is_shown_from_the_package_on(file: str, shown: str) -> 
 def test_any_other_file_is_the_users_own(file: str) -> None:
     assert not is_library(file)
     assert short(file) == file
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("T", "stopped by a signal, as by SIGSTOP (no stack could be had)"),
+        ("t", "stopped by a debugger (no stack could be had)"),
+        ("D", "in the kernel, where no signal reaches it (no stack could be had)"),
+        ("S", NO_STACK),
+        ("", NO_STACK),
+    ],
+)
+def test_a_stack_that_was_not_written_is_told_by_the_processs_state(state: str, said: str) -> None:
+    assert absent(state) == said
+    assert frames(said) == []
