@@ -13,6 +13,7 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
+PLUGIN = "pytest_gpuperf.plugin"  # where the fixtures are
 LACKS = pytest.StashKey[str]()
 """Why an item cannot run here, where that is a failure."""
 
@@ -20,6 +21,8 @@ LACKS = pytest.StashKey[str]()
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Gives a test that uses ranks one variant for each world size of its marker."""
     nodeid = metafunc.definition.nodeid
+    if foreign(metafunc.definition, WORLD_PARAM):
+        return
     try:
         marker = ranks_marker(metafunc.definition, nodeid)
     except ValueError as error:
@@ -40,23 +43,39 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     )
 
 
+def uses(node: pytest.Item, fixture: str) -> bool:
+    """Whether a test has this plugin's fixture, and not another of its name that knows nothing of it."""
+    info = getattr(node, "_fixtureinfo", None)  # pytest has no public way to tell whose a fixture is
+    for definition in reversed(() if info is None else info.name2fixturedefs.get(fixture, ())):
+        if definition.func.__module__ == PLUGIN:
+            return True
+        if fixture not in definition.argnames:
+            return False
+    return False
+
+
+def foreign(node: pytest.Item, fixture: str) -> bool:
+    """Whether a test has a fixture or a parameter of this name that is not this plugin's."""
+    return fixture in getattr(node, "fixturenames", ()) and not uses(node, fixture)
+
+
 def world_size(item: pytest.Item) -> int | None:
     """The item's world size; None if it uses no ranks."""
     callspec = getattr(item, "callspec", None)
-    return None if callspec is None else callspec.params.get(WORLD_PARAM)
+    return callspec.params.get(WORLD_PARAM) if callspec is not None and uses(item, WORLD_PARAM) else None
 
 
 def mark_items(item: pytest.Item) -> None:
     """Marks a user of the perf fixture as a perf test, so that ``-m perf`` means what it says, and tests on ranks."""
-    if "perf" in getattr(item, "fixturenames", ()) and not is_perf(item):
+    if uses(item, "perf") and not is_perf(item):
         item.add_marker("perf")
-    if WORLD_PARAM in getattr(item, "fixturenames", ()) or is_perf(item):
+    if uses(item, WORLD_PARAM) or is_perf(item):
         item.keywords[RANKS_KEYWORD] = True
 
 
 def is_perf(item: pytest.Item) -> bool:
-    """Whether the item is a perf test."""
-    return item.get_closest_marker("perf") is not None
+    """Whether the item is a perf test; one with a perf fixture of somebody else's is not."""
+    return item.get_closest_marker("perf") is not None and not foreign(item, "perf")
 
 
 def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, shared: bool = False) -> None:

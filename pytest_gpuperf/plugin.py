@@ -151,14 +151,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Brings up the test's ranks after its fixtures, before its own time begins."""
     session = item.config.stash[SESSION]
     launch = launch_of(item)
-    session.begin(item, perf=is_perf(item), launch=launch.number, identity=launch.identity)
+    session.begin(item, world_size=world_size(item), perf=is_perf(item), launch=launch.number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
     try:
         yield
-        size = world_size(item)
-        if size is not None:
-            session.prepare(size)
+        session.prepare()
     finally:
         _report_output(item, session, "setup")
 
@@ -241,6 +239,12 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
     """The ranks that the test's ``ranks`` marker asks for; ``ranks.run(program)`` runs a program on them."""
     # Session scope, so that hypothesis sees no function-scoped fixture; what is a test's own is kept
     # in the session by hooks.
+    if not hasattr(request, "param"):
+        pytest.fail(
+            "ranks must be among the arguments of the test or of its fixtures: its world sizes become tests when "
+            'those are collected, and request.getfixturevalue("ranks") comes later',
+            pytrace=False,
+        )
     return Ranks(request.config.stash[SESSION], request.param)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import zlib
 from collections import deque
@@ -79,6 +80,10 @@ class CurrentTest:
     seed: int
     launch: int | None
     """Number of a perf test's launch; None for other tests."""
+    world_size: int | None
+    """How many ranks it has; None if it uses none."""
+    prepared: bool = False
+    """Whether its lease was taken and its ranks were brought up."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that it has leased; empty for gloo."""
     longest: float = 0.0
@@ -109,6 +114,7 @@ class Session:
         self._submodules = payload.SubmoduleCache()
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
         self._current: CurrentTest | None = None
+        self._running = threading.RLock()  # prepare() has runs of its own
         self._tests = 0
         self._launch: int | None = None
         self._controlled: set[int] = set()
@@ -127,6 +133,12 @@ class Session:
             raise RuntimeError("ranks can be used while a test runs, and none does")
         return self._current
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs that the current test has leased, or leases now; empty for gloo."""
+        self.prepare()
+        return self.current.gpus
+
     def collected(self, items: Sequence[pytest.Item], config: pytest.Config) -> None:
         """Takes note of where the test modules lie: what lies beside them travels to the ranks by value."""
         self._directories = {str(item.path.parent) for item in items}
@@ -135,9 +147,9 @@ class Session:
             if file is not None and Path(file).name == "conftest.py":
                 self._directories.add(str(Path(file).parent))
 
-    def begin(self, item: pytest.Item, *, perf: bool, launch: int, identity: str) -> None:
+    def begin(self, item: pytest.Item, *, world_size: int | None, perf: bool, launch: int, identity: str) -> None:
         """A test begins."""
-        marker = ranks_marker(item, item.nodeid) or RanksMarker(())
+        marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
         examples = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
         self._current = CurrentTest(
@@ -148,14 +160,20 @@ class Session:
             group=self._group_of(launch if perf else None),
             launch=launch if perf else None,
             seed=zlib.crc32(identity.encode()) >> 1,
+            world_size=world_size,
         )
 
-    def prepare(self, world_size: int) -> None:
-        """Leases what the test needs and brings up its ranks and their process group, before its own time begins.
+    def prepare(self) -> None:
+        """Leases what the test needs and brings up its ranks and their process group, unless that was done.
 
-        Perf tests have the machine to themselves, and in each launch fresh processes.
+        That is before its own time begins, and earlier where a fixture runs a program. Perf tests have the machine to
+        themselves, and in each launch fresh processes.
         """
         current = self.current
+        world_size = current.world_size
+        if world_size is None or current.prepared:
+            return
+        current.prepared = True
         self._lease(current, world_size)
         if current.launch is not None:
             if current.launch != self._launch:
@@ -286,8 +304,29 @@ class Session:
         kwargs: dict[str, Any],
         program: Callable[..., Any],
     ) -> list[Any]:
-        """Calls ``entry(context, *args, **kwargs)`` on every rank; the results in rank order."""
+        """Calls ``entry(context, *args, **kwargs)`` on every rank; the results in rank order.
+
+        Raises:
+            RuntimeError: another thread's run has not ended.
+        """
         __tracebackhide__ = True
+        if not self._running.acquire(blocking=False):
+            raise RuntimeError("ranks do one run after another, and one of another thread has not ended")
+        try:
+            return self._run(world_size, entry, args, kwargs, program)
+        finally:
+            self._running.release()
+
+    def _run(
+        self,
+        world_size: int,
+        entry: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        program: Callable[..., Any],
+    ) -> list[Any]:
+        __tracebackhide__ = True
+        self.prepare()
         current = self.current
         with self._submodules.used():
             task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
@@ -314,7 +353,7 @@ class Session:
     ) -> tuple[list[Any], Conditions]:
         """The results of a run in rank order, and what was observed of its GPUs meanwhile."""
         __tracebackhide__ = True
-        gpus = self.current.gpus[:world_size]
+        gpus = self.gpus[:world_size]
         if not gpus or self.options.smoke:
             return self.run(world_size, entry, args, {}, program), FIT
         processes = self._pool(world_size).pids
@@ -364,9 +403,12 @@ class Session:
     def _pool(self, world_size: int) -> Pool:
         current = self.current
         try:
-            return self.pools.get(self._spec(world_size), current.group, current.timeout)
+            pool = self.pools.get(self._spec(world_size), current.group, current.timeout)
         finally:
             self._collect_output()
+        if (death := self.pools.take_death()) is not None:
+            current.item.warn(LeakWarning(f"before {current.identity} began, after another test had ended: {death}"))
+        return pool
 
     def _collect_output(self) -> None:
         for spec, rank, stream, text in self.pools.output():

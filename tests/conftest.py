@@ -25,7 +25,13 @@ def pytest_collection_finish() -> None:
 def _installed_plugins() -> list[SimpleNamespace]:
     """What pytest and pluggy ask of the distributions that bring plugins."""
     return [
-        SimpleNamespace(metadata=one.metadata, version=one.version, entry_points=one.entry_points, files=one.files)
+        SimpleNamespace(
+            metadata=one.metadata,
+            version=one.version,
+            entry_points=one.entry_points,
+            files=one.files,
+            _normalized_name=one.metadata["Name"],  # which tells double ones, where torch asks for entry points
+        )
         for one in importlib.metadata.distributions()
         if one.entry_points.select(group="pytest11")
     ]

@@ -92,6 +92,7 @@ def holding(session: Session, request: pytest.FixtureRequest, launch: int | None
         group="group",
         seed=1,
         launch=launch,
+        world_size=2,
         gpus=session.leasing.gpus(2, "test_x"),
     )
 
@@ -161,6 +162,7 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
         group="",
         seed=1,
         launch=None,
+        world_size=None,
     )
     standing.end(last=True)
     alone(tmp_path)
@@ -207,7 +209,14 @@ def test_each_part_of_the_control_workload_is_watched_by_itself(
     options = Options.from_config(pytestconfig)
     session = Session(pytestconfig, options, machine_of(2), Console(pytestconfig))
     session._current = current = CurrentTest(
-        item=request.node, identity="test_x", marker=RanksMarker((2,)), timeout=1, group="", seed=1, launch=1
+        item=request.node,
+        identity="test_x",
+        marker=RanksMarker((2,)),
+        timeout=1,
+        group="",
+        seed=1,
+        launch=1,
+        world_size=world_size,
     )
     try:
         assert session._control(world_size) == told

@@ -6,6 +6,7 @@ nobody waits in the middle of a message for a process that was stopped there, no
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
@@ -101,6 +102,12 @@ class Channel:
 
     def close(self) -> None:
         """Closes this end."""
+        self._end.close()
+
+    def hang_up(self) -> None:
+        """Closes this end, and has the peer see the end though a forked child of this process holds it too."""
+        with contextlib.suppress(OSError):  # the peer has gone, or this end was closed
+            self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
     def send(self, message: object, parcel: Parcel = EMPTY) -> None:

@@ -42,14 +42,18 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     control = socket.socket(fileno=fd)
     _load(modules)
     _outlive_parent()  # to end the ranks first, with what they started; the socket tells when
-    _Forkserver(control).serve()
+    _Forkserver(control, controller).serve()
     _flush()
     os._exit(0)  # to take torch down in order would take longer than all else here, and pytest waits
 
 
 class _Forkserver:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, controller: int) -> None:
         self._control = control
+        self._controller: int | None = None
+        """Becomes readable when the controller has ended: a child that it forked may hold the socket open."""
+        with contextlib.suppress(OSError):  # a kernel without it, or the controller is gone, which the socket tells
+            self._controller = os.pidfd_open(controller)
         self._children: set[int] = set()
         self._wakeup_read, self._wakeup_write = os.pipe()
         for fd in (self._wakeup_read, self._wakeup_write):
@@ -63,13 +67,15 @@ class _Forkserver:
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._wakeup_read, selectors.EVENT_READ)
+            if self._controller is not None:
+                selector.register(self._controller, selectors.EVENT_READ)
             self._send({"ready": os.getpid()})
             try:
                 while True:
                     ready = {key.fileobj for key, _ in selector.select()}
                     if self._wakeup_read in ready:
                         self._reap()
-                    if self._control in ready and not self._answer():
+                    if self._controller in ready or (self._control in ready and not self._answer()):
                         return
             finally:
                 for pid in self._children:
@@ -97,7 +103,7 @@ class _Forkserver:
 
     def _answer(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, NUM_FDS)
+            data, fds, _, _ = socket.recv_fds(self._control, MAX_MESSAGE, NUM_FDS, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             return False
         if not data:
@@ -130,8 +136,9 @@ class _Forkserver:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        for fd in (self._wakeup_read, self._wakeup_write):
-            os.close(fd)
+        for fd in (self._wakeup_read, self._wakeup_write, self._controller):
+            if fd is not None:
+                os.close(fd)
         self._control.close()
         connection, inquiries, stdout, stderr, stacks = fds
         os.dup2(stdout, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.connection import wait
 from typing import IO, Any
 
 from pytest_gpuperf.ranks.failures import LaunchError
@@ -53,7 +53,8 @@ _FORKABLE = {
 }
 
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    # What is installed first: a test folder may hold a module of the name of one that torch imports.
+    "import json, sys; sys.path += [path for path in json.loads(sys.argv[2]) if path not in sys.path]; "
     "from pytest_gpuperf.ranks.forkserver import main; "
     "main(int(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[4]))"
 )
@@ -87,10 +88,11 @@ class Launcher:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
+                    "-P",  # not what lies in the working directory, whatever it is named
                     "-c",
                     _BOOT,
                     str(theirs.fileno()),
-                    json.dumps(sys.path),
+                    json.dumps(_path()),
                     json.dumps([*self._preload, *self._wanted()]),
                     str(os.getpid()),
                 ],
@@ -114,7 +116,7 @@ class Launcher:
             LaunchError: the forkserver cannot start, or is gone.
         """
         control = self._started()
-        request = {"environ": dict(environ), "path": sys.path, "cwd": os.getcwd(), "modules": self._wanted()}
+        request = {"environ": dict(environ), "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
                 file.write(json.dumps(request).encode())
@@ -130,6 +132,11 @@ class Launcher:
             raise self._gone() from None
         except TimeoutError:
             raise self._silent() from None
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """What becomes readable when a rank has ended; none where nothing was started."""
+        return [] if self._control is None else [self._control]
 
     @property
     def would_preload(self) -> tuple[str, ...]:
@@ -158,6 +165,8 @@ class Launcher:
     def close(self) -> None:
         """Ends the forkserver, and with it every rank that still lives."""
         if self._control is not None:
+            with contextlib.suppress(OSError):  # a forked child of this process may hold it too
+                self._control.shutdown(socket.SHUT_RDWR)
             self._control.close()
             self._control = None
         if self._process is not None:
@@ -189,8 +198,7 @@ class Launcher:
 
     def _receive(self, timeout: float) -> dict[str, Any]:
         assert self._control is not None
-        ready, _, _ = select.select([self._control], [], [], timeout)
-        if not ready:
+        if not wait([self._control], timeout):
             raise TimeoutError
         data = self._control.recv(MAX_MESSAGE)
         if not data:
@@ -211,3 +219,14 @@ class Launcher:
             output = self._stderr.read().decode(errors="replace").strip()
         self.close()
         return LaunchError(f"the forkserver that starts ranks ended unexpectedly; it printed: {output or 'nothing'}")
+
+
+def _path() -> list[str]:
+    return [path for path in sys.path if isinstance(path, str)]  # the import system takes no notice of others
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # a test removed it; ranks stay where the forkserver is
+        return ""

@@ -8,6 +8,14 @@ what answers another request is dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+
+
+class Withdrawal(Enum):
+    """How a program leaves a test without failing it; all ranks must, so that none hides another's failure."""
+
+    SKIPPED = "skipped"
+    REJECTED = "rejected the example"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,8 @@ class Raised:
     """Whether the rank's device still answers, so that the process can be used again."""
     groups: tuple[int, int] | None = None
     """How many process groups it has made, and has, if the program had issued nothing before it raised; else None."""
+    withdrew: Withdrawal | None = None
+    """Whether this is a way to leave a test that is no failure, if all ranks take it."""
 
 
 @dataclass(frozen=True, slots=True)

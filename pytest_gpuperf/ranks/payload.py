@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import io
 import pickle
 import sys
@@ -25,6 +26,10 @@ from pytest_gpuperf.ranks.channel import LARGE, Buffer, Parcel
 _FIND = "_find_imported_submodules"  # the function of cloudpickle 3 that SubmoduleCache stands in for
 
 
+_FLAGS = (bool, int, float, str)
+"""What a parameter's attribute may be to travel with it: what marks it, and not a hook or a group."""
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionType) and getattr(obj, "is_hypothesis_test", False):
@@ -37,7 +42,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             reduced = _reduce_named(torch, obj)
             if reduced is not None:
                 return reduced
+        if isinstance(obj, ModuleType) and _is_of_a_type_of_its_own(obj):
+            return importlib.import_module, (obj.__name__,)
         return super().reducer_override(obj)
+
+
+def _is_of_a_type_of_its_own(module: ModuleType) -> bool:
+    # cloudpickle knows modules by their exact type, of which torch.backends, its modules and others' lazy ones are not.
+    kind = type(module)
+    return (
+        kind is not ModuleType and kind.__reduce__ is object.__reduce__ and sys.modules.get(module.__name__) is module
+    )
 
 
 def _reduce_named(torch: Any, obj: Any) -> Any:
@@ -99,7 +114,8 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
     if plain.untyped_storage().nbytes() != plain.numel() * plain.element_size():
         plain = plain.contiguous()  # expanded, or with gaps
     if type(tensor) is torch.nn.Parameter:
-        return torch.nn.Parameter, (plain, tensor.requires_grad)
+        flags = {name: value for name, value in vars(tensor).items() if isinstance(value, _FLAGS)}
+        return _parameter, (plain, tensor.requires_grad, flags)
     # requires_grad is part of what a test sends, for example a leaf whose gradient it asks for.
     requires_grad = tensor.requires_grad and tensor.is_leaf
     return _rebuild, (_bytes_of(plain), plain.dtype, tuple(plain.shape), plain.stride(), requires_grad)
@@ -127,6 +143,14 @@ def _rebuild(data: Buffer, dtype: Any, shape: tuple[int, ...], stride: tuple[int
     storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
     tensor = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, stride)
     return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _parameter(plain: Any, requires_grad: bool, flags: dict[str, Any]) -> Any:
+    import torch
+
+    parameter = torch.nn.Parameter(plain, requires_grad)
+    vars(parameter).update(flags)
+    return parameter
 
 
 class SubmoduleCache:

@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
-from pytest_gpuperf.ranks.failures import LaunchError
+from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.messages import (
     Asked,
@@ -150,6 +150,9 @@ class Pool:
         try:
             request = Settle(self._runs, rest, self._launcher.would_preload)
             answers = self._exchange(request, "settling after the test", GROUP_TIMEOUT)
+        except RankDied:  # after the test's last run
+            self.kill()
+            raise
         except Exception as error:  # whatever the groups that a test left may raise
             self.kill()
             return [f"process groups that could not be closed: {type(error).__name__}: {error}"]
@@ -201,7 +204,7 @@ class Pool:
     def close(self) -> None:
         """Ends the ranks: asks first, then kills."""
         for process in self._processes:
-            process.connection.close()
+            process.connection.hang_up()
         for process in self._processes:
             # NCCL ranks may wait for one another in their exit handlers; nothing of theirs is needed any more.
             self._launcher.exit_code(process.pid, 0.2 if self.spec.gpus else 1.0)
@@ -289,15 +292,14 @@ class Pool:
                 waiting[process.connection.fileno()] = rank
         deadline = time.monotonic() + (self._grace if outcomes else timeout)
         while waiting:
-            ready = wait(list(waiting), timeout=self._patience(deadline))
+            ready = wait([*waiting, *self._launcher.sockets], timeout=self._patience(deadline))
             self._listen()
             if not ready:
                 if time.monotonic() < deadline:
                     continue
                 outcomes.update(self._give_up(list(waiting.values())))
                 break
-            for fd in ready:
-                assert isinstance(fd, int)
+            for fd in self._ended(ready, waiting):
                 rank = waiting[fd]
                 outcome = self._read(rank, run)
                 if outcome is None:
@@ -309,6 +311,17 @@ class Pool:
         self._listen()
         return [outcomes[rank] for rank in range(self.spec.world_size)]
 
+    def _ended(self, ready: Sequence[object], waiting: Mapping[int, int]) -> list[int]:
+        """Of the channels those that are ready; also of ranks that ended while a child of theirs holds theirs open."""
+        found = [fd for fd in waiting if fd in ready]
+        if len(found) < len(ready):
+            found += [
+                fd
+                for fd, rank in waiting.items()
+                if fd not in found and self._launcher.exit_code(self._processes[rank].pid, 0) is not None
+            ]
+        return found
+
     def _patience(self, deadline: float) -> float:
         left = max(0.0, deadline - time.monotonic())
         return left if self._listener is None else min(left, _LIVE)
@@ -319,8 +332,11 @@ class Pool:
                 self._listener(rank, self.spec.world_size, stream, text)
 
     def _read(self, rank: int, run: int) -> Outcome | None:
+        process = self._processes[rank]
         try:
-            reply, result = self._processes[rank].connection.receive()
+            if not process.connection.poll(0) and self._launcher.exit_code(process.pid, 0) is not None:
+                return self._died(rank)
+            reply, result = process.connection.receive()
         except (EOFError, ConnectionResetError):
             return self._died(rank)
         # A reply to another run cannot be taken for this one's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
@@ -25,6 +26,7 @@ class Pools:
         self._debug = debug
         self._pools: dict[PoolSpec, Pool] = {}
         self._used: set[PoolSpec] = set()
+        self._death: RankDied | None = None
 
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start; waits for nothing."""
@@ -53,6 +55,9 @@ class Pools:
         if pool is not None and pool.alive:
             try:
                 pool.open_group(group, timeout)
+            except RankDied as error:  # between two tests: neither failed by it
+                self._death = error
+                pool.kill()
             except Exception:  # whatever a group broken by an earlier test may raise
                 pool.kill()
             else:
@@ -64,6 +69,11 @@ class Pools:
         )
         pool.open_group(group, timeout)
         return pool
+
+    def take_death(self) -> RankDied | None:
+        """Of ranks that died after their last test had ended and were replaced since the last call."""
+        death, self._death = self._death, None
+        return death
 
     def output(self) -> list[tuple[PoolSpec, int, str, str]]:
         """What ranks printed since the last call: pool, rank, stream, text."""

@@ -17,12 +17,11 @@ from pytest_gpuperf.ranks.failures import (
     RemoteError,
     ResultError,
 )
-from pytest_gpuperf.ranks.messages import Raised
+from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
 
 NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
-_SKIPS = frozenset({"Skipped", "unittest.case.SkipTest"})  # pytest gives its outcomes the module builtins
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
 
 
@@ -107,7 +106,7 @@ def _error(outcomes: Sequence[Outcome], root: int | None, world: World) -> BaseE
     if isinstance(outcome, Died):
         return RankDied(f"{where} {_say(outcome)}")
     assert isinstance(outcome, Raised)
-    return _skip(outcomes, root, world) if _skipped(outcome) else _exception(outcome, where)
+    return _withdrawal(outcomes, root, world) if outcome.withdrew else _exception(outcome, where)
 
 
 def _exception(outcome: Raised, where: str) -> BaseException:
@@ -121,9 +120,16 @@ def _exception(outcome: Raised, where: str) -> BaseException:
             error = None
     # sys.exit(), pytest.exit() or Ctrl-C on a rank is no order to this process.
     if not isinstance(error, Exception) or _is_order(error):
-        return RemoteError(f"{where} raised {_headline(outcome)}\n{outcome.text}")
-    error.add_note(f"raised on {where}")
+        return _remote(outcome, where)
+    try:
+        error.add_note(f"raised on {where}")
+    except Exception:  # a frozen exception, or one with notes of its own kind
+        return _remote(outcome, where)
     return error
+
+
+def _remote(outcome: Raised, where: str) -> RemoteError:
+    return RemoteError(f"{where} raised {_headline(outcome)}\n{outcome.text}")
 
 
 def _is_order(error: Exception) -> bool:
@@ -136,17 +142,17 @@ def _moment(outcome: Raised | Died) -> float:
     return outcome.at - NOTICE if isinstance(outcome, Died) else outcome.at
 
 
-def _skipped(outcome: Outcome) -> bool:
-    return isinstance(outcome, Raised) and outcome.kind in _SKIPS
-
-
-def _skip(outcomes: Sequence[Outcome], first: int, world: World) -> BaseException:
-    reasons = {outcome.message for outcome in outcomes if isinstance(outcome, Raised)}
-    if all(map(_skipped, outcomes)) and len(reasons) == 1:
-        return RanksSkipped(reasons.pop())
+def _withdrawal(outcomes: Sequence[Outcome], first: int, world: World) -> BaseException:
+    outcome = outcomes[first]
+    assert isinstance(outcome, Raised)
+    assert outcome.withdrew is not None
+    ways = {(other.withdrew, other.message) if isinstance(other, Raised) else None for other in outcomes}
+    where = f"rank {first} of {world.size} ({world.backend}) in {world.program}"
+    if len(ways) == 1:
+        return RanksSkipped(outcome.message) if outcome.withdrew is Withdrawal.SKIPPED else _exception(outcome, where)
     return RankError(
-        f"rank {first} of {world.size} ({world.backend}) skipped in {world.program} and the others did not do the "
-        f"same: ranks must agree, so that no skip hides a failure. It {_say(outcomes[first])}"
+        f"rank {first} of {world.size} ({world.backend}) {outcome.withdrew.value} in {world.program} and the others "
+        f"did not do the same: ranks must agree, so that none hides another's failure. It {_say(outcomes[first])}"
     )
 
 
@@ -231,7 +237,10 @@ def _headline(outcome: Raised) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).partition("\n")[0]
+    try:
+        text = str(error).partition("\n")[0]
+    except Exception:  # the exception's own code runs here
+        text = ""
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 

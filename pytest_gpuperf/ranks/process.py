@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -52,6 +53,8 @@ class RankProcess:
         """
         (ours, theirs), (asking, asked) = Channel.pair(), Channel.pair()
         stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
+        for file in (stdout, stderr):
+            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)  # a rank may truncate it
         with contextlib.closing(theirs), contextlib.closing(asked):
             fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
             return cls(launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
@@ -60,7 +63,8 @@ class RankProcess:
         """What it printed on ``stdout`` or ``stderr`` since the last call."""
         file = self.stdout if stream == "stdout" else self.stderr
         size = _size(file)
-        data = os.pread(file.fileno(), size - self._seen[stream], self._seen[stream])
+        seen = self._seen[stream] if self._seen[stream] <= size else 0  # as open("/dev/stdout", "w") leaves it
+        data = os.pread(file.fileno(), size - seen, seen)
         self._seen[stream] = size
         return data.decode(errors="replace")
 
@@ -85,7 +89,8 @@ class RankProcess:
         self._run_began_at = size
 
     def _of_the_run(self) -> str:
-        start = max(self._run_began_at, _size(self.stderr) - _TAIL)
+        size = _size(self.stderr)
+        start = max(self._run_began_at if self._run_began_at <= size else 0, size - _TAIL)
         return os.pread(self.stderr.fileno(), _TAIL, start).decode(errors="replace")
 
     @property
@@ -108,8 +113,8 @@ class RankProcess:
 
     def close(self) -> None:
         """Closes connections and files; the process is not asked."""
-        self.connection.close()
-        self.inquiries.close()
+        self.connection.hang_up()
+        self.inquiries.hang_up()
         for file in (self.stdout, self.stderr, self.stacks):
             file.close()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import pickle
 import signal
 import socket
@@ -14,9 +15,10 @@ import sys
 import threading
 import time
 import traceback
+import unittest
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -38,6 +40,7 @@ from pytest_gpuperf.ranks.messages import (
     Settled,
     Start,
     Started,
+    Withdrawal,
 )
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 
@@ -58,10 +61,13 @@ def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True, chain=False)
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         start, _ = connection.receive()
+        pid = os.getpid()
         rank = _Rank(start, Informant(inquiries, start.backend), connection)
         connection.send(Started(rank.store_port, threading.get_ident()))
         while True:
             with rank.answer(*connection.receive()) as reply:
+                if os.getpid() != pid:
+                    _leave_as_a_child()
                 _flush_output()
                 connection.post(reply)
 
@@ -85,6 +91,8 @@ class _Rank:
         self.store_port = None if store is None else store.port
         self._groups = Groups(start, self._device, store)
         self._found = Surroundings.now()
+        self._threads_raised: list[str] = []
+        threading.excepthook = self._thread_raised
         self._raised: BaseException | None = None
         self._before: dict[Any, int] | None = None
         """Of the groups that the run at hand found, how many operations each had issued; None if that is not known."""
@@ -108,16 +116,17 @@ class _Rank:
             return Letter(Returned(run, collectives), result)
         except BaseException as error:  # sys.exit() and pytest.skip() are outcomes of the program as well
             at = time.monotonic()
-            error.__traceback__ = _without_harness(error.__traceback__)
+            error.with_traceback(_without_harness(error.__traceback__))  # which needs no attribute that can be set
             self._raised = error if keep else None
             raised = Raised(
                 run=run,
                 at=at,
                 exception=payload.dump_exception(error),
                 kind=_kind(error),
-                message=str(error),
+                message=_text(error),
                 text="".join(traceback.format_exception(error)),
                 place=_place(error.__traceback__),
+                withdrew=_withdrawal(error),
                 usable=self._usable(),
                 groups=self._groups_if_silent(),
             )
@@ -161,10 +170,18 @@ class _Rank:
         return self._start.backend == "gloo" or self._informant.silent()
 
     def _settle(self, request: Settle) -> tuple[Parcel, int]:
-        left = left_behind(self._found, Surroundings.now())
+        left = left_behind(self._found, Surroundings.now()) + self._threads_raised
+        self._threads_raised = []
         self._groups.settle(rest=request.rest)
         settled = Settled(left, [name for name in request.modules if name in sys.modules])
         return Parcel(pickle.dumps(settled)), 0
+
+    def _thread_raised(self, args: threading.ExceptHookArgs) -> None:
+        threading.__excepthook__(args)  # prints it
+        if args.exc_type is not SystemExit:
+            name = "a thread" if args.thread is None else f"thread {args.thread.name}"
+            text = "" if args.exc_value is None else _text(args.exc_value)
+            self._threads_raised.append(f"an exception in {name}: {args.exc_type.__qualname__}: {text}")
 
     def _debug(self) -> tuple[Parcel, int]:
         error, self._raised = self._raised, None
@@ -233,6 +250,30 @@ def _place(trace: TracebackType | None) -> str:
         trace = trace.tb_next
     own = [frame for frame in frames if not stacks.is_library(frame.file)]
     return str((own or frames)[-1]) if frames else ""
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as odd:  # the exception's own code runs here
+        return f"(its text cannot be had: {type(odd).__qualname__})"
+
+
+def _withdrawal(error: BaseException) -> Withdrawal | None:
+    outcomes, hypothesis = sys.modules.get("_pytest.outcomes"), sys.modules.get("hypothesis.errors")
+    if isinstance(error, unittest.SkipTest) or (outcomes is not None and isinstance(error, outcomes.Skipped)):
+        return Withdrawal.SKIPPED
+    if hypothesis is not None and isinstance(error, hypothesis.UnsatisfiedAssumption):
+        return Withdrawal.REJECTED
+    return None
+
+
+def _leave_as_a_child() -> NoReturn:
+    # With its parent's channel it would answer in the parent's place.
+    text = f"process {os.getpid()}, which the program forked, came out of the program: it ends here, as no rank\n"
+    _flush_output()
+    os.write(2, text.encode())
+    os._exit(1)
 
 
 def _kind(error: BaseException) -> str:

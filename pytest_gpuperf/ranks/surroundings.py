@@ -5,21 +5,26 @@ Runs in rank processes. Process groups are not among them: the rank's own main c
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import FunctionType
 
 import torch
+import torch.distributed as dist
 
 # What torch does by itself in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
 _CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
 _LIMITS = {name: getattr(resource, name) for name in ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_CPU")}
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCHLD)
+_AUTOCAST = ("cpu", "cuda")
+_SIGNALS = tuple(getattr(signal, f"SIG{name}") for name in ("HUP", "TERM", "INT", "USR1", "USR2", "ALRM", "CHLD"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,13 @@ class Surroundings:
     matmul_precision: str
     intra_op_threads: str
     current_cuda_device: str
+    anomaly_detection: str
+    autocast: str
+    global_module_hooks: Mapping[str, str]
+    functions_of_torch_distributed: Mapping[str, str]
+    garbage_collector: str
+    recursion_limit: str
+    standard_streams: Mapping[str, str]
     resource_limits: Mapping[str, str]
     signal_handlers: Mapping[str, str]
     threads: Mapping[str, str]
@@ -53,12 +65,23 @@ class Surroundings:
             matmul_precision=torch.get_float32_matmul_precision(),
             intra_op_threads=str(torch.get_num_threads()),
             current_cuda_device=str(torch.cuda.current_device()) if torch.cuda.is_initialized() else "none",
+            anomaly_detection="on" if torch.is_anomaly_enabled() else "off",
+            autocast=", ".join(kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)) or "off",
+            global_module_hooks={name: str(len(hooks)) for name, hooks in _global_hooks().items()},
+            functions_of_torch_distributed={
+                name: f"{value.__module__}.{value.__qualname__} at {id(value):#x}"
+                for name, value in vars(dist).items()
+                if type(value) is FunctionType  # isinstance() would wake deprecated attributes
+            },
+            garbage_collector="on" if gc.isenabled() else "off",
+            recursion_limit=str(sys.getrecursionlimit()),
+            standard_streams={name: _stream(name) for name in ("stdout", "stderr")},
             resource_limits={name: str(resource.getrlimit(number)) for name, number in _LIMITS.items()},
             signal_handlers={number.name: str(signal.getsignal(number)) for number in _SIGNALS},
             threads={
-                f"{thread.name} ({thread.ident})": "not a daemon"
+                f"{thread.name} ({thread.ident})": "running"
                 for thread in threading.enumerate()
-                if not thread.daemon and thread is not threading.main_thread()
+                if thread is not threading.main_thread() and not _is_torchs(thread)
             },
             child_processes=_children(),
         )
@@ -91,6 +114,25 @@ def _changes(what: str, then: object, now: object) -> list[str]:
 
 def _say(value: str | None) -> str:
     return "unset" if value is None else repr(value)
+
+
+def _global_hooks() -> dict[str, Mapping[int, object]]:
+    hooks = vars(torch.nn.modules.module)
+    return {name: value for name, value in hooks.items() if name.startswith("_global_") and isinstance(value, Mapping)}
+
+
+def _stream(name: str) -> str:
+    stream = getattr(sys, name)
+    if stream is not getattr(sys, f"__{name}__"):
+        return f"a {type(stream).__qualname__}"
+    return "closed" if stream is None or stream.closed else "open"
+
+
+def _is_torchs(thread: threading.Thread) -> bool:
+    # A thread of C++ that ran Python once, as autograd's do, has no target either.
+    target = getattr(thread, "_target", None)
+    module = type(thread).__module__ if target is None else getattr(target, "__module__", "")
+    return isinstance(thread, threading._DummyThread) or str(module).partition(".")[0] in ("torch", "triton")
 
 
 def _working_directory() -> str:

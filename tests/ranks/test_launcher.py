@@ -1,6 +1,7 @@
 """The forkserver and its controller: how ranks come up, and that none outlives whom it serves."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -300,3 +301,24 @@ def test_what_an_earlier_rank_had_imported_is_there_before_the_next_fork() -> No
         for rank in ranks:
             rank.close()
         launcher.close()
+
+
+def test_what_is_no_text_on_the_path_is_left_out(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/no/text")])
+    rank = Rank(launcher, "import sys; connection.send(sys.path)")
+    assert rank.received() == sys.path[:-1]
+    rank.close()
+
+
+def test_a_process_with_many_open_files_starts_ranks(own_launcher: Launcher) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(2000, hard)), hard))
+    files = [os.dup(0) for _ in range(1100)]  # select() takes numbers below 1024
+    try:
+        rank = Rank(own_launcher, "connection.send('here')")
+        assert rank.received() == "here"
+        rank.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

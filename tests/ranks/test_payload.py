@@ -131,6 +131,32 @@ def test_a_module_of_another_type_is_left_to_cloudpickle(monkeypatch: pytest.Mon
     assert copied(sys.modules["reduced_module"]) == "reduced"
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: torch.backends.cuda.matmul.allow_tf32,
+        lambda: torch.backends.cudnn.deterministic,
+        lambda: torch.backends.cudnn.flags,
+        lambda: torch.backends.mkldnn.is_available(),
+        lambda: torch.backends.opt_einsum.enabled,
+        lambda: torch.backends.quantized.engine,
+        lambda: torch.backends.cuda.flash_sdp_enabled(),
+    ],
+)
+def test_a_function_may_name_torchs_backends(function: Callable[[], object]) -> None:
+    assert copied(function)() == function()
+    assert copied(torch.backends.cudnn) is torch.backends.cudnn
+
+
+def test_a_parameter_keeps_what_marks_it() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.sequence_parallel = True  # type: ignore[attr-defined]
+    parameter.hook = lambda: None  # type: ignore[attr-defined]
+    found = copied({"weight": parameter})["weight"]
+    assert (type(found), found.sequence_parallel) == (torch.nn.Parameter, True)
+    assert not hasattr(found, "hook")
+
+
 def test_a_namespace_with_a_dot_keeps_its_operators() -> None:
     library = torch.library.Library("pytest_gpuperf.payload", "DEF")
     library.define("nothing(Tensor x) -> Tensor")

@@ -1,10 +1,10 @@
 """Who is blamed when ranks fail, and what is said of the others."""
 
 import signal
-import unittest
 from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis.errors import UnsatisfiedAssumption
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.channel import EMPTY
@@ -18,7 +18,7 @@ from pytest_gpuperf.ranks.failures import (
     RemoteError,
     ResultError,
 )
-from pytest_gpuperf.ranks.messages import Raised
+from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
 from pytest_gpuperf.ranks.postmortem import (
     NOTICE,
@@ -45,10 +45,12 @@ def raised(
     pickled: bool = True,
     place: str = "",
     usable: bool = True,
+    withdrew: Withdrawal | None = None,
 ) -> Raised:
     data = payload.dump_exception(error) if pickled else None
     name = kind or type(error).__qualname__
-    return Raised(1, at, data, name, str(error), f"Traceback of {name}\n{error}\n", place, usable)
+    text = f"Traceback of {name}\n{error}\n"
+    return Raised(1, at, data, name, str(error), text, place, usable, withdrew=withdrew)
 
 
 def inquest(
@@ -269,13 +271,39 @@ def test_a_run_failed_unless_all_ranks_came_to_the_same_end(
 
 
 def skipped(at: float, reason: str) -> Raised:
-    return raised(at, pytest.skip.Exception(reason), kind="Skipped")
+    return raised(at, pytest.skip.Exception(reason), kind="Skipped", withdrew=Withdrawal.SKIPPED)
 
 
-def test_a_skip_of_unittest_is_a_skip_too() -> None:
-    same = raised(1.0, unittest.SkipTest("no NVLS"), kind="unittest.case.SkipTest")
-    assert type(root_cause(same, same)) is RanksSkipped
-    assert type(root_cause(same, RETURNED)) is RankError
+def rejected(at: float, reason: str = "") -> Raised:
+    return raised(at, UnsatisfiedAssumption(reason), withdrew=Withdrawal.REJECTED)
+
+
+def test_an_example_that_all_ranks_reject_is_rejected() -> None:
+    error = root_cause(rejected(2.0), rejected(1.0))
+    assert type(error) is UnsatisfiedAssumption
+
+
+@pytest.mark.parametrize(
+    "other", [RETURNED, raised(2.0, ValueError("cause")), Died(2.0, 1), skipped(2.0, ""), rejected(2.0, "another")]
+)
+def test_an_example_that_not_all_ranks_reject_is_a_failure(other: Outcome) -> None:
+    error = root_cause(other, rejected(1.0))
+    assert type(error) is RankError
+    assert str(error) == (
+        "rank 1 of 2 (gloo) rejected the example in suite:program and the others did not do the same: ranks must "
+        "agree, so that none hides another's failure. It raised UnsatisfiedAssumption"
+    )
+
+
+class Frozen(ValueError):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+def test_an_exception_that_takes_no_notes_keeps_its_text() -> None:
+    error = root_cause(RETURNED, raised(1.0, Frozen("cause")))
+    assert type(error) is RemoteError
+    assert str(error).startswith("rank 1 of 2 (gloo) in suite:program raised Frozen: cause\nTraceback of Frozen")
 
 
 def test_a_skip_of_all_ranks_for_one_reason_is_a_skip() -> None:
@@ -300,7 +328,7 @@ def test_a_skip_that_not_all_ranks_agree_on_is_a_failure(other: Outcome, said: s
     assert type(error) is RankError
     assert str(error) == (
         "rank 1 of 2 (gloo) skipped in suite:program and the others did not do the same: ranks must agree, so "
-        "that no skip hides a failure. It raised Skipped: no NVLS"
+        "that none hides another's failure. It raised Skipped: no NVLS"
     )
     assert notes(error) == [said]
 

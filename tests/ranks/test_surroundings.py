@@ -1,7 +1,10 @@
 """What a program may leave behind in its process."""
 
 import contextlib
+import gc
+import io
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 
@@ -119,6 +123,35 @@ def child() -> Iterator[None]:
         process.kill()
 
 
+@contextmanager
+def module_hook() -> Iterator[None]:
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def recursion_limit() -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 1)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+LIMIT = sys.getrecursionlimit()
 FOLDER = str(Path(__file__).parent)
 SOFT, HARD = resource.getrlimit(resource.RLIMIT_NOFILE)
 CHANGES: list[tuple[Callable[[], contextlib.AbstractContextManager[None]], str]] = [
@@ -130,6 +163,11 @@ CHANGES: list[tuple[Callable[[], contextlib.AbstractContextManager[None]], str]]
     (deterministic, "deterministic algorithms: False -> True"),
     (matmul_precision, "matmul precision: highest -> high"),
     (file_limit, f"resource limits: RLIMIT_NOFILE '({SOFT}, {HARD})' -> '({SOFT - 1}, {HARD})'"),
+    (lambda: torch.autograd.set_detect_anomaly(True), "anomaly detection: off -> on"),
+    (lambda: torch.autocast("cpu"), "autocast: off -> cpu"),
+    (module_hook, "global module hooks: _global_forward_hooks '0' -> '1'"),
+    (no_garbage_collection, "garbage collector: on -> off"),
+    (recursion_limit, f"recursion limit: {LIMIT} -> {LIMIT + 1}"),
     (handler, "signal handlers: SIGUSR2 '0' -> '1'"),
 ]
 
@@ -163,15 +201,46 @@ def test_a_thread_that_goes_on_is_told_and_one_that_ended_is_not(before: Surroun
     assert left_behind(during, now()) == []
 
 
-def test_a_daemon_thread_ends_with_its_process(before: Surroundings) -> None:
+@pytest.mark.parametrize(("module", "told"), [("suite", True), ("torch._inductor.pool", False)])
+def test_a_daemon_thread_may_go_on_if_it_is_torchs(before: Surroundings, module: str, told: bool) -> None:
     over = threading.Event()
-    daemon = threading.Thread(target=over.wait, daemon=True)
+
+    def wait() -> None:
+        over.wait()
+
+    wait.__module__ = module
+    daemon = threading.Thread(target=wait, daemon=True)
     daemon.start()
     try:
-        assert left_behind(before, now()) == []
+        assert len(left_behind(before, now())) == told
     finally:
         over.set()
         daemon.join()
+
+
+def test_a_function_that_is_replaced_in_torch_distributed_is_told(
+    before: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mine() -> None: ...
+
+    monkeypatch.setattr(dist, "all_reduce", mine)
+    (line,) = left_behind(before, now())
+    what, then, replaced = re.split(" '|' -> '", line)
+    assert what == "functions of torch distributed: all_reduce"
+    assert then.startswith("torch.distributed.distributed_c10d.all_reduce at ")
+    assert replaced == f"{__name__}.{mine.__qualname__} at {id(mine):#x}'"
+
+
+def test_standard_output_that_is_replaced_or_closed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = io.StringIO()
+    monkeypatch.setattr(sys, "__stdout__", theirs)
+    monkeypatch.setattr(sys, "stdout", theirs)
+    before = now()
+    assert before.standard_streams["stdout"] == "open"
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert left_behind(before, now()) == ["standard streams: stdout 'open' -> 'a StringIO'"]
+    theirs.close()
+    assert left_behind(before, now()) == ["standard streams: stdout 'open' -> 'closed'"]
 
 
 def test_a_child_process_that_goes_on_is_told_and_one_that_ended_is_not(before: Surroundings) -> None:
@@ -195,7 +264,7 @@ def test_a_child_of_another_thread_is_found_too(before: Surroundings) -> None:
     other.start()
     started.wait()
     try:
-        (line,) = left_behind(before, now())
+        line = next(line for line in left_behind(before, now()) if not line.startswith("threads: "))
     finally:
         seen.set()
         other.join()
@@ -229,4 +298,5 @@ def test_a_variable_that_was_unset_is_told(before: Surroundings, monkeypatch: py
 def test_everything_is_compared() -> None:
     told = {words.partition(":")[0].replace(" ", "_") for _, words in CHANGES}
     elsewhere = {"intra_op_threads", "threads", "child_processes", "current_cuda_device"}
+    elsewhere |= {"functions_of_torch_distributed", "standard_streams"}
     assert {field.name for field in fields(Surroundings)} == told | elsewhere
