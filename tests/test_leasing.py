@@ -207,3 +207,32 @@ def test_a_run_that_ends_stays_nowhere(make: Make) -> None:
     staying.release(staying=("GPU-0",))
     staying.close()
     assert make(timeout=0.05).machine("test_perf") == UUIDS
+
+
+def test_a_fixture_has_the_gpus_of_the_test_that_it_is_for(pytester: pytest.Pytester, eight_gpus: None) -> None:
+    pytester.makepyfile("""
+        import pytest
+        from pytest_gpuperf.plugin import SESSION
+
+        @pytest.fixture
+        def ran(ranks, pytestconfig):
+            ranks.run(lambda ctx: None)
+            return len(pytestconfig.stash[SESSION].current.gpus)
+
+        @pytest.fixture
+        def backend(ranks):
+            return ranks.backend
+
+        @pytest.mark.ranks(2)
+        def test_run(ran):
+            assert ran == 2
+
+        @pytest.mark.ranks(2)
+        def test_backend(backend):
+            assert backend == "nccl"
+
+        @pytest.mark.ranks(2, device="cpu")
+        def test_on_cpus(ran, backend):
+            assert (ran, backend) == (0, "gloo")
+    """)
+    pytester.runpytest("--gpus=4").assert_outcomes(passed=3)
