@@ -94,6 +94,18 @@ def test_what_the_peer_did_not_read_is_told(ends: tuple[Channel, Channel]) -> No
         theirs.receive()
 
 
+def test_a_message_that_was_cut_short_is_an_end(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    before = open_files()
+    with Letter("large", Parcel(bytes(1 << 20))) as letter:
+        assert letter.file is not None
+        os.ftruncate(letter.file, 1 << 19)
+        ours.post(letter)
+    with pytest.raises(EOFError):
+        theirs.receive()
+    assert open_files() == before
+
+
 @pytest.fixture
 def no_more_files() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
