@@ -171,7 +171,6 @@ class _Rank:
 
     def _settle(self, request: Settle) -> tuple[Parcel, int]:
         left = left_behind(self._found, Surroundings.now()) + self._threads_raised
-        self._threads_raised = []
         self._groups.settle(rest=request.rest)
         settled = Settled(left, [name for name in request.modules if name in sys.modules])
         return Parcel(pickle.dumps(settled)), 0
