@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.channel import Channel, Parcel
+from pytest_gpuperf.ranks.channel import LARGE, Channel, Parcel
 from tests.whole_run import environment
 
 MODULE = """
@@ -146,6 +146,16 @@ def test_a_module_of_another_type_is_left_to_cloudpickle(monkeypatch: pytest.Mon
 def test_a_function_may_name_torchs_backends(function: Callable[[], object]) -> None:
     assert copied(function)() == function()
     assert copied(torch.backends.cudnn) is torch.backends.cudnn
+
+
+def test_what_is_large_stays_where_it_lies() -> None:
+    small, large = torch.zeros(LARGE // 4 - 1), torch.zeros(LARGE // 4)
+    data = payload.dumps((small, large))
+    (buffer,) = data.buffers
+    assert isinstance(buffer, pickle.PickleBuffer)
+    assert buffer.raw().nbytes == LARGE
+    large[0] = 7  # which a copy would not show
+    assert payload.loads(data)[1][0] == 7
 
 
 def test_a_parameter_keeps_what_marks_it() -> None:

@@ -1,5 +1,6 @@
 """What a program may leave behind in its process."""
 
+import _thread
 import contextlib
 import gc
 import io
@@ -216,6 +217,22 @@ def test_a_daemon_thread_may_go_on_if_it_is_torchs(before: Surroundings, module:
     finally:
         over.set()
         daemon.join()
+
+
+def test_a_thread_of_c_that_ran_python_is_nobodys(before: Surroundings) -> None:
+    running, over = threading.Event(), threading.Event()
+
+    def as_autograd_does() -> None:
+        threading.current_thread()  # Python takes note of it
+        running.set()
+        over.wait()
+
+    _thread.start_new_thread(as_autograd_does, ())
+    running.wait()
+    try:
+        assert left_behind(before, now()) == []
+    finally:
+        over.set()
 
 
 def test_a_function_that_is_replaced_in_torch_distributed_is_told(
