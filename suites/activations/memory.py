@@ -41,9 +41,17 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.live())
         return result
 
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Counts this one no more: it stands for one in another memory."""
-        self._storages.pop(id(tensor.untyped_storage()), None)
+    def moved(self, tensor: torch.Tensor, copy: torch.Tensor) -> None:
+        """Counts the copy no more: it stands for one in the host's memory.
+
+        Raises:
+            ValueError: it is on another device, or is no copy.
+        """
+        if copy.device.type != "cpu":
+            raise ValueError(f"a tensor was to be moved to the host, and its copy is on {copy.device}")
+        if copy.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+            raise ValueError("a tensor was to be moved to the host, and nothing was copied")
+        self._storages.pop(id(copy.untyped_storage()), None)
 
     def live(self) -> int:
         """Bytes that are alive now."""
@@ -79,7 +87,7 @@ def memory(
             return _stored(ctx, live, storing(ctx, plan))
         forward = lending_forward(ctx, model)
     elif technique == "offload":
-        forward = offload(ctx, model, moved=live.forget)
+        forward = offload(ctx, model, moved=live.moved)
     else:
         forward = TECHNIQUES[technique](ctx, model)
     forward(x).backward(grad)  # makes what only a first step makes: gradients, workspaces of matrix products

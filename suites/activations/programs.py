@@ -77,18 +77,20 @@ def recompute(ctx: Context, model: nn.Sequential, *, preserve_rng_state: bool = 
     return forward
 
 
-def offload(ctx: Context, model: nn.Sequential, *, moved: Callable[[torch.Tensor], None] | None = None) -> Forward:
-    """Everything waits in the host's memory, pinned where there are GPUs; ``moved`` is shown the host's copies."""
+Moved = Callable[[torch.Tensor, torch.Tensor], None]
+"""Called with a saved tensor and its copy in the host's memory."""
+
+
+def offload(ctx: Context, model: nn.Sequential, *, moved: Moved = lambda tensor, copy: None) -> Forward:
+    """Everything waits in the host's memory, pinned where there are GPUs; ``moved`` is shown each of its copies."""
 
     def hooks() -> saved_tensors_hooks:
         # pin_memory makes a copy on CPUs too; without it a CPU tensor would stay the tensor that it is.
         torchs_own = save_on_cpu(pin_memory=True)
-        if moved is None:
-            return torchs_own
 
         def pack(tensor: torch.Tensor) -> Any:
             device, copy = torchs_own.pack_hook(tensor)
-            moved(copy)
+            moved(tensor, copy)
             return device, copy
 
         return saved_tensors_hooks(pack, torchs_own.unpack_hook)

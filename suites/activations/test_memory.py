@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +46,7 @@ def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
         if hoards:
             for block in model:
                 block.register_forward_hook(lambda block, args, output: hoard.append(output))
-        forward = programs.offload(ctx, model, moved=live.forget)
+        forward = programs.offload(ctx, model, moved=live.moved)
         leaf = x.to(ctx.device).requires_grad_()
         with live:
             output = forward(leaf)
@@ -57,3 +59,39 @@ def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
     given = arguments(blocks=3, rows=4, width=2, hidden=5, dropout=True, seed=1)
     assert ranks.run(kept, hoards=False, **given) == [0, 0]
     assert ranks.run(kept, hoards=True, **given) == [2 * 4 * 2 * DTYPE.itemsize] * 2  # all outputs but the last
+
+
+@pytest.mark.ranks(2)
+def test_an_offload_takes_the_numbers_off_the_device(ranks: Ranks) -> None:
+    """Without GPUs host and device are one; the meta device, which has no numbers, refuses to have them copied."""
+
+    def program(ctx: Context, *, weights: programs.Weights, **given: Any) -> None:
+        ctx = replace(ctx, device=torch.device("meta"))
+        model = programs.network(ctx, weights, dropout=True)
+        leaf, _ = programs.on_device(ctx, given["x"], given["grad"])
+        assert programs.keep(ctx, model)(leaf).is_meta
+        programs.offload(ctx, model)(leaf)
+
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        ranks.run(program, **arguments(blocks=1, rows=2, width=3, hidden=4, dropout=True, seed=1))
+
+
+def clone_on_the_device(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()
+
+
+def move_nothing(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("copied", "device", "message"),
+    [(clone_on_the_device, "meta", "its copy is on meta"), (move_nothing, "cpu", "nothing was copied")],
+    ids=["a clone on the device", "no copy"],
+)
+def test_memory_refuses_what_is_not_in_the_host(
+    copied: Callable[[torch.Tensor], torch.Tensor], device: str, message: str
+) -> None:
+    tensor = torch.empty(3, device=device)
+    with pytest.raises(ValueError, match=message):
+        LiveBytes(tensor.device).moved(tensor, copied(tensor))
