@@ -20,13 +20,19 @@ OPERATORS = {
     "_reduce_scatter_base_": "reduce_scatter",
     "send": "send",
 }
+# What is not counted: receipts, whose bytes the sender counts, and what moves no data. Every other operator is refused.
+UNCOUNTED = {"recv_", "recv_any_source_", "barrier", "monitored_barrier_", "check_for_nan", "wait_tensor"}
 _LARGER = {"_reduce_scatter_base_": 1}
 # Whole numbers that these carry are torch's bookkeeping (which parameters were used, which batches are left).
 _BOOKKEEPING = {"allreduce_", "broadcast_"}
 
 
 class Traffic(TorchDispatchMode):
-    """Within its block each collective's bytes are counted."""
+    """Within its block each collective's bytes are counted.
+
+    Raises:
+        NotImplementedError: a collective is called that it cannot count, so that none goes unseen.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
@@ -37,7 +43,10 @@ class Traffic(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name = func.overloadpacket.__name__
-        if func.namespace == "c10d" and name in OPERATORS:
+        # "c10d", and "_c10d_functional", whose operators call process groups below the dispatcher.
+        if "c10d" in func.namespace and name not in UNCOUNTED:
+            if func.namespace != "c10d" or name not in OPERATORS:
+                raise NotImplementedError(f"{func.namespace}.{name} is a collective whose bytes are not counted")
             counted = args[_LARGER.get(name, 0)]
             tensors = [counted] if isinstance(counted, torch.Tensor) else counted
             nbytes = sum(t.nbytes for t in tensors if t.is_floating_point() or name not in _BOOKKEEPING)
