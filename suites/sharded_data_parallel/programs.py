@@ -1,7 +1,7 @@
 """Training steps in which each of R ranks holds a shard of parameters, gradients or optimizer state.
 
-The steps return what those of suites.data_parallel do, of sharded tensors this rank's shard. They also note how many
-bytes the rank holds, in the dictionary ``memory``; suites.data_parallel.traffic counts what it sends.
+The steps return what those of suites.data_parallel do, of sharded tensors this rank's shard. They also note what the
+rank holds, in the dictionary ``memory``; suites.data_parallel.traffic counts what it sends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -27,7 +28,18 @@ from suites.data_parallel.traffic import Traffic
 ShardModule = Callable[..., None]
 """Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""
 
-Memory = dict[str, int]
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The memory that some tensors keep alive on a rank."""
+
+    nbytes: int
+    """Padding included, each byte once."""
+    devices: frozenset[str]
+    """The types of the devices that it is on."""
+
+
+Memory = dict[str, Held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +50,11 @@ class Account:
     traffic: dict[str, int] | None
     """Bytes given to each collective in the last step, if they were counted."""
     memory: Memory
-    """Bytes held after the last step, of ``parameters``, ``gradients`` and ``optimizer`` state; and of the
-    parameters ``between`` forward and backward."""
+    """What is held after the last step, of ``parameters``, ``gradients`` and ``optimizer`` state; of the parameters
+    ``between`` forward and backward; and, if they are sharded, of all parameters while each layer runs its forward:
+    ``in first``, for example."""
+    device: str
+    """The type of the rank's device."""
 
 
 def account(
@@ -67,7 +82,7 @@ def account(
     step = program(ctx, problem=problem, memory=memory, **kwargs)
     traffic = Traffic() if count else None
     results = Packed.of(all_steps(step, problem.steps, traffic))
-    return Account(results, None if traffic is None else dict(traffic.bytes), memory)
+    return Account(results, None if traffic is None else dict(traffic.bytes), memory, ctx.device.type)
 
 
 def by_layer(module: Network, **options: Any) -> None:
@@ -119,6 +134,8 @@ def fully_sharded(
 
 def _step(ctx: Context, problem: Problem, module: Network, optimizer: torch.optim.Optimizer, memory: Memory) -> Step:
     sharded = cast("FSDPModule", module)  # fully_shard changes the class of its module
+    for name, layer in module.named_children():
+        layer.register_forward_pre_hook(noting(module, f"in {name}", memory))  # after the one that gathers
 
     @contextlib.contextmanager
     def accumulating() -> Iterator[None]:
@@ -135,13 +152,18 @@ def local_shard(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
+def noting(module: nn.Module, where: str, memory: Memory) -> Callable[..., None]:
+    """A hook that notes in ``memory`` what the module's parameters take then."""
+
+    def note(*_: object) -> None:
+        memory[where] = held(module.parameters())
+
+    return note
+
+
 def remembering(step: Step, module: nn.Module, optimizer: torch.optim.Optimizer, memory: Memory) -> Step:
     """The step, which also notes in ``memory`` what the rank holds."""
-
-    def between(*_: object) -> None:
-        memory["between"] = held(module.parameters())
-
-    module.register_forward_hook(between)
+    module.register_forward_hook(noting(module, "between", memory))
 
     def remembered() -> dict[str, torch.Tensor]:
         results = step()
@@ -161,10 +183,11 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         yield from (value for value in state.values() if isinstance(value, torch.Tensor) and value.dim())
 
 
-def held(tensors: Iterable[torch.Tensor]) -> int:
-    """The bytes of the memory that these tensors keep alive on this rank, padding included, each byte once."""
+def held(tensors: Iterable[torch.Tensor]) -> Held:
+    """What these tensors keep alive on this rank."""
     storages = [local_shard(tensor).untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    nbytes = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    return Held(nbytes, frozenset(storage.device.type for storage in storages))
 
 
 def _zero_redundancy_optimizer() -> Callable[..., torch.optim.Optimizer]:
@@ -209,6 +232,35 @@ def with_optimizer_of_whole_parameters(ctx: Context, *, problem: Problem) -> Ste
     optimizer = optimizer_for(problem, list(module.parameters()))
     by_layer(module, mesh=ctx.mesh((ctx.world_size,)))
     return _step(ctx, problem, module, optimizer, {})
+
+
+def with_meddling(
+    ctx: Context,
+    *,
+    problem: Problem,
+    before_update: Callable[[torch.optim.Optimizer], None],
+    memory: Memory | None = None,
+    precision: MixedPrecisionPolicy | None = None,
+) -> Step:
+    """Wrong on purpose: something is done to the optimizer or its gradients before each update."""
+    module = network(ctx, problem)
+    by_layer(module, mesh=ctx.mesh((ctx.world_size,)), mp_policy=precision or MixedPrecisionPolicy())
+    optimizer = optimizer_for(problem, module.parameters())
+    optimizer.register_step_pre_hook(lambda optimizer, *_: before_update(optimizer))
+    return _step(ctx, problem, module, optimizer, {} if memory is None else memory)
+
+
+def with_gathers_that_nobody_counts(ctx: Context, *, problem: Problem, memory: Memory) -> Step:
+    """Wrong on purpose: each step also gathers something for each parameter, which no result needs."""
+    step = fully_sharded(ctx, problem=problem, memory=memory)
+
+    def gathering() -> dict[str, torch.Tensor]:
+        for _ in problem.parameters():
+            parts = [torch.zeros(4096, device=ctx.device) for _ in range(ctx.world_size)]
+            dist.all_gather(parts, parts[ctx.rank])
+        return step()
+
+    return gathering
 
 
 def without_reduction(ctx: Context, *, problem: Problem) -> Step:

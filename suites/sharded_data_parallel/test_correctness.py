@@ -5,7 +5,7 @@ Everything is a whole number: see suites/data_parallel/problem.py, which also ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,152 +14,45 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import fully_shard
 
 from pytest_gpuperf import Context, Ranks
 from suites.data_parallel import problem as problems
-from suites.data_parallel.problem import Network, Parameters, Problem, Results, assert_same, reference
+from suites.data_parallel.problem import Network, Problem, assert_same, reference
 from suites.data_parallel.programs import Step, trajectory
 from suites.sharded_data_parallel import programs
-from suites.sharded_data_parallel.programs import Account
+from suites.sharded_data_parallel.comparison import assert_fully_sharded, elements, expected_shards
+from suites.sharded_data_parallel.mixed_precision import (
+    FULL,
+    MIXED,
+    MIXED_FEATURES,
+    MIXED_ROWS,
+    Precision,
+    fractions,
+    plus,
+)
 from suites.strategies import seeds
-from suites.tensor_parallel.sharding import shard
-
-
-class Precision(NamedTuple):
-    """The dtype of the parameters, and those of computation and reduction where they are others."""
-
-    dtype: torch.dtype
-    compute: torch.dtype | None = None
-    reduce: torch.dtype | None = None
-
-    @property
-    def policy(self) -> MixedPrecisionPolicy:
-        return MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduce)
-
-    @property
-    def gathered(self) -> torch.dtype:
-        return self.compute or self.dtype
-
-    @property
-    def reduced(self) -> torch.dtype:
-        return self.reduce or self.gathered
-
-
-FULL = [Precision(torch.float64), Precision(torch.float32)]
-MIXED = [
-    Precision(torch.float32, torch.bfloat16, torch.float32),
-    Precision(torch.float32, torch.bfloat16),
-    Precision(torch.float32, torch.float16, torch.float32),
-    Precision(torch.float32, torch.float16),
-]
-
-# bfloat16 holds whole numbers up to 256. With 2 ranks (output gradients up to 4), 3 features and 2 rows: hidden
-# features are at most 3 * 4 + 2 = 14, outputs 3 * 28 + 2 + 3 * 4 = 98, hidden gradients 3 * 8 = 24, input gradients
-# 3 * 48 + 3 * 8 = 168, weight gradients 2 * max(4 * 14, 24 * 2) = 112 and their sum over the ranks 224.
-MIXED_FEATURES = 3
-
-# Lower precision rounds it off the weights, 1 and 2 in magnitude, and so computes with whole numbers; float32 keeps it.
-# (bfloat16's numbers above 1 are 2**-7 apart, float16's 2**-10; float32 holds 112 + 2**-13.)
-FRACTION = 2.0**-13
 
 
 @st.composite
 def drawn_problems(draw: st.DrawFn, /, world_size: int, precision: Precision) -> Problem:
     mixed = precision.compute is not None
     features = st.integers(1, MIXED_FEATURES if mixed else problems.MAX_FEATURES)
+    # Mixed precision holds what a second step or microbatch computes only if there are no hidden layers.
+    flat = mixed and draw(st.booleans())
+    steps = 2 if flat else min(2, problems.MAX_STEPS_IN[precision.dtype])
     return Problem(
         world_size=world_size,
         seed=draw(seeds),
         inputs=draw(features),
-        hidden=draw(features),
+        hidden=0 if flat else draw(features),
         outputs=draw(features),
-        rows=draw(st.integers(1, problems.MAX_ROWS)),
+        rows=draw(st.integers(1, min(problems.MAX_ROWS, MIXED_ROWS // world_size) if mixed else problems.MAX_ROWS)),
         # Two of each: a second one finds what the first one has left behind, a third one finds nothing new.
-        microbatches=1 if mixed else draw(st.integers(1, 2)),
-        steps=draw(st.integers(1, min(2, problems.MAX_STEPS_IN[precision.dtype]))),
+        microbatches=1 if mixed and not flat else draw(st.integers(1, 2)),
+        steps=draw(st.integers(1, steps)),
         dtype=precision.dtype,
     )
-
-
-def with_fraction(parameters: Parameters) -> Parameters:
-    """Parameters that computation of lower precision rounds to the given ones; 0 it would not round."""
-    return {name: value + value.sign() * FRACTION for name, value in parameters.items()}
-
-
-def expected_shards(problem: Problem, whole: Results, degree: int, precision: Precision | None = None) -> Results:
-    """What each rank holds of these results where parameters are sharded over ``degree`` consecutive ranks."""
-    results: Results = []
-    for rank, of_rank in enumerate(whole):
-        result = {}
-        for name, value in of_rank.items():
-            if ".weight" in name or ".bias" in name:
-                value = shard(value, degree, 0)[rank % degree]
-            elif name.endswith("output") and precision is not None:
-                value = value.to(precision.gathered)
-            result[name] = value
-        results.append(result)
-    return results
-
-
-def add_fraction(problem: Problem, results: Results) -> None:
-    """To the parameters after the update, which leaves it as it is."""
-    initial = problem.parameters()
-    for result in results:
-        for name in list(result):
-            parameter = name.partition(", ")[2]
-            if parameter in initial:
-                result[name] = result[name] + initial[parameter].sign() * FRACTION
-
-
-def padded(problem: Problem, degree: int) -> int:
-    """Elements of a rank's shards, each as large as the largest: FSDP2 shards by rows and pads to equal ones."""
-    return sum(-(-len(value) // degree) * value[0].numel() for value in problem.parameters().values())
-
-
-def elements(problem: Problem) -> int:
-    return sum(value.numel() for value in problem.parameters().values())
-
-
-def assert_fully_sharded(
-    accounts: Sequence[Account],
-    problem: Problem,
-    *,
-    replicas: int = 1,
-    precision: Precision | None = None,
-    reshard: bool,
-    offload: bool = False,
-) -> None:
-    """Training is exact; each rank has sent and holds what ZeRO-3 says."""
-    precision = precision or Precision(problem.dtype)
-    degree = problem.world_size // replicas
-    expected = reference(problem)
-    if precision.compute is not None:
-        add_fraction(problem, expected)
-    sharded = expected_shards(problem, expected, degree, precision)
-    assert_same(problem, [account.results for account in accounts], sharded)
-
-    shard_size = padded(problem, degree)
-    gathers = problem.microbatches * (2 if reshard else 1)  # for forward, and anew for backward
-    traffic = {
-        "all_gather": gathers * degree * shard_size * precision.gathered.itemsize,
-        "reduce_scatter": degree * shard_size * precision.reduced.itemsize,
-    }
-    if replicas > 1:
-        traffic["all_reduce"] = shard_size * precision.reduced.itemsize
-    between = shard_size * precision.dtype.itemsize
-    if not reshard:
-        between = degree * shard_size * precision.gathered.itemsize
-    for rank, account in enumerate(accounts):
-        own = {name.removeprefix("step 1, "): value.nbytes for name, value in sharded[rank].items()}
-        exact = sum(own[name] for name in problem.parameters())
-        assert account.traffic in (traffic, None)
-        assert account.memory["between"] == between
-        assert account.memory["parameters"] == shard_size * problem.dtype.itemsize
-        # Gradients are views of what reduce-scatter has left, padding included; copies to the CPU need none.
-        padded_gradients = shard_size * problem.dtype.itemsize
-        assert (exact if offload else padded_gradients) <= account.memory["gradients"] <= padded_gradients
-        assert account.memory["optimizer"] == exact
 
 
 @pytest.mark.ranks(2)
@@ -174,34 +67,37 @@ def test_fully_shard(
     ranks: Ranks, data: st.DataObject, precision: Precision, reshard: bool, offload: bool, count: bool
 ) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
-    initial = problem.parameters()
+    added = None if precision.compute is None else fractions(problem, reference(problem))
     accounts = ranks.run(
         programs.account,
         programs.fully_sharded,
         problem=problem,
-        parameters=initial if precision.compute is None else with_fraction(initial),
+        parameters=None if added is None else plus(problem.parameters(), added),
         precision=precision.policy,
         reshard_after_forward=reshard,
         offload=offload,
         count=count,
     )
-    assert_fully_sharded(accounts, problem, precision=precision, reshard=reshard, offload=offload)
+    assert_fully_sharded(accounts, problem, precision=precision, added=added, reshard=reshard, offload=offload)
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.examples(0.1)  # each needs 4 ranks and two process groups: many times the cost of others
-@given(data=st.data(), replicas=st.sampled_from([1, 2]), reshard=st.booleans(), precision=st.sampled_from(FULL))
+@given(data=st.data(), replicas=st.sampled_from([1, 2]), reshard=st.booleans(), precision=st.sampled_from(FULL + MIXED))
 def test_hybrid_sharding(ranks: Ranks, data: st.DataObject, replicas: int, reshard: bool, precision: Precision) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
+    added = None if precision.compute is None else fractions(problem, reference(problem))
     # One replica: a mesh of one dimension, the default, of shards over all ranks.
     accounts = ranks.run(
         programs.account,
         programs.fully_sharded,
         problem=problem,
         replicas=replicas if replicas > 1 else None,
+        parameters=None if added is None else plus(problem.parameters(), added),
+        precision=precision.policy,
         reshard_after_forward=reshard,
     )
-    assert_fully_sharded(accounts, problem, replicas=replicas, reshard=reshard)
+    assert_fully_sharded(accounts, problem, replicas=replicas, precision=precision, added=added, reshard=reshard)
 
 
 @pytest.mark.ranks(2)
@@ -222,7 +118,9 @@ def test_zero_redundancy_optimizer(
 ) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
     if adam:
-        problem = replace(problem, optimizer="adam", steps=1, dtype=torch.float64)
+        steps = data.draw(st.integers(1, problems.MAX_STEPS))
+        hidden = problem.hidden if steps == 1 else 0  # of more steps its gradients would not be exact
+        problem = replace(problem, optimizer="adam", hidden=hidden, steps=steps, dtype=torch.float64)
     accounts = ranks.run(
         programs.account,
         programs.zero_redundancy_optimizer,
@@ -233,13 +131,16 @@ def test_zero_redundancy_optimizer(
     assert_same(problem, [account.results for account in accounts], reference(problem))
     whole = elements(problem) * problem.dtype.itemsize
     largest = max(value.nbytes for value in problem.parameters().values())
-    state = [account.memory["optimizer"] / (2 if adam else 1) for account in accounts]
+    state = [account.memory["optimizer"].nbytes / (2 if adam else 1) for account in accounts]
     assert sum(state) == whole
     # Whole parameters are dealt out, the largest first, each to the rank with least: no rank has more than the mean
     # and one of them (Graham, Bounds on multiprocessing timing anomalies, 1969).
     assert max(state) <= whole / ranks.world_size + largest
+    # A rank that is dealt no parameter, of the one that there is without hidden layers, has a bucket of one float32.
+    idle = ranks.world_size - min(ranks.world_size, len(problem.parameters()))
+    dummies = idle * torch.float32.itemsize if parameters_as_bucket_view else 0
     for account in accounts:
-        assert not count or account.traffic == {"all_reduce": whole, "broadcast": whole}
+        assert not count or account.traffic == {"all_reduce": whole, "broadcast": whole + dummies}
 
 
 class Stage(NamedTuple):
@@ -285,6 +186,43 @@ def test_first_stage_of_zero(ranks: Ranks) -> None:
     assert_stage(ranks, STAGES["ZeRO-1"])
 
 
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("stage", ["replicated", "ZeRO-3", "ZeRO-3, gathered once"])
+def test_adam_of_three_steps(ranks: Ranks, stage: str) -> None:
+    assert_three_steps_of_adam(ranks, STAGES[stage])
+
+
+@pytest.mark.ranks(2)
+def test_adam_of_three_steps_in_the_first_stage(ranks: Ranks) -> None:
+    assert_three_steps_of_adam(ranks, STAGES["ZeRO-1"])
+
+
+def assert_three_steps_of_adam(ranks: Ranks, stage: Stage) -> None:
+    """What a step leaves in the state, the next one needs; 3 rows, which R does not divide."""
+    problem = adam_of_three_steps(ranks.world_size)
+    accounts = ranks.run(programs.account, stage.program, problem=problem, **stage.arguments)
+    if stage.program is programs.fully_sharded:
+        assert_fully_sharded(accounts, problem, reshard=stage.arguments["reshard_after_forward"])
+    else:
+        assert_same(problem, [account.results for account in accounts], reference(problem))
+
+
+def adam_of_three_steps(world_size: int) -> Problem:
+    return Problem(world_size=world_size, seed=1, inputs=4, hidden=0, outputs=3, steps=3, optimizer="adam")
+
+
+def forget(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+@pytest.mark.ranks(2)
+def test_an_adam_that_forgets_is_found(ranks: Ranks) -> None:
+    problem = adam_of_three_steps(ranks.world_size)
+    accounts = ranks.run(programs.account, programs.with_meddling, problem=problem, before_update=forget)
+    with pytest.raises(AssertionError, match=r"^rank 0, step 2, shortcut\.weight: "):
+        assert_fully_sharded(accounts, problem, reshard=True)
+
+
 def assert_stage(ranks: Ranks, stage: Stage) -> None:
     """Adam, whose state is twice the parameters; R divides every parameter's rows and what ZeRO-1 deals out."""
     n = ranks.world_size
@@ -298,10 +236,10 @@ def assert_stage(ranks: Ranks, stage: Stage) -> None:
     whole = elements(problem) * problem.dtype.itemsize
     for account in accounts:
         assert account.traffic is not None
-        assert account.memory["parameters"] == whole * stage.parameters(n)
-        assert account.memory["gradients"] == whole * stage.gradients(n)
+        assert account.memory["parameters"].nbytes == whole * stage.parameters(n)
+        assert account.memory["gradients"].nbytes == whole * stage.gradients(n)
         assert sum(TIMES_SENT[op] * nbytes for op, nbytes in account.traffic.items()) == whole * stage.sent
-    state = [account.memory["optimizer"] for account in accounts]
+    state = [account.memory["optimizer"].nbytes for account in accounts]
     assert sum(state) == whole * stage.optimizer(n) * n
     if stage.program is not programs.zero_redundancy_optimizer:
         assert state == [whole * stage.optimizer(n)] * n
@@ -350,6 +288,13 @@ def test_parameters_that_are_gathered_too_often_are_found(ranks: Ranks) -> None:
     accounts = ranks.run(programs.account, programs.fully_sharded, problem=problem)
     with pytest.raises(AssertionError, match="all_gather"):
         assert_fully_sharded(accounts, problem, reshard=False)
+
+
+@pytest.mark.ranks(2)
+def test_gathers_that_nobody_counts_are_refused(ranks: Ranks) -> None:
+    """The results are right, and no sum of the counted bytes would tell."""
+    with pytest.raises(NotImplementedError, match=r"^c10d\.allgather_ is a collective whose bytes are not counted"):
+        ranks.run(programs.account, programs.with_gathers_that_nobody_counts, problem=Problem(world_size=2, seed=1))
 
 
 def mesh_of(ctx: Context, shape: tuple[int, ...], reshard_after_forward: bool | int = True) -> None:

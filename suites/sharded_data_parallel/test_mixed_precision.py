@@ -1,0 +1,88 @@
+"""Gradients too long for the dtype that computes them are summed, kept and applied in float32, over two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.sharded_data_parallel import programs
+from suites.sharded_data_parallel.comparison import assert_fully_sharded
+from suites.sharded_data_parallel.mixed_precision import REDUCED_IN_FULL, LongGradients, Precision
+
+precisions = pytest.mark.parametrize("precision", REDUCED_IN_FULL, ids=lambda precision: str(precision.compute)[6:])
+
+
+def rounded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.bfloat16().to(tensor.dtype)
+
+
+@pytest.mark.ranks(2, 4)
+@precisions
+def test_long_gradients(ranks: Ranks, precision: Precision) -> None:
+    assert_long_gradients(ranks, precision, replicas=1)
+
+
+@pytest.mark.ranks(4)
+@precisions
+def test_long_gradients_of_replicas(ranks: Ranks, precision: Precision) -> None:
+    assert_long_gradients(ranks, precision, replicas=2)
+
+
+def assert_long_gradients(ranks: Ranks, precision: Precision, *, replicas: int) -> None:
+    """In both steps: of the second one the outputs show the parameters that the first one has left."""
+    problem = LongGradients(world_size=ranks.world_size, seed=1)
+    accounts = ranks.run(
+        programs.account,
+        programs.fully_sharded,
+        problem=problem,
+        replicas=replicas if replicas > 1 else None,
+        precision=precision.policy,
+    )
+    assert_fully_sharded(accounts, problem, replicas=replicas, precision=precision, reshard=True)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_long_gradients_are_long(world_size: int) -> None:
+    """On each rank, in each step, bfloat16 would round some sum; the weights that are gathered it holds."""
+    problem = LongGradients(world_size=world_size, seed=1)
+    weight = problem.parameters()["shortcut.weight"]
+    of_ranks = [problem.sums_of_microbatches(rank) for rank in range(world_size)]
+    for of_rank in of_ranks:
+        for total in of_rank:
+            assert not torch.equal(rounded(total), total)
+    for step in range(problem.steps):
+        gradient = torch.stack([of_rank[step] for of_rank in of_ranks]).mean(0)
+        assert not torch.equal(rounded(gradient), gradient)
+        assert torch.equal(rounded(weight), weight)
+        weight = weight - gradient
+
+
+def round_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad.copy_(rounded(parameter.grad))
+
+
+def round_momentum(optimizer: torch.optim.Optimizer) -> None:
+    for state in optimizer.state.values():
+        state["momentum_buffer"].copy_(rounded(state["momentum_buffer"]))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("meddling", "wrong"), [(round_gradients, "step 1"), (round_momentum, "step 2")], ids=["gradients", "momentum"]
+)
+def test_rounding_is_found(ranks: Ranks, meddling: Callable[[torch.optim.Optimizer], None], wrong: str) -> None:
+    problem = LongGradients(world_size=ranks.world_size, seed=1)
+    precision = REDUCED_IN_FULL[0]
+    accounts = ranks.run(
+        programs.account,
+        programs.with_meddling,
+        problem=problem,
+        before_update=meddling,
+        precision=precision.policy,
+    )
+    with pytest.raises(AssertionError, match=rf"^rank 0, {wrong}, shortcut\.weight: "):
+        assert_fully_sharded(accounts, problem, precision=precision, reshard=True)
