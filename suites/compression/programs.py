@@ -8,11 +8,9 @@ all_reduces.
 
 # No postponed annotations here: DistributedDataParallel looks at a hook's, and takes no strings.
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -27,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context
 from suites.compression.quantized import FLOAT8, INT8, START, Quantized, Quantizer, quantized_hook
+from suites.compression.wire import counted
 
 Step = Callable[[], list[torch.Tensor]]
 Gradients = Callable[[Context], list[torch.Tensor]]
@@ -80,7 +79,14 @@ def to_bfloat16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[tor
     return bf16_compress_hook(state, bucket)
 
 
-def average(ctx: Context, *, gradients: Gradients, hook: Hook | None, state: Callable[[], Any] | None = None) -> Step:
+def average(
+    ctx: Context,
+    *,
+    gradients: Gradients,
+    hook: Hook | None,
+    state: Callable[[], Any] | None = None,
+    bucket_cap_mb: float | None = None,
+) -> Step:
     """The mean over the ranks of the gradients that ``gradients(ctx)`` gives each of them.
 
     Args:
@@ -88,9 +94,14 @@ def average(ctx: Context, *, gradients: Gradients, hook: Hook | None, state: Cal
         gradients: the rank's gradients by its context.
         hook: what exchanges them; None for DistributedDataParallel's own all_reduce.
         state: makes the hook's first argument.
+        bucket_cap_mb: of DistributedDataParallel, its own by default.
     """
-    # init_sync: parameters are zero on every rank already.
-    model = DistributedDataParallel(GivenGradients(gradients(ctx)), gradient_as_bucket_view=True, init_sync=False)
+    model = DistributedDataParallel(
+        GivenGradients(gradients(ctx)),
+        gradient_as_bucket_view=True,
+        init_sync=False,  # parameters are zero on every rank already
+        bucket_cap_mb=bucket_cap_mb,
+    )
     if hook is not None:
         model.register_comm_hook(None if state is None else state(), hook)
     parameters = list(model.parameters())
@@ -153,42 +164,23 @@ HOOKS: Mapping[str, tuple[Hook, Callable[[], Any]]] = {
 }
 
 
-@contextlib.contextmanager
-def counted_traffic() -> Iterator[list[int]]:
-    """Notes down how many bytes a rank must send for each collective that Python calls in the block.
-
-    Of a tensor of S bytes to each of the R - 1 others: S / R in an all_to_all, S in an all_gather, and 2 S / R in an
-    all_reduce, which is a reduce-scatter and an all-gather of a shard.
-    """
-    sent: list[int] = []
-    others = dist.get_world_size() - 1
-
-    def counted(function: Callable[..., Any], tensor: int, shares: int) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            sent.append(args[tensor].nbytes * shares * others // dist.get_world_size())
-            return function(*args, **kwargs)
-
-        return call
-
-    # Which argument is sent, and how many R-th parts of it to each of the others.
-    counts = {"all_reduce": (0, 2), "all_to_all_single": (1, 1), "all_gather_into_tensor": (1, dist.get_world_size())}
-    with contextlib.ExitStack() as stack:
-        for name, (tensor, shares) in counts.items():
-            stack.enter_context(mock.patch.object(dist, name, counted(getattr(dist, name), tensor, shares)))
-        yield sent
-
-
-def bytes_sent(ctx: Context, *, name: str, shape: tuple[int, int], steps: int = START + 1) -> int:
-    """By the rank in the last of some steps that average a matrix with the hook of this name."""
-    hook, state = HOOKS[name]
+def bytes_sent(
+    ctx: Context,
+    *,
+    hook: Hook | None,
+    state: Callable[[], Any] | None = None,
+    shape: tuple[int, int],
+    steps: int = START + 1,
+) -> dict[str, int]:
+    """By the rank in the last of some steps that average a matrix with this hook: for each of c10d's operators."""
     generator = ctx.generator()
     matrix = torch.randn(shape, device=ctx.device, generator=generator)
     step = average(ctx, gradients=lambda _: [matrix], hook=hook, state=state)
     for _ in range(steps - 1):
         step()
-    with counted_traffic() as sent:
+    with counted() as sent:
         step()
-    return sum(sent)
+    return dict(sent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -374,26 +374,6 @@ def test_bound_sees_a_broken_quantizer(ranks: Ranks, broken: type[quantized.Quan
             assert_within(result, *bounds("int8", drawn, 8), "int8")
 
 
-SHAPE = (64, 48)
-# Of 3072 elements to one other rank, in a reduce-scatter and an all-gather. Of int8 with a scale for each 256.
-BYTES = {
-    "float32": 4 * 3072,
-    "bfloat16": 2 * 3072,
-    "float16": 2 * 3072,
-    "int8": 3072 + 4 * 12,
-    "float8": 3072 + 4 * 12,
-    "int8 with feedback": 3072 + 4 * 12,
-    "float8 with feedback": 3072 + 4 * 12,
-    "PowerSGD": 4 * (64 + 48),
-}
-
-
-@pytest.mark.ranks(2)
-def test_bytes_on_the_wire(ranks: Ranks) -> None:
-    sent = {name: ranks.run(programs.bytes_sent, name=name, shape=SHAPE) for name in programs.HOOKS}
-    assert sent == {name: [nbytes] * 2 for name, nbytes in BYTES.items()}
-
-
 @pytest.mark.ranks(2)
 def test_what_makes_no_sense_is_refused(ranks: Ranks) -> None:
     drawn = [[torch.ones(3, dtype=torch.float64)]] * 2

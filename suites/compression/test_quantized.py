@@ -1,0 +1,103 @@
+"""The 8-bit hook: numbers that 8 bits hold come back as they were, and each bucket is fed back its own errors."""
+
+# No postponed annotations here: DistributedDataParallel looks at a hook's, and takes no strings.
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf import Context, Ranks
+from suites.compression import programs, quantized
+from suites.compression.test_correctness import QUANTIZERS, assert_within, bounds_with_feedback, given_to
+from suites.data import integers, once
+
+LARGEST = {"int8": 127.0, "float8": 448.0}
+BLOCK = 8
+
+
+@pytest.mark.ranks(2, 4, 8)
+@pytest.mark.parametrize("name", sorted(LARGEST))
+def test_numbers_of_eight_bits_are_exact(ranks: Ranks, name: str) -> None:
+    """Blocks with the format's largest number have a scale of 1: whole numbers up to 16, of 4 bits and more, stay.
+
+    A rank's are m + d (2 r - (R - 1)) with whole |m| <= 8 and |d| <= 1, at most 8 + 7 for R <= 8 ranks; their mean is
+    m. float32 holds the sums, and divides them by R, a power of two, exactly; 127 and 448 times their own rounded
+    reciprocals, which is how GPUs divide by a number, are 1 too. Of 9 blocks R is no divisor.
+    """
+    degree = ranks.world_size
+    means = integers((9, BLOCK), torch.float32, seed=1, low=-8, high=8)
+    slopes = integers((9, BLOCK), torch.float32, seed=2, low=-1, high=1)
+    means[:, 0] = LARGEST[name]
+    means[1::2, 0] *= -1
+    slopes[:, 0] = 0
+    drawn = [[(means + (2 * rank - degree + 1) * slopes).flatten()] for rank in range(degree)]
+    results = ranks.run(
+        once, programs.average_quantized, gradients=given_to(drawn), quantizer=QUANTIZERS[name], block=BLOCK
+    )
+    for rank, (result,) in enumerate(results):
+        off = (result - means.flatten()).abs().max().item()
+        assert off == 0, f"{name}, rank {rank}: a number that 8 bits hold is off by {off:.3g}"
+
+
+# Elements of three parameters, no two alike, but of one size once they are padded to R blocks of 8, R = 2 or 4:
+# whoever takes one bucket's errors for another's can, and is wrong.
+SIZES = (25, 28, 31)
+FED_BACK = 12
+"""Steps that are compared with the bound, so many that the errors of each would have grown beyond it."""
+
+
+def by_bucket(
+    ctx: Context, *, drawn: list[list[torch.Tensor]], quantizer: quantized.Quantizer, feedback: bool
+) -> tuple[list[list[int]], list[list[torch.Tensor]]]:
+    """Which buckets the hook was given in each step, and the means; a second parameter is too much for any bucket."""
+    seen: list[int] = []
+
+    def hook(state: quantized.Quantized, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        seen.append(bucket.index())
+        return quantized.quantized_hook(state, bucket)
+
+    step = programs.average(
+        ctx,
+        gradients=given_to(drawn),
+        hook=hook,
+        state=lambda: quantized.Quantized(quantizer, block=BLOCK, feedback=feedback),
+        bucket_cap_mb=2.0**-20,  # one byte
+    )
+    indices, means = [], []
+    for _ in range(2 + FED_BACK):
+        seen.clear()
+        means.append([gradient.clone() for gradient in step()])
+        indices.append(seen.copy())
+    return indices, means
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("name", sorted(QUANTIZERS))
+def test_feedback_of_several_buckets(ranks: Ranks, name: str) -> None:
+    """Each bucket is fed back what it has lost itself, from the third step on: no error grows with the steps.
+
+    DistributedDataParallel makes the small buckets after the first step, for which there is one. Two steps are as
+    without feedback, and so is the third, which is the first to keep back what it loses; from then on sums are within
+    the bound.
+    """
+    drawn = [
+        [
+            integers((numel,), torch.float32, seed=8 * index + rank, low=-99, high=99)
+            for index, numel in enumerate(SIZES)
+        ]
+        for rank in range(ranks.world_size)
+    ]
+    plain, fed_back = (
+        ranks.run(by_bucket, drawn=drawn, quantizer=QUANTIZERS[name], feedback=feedback) for feedback in (False, True)
+    )
+    for rank, ((_, without), (indices, means)) in enumerate(zip(plain, fed_back, strict=True)):
+        assert indices[1:] == [[0, 1, 2]] * (1 + FED_BACK), "each parameter should have a bucket"
+        for step, (got, wanted) in enumerate(zip(means[:3], without[:3], strict=True)):
+            assert all(map(torch.equal, got, wanted)), (
+                f"rank {rank}, step {step}: a bucket was fed back what it had not lost"
+            )
+        for index in range(len(SIZES)):
+            total = torch.stack([of_step[index].double() for of_step in means[2:]]).sum(dim=0)
+            own = [[of_rank[index]] for of_rank in drawn]
+            mean, bound = bounds_with_feedback(own, name, BLOCK, FED_BACK)
+            assert_within(total, mean, bound, f"{name}, rank {rank}, parameter {index}")
