@@ -130,6 +130,7 @@ def offloaded(
     problem: Problem,
     home: Home = host,
     shards: dict[str, Shard] | None = None,
+    gather: Callable[[Context, Shard], torch.Tensor] = gather,
     scatter: Callable[[Context, torch.Tensor], torch.Tensor] = scatter_mean,
     optimizer: Callable[[Problem, list[torch.Tensor]], torch.optim.Optimizer] = optimizer_for,
 ) -> Step:
@@ -143,6 +144,7 @@ def offloaded(
         problem: what is trained.
         home: where this rank's shards live.
         shards: those, if the caller has made them.
+        gather: gives this rank a whole parameter, on the device.
         scatter: gives this rank its slice of the mean gradient.
         optimizer: makes the optimizer of the shards' values; it has to keep the state that it is given in place.
     """

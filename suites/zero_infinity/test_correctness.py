@@ -24,6 +24,9 @@ from suites.zero_infinity.programs import Account
 
 pytestmark = pytest.mark.ranks(2)
 
+# Kept of each element: the value, and SGD's momentum or Adam's two moments.
+NUMBERS = {"sgd": 2, "adam": 3}
+
 
 @st.composite
 def drawn_problems(draw: st.DrawFn, /, world_size: int) -> Problem:
@@ -43,9 +46,14 @@ def drawn_problems(draw: st.DrawFn, /, world_size: int) -> Problem:
     )
 
 
+def slice_size(numel: int, degree: int) -> int:
+    """Elements that each rank keeps of so many: no more than these, rounded up, else there would be nothing sharded."""
+    return -(-numel // degree)
+
+
 def sliced(value: torch.Tensor, rank: int, degree: int) -> torch.Tensor:
     """The rank's part of the elements, padded with zeros to the first one's size."""
-    size = programs.shard_size(value.numel(), degree)
+    size = slice_size(value.numel(), degree)
     padded = torch.cat([value.flatten(), value.new_zeros(size * degree - value.numel())])
     return padded[rank * size : (rank + 1) * size]
 
@@ -65,9 +73,8 @@ def assert_offloaded(accounts: list[Account], problem: Problem, *, disk: bool) -
     """The trajectory is the one in memory; values and state are where they should be, and their bytes as computed."""
     expected = expected_slices(problem)
     assert_same(problem, [account.results for account in accounts], expected)
-    sizes = [programs.shard_size(v.numel(), problem.world_size) for v in problem.parameters().values()]
-    # One number for the value of a parameter, and one (SGD) or two (Adam) for the optimizer's state.
-    nbytes = sum(sizes) * problem.dtype.itemsize * (1 + len(programs.STATE[problem.optimizer]))
+    sizes = [slice_size(value.numel(), problem.world_size) for value in problem.parameters().values()]
+    nbytes = sum(sizes) * problem.dtype.itemsize * NUMBERS[problem.optimizer]
     for rank, account in enumerate(accounts):
         assert account.on_disk == (nbytes if disk else 0)
         files = account.files.unpacked()
@@ -87,13 +94,17 @@ def test_offloaded(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, data:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_offloaded_to_disk_by_four(ranks: Ranks, tmp_path: Path, optimizer: str) -> None:
-    """Of 3 biases and 15 weights: the last ranks' slices are short, or padding alone."""
+@pytest.mark.parametrize(("optimizer", "numbers"), [("sgd", 22), ("adam", 9)])
+def test_offloaded_to_disk_by_four(ranks: Ranks, tmp_path: Path, optimizer: str, numbers: int) -> None:
+    """Of 9 weights and 3 biases slices are of 3 and of 1, the last rank's of padding alone.
+
+    SGD keeps 2 numbers for each element of 3 and 2 slices, 2 (3 * 3 + 2 * 1); Adam 3 for one slice.
+    """
     hidden = 3 if optimizer == "sgd" else 0
     problem = Problem(world_size=4, seed=1, inputs=3, hidden=hidden, outputs=3, steps=3, optimizer=optimizer)
     accounts = ranks.run(programs.account, problem=problem, folder=tmp_path)
     assert_offloaded(accounts, problem, disk=True)
+    assert [account.on_disk for account in accounts] == [8 * numbers] * 4
     assert list(tmp_path.iterdir()) == []
 
 
