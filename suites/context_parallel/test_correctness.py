@@ -1,12 +1,7 @@
-"""Attention over a split sequence computes what attention over the whole one does: output and all gradients.
-
-Queries, keys, values and output gradients are quarters between -1 and 1, exact in every dtype drawn. Softmax is not
-exact; ``tolerances`` bounds what its rounding may do.
-"""
+"""Attention over a split sequence computes what attention over the whole one does: output and all gradients."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import pytest
@@ -18,116 +13,22 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
 from suites.context_parallel import programs
+from suites.context_parallel.comparison import assert_attends, drawn, fixed
 from suites.context_parallel.programs import SEQUENCE, Attention, Layout, positions
-from suites.data import integers, once
+from suites.context_parallel.rounding import Arithmetic, by_hand, in_kernels
+from suites.data import once
 from suites.strategies import seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
-
-Tensors = dict[str, torch.Tensor]
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "head-tail")
 layouts: st.SearchStrategy[Layout] = st.sampled_from(LAYOUTS)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 
 
-def drawn(*, batch: int, heads: int, groups: int, tokens: int, features: int, dtype: torch.dtype, seed: int) -> Tensors:
-    """Query, key, value and the gradient of the output; ``groups`` query heads share one of the ``heads`` keys."""
-    many, few = (batch, heads * groups, tokens, features), (batch, heads, tokens, features)
-    shapes = {"query": many, "key": few, "value": few, "grad": many}
-    return {
-        name: integers(shape, dtype, seed=seed * 4 + index, low=-4, high=4) / 4
-        for index, (name, shape) in enumerate(shapes.items())
-    }
-
-
-def reference(*, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The whole sequence's attention from its definition."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
-    return probabilities(query, key, causal) @ value
-
-
-def probabilities(query: torch.Tensor, key: torch.Tensor, causal: bool) -> torch.Tensor:
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
-    if causal:
-        tokens = query.shape[SEQUENCE]
-        scores += torch.full((tokens, tokens), -math.inf, dtype=scores.dtype).triu(1)
-    return scores.softmax(-1)
-
-
-def whole(tensors: Tensors, causal: bool) -> Tensors:
-    """Output and gradients of the whole sequence, in float64."""
-    double = {name: tensor.double() for name, tensor in tensors.items()}
-    grad = double.pop("grad")
-    leaves = {name: tensor.requires_grad_() for name, tensor in double.items()}
-    output = reference(**leaves, causal=causal)
-    gradients = torch.autograd.grad(output, list(leaves.values()), grad)
-    names = [f"{name} gradient" for name in leaves]
-    return {"output": output.detach(), **dict(zip(names, gradients, strict=True))}
-
-
-def tolerances(tensors: Tensors, degree: int, causal: bool) -> dict[str, float]:
-    """How far rounding may take each result from the exact one.
-
-    A computed sum of n products is off by at most n * u of the sum of their magnitudes, u the unit roundoff (Higham,
-    Accuracy and Stability of Numerical Algorithms, section 3.1). All inputs are at most 1, so that scores of D
-    features are at most sqrt(D). In units of u, to first order:
-
-    - a score is off by (D + 2) sqrt(D), its distance from the largest one by another 2 sqrt(D), and exp by 4;
-    - each hop of the ring scales what came before by exp of a difference of two scores, 2 sqrt(D) + 5;
-    - normalizer and weighted sum each add S such terms, and are divided;
-    - a gradient takes the probabilities and the output, each with the errors above, multiplies D and S of them,
-      G times for the G query heads that share a key, and collects the hops' shares.
-
-    These count twice, since the reference rounds too. Results and what is sent are rounded to the inputs' dtype: once
-    or twice a hop, and within CPU's and CUDA's attention kernels probabilities, their gradients and the output.
-    """
-    dtype = tensors["query"].dtype
-    query, key, value, grad = (tensors[name].double().abs() for name in ("query", "key", "value", "grad"))
-    features, tokens, groups = query.shape[-1], query.shape[SEQUENCE], query.shape[1] // key.shape[1]
-    root = math.sqrt(features)
-    forward = 2 * ((features + 2) * root + (degree + 1) * (2 * root + 5) + tokens) + 1
-    backward = 2 * forward + features + groups * tokens + 2 * degree + 10
-    compute = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
-    storage = torch.finfo(dtype).eps / 2
-    relative = {
-        "output": 2 * forward * compute + 3 * storage,
-        "gradient": 2 * backward * compute + (2 * degree + groups + 4) * storage,
-    }
-    # The sums of the magnitudes of what the results are sums of.
-    spread = [tensor.repeat_interleave(groups, 1) for tensor in (key, value)]
-    signed = [tensors["query"].double(), tensors["key"].double().repeat_interleave(groups, 1)]
-    probability = probabilities(signed[0], signed[1], causal)
-    output = probability @ spread[1]
-    score_gradient = probability * (grad @ spread[1].mT + (grad * output).sum(-1, keepdim=True)) / root
-    magnitudes = {
-        "query gradient": score_gradient @ spread[0],
-        "key gradient": groups * (score_gradient.mT @ query),
-        "value gradient": groups * (probability.mT @ grad),
-    }
-    return {"output": relative["output"] * float(output.max())} | {
-        name: relative["gradient"] * float(magnitude.max()) for name, magnitude in magnitudes.items()
-    }
-
-
-def assert_attends(got: Sequence[Tensors], tensors: Tensors, *, causal: bool, layout: Layout) -> None:
-    """Each rank's results are those of its tokens, and of the inputs' dtype."""
-    degree = len(got)
-    tolerance = tolerances(tensors, degree, causal)
-    expected = whole(tensors, causal)
-    held = positions(tensors["query"].shape[SEQUENCE], degree, layout)
-    for rank, (results, mine) in enumerate(zip(got, held, strict=True)):
-        assert list(results) == list(expected)
-        for name, tensor in results.items():
-            assert tensor.dtype == tensors["query"].dtype
-            assert_close(tensor.double(), expected[name][:, :, mine], tolerance[name], f"rank {rank}, {name}")
-
-
-def assert_close(got: torch.Tensor, expected: torch.Tensor, atol: float, where: str) -> None:
-    # torch.testing takes a millisecond even where all is well: it is asked where there is something to tell.
-    if got.shape != expected.shape or not torch.allclose(got, expected, rtol=0, atol=atol):
-        torch.testing.assert_close(got, expected, rtol=0, atol=atol, msg=lambda text: f"{where}: {text}")
+def arithmetic_of(attention: Attention, degree: int) -> Arithmetic:
+    """Of the ring, and of Ulysses, whose kernels have all keys at once."""
+    return by_hand(degree) if attention is programs.ring_attention else in_kernels(1)
 
 
 @given(
@@ -169,7 +70,27 @@ def test_attention(
         seed=seed,
     )
     got = world.run(once, programs.attend, attention=attention, causal=causal, layout=layout, **tensors)
-    assert_attends(got, tensors, causal=causal, layout=layout)
+    assert_attends(got, tensors, causal=causal, layout=layout, arithmetic=arithmetic_of(attention, degree))
+
+
+@pytest.mark.parametrize("attention", [programs.ring_attention, programs.ulysses_attention])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+def test_scores_in_the_thousands(ranks: Ranks, attention: Attention, dtype: torch.dtype, causal: bool) -> None:
+    """Exp of them is infinite in every dtype, exp of their negatives 0: only a distance from the largest one is not.
+
+    The last feature of queries and keys is 64 and about 64: scores are 2048 and, for every other query, -2048. Both
+    differ by up to 24 between keys, so that the largest one changes from part to part, and rows have probabilities
+    that are neither 0 nor 1. Products are multiples of 1/16 below 2**13: float32 holds them.
+    """
+    tensors = fixed(ranks, dtype=dtype)
+    tensors["query"][..., -1] = 64.0
+    tensors["query"][:, :, 1::2, -1] = -64.0
+    tensors["key"][..., -1] = 64 + tensors["key"][..., -1] * 3 / 8
+    layout: Layout = "head-tail"
+    got = ranks.run(once, programs.attend, attention=attention, causal=causal, layout=layout, **tensors)
+    arithmetic = arithmetic_of(attention, ranks.world_size)
+    assert_attends(got, tensors, causal=causal, layout=layout, arithmetic=arithmetic)
 
 
 def gathered_attention(
@@ -197,12 +118,6 @@ def test_your_own_attention(ranks: Ranks, layout: Layout) -> None:
     tensors = fixed(ranks)
     got = ranks.run(once, programs.attend, attention=gathered_attention, causal=True, layout=layout, **tensors)
     assert_attends(got, tensors, causal=True, layout=layout)
-
-
-def fixed(ranks: Ranks, *, dtype: torch.dtype = torch.float64) -> Tensors:
-    """Inputs for tests that draw none."""
-    degree = ranks.world_size
-    return drawn(batch=1, heads=degree, groups=1, tokens=4 * degree, features=4, dtype=dtype, seed=1)
 
 
 @pytest.mark.parametrize(
