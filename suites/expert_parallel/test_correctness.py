@@ -117,12 +117,13 @@ def reference(given: Arguments) -> Results:
     return [{name: parts[rank] for name, parts in whole.items()} for rank in range(world_size)]
 
 
-def assert_same(got: Results, given: Arguments) -> None:
+def assert_same(got: Results, given: Arguments, atol: float | None = None) -> None:
+    atol = TOLERANCES[given["gate"]] if atol is None else atol
     for rank, (have, want) in enumerate(zip(got, reference(given), strict=True)):
         assert set(have) == set(want)
         for name, tensor in want.items():
             assert have[name].dtype == given["weights"].gate.dtype
-            assert_close(have[name].double(), tensor, TOLERANCES[given["gate"]], f"rank {rank}, {name}")
+            assert_close(have[name].double(), tensor, atol, f"rank {rank}, {name}")
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor, atol: float, where: str) -> None:
@@ -185,6 +186,29 @@ def fixed(ranks: Ranks, **changes: Any) -> Arguments:
     }
     rest = {"k": 2, "capacity": 1, "gate": "scores", "dtype": torch.float64, "seed": 1}
     return arguments(**(usual | rest | changes))
+
+
+LARGE = 1024  # exp of it is infinite in float64, and of its negative 0
+
+
+@pytest.mark.ranks(2, 4)
+def test_scores_in_the_thousands(ranks: Ranks) -> None:
+    """Softmax must subtract the largest score: all of a token's are about LARGE or its multiple, or all the negative.
+
+    Their differences are those of the usual case, as are the probabilities. Of the results the input's gradient alone
+    grows: it is of k scores' gradients, as off as at ROUNDED, times weights of up to LARGE.
+    """
+    given = fixed(ranks, gate="softmax")
+    weights: programs.Weights = given["weights"]
+    weights.gate[:, 0] = LARGE
+    for x, _ in given["each"]:
+        x[:, 0] = torch.tensor([1, -1, 2, -2])
+    scores = torch.cat([x @ weights.gate.T for x, _ in given["each"]])
+    assert scores.amax() > LARGE
+    assert scores.amin() < -LARGE
+    assert (scores.exp().isinf() | (scores.exp() == 0)).all()
+    most = 2 * 32 * 2.0**-53 * given["k"] * LARGE * 5832
+    assert_same(ranks.run(last_of_two, **given), given, most)
 
 
 @pytest.mark.ranks(2)

@@ -1,0 +1,56 @@
+"""What a rank sends: its kept assignments there and back, once in each direction, and the gate's gradient."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_gpuperf import Context, Ranks
+from suites.context_parallel.traffic import Messages, messages_of
+from suites.expert_parallel import programs
+from suites.expert_parallel.test_correctness import WIDTH, Arguments, choices, fixed
+
+pytestmark = pytest.mark.ranks(2, 4)
+
+DTYPES = {torch.float64: 8, torch.float32: 4}  # bytes of a number
+
+
+def expected(given: Arguments, itemsize: int) -> list[Messages]:
+    """By the page's formula, from the choices of a loop over tokens: no program's routing."""
+    gate: torch.Tensor = given["weights"].gate
+    degree, experts = len(given["each"]), len(gate)
+    kept = [choices(x @ gate.T, given["k"], given["capacity"])[1] for x, _ in given["each"]]
+    # How many rows each rank gives to each: from a row of ranks to a column of them.
+    rows = torch.stack([each.sum(0).view(degree, -1).sum(1) for each in kept])
+    messages: list[Messages] = []
+    for rank in range(degree):
+        given_away, taken = (int(rows.sum(dim)[rank]) * WIDTH * itemsize for dim in (1, 0))
+        counts = experts * 8  # whole numbers of 64 bits
+        there_and_back = [("all_to_all", given_away), ("all_to_all", taken)]
+        gradients = [*there_and_back, ("all_reduce", experts * WIDTH * itemsize)]
+        messages.append([("all_to_all", counts), *there_and_back, *gradients])
+    return messages
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+def test_each_assignment_travels_once_each_way(ranks: Ranks, dtype: torch.dtype) -> None:
+    given = fixed(ranks, dtype=dtype)
+    assert ranks.run(messages_of, programs.train, **given) == expected(given, DTYPES[dtype])
+
+
+def dispatched_twice(
+    ctx: Context, parameters: nn.ParameterDict, rows: torch.Tensor, per_expert: torch.Tensor
+) -> torch.Tensor:
+    """The same results, of twice the messages forward."""
+    programs.dispatched(ctx, parameters, rows.detach(), per_expert)
+    return programs.dispatched(ctx, parameters, rows, per_expert)
+
+
+def test_a_layer_that_sends_twice_is_found(ranks: Ranks) -> None:
+    given = fixed(ranks)
+    layer = functools.partial(programs.expert_parallel, dispatch=dispatched_twice)
+    got = ranks.run(messages_of, programs.train, **given, layer=layer)
+    assert got == [[*messages[:3], *messages] for messages in expected(given, 8)]
