@@ -170,6 +170,7 @@ class Trained(NamedTuple):
     """What a rank has after training."""
 
     groups: dict[str, list[int]]
+    shapes: dict[str, tuple[int, ...]]
     losses: list[float]
     gradients: dict[str, torch.Tensor]
     parameters: dict[str, torch.Tensor]
@@ -178,8 +179,8 @@ class Trained(NamedTuple):
 def train(ctx: Context, *, mesh: Mesh, batches: list[tuple[torch.Tensor, torch.Tensor]], **kwargs: Any) -> Trained:
     """Trains on each batch, a rank on its share of it.
 
-    It returns the ranks of each of the rank's groups, its losses, and, gathered from all ranks of the stage, the
-    gradients of the first step and the parameters after the last.
+    It returns the ranks of each of the rank's groups, the shape of what the rank holds of each parameter, its losses,
+    and, gathered from all ranks of the stage, the gradients of the first step and the parameters after the last.
     """
     rank = training(ctx, mesh=mesh, **kwargs)
     degrees = [mesh.get(axis, 1) for axis in BATCH_AXES]
@@ -195,7 +196,12 @@ def train(ctx: Context, *, mesh: Mesh, batches: list[tuple[torch.Tensor, torch.T
         gradients = gradients or {name: _whole(value.grad) for name, value in rank.model.named_parameters()}
         rank.optimizer.step()
     parameters = {name: _whole(value) for name, value in rank.model.named_parameters()}
-    return Trained(groups(rank.mesh), losses, gradients, parameters)
+    shapes = {name: tuple(_held(value).shape) for name, value in rank.model.named_parameters()}
+    return Trained(groups(rank.mesh), shapes, losses, gradients, parameters)
+
+
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _whole(tensor: torch.Tensor | None) -> torch.Tensor:

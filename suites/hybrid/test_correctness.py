@@ -1,6 +1,7 @@
 """A Llama-shaped model trains on a mesh of ranks as it does on one device: losses, gradients, and parameters after.
 
-And each rank's group on each axis of the mesh is the one that the mesh's formula gives.
+And each rank's group on each axis of the mesh is the one that the mesh's formula gives, and its part of each parameter
+as large as the mesh says.
 """
 
 from __future__ import annotations
@@ -169,6 +170,28 @@ def assert_groups(got: list[dict[str, list[int]]], mesh: Mesh) -> None:
             assert ranks == expected, f"rank {rank} is with {ranks} on the axis {axis}"
 
 
+# The dimension that ``tp`` splits of each weight; norms are whole on all of its ranks.
+TENSOR_DIMENSIONS = {
+    **dict.fromkeys(["embedding", "head", "query", "key", "value", "gate", "up"], 0),
+    **dict.fromkeys(["output", "down"], 1),
+}
+
+
+def assert_split(got: list[Trained], given_case: Case) -> None:
+    """A rank holds 1 / tp of each weight but the norms', and of the rows of this 1 / shard, however many replicas."""
+    whole = initial_weights(given_case.config, DTYPE, given_case.seed)
+    tensors, shards = (given_case.mesh.get(axis, 1) for axis in ("tp", "shard"))
+    for rank, trained in enumerate(got):
+        assert list(trained.shapes) == list(trained.parameters)
+        for name, shape in trained.shapes.items():
+            expected = list(whole[name].shape)
+            *_, layer, _ = name.split(".")
+            if layer in TENSOR_DIMENSIONS:
+                expected[TENSOR_DIMENSIONS[layer]] //= tensors
+            expected[0] //= shards
+            assert list(shape) == expected, f"rank {rank}, {name}: holds {list(shape)}, not {expected}"
+
+
 def assert_near(got: torch.Tensor, expected: torch.Tensor, rtol: float, where: str) -> None:
     """Off by no more than the proportion of the largest element: small ones may be differences of large ones."""
     atol = rtol * float(expected.abs().max())
@@ -211,21 +234,27 @@ def test_training(
         seed=seed,
         schedule=data.draw(st.sampled_from(sorted(programs.SCHEDULES))),
     )
-    assert_trained(ranks.run(programs.train, **drawn.arguments), drawn, reference(drawn))
+    got = ranks.run(programs.train, **drawn.arguments)
+    assert_trained(got, drawn, reference(drawn))
+    assert_split(got, drawn)
 
 
 @pytest.mark.ranks(8)
 def test_training_on_three_axes(ranks: Ranks) -> None:
     mesh, *_ = OF_EIGHT
     given_case = fixed(mesh)
-    assert_trained(ranks.run(programs.train, **given_case.arguments), given_case, reference(given_case))
+    got = ranks.run(programs.train, **given_case.arguments)
+    assert_trained(got, given_case, reference(given_case))
+    assert_split(got, given_case)
 
 
 @pytest.mark.ranks(8, device="cuda")  # eight processes on a laptop's cores take long
 @pytest.mark.parametrize("mesh", OF_EIGHT[1:], ids=named)
 def test_training_on_other_three_axes(ranks: Ranks, mesh: Mesh) -> None:
     given_case = fixed(mesh)
-    assert_trained(ranks.run(programs.train, **given_case.arguments), given_case, reference(given_case))
+    got = ranks.run(programs.train, **given_case.arguments)
+    assert_trained(got, given_case, reference(given_case))
+    assert_split(got, given_case)
 
 
 class Softmax(Attention):
