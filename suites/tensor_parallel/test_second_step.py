@@ -1,0 +1,41 @@
+"""A second step of training gives what the first gave: nothing of the first one's gradients is left in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Ranks
+from suites.tensor_parallel import linear_layers, vocabulary
+from suites.tensor_parallel.comparison import assert_same, linear, per_rank, reference
+from suites.tensor_parallel.inputs import parameters, x_and_grad
+from suites.tensor_parallel.test_linear_layers import COLUMN
+from suites.tensor_parallel.test_vocabulary import assert_same_vocabulary, vocabulary_inputs
+from suites.tensor_parallel.training import Step
+
+pytestmark = pytest.mark.ranks(2, 4)
+
+
+def second(ctx: Context, program: Callable[..., Step], **kwargs: Any) -> dict[str, torch.Tensor]:
+    """What the second step returns."""
+    step = program(ctx, **kwargs)
+    step()
+    return step()
+
+
+def test_of_a_linear_layer(ranks: Ranks) -> None:
+    layer = parameters(("", 8, 5), degree=ranks.world_size, bias=True, seed=1)
+    tensors = x_and_grad((3,), 5, 8, 1)
+    program = linear_layers.column_parallel_linear
+    got = ranks.run(second, program, parameters=layer, gather_output=False, **tensors)
+    whole = reference(linear, layer, **tensors)
+    assert_same(got, per_rank(whole, ranks.world_size, {"output": -1, **COLUMN}))
+
+
+def test_of_a_vocabulary(ranks: Ranks) -> None:
+    tensors = vocabulary_inputs(vocabulary=8, tokens=6, seed=1)
+    got = ranks.run(second, vocabulary.vocabulary_parallel, reduction="sum", **tensors)
+    assert_same_vocabulary(got, "sum", **tensors)
