@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
 from suites.context_parallel import programs
@@ -65,6 +66,21 @@ def sent_in_float64(
 ) -> torch.Tensor:
     """The same results, of twice the bytes."""
     return programs.ring_attention(ctx, query, key.double(), value.double(), *args).to(query.dtype)
+
+
+def with_a_gather(
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any
+) -> torch.Tensor:
+    """The same results; and everybody's keys once more, by a collective that nobody expects."""
+    dist.all_gather([torch.empty_like(key) for _ in range(ctx.world_size)], key)
+    return programs.ring_attention(ctx, query, key, value, *args)
+
+
+def test_a_collective_that_is_not_expected_is_found(ranks: Ranks) -> None:
+    keys = BATCH * 3 * SHARE * FEATURES * 4
+    besides = [("allgather_", (ranks.world_size + 1) * keys)]
+    expected = besides + hops(ranks.world_size, 4, kv_heads=3)
+    assert sent(ranks, with_a_gather, torch.float32, kv_heads=3) == [expected] * ranks.world_size
 
 
 @pytest.mark.parametrize("wasteful", [repeated_before_the_ring, sent_in_float64])
