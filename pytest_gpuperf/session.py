@@ -7,15 +7,14 @@ import sys
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 import pytest
 
+from pytest_gpuperf.current_test import CurrentTest
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leasing import Leasing
 from pytest_gpuperf.machine import Machine
@@ -39,7 +38,6 @@ from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditio
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
 
 
-_KEPT_FAILURES = 16  # of one test: hypothesis meets hundreds while it shrinks, and raises some of the last
 _AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
 _LEAST_AFTER_A_HANG = 5.0  # seconds
 
@@ -63,34 +61,6 @@ class Console(Protocol):
     def print_line(self, text: str) -> None:
         """Prints a line of the plugin's own."""
         ...
-
-
-@dataclass(slots=True)
-class CurrentTest:
-    """The test that runs now, as far as its ranks are concerned."""
-
-    item: pytest.Item
-    identity: str
-    """Node id, the same in each launch."""
-    marker: RanksMarker
-    timeout: float
-    """Seconds for a run."""
-    group: str
-    """Name of its process groups: a test's own, or one for all perf tests of a launch."""
-    seed: int
-    launch: int | None
-    """Number of a perf test's launch; None for other tests."""
-    world_size: int | None
-    """How many ranks it has; None if it uses none."""
-    prepared: bool = False
-    """Whether its lease was taken and its ranks were brought up."""
-    gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs that it has leased; empty for gloo."""
-    longest: float = 0.0
-    """Seconds of its longest run that returned."""
-    output: list[tuple[str, str]] = field(default_factory=list)
-    failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
-    """Of its last runs that failed."""
 
 
 class Session:

@@ -14,12 +14,17 @@ from hypothesis import assume, given, settings, strategies as st
 
 pytestmark = pytest.mark.ranks(2, timeout=20)
 
+def wait_while(condition):
+    while condition():
+        time.sleep(0.01)  # no event tells of another process's progress
+
 def test_a_forked_child_comes_out_of_the_program(ranks):
     def program(ctx):
         if ctx.rank == 1:
-            if os.fork() == 0:
+            child = os.fork()
+            if child == 0:
                 return "the child"
-            time.sleep(0.2)
+            os.waitpid(child, 0)
             raise ValueError("of the rank itself")
         return "rank 0"
     ranks.run(program)
@@ -31,9 +36,10 @@ def test_one_rank_skips_by_a_class_of_its_own(ranks):
     def program(ctx):
         class Skips(unittest.SkipTest):
             pass
+        ctx.barrier()
         if ctx.rank == 0:
             raise Skips("not here")
-        time.sleep(0.1)
+        time.sleep(0.1)  # after rank 0: no event tells that another rank has raised
         raise ValueError("a real failure")
     ranks.run(program)
 
@@ -41,10 +47,11 @@ def test_one_rank_skips_by_a_class_of_its_own(ranks):
 @given(x=st.integers(0, 3))
 def test_one_rank_rejects_what_another_fails_by(ranks, x):
     def program(ctx):
+        ctx.barrier()
         if ctx.rank == 0:
             assume(x != 2)
-        else:
-            time.sleep(0.02)
+        elif x == 2:
+            time.sleep(0.1)  # after rank 0, as above
             assert x != 2
     ranks.run(program)
 
@@ -62,8 +69,7 @@ def test_a_rank_dies_after_its_last_run(ranks):
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSEGV)).start()
         return os.getpid()
     pid = ranks.run(program)[1]
-    while os.path.exists(f"/proc/{pid}"):
-        time.sleep(0.01)
+    wait_while(lambda: os.path.exists(f"/proc/{pid}"))
 
 def test_after_the_death(ranks):
     assert ranks.run(lambda ctx: ctx.rank) == [0, 1]
@@ -75,8 +81,8 @@ def test_a_rank_is_about_to_die(ranks):
 
 @pytest.fixture
 def dead():
-    while os.path.exists("/proc/" + (PATH / "pid").read_text()):
-        time.sleep(0.01)
+    pid = (PATH / "pid").read_text()
+    wait_while(lambda: os.path.exists(f"/proc/{pid}"))
 
 def test_after_a_death_between_tests(dead, ranks):
     assert ranks.run(lambda ctx: ctx.rank) == [0, 1]
@@ -86,7 +92,7 @@ def test_a_child_keeps_what_a_dead_rank_held(ranks):
         if ctx.rank == 1:
             if os.fork() == 0:
                 os.setsid()
-                time.sleep(30)
+                time.sleep(30)  # nobody ends it: it has left the rank's process group
                 os._exit(0)
             os._exit(7)
     began = time.monotonic()
@@ -131,14 +137,18 @@ def test_the_fixture_in_the_program(ranks):
 
 def test_two_threads_at_once(ranks):
     errors = []
+    running, tried = PATH / "running", PATH / "tried"
     def other():
+        wait_while(lambda: not running.exists())
         try:
             ranks.run(lambda ctx: None)
         except RuntimeError as error:
             errors.append(str(error))
+        tried.touch()
     def program(ctx):
-        time.sleep(0.5)
-    thread = threading.Timer(0.1, other)
+        running.touch()
+        wait_while(lambda: not tried.exists())
+    thread = threading.Thread(target=other)
     thread.start()
     ranks.run(program)
     thread.join()

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 
 from pytest_gpuperf import session as session_module
+from pytest_gpuperf.current_test import CurrentTest
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
@@ -20,7 +21,7 @@ from pytest_gpuperf.ranks import launcher as launcher_module
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.console import Console
-from pytest_gpuperf.session import CurrentTest, Session
+from pytest_gpuperf.session import Session
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.validity import Conditions
 from tests.fake_gpus import machine_of, without_memory
