@@ -3,11 +3,16 @@
 DTensor keeps the sharding of every operation that it has met, and with it the mesh that it met it on. Two meshes
 of the same ranks and names are equal to it whatever groups they have (DeviceMesh.__eq__), so that a test would be
 handed an earlier test's mesh, whose groups' names now belong to nobody, or to other ranks.
+
+It keeps them by thread. Backward passes on a GPU run on a thread of autograd's own, one for each GPU.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
+
+import torch
 
 # Which of these there are depends on the version; one alone may clear but a part.
 _CLEAR = (
@@ -17,13 +22,34 @@ _CLEAR = (
 )
 
 
-def forget_meshes() -> None:
-    """Has DTensor find out anew what it kept with a mesh; if nobody has loaded it, it kept nothing."""
+def forget_meshes(device: torch.device) -> None:
+    """Has DTensor find out anew what it kept with a mesh; if nobody has loaded it, it kept nothing.
+
+    Args:
+        device: the rank's own, on whose thread of autograd it forgets as well.
+    """
     if "torch.distributed.tensor" not in sys.modules:
         return
+    _forget()
+    if device.type == "cuda":
+        _ForgetInBackward.apply(torch.ones((), device=device, requires_grad=True)).backward()  # type: ignore[no-untyped-call]
+
+
+def _forget() -> None:
     from torch.distributed.tensor import debug
 
     for name in _CLEAR:
         clear = getattr(debug, name, None)
         if clear is not None:
             clear()
+
+
+class _ForgetInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        _forget()
+        return gradients[0]

@@ -49,7 +49,7 @@ class Groups:
         """Makes a new default group in place of whatever groups there are."""
         self._delete_stale_keys()
         self.meshes.clear()
-        forget_meshes()
+        forget_meshes(self._device)
         if request.fresh or not self._base_is_there():
             self.close()
             self._init(request)
@@ -113,6 +113,11 @@ class Groups:
             timeout=timedelta(seconds=request.collective_timeout),
             device_id=self._device if self._device.type == "cuda" else None,
         )
+        if self._device.type == "cuda":
+            # torch knows the ranks of the first NCCL group of a process only; whoever splits a later one, as meshes do,
+            # has it read where nothing is (pytorch/pytorch#192109).
+            backend: Any = c10d._get_default_group()._get_backend(self._device)
+            backend.options.global_ranks_in_group = list(range(self._start.world_size))
 
     def _can_split(self) -> bool:
         if self._device.type != "cuda" or self._start.world_size == 1:

@@ -75,6 +75,12 @@ def raises_differently(fault: Fault) -> None:
     raise (KeyError, ValueError, TypeError)[fault.ctx.rank % 3](f"of rank {fault.ctx.rank}")
 
 
+def raises_everywhere_after_they_met(fault: Fault) -> None:
+    fault.all_reduce()
+    fault.now()
+    raise ValueError("after they met")
+
+
 def raises_what_cannot_be_pickled(fault: Fault) -> None:
     if fault.odd:
         fault.now()
@@ -257,6 +263,17 @@ def leaks_a_group(fault: Fault) -> None:
     dist.all_reduce(torch.ones(1, device=fault.ctx.device), group=group)
 
 
+def closes_all_groups(fault: Fault) -> None:
+    fault.all_reduce()
+    fault.now()
+    dist.destroy_process_group()
+
+
+def leaves_a_mesh_behind(fault: Fault) -> None:
+    fault.now()
+    backward_on_a_mesh(fault.ctx, groups_before=5)
+
+
 def changes_the_environment(fault: Fault) -> None:
     fault.now()
     if fault.odd:
@@ -294,3 +311,22 @@ def healthy(ctx: Any) -> tuple[float, str, str, bool, list[str], int]:
     groups = len(dist.distributed_c10d._world.pg_map)
     made = torch.ones(1)
     return float(x[0]), str(made.dtype), made.device.type, "OF_A_FAULT" in os.environ, threads, groups
+
+
+def backward_on_a_mesh(ctx: Any, groups_before: int) -> None:
+    """A gradient that is summed over a mesh, whose group is named by how many groups were made before."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    everybody = list(range(ctx.world_size))
+    for _ in range(groups_before):
+        dist.new_group(everybody)
+    group = dist.new_group(everybody)
+    mesh = DeviceMesh.from_group(group, ctx.device.type)
+    print(f"the mesh's group is named {group.group_name}")
+    x = torch.ones(4, 4, device=ctx.device, requires_grad=True)
+    weight = distribute_tensor(torch.ones(4, 3 * ctx.world_size, device=ctx.device), mesh, [Shard(1)])
+    y = DTensor.from_local(x, mesh, [Replicate()]) @ weight
+    y.to_local().sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[3.0 * ctx.world_size] * 4] * 4

@@ -65,6 +65,11 @@ FAULTS = (
         cause="ValueError: of rank 1",
     ),
     Fault(
+        "raises_everywhere_after_they_met",
+        says=("ValueError: after they met", r"ranks? [^:]+ raised the same"),
+        cause="ValueError: after they met",
+    ),
+    Fault(
         "raises_what_cannot_be_pickled",
         says=(r"RemoteError: rank 1 of \d .* raised ValueError: \('holds'", "Traceback"),
         rank="1",
@@ -207,6 +212,8 @@ FAULTS = (
     Fault("leaves_children", verdict="passed", leaves="rank 1: child processes: sleep 600"),
     Fault("leaves_a_thread", verdict="passed", leaves="rank 1: threads: left"),
     Fault("leaks_a_group", verdict="passed"),
+    Fault("closes_all_groups", verdict="passed"),
+    Fault("leaves_a_mesh_behind", verdict="passed", slow=60.0),  # it imports DTensor
     Fault("changes_the_environment", verdict="passed", leaves="rank 1: environment: OF_A_FAULT unset -> '1'"),
     Fault(
         "changes_the_default_dtype", verdict="passed", leaves="rank 1: default dtype: torch.float32 -> torch.float64"
