@@ -5,7 +5,8 @@
 A real pytest run of ``leak_module.py``. Every 50 tests it counts open file descriptors and threads, resident
 (RSS) and proportional (PSS) memory, process groups that torch knows, keys in the ranks' store, and the
 memory in use on each rank's GPU. A count must be at the end what it was after 100 tests; RSS and PSS may have
-grown by 5 MiB, and a GPU's memory may differ by 2 MiB. Exit status 1 if anything is not flat.
+grown by 5 MiB, and a GPU's memory may differ by 2 MiB. Exit status 1 if anything is not flat. Of a rank that grew, the
+mappings of its memory that did are listed.
 """
 
 from __future__ import annotations
@@ -128,6 +129,40 @@ def table(found: Sequence[Curve]) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A part of a process's memory, as the kernel's smaps has it; sizes in bytes."""
+
+    begin: int
+    end: int
+    file: str
+    """Empty of anonymous memory."""
+    resident: int
+
+
+def growth(before: Sequence[Mapping], after: Sequence[Mapping]) -> list[tuple[int, Mapping]]:
+    """The mappings with a quarter of a MiB more than was resident there before, and how much more; the most first."""
+    grown = [
+        (now.resident - sum(was.resident for was in before if was.begin < now.end and now.begin < was.end), now)
+        for now in after
+    ]
+    return sorted(((more, now) for more, now in grown if more >= MIB // 4), key=lambda pair: -pair[0])
+
+
+def where_it_grew(lines: Sequence[str], process: str) -> str:
+    """Each mapping of a rank that has grown since it had settled, as text, a line each."""
+    samples = [json.loads(line) for line in lines]
+    settled = next(sample for sample in samples if sample["tests"] >= SETTLED)
+    before, after = (
+        [Mapping(*mapping) for mapping in sample["mappings"][process]] for sample in (settled, samples[-1])
+    )
+    return "\n".join(
+        f"{process}: {more / MIB:.1f} MiB more in {now.begin:x}-{now.end:x} ({now.file or 'anonymous'}, "
+        f"{(now.end - now.begin) / MIB:.1f} MiB)"
+        for more, now in growth(before, after)
+    )
+
+
 def number_of_tests(text: str) -> int:
     """A number of tests that ends with a sample and has one more after it has settled."""
     tests = int(text)
@@ -145,11 +180,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     ranks = options.ranks or options.gpus or 2
-    found = curves(sampled(options.tests, ranks, options.gpus))
+    lines = sampled(options.tests, ranks, options.gpus)
+    found = curves(lines)
     print(f"{options.tests} tests on one pool of {ranks} ranks, {'nccl' if options.gpus else 'gloo'}")
     print(table(found))
     growing = [f"{curve.process} {curve.quantity}" for curve in found if not curve.flat]
     print(f"not flat: {', '.join(growing)}" if growing else "all flat")
+    for curve in found:
+        if curve.quantity == "rss" and curve.process.startswith("rank") and not curve.flat:
+            print(where_it_grew(lines, curve.process) or f"{curve.process}: no mapping of it grew by much")
     if options.json is not None:
         options.json.write_text(json.dumps([{**asdict(curve), "flat": curve.flat} for curve in found], indent=1) + "\n")
     return 1 if growing else 0

@@ -34,6 +34,20 @@ def held(pid: int | str) -> dict[str, int]:
     }
 
 
+def mappings(ctx: Context) -> list[tuple[int, int, str, int]]:
+    """Where the rank's memory is: begin and end of each mapping, its file, and how much of it is resident, bytes."""
+    found: list[tuple[int, int, str, int]] = []
+    begin, end, file = 0, 0, ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split(maxsplit=5)
+        if not words[0].endswith(":"):  # the first line of a mapping; its attributes follow
+            begin, end = (int(address, 16) for address in words[0].split("-"))
+            file = words[5] if len(words) == 6 else ""
+        elif words[0] == "Rss:" and words[1] != "0":
+            found.append((begin, end, file, int(words[1]) * 1024))
+    return found
+
+
 def reduced_on_subgroup(ctx: Context, number: int) -> float:
     """What each of the tests does."""
     group = dist.new_group(list(range(ctx.world_size)))
@@ -68,4 +82,5 @@ def test_holds_on_to_nothing(ranks: Ranks, number: int) -> None:
         for of_rank in ranks.run(held_by_rank):
             sample.update(of_rank)
         with open(os.environ["LEAK_FILE"], "a") as file:
-            file.write(json.dumps({"tests": number, "held": sample}) + "\n")
+            of_ranks = {f"rank {rank}": found for rank, found in enumerate(ranks.run(mappings))}
+            file.write(json.dumps({"tests": number, "held": sample, "mappings": of_ranks}) + "\n")

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from benchmarks.leak_curves import MIB, Curve, curves, number_of_tests, table
+from benchmarks.leak_curves import MIB, Curve, Mapping, curves, growth, number_of_tests, table, where_it_grew
 
 
 def curve(quantity: str, *values: int) -> Curve:
@@ -47,6 +47,24 @@ def test_samples_become_a_row_for_each_process_and_quantity() -> None:
     assert [(c.process, c.quantity, c.flat) for c in found] == [("forkserver", "fds", True), ("rank 0", "rss", False)]
     assert "rank 0 rss MiB" in table(found)
     assert "+7.0  NOT FLAT" in table(found)
+
+
+def test_what_grew_is_found_though_a_mapping_was_extended_on_either_side() -> None:
+    before = [Mapping(0x3000, 0x5000, "", 2 * MIB), Mapping(0x5000, 0x6000, "", MIB), Mapping(0x9000, 0xA000, "/so", 0)]
+    after = [
+        Mapping(0x2000, 0x6000, "", 10 * MIB),
+        Mapping(0x9000, 0xB000, "/so", MIB // 4),
+        Mapping(0xC000, 0xD000, "", MIB // 4 - 1),
+    ]
+    assert growth(before, after) == [(7 * MIB, after[0]), (MIB // 4, after[1])]
+
+
+def test_growth_is_told_since_the_settled_sample() -> None:
+    lines = [
+        json.dumps({"tests": tests, "mappings": {"rank 0": [[0x1000, 0x1000 + 64 * MIB, "", resident * MIB]]}})
+        for tests, resident in ((50, 1), (100, 4), (150, 36), (200, 35))
+    ]
+    assert where_it_grew(lines, "rank 0") == "rank 0: 31.0 MiB more in 1000-4001000 (anonymous, 64.0 MiB)"
 
 
 @pytest.mark.parametrize("text", ["100", "175", "0"])

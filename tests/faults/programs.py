@@ -327,6 +327,7 @@ def backward_on_a_mesh(ctx: Any, groups_before: int) -> None:
     x = torch.ones(4, 4, device=ctx.device, requires_grad=True)
     weight = distribute_tensor(torch.ones(4, 3 * ctx.world_size, device=ctx.device), mesh, [Shard(1)])
     y = DTensor.from_local(x, mesh, [Replicate()]) @ weight
+    assert isinstance(y, DTensor)
     y.to_local().sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[3.0 * ctx.world_size] * 4] * 4
