@@ -25,7 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context
 from suites.compression.quantized import FLOAT8, INT8, START, Quantized, Quantizer, quantized_hook
-from suites.compression.wire import counted
+from suites.compression.wire import traffic_of_callbacks_too
+from suites.traffic import ring_bytes
 
 Step = Callable[[], list[torch.Tensor]]
 Gradients = Callable[[Context], list[torch.Tensor]]
@@ -172,15 +173,15 @@ def bytes_sent(
     shape: tuple[int, int],
     steps: int = START + 1,
 ) -> dict[str, int]:
-    """By the rank in the last of some steps that average a matrix with this hook: for each of c10d's operators."""
+    """By the rank in the last of some steps that average a matrix with this hook: by collective."""
     generator = ctx.generator()
     matrix = torch.randn(shape, device=ctx.device, generator=generator)
     step = average(ctx, gradients=lambda _: [matrix], hook=hook, state=state)
     for _ in range(steps - 1):
         step()
-    with counted() as sent:
+    with traffic_of_callbacks_too() as calls:
         step()
-    return dict(sent)
+    return ring_bytes(calls, ctx.world_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

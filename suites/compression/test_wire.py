@@ -31,14 +31,14 @@ WIDTHS = {
 
 
 def expected(name: str, world_size: int) -> dict[str, int]:
-    """By operator: a rank sends (R - 1) / R of the bytes in the first half of an all_reduce, and as many in the second.
+    """By collective: a rank sends (R - 1) / R of the bytes in the first half of an all_reduce, and again in the second.
 
     Gathering everybody's whole gradient takes R - 1 times the bytes, which is as many with 2 ranks, and with 4 is not.
     """
     half = WIDTHS[name] * (world_size - 1) // world_size
     if name.partition(" ")[0] in ("int8", "float8"):
-        return {"alltoall_base_": half, "_allgather_base_": half}
-    return {"allreduce_": 2 * half}
+        return {"all_to_all": half, "all_gather": half}
+    return {"all_reduce": 2 * half}
 
 
 @pytest.mark.ranks(2, 4)
@@ -88,10 +88,10 @@ def with_a_late_broadcast(state: quantized.Quantized, bucket: dist.GradBucket) -
 @pytest.mark.parametrize(
     ("hook", "besides"),
     [
-        # What no formula knows is noted with all tensors that it is given: with R to receive in, and one to send.
-        (with_gradients_of_all, lambda world_size: {"allgather_": (world_size + 1) * 4 * NUMEL}),
-        (with_a_broadcast, lambda world_size: {"broadcast_": 4 * NUMEL}),
-        (with_a_late_broadcast, lambda world_size: {"allreduce_": 0, "broadcast_": 4 * NUMEL}),
+        # What is not known is noted with all tensors that it is called with: R to receive in, and one to send.
+        (with_gradients_of_all, lambda world_size: {"c10d.allgather_": (world_size + 1) * 4 * NUMEL}),
+        (with_a_broadcast, lambda world_size: {"broadcast": 4 * NUMEL}),
+        (with_a_late_broadcast, lambda world_size: {"all_reduce": 0, "broadcast": 4 * NUMEL}),
     ],
     ids=["gradients of all", "broadcast", "late broadcast"],
 )
@@ -122,5 +122,5 @@ def test_whole_gradients_gathered_are_seen(ranks: Ranks) -> None:
     degree = ranks.world_size
     int8 = functools.partial(quantized.Quantized, quantized.INT8)
     sent = ranks.run(programs.bytes_sent, hook=gathering_whole_gradients, state=int8, shape=SHAPE)
-    assert sent == [{"_allgather_base_": (degree - 1) * WIDTHS["int8"]}] * degree
+    assert sent == [{"all_gather": (degree - 1) * WIDTHS["int8"]}] * degree
     assert sum(sent[0].values()) * 2 == degree * sum(expected("int8", degree).values())

@@ -12,7 +12,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.context_parallel import programs
 from suites.context_parallel.comparison import drawn
 from suites.context_parallel.programs import Attention
-from suites.context_parallel.traffic import Messages, messages_of
+from suites.traffic import Messages, messages_of
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -78,7 +78,7 @@ def with_a_gather(
 
 def test_a_collective_that_is_not_expected_is_found(ranks: Ranks) -> None:
     keys = BATCH * 3 * SHARE * FEATURES * 4
-    besides = [("allgather_", (ranks.world_size + 1) * keys)]
+    besides = [("c10d.allgather_", (ranks.world_size + 1) * keys)]
     expected = besides + hops(ranks.world_size, 4, kv_heads=3)
     assert sent(ranks, with_a_gather, torch.float32, kv_heads=3) == [expected] * ranks.world_size
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from pytest_gpuperf import Context
 from suites.data import integers
 from suites.data_parallel.problem import Batch, Network, Packed, Parameters, Problem, optimizer_for
-from suites.data_parallel.traffic import Traffic
+from suites.traffic import Traffic, sizes
 
 Step = Callable[[], dict[str, torch.Tensor]]
 AllReduce = Callable[[Context, torch.Tensor], None]
@@ -100,7 +100,7 @@ def trajectory_and_traffic(
     """The same, and the bytes that the last step gave to each collective: counting them slows a step down."""
     step = program(ctx, problem=problem, **kwargs)
     traffic = Traffic()
-    return Packed.of(all_steps(step, problem.steps, traffic)), dict(traffic.bytes)
+    return Packed.of(all_steps(step, problem.steps, traffic)), sizes(traffic.calls)
 
 
 def trajectory_and_buckets(
@@ -324,4 +324,5 @@ def sum_and_bytes_sent(ctx: Context, **kwargs: Any) -> tuple[torch.Tensor, int]:
     """What the all-reduce gives, and the bytes that this rank has sent for it."""
     step = all_reduce_by(ctx, **kwargs)
     with Traffic() as traffic:
-        return step(), traffic.bytes["send"]
+        total = step()
+    return total, sizes(traffic.calls).get("send", 0)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from pytest_gpuperf import Context, Ranks
-from suites.context_parallel.traffic import Messages, messages_of
 from suites.expert_parallel import programs
 from suites.expert_parallel.test_correctness import WIDTH, Arguments, choices, fixed
+from suites.traffic import Messages, messages_of
 
 pytestmark = pytest.mark.ranks(2, 4)
 

@@ -41,6 +41,17 @@ SINGLE = ("GPipe", "1F1B")
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 
 
+def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str | None:
+    """Why the schedule cannot run on the backend with such stages, by default this torch's; None if it can.
+
+    Before its first step torch 2.10 and 2.11 have every stage send to its neighbours, also where those are on the same
+    rank, as in V-shaped schedules. gloo connects no rank to itself.
+    """
+    if backend == "gloo" and schedule in V_SHAPED and hasattr(stage, "_get_init_p2p_neighbors_ops"):
+        return f"{schedule} of torch {torch.__version__} sends from a rank to itself, which gloo cannot; 2.12 does not"
+    return None
+
+
 def placed(schedule: str, rank: int, ranks: int, stages: int) -> list[int]:
     """The stages of a rank: every R-th one; or down the ranks and up again, so that rank 0 holds both ends.
 

@@ -8,14 +8,14 @@ and the reduce-scatter behind it take the place of tensor parallelism's all-redu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -23,10 +23,10 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import Context
 from suites.data import gradient
+from suites.traffic import Traffic, ring_bytes
 
 Norm = Literal["layer", "rms"]
 Parameters = dict[str, torch.Tensor]
@@ -161,7 +161,7 @@ def collectives(
     x: torch.Tensor,
     grad: torch.Tensor,
     parallel: Callable[[Block, DeviceMesh], Block],
-) -> list[tuple[dict[str, int], float]]:
+) -> list[tuple[dict[str, int], int]]:
     """How often forward and backward issue each collective, and the bytes that a rank then sends.
 
     Args:
@@ -174,41 +174,14 @@ def collectives(
     """
     block = parallel(_block(ctx, norm, parameters), _mesh(ctx))
     x = x.to(ctx.device).requires_grad_()
-    with CommDebugMode() as forward, RingBytes(ctx.world_size) as sent_forward:
+    with Traffic() as forward:
         output = block(x)
-    with CommDebugMode() as backward, RingBytes(ctx.world_size) as sent_backward:
+    with Traffic() as backward:
         output.backward(grad.to(ctx.device))
-    return [(_counts(forward), sent_forward.total), (_counts(backward), sent_backward.total)]
-
-
-def _counts(mode: CommDebugMode) -> dict[str, int]:
-    return {str(op).rpartition(".")[2]: count for op, count in mode.get_comm_counts().items()}
-
-
-class RingBytes(TorchDispatchMode):
-    """Adds up what a rank sends in collectives, if they go around a ring.
-
-    Of S bytes, which is the larger one of input and output, a ring of R ranks sends (R-1)/R * S for an all-gather or a
-    reduce-scatter, and twice that for an all-reduce (nccl-tests, doc/PERFORMANCE.md).
-    """
-
-    FACTORS: ClassVar = {"all_reduce": 2, "all_gather_into_tensor": 1, "reduce_scatter_tensor": 1}
-
-    def __init__(self, degree: int):
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.degree = degree
-        self.total = 0.0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if DTensor in types:
-            return NotImplemented  # DTensor goes first: it is what issues the collectives
-        output = func(*args, **(kwargs or {}))
-        if func.namespace == "_c10d_functional" and (name := func._opname) in self.FACTORS:
-            nbytes = max(args[0].nbytes, output.nbytes)
-            self.total += self.FACTORS[name] * nbytes * (self.degree - 1) / self.degree
-        return output
+    return [
+        (Counter(call.name for call in calls), sum(ring_bytes(calls, ctx.world_size).values()))
+        for calls in (forward.calls, backward.calls)
+    ]
 
 
 def dropout(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:

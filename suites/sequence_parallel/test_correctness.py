@@ -177,7 +177,7 @@ def test_a_broken_block_is_found(ranks: Ranks, norm: Norm, broken: Callable[...,
 
 def collectives(
     ranks: Ranks, parallel: Callable[[Block, DeviceMesh], Block], tokens: int
-) -> list[tuple[dict[str, int], float]]:
+) -> list[tuple[dict[str, int], int]]:
     """What every rank's block issues and sends, forward and backward; the ranks must agree."""
     inputs = drawn("layer", 2, tokens, 1)
     first, *others = ranks.run(programs.collectives, parallel=parallel, **inputs)
@@ -192,7 +192,7 @@ def test_all_gather_and_reduce_scatter_send_what_the_all_reduce_did(ranks: Ranks
     whole = collectives(ranks, programs.tensor_parallel, tokens=2 * degree)
     # Of B = 2 sequences of 2 R tokens; Korthikanti et al., section 4.2.2: the same bandwidth.
     sent = 2 * (degree - 1) / degree * (2 * 2 * degree) * WIDTH * DTYPE.itemsize
-    assert split == [({"all_gather_into_tensor": 1, "reduce_scatter_tensor": 1}, sent)] * 2
+    assert split == [({"all_gather": 1, "reduce_scatter": 1}, sent)] * 2
     assert whole == [({"all_reduce": 1}, sent)] * 2
 
 
@@ -200,7 +200,7 @@ def test_all_gather_and_reduce_scatter_send_what_the_all_reduce_did(ranks: Ranks
 def test_a_plan_that_sends_more_is_found(ranks: Ranks) -> None:
     (_, split), _ = collectives(ranks, programs.sequence_parallel, tokens=2)
     (counts, sent), _ = collectives(ranks, reduces_all_tokens, tokens=2)
-    assert counts == {"all_gather_into_tensor": 1, "all_reduce": 1}
+    assert counts == {"all_gather": 1, "all_reduce": 1}
     assert sent == 1.5 * split
 
 

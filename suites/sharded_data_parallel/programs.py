@@ -1,7 +1,7 @@
 """Training steps in which each of R ranks holds a shard of parameters, gradients or optimizer state.
 
 The steps return what those of suites.data_parallel do, of sharded tensors this rank's shard. They also note what the
-rank holds, in the dictionary ``memory``; suites.data_parallel.traffic counts what it sends.
+rank holds, in the dictionary ``memory``; suites.traffic counts what it sends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_gpuperf import Context
 from suites.data_parallel.problem import Network, Packed, Parameters, Problem, optimizer_class, optimizer_for
 from suites.data_parallel.programs import Step, all_steps, network, on_device, training_step
-from suites.data_parallel.traffic import Traffic
+from suites.traffic import Traffic, sizes
 
 ShardModule = Callable[..., None]
 """Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""
@@ -82,7 +82,7 @@ def account(
     step = program(ctx, problem=problem, memory=memory, **kwargs)
     traffic = Traffic() if count else None
     results = Packed.of(all_steps(step, problem.steps, traffic))
-    return Account(results, None if traffic is None else dict(traffic.bytes), memory, ctx.device.type)
+    return Account(results, None if traffic is None else sizes(traffic.calls), memory, ctx.device.type)
 
 
 def by_layer(module: Network, **options: Any) -> None:

@@ -1,0 +1,148 @@
+"""No collective goes unseen: bytes are those that a rank gave to it, and what cannot be counted is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from pytest_gpuperf import Context, Ranks
+from suites.traffic import Call, Traffic, ring_bytes, sizes
+
+pytestmark = pytest.mark.ranks(2, 3)
+
+NUMEL = 6
+PART = NUMEL * 4  # bytes of float32
+
+
+def numbers(ctx: Context, parts: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Of this rank."""
+    return torch.full((parts * NUMEL,), ctx.rank, dtype=dtype, device=ctx.device)
+
+
+def through_c10d(ctx: Context) -> None:
+    """Each collective that is counted, once, and some of what moves no data."""
+    x, whole = numbers(ctx), numbers(ctx, ctx.world_size)
+    dist.all_reduce(x)
+    dist.broadcast(x, 0)
+    dist.all_gather_into_tensor(whole, x)
+    dist.reduce_scatter_tensor(x, whole)
+    dist.all_to_all_single(torch.empty_like(whole), whole)
+    if ctx.rank == 0:
+        dist.send(x, 1)
+    if ctx.rank == 1:
+        dist.recv(x, 0)
+    dist.barrier()
+
+
+def functional_collectives(ctx: Context) -> None:
+    """The same, but for those of two ranks. Their results are waited for when they are used, which moves no data."""
+    x, whole = numbers(ctx), numbers(ctx, ctx.world_size)
+    for result in (
+        functional.all_reduce(x, "sum", ctx.group),
+        functional.broadcast(x, 0, ctx.group),
+        functional.all_gather_tensor(x, 0, ctx.group),
+        functional.reduce_scatter_tensor(whole, "sum", 0, ctx.group),
+        functional.all_to_all_single(whole, None, None, ctx.group),
+    ):
+        result.sum()
+
+
+def calls_of(ctx: Context, program: Callable[[Context], None]) -> list[Call]:
+    """What the rank calls in it."""
+    traffic = Traffic()
+    with traffic:
+        program(ctx)
+    return traffic.calls
+
+
+@pytest.mark.parametrize("program", [through_c10d, functional_collectives])
+def test_each_collective_is_seen_with_what_it_is_given_and_its_larger_tensor(
+    ranks: Ranks, program: Callable[[Context], None]
+) -> None:
+    """Gathers and scatters are counted with what all ranks have together."""
+    whole = PART * ranks.world_size
+    expected = [
+        ("all_reduce", PART, PART),
+        ("broadcast", PART, PART),
+        ("all_gather", PART, whole),
+        ("reduce_scatter", whole, whole),
+        ("all_to_all", whole, whole),
+    ]
+    sends = [("send", PART, PART)] if program is through_c10d else []
+    found = [[(call.name, call.given, call.size) for call in calls] for calls in ranks.run(calls_of, program)]
+    assert found == [expected + sends] + [expected] * (ranks.world_size - 1)
+
+
+@pytest.mark.parametrize("program", [through_c10d, functional_collectives])
+def test_bytes_around_a_ring(ranks: Ranks, program: Callable[[Context], None]) -> None:
+    """Twice (R - 1) parts in an all_reduce of R parts, and R - 1 in a half of it."""
+    degree = ranks.world_size
+    others = (degree - 1) * PART
+    expected = {
+        "all_reduce": 2 * others // degree,
+        "broadcast": PART,
+        "all_gather": others,
+        "reduce_scatter": others,
+        "all_to_all": others,
+    }
+    calls = ranks.run(calls_of, program)[-1]
+    assert ring_bytes(calls, degree) == expected
+    assert sizes(calls) == {call.name: call.size for call in calls}
+
+
+def of_a_dtensor(ctx: Context) -> None:
+    mesh = init_device_mesh(ctx.device.type, (ctx.world_size,))
+    DTensor.from_local(numbers(ctx), mesh, [Shard(0)]).full_tensor()
+
+
+def test_what_a_dtensor_calls_is_seen(ranks: Ranks) -> None:
+    expected = {"all_gather": PART * ranks.world_size}
+    assert [sizes(calls) for calls in ranks.run(calls_of, of_a_dtensor)] == [expected] * ranks.world_size
+
+
+def of_whole_numbers(ctx: Context) -> None:
+    x = numbers(ctx, dtype=torch.int64)
+    dist.all_reduce(x)
+    dist.broadcast(x, 0)
+    dist.all_to_all_single(
+        torch.empty(ctx.world_size, dtype=torch.int64), torch.ones(ctx.world_size, dtype=torch.int64)
+    )
+
+
+def test_bookkeeping_is_seen_and_not_counted(ranks: Ranks) -> None:
+    """Whole numbers that torch reduces and broadcasts; those of an all_to_all may be a program's own."""
+    calls = ranks.run(calls_of, of_whole_numbers)[0]
+    assert [(call.name, call.given) for call in calls[:2]] == [("all_reduce", 2 * PART), ("broadcast", 2 * PART)]
+    assert sizes(calls) == {"all_to_all": 8 * ranks.world_size}
+
+
+def gather_in_a_list(ctx: Context) -> None:
+    dist.all_gather([numbers(ctx) for _ in range(ctx.world_size)], numbers(ctx))
+
+
+def functional_all_reduce_of_several(ctx: Context) -> None:
+    functional.all_reduce_coalesced([numbers(ctx), numbers(ctx)], "sum", ctx.group)
+
+
+@pytest.mark.parametrize(
+    ("program", "operator", "tensors"),
+    [
+        (gather_in_a_list, "c10d.allgather_", lambda world_size: world_size + 1),
+        (functional_all_reduce_of_several, "_c10d_functional.all_reduce_coalesced", lambda _: 2),
+    ],
+    ids=["c10d", "functional"],
+)
+def test_a_collective_that_is_not_known_is_seen_and_refused(
+    ranks: Ranks, program: Callable[[Context], None], operator: str, tensors: Callable[[int], int]
+) -> None:
+    """With all tensors that it is called with."""
+    for calls in ranks.run(calls_of, program):
+        assert ring_bytes(calls, ranks.world_size) == {operator: tensors(ranks.world_size) * PART}
+        with pytest.raises(NotImplementedError, match=f"^{operator} is a collective whose bytes are not counted"):
+            sizes(calls)
