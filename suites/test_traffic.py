@@ -96,14 +96,17 @@ def test_bytes_around_a_ring(ranks: Ranks, program: Callable[[Context], None]) -
     assert sizes(calls) == {call.name: call.size for call in calls}
 
 
-def of_a_dtensor(ctx: Context) -> None:
+def of_dtensors(ctx: Context) -> None:
+    """A product of columns and rows is a sum over the ranks, which has to be had before what is not linear."""
     mesh = init_device_mesh(ctx.device.type, (ctx.world_size,))
-    DTensor.from_local(numbers(ctx), mesh, [Shard(0)]).full_tensor()
+    columns = DTensor.from_local(numbers(ctx).view(-1, 1), mesh, [Shard(1)])
+    rows = DTensor.from_local(numbers(ctx).view(1, -1), mesh, [Shard(0)])
+    torch.relu(columns @ rows)
 
 
-def test_what_a_dtensor_calls_is_seen(ranks: Ranks) -> None:
-    expected = {"all_gather": PART * ranks.world_size}
-    assert [sizes(calls) for calls in ranks.run(calls_of, of_a_dtensor)] == [expected] * ranks.world_size
+def test_what_dtensors_call_is_seen(ranks: Ranks) -> None:
+    expected = {"all_reduce": NUMEL * PART}
+    assert [sizes(calls) for calls in ranks.run(calls_of, of_dtensors)] == [expected] * ranks.world_size
 
 
 def of_whole_numbers(ctx: Context) -> None:
