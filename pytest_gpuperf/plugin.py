@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CONSOLE] = Console(config)
     config.stash[SESSION] = session = Session(config, options, machine, config.stash[CONSOLE])
     config.stash[CONFIRMATION] = Confirmation(
-        session.measurements, session.record_command, config.stash[CONSOLE].print_line
+        session.measurements, session.commands.record, config.stash[CONSOLE].print_line
     )
     config.stash[FINDINGS] = register_reports(config, session, config.stash[CONSOLE], FAILING)
     if options.results is not None and not hasattr(config, "workerinput"):
@@ -290,7 +290,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
         item.stash[VERDICTS] = verdicts
         return
     item.user_properties += verdict_properties(verdicts)
-    ruling = Ruling.of(verdicts, session.record_command(launch.identity))
+    ruling = Ruling.of(verdicts, session.commands.record(launch.identity))
     if ruling.outcome == "failed":
         pytest.fail(ruling.text, pytrace=False)
     if ruling.outcome == "skipped":

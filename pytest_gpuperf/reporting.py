@@ -37,7 +37,7 @@ def register_reports(
     plugins.register(findings, "gpuperf-findings")
     plugins.register(Summary(session, findings), "gpuperf-summary")
     plugins.register(Progress(console, options.launches, _measuring), "gpuperf-progress")
-    github = GitHub(session, findings, config.rootpath, failing=failing, record_command=session.record_command)
+    github = GitHub(session, findings, config.rootpath, failing=failing, record_command=session.commands.record)
     plugins.register(github, "gpuperf-github")
     return findings
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from pytest_gpuperf.commands import Commands
 from pytest_gpuperf.current_test import CurrentTest
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leasing import Leasing
@@ -69,6 +70,7 @@ class Session:
     def __init__(self, config: pytest.Config, options: Options, machine: Machine, console: Console) -> None:
         self.options = options
         self.machine = machine
+        self.commands = Commands(config.rootpath, config.invocation_params.dir, len(machine.gpus), options.smoke)
         self.pools = Pools(
             Launcher(PRELOAD, PRELOAD_IF_USED),
             grace=options.grace,
@@ -225,8 +227,7 @@ class Session:
 
     def rerun_command(self) -> str:
         """The command that runs the current test alone."""
-        gpus = f" --gpus {len(self.machine.gpus)}" if self.machine.gpus else ""
-        return f'pytest "{self.current.identity}"{gpus}'
+        return self.commands.run(self.current.identity, self.current.item.path)
 
     def take_output(self) -> list[tuple[str, str]]:
         """What the test's ranks printed since the last call: title, text."""
@@ -234,11 +235,6 @@ class Session:
             return []
         output, self._current.output = self._current.output, []
         return output
-
-    def record_command(self, identity: str, *more: str) -> str:
-        """The command that records a baseline for this test on this machine."""
-        options = " ".join(["--update-baselines", *more])
-        return f'pytest "{identity}" --gpus {len(self.machine.gpus)} {options} --reason "why"'
 
     def closing_lines(self) -> list[str]:
         """What the run's summary says of a recording."""
@@ -264,7 +260,7 @@ class Session:
         return [*lines, f"baselines of {self.saved.tests} tests written to {self.saved.path}"]
 
     def _accept_command(self, identity: str) -> str:
-        return self.record_command(identity, "--accept-regression")
+        return self.commands.record(identity, "--accept-regression")
 
     def run(
         self,

@@ -49,7 +49,7 @@ patch.setattr(Session, "run", run)
 if os.environ.get("TEST_BROKEN"):
     @pytest.fixture
     def benchmark(request):
-        return request.node._nodeid  # as an older one does
+        return request.node._of_yesterday  # as one does that knows an older pytest
 """
 
 TESTS = """
@@ -313,7 +313,7 @@ def test_a_pytest_benchmark_that_breaks_spoils_no_figure(reported: Reported) -> 
     assert run.outcomes == {"test_steady[2ranks]": "PASSED"}, run.text
     assert (
         "PytestWarning: test_it.py::test_steady[2ranks] is no benchmark, since pytest-benchmark raised AttributeError: "
-        "'Function' object has no attribute '_nodeid'; expected one that goes with this pytest: upgrade "
+        "'Function' object has no attribute '_of_yesterday'; expected one that goes with this pytest: upgrade "
         "pytest-benchmark, or pass -p no:benchmark"
     ) in run.text
 

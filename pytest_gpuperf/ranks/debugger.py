@@ -17,7 +17,7 @@ def post_mortem(error: BaseException, connection: Channel) -> None:
         connection: to the controller, which prints what it is sent and answers with what was typed.
     """
     terminal = _Terminal(connection)
-    debugger = pdb.Pdb(stdin=terminal, stdout=terminal)
+    debugger = pdb.Pdb(stdin=terminal, stdout=terminal, nosigint=True)  # SIGINT is the controller's to handle
     debugger.reset()
     debugger.interaction(None, error.__traceback__)
     terminal.close()

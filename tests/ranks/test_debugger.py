@@ -70,6 +70,14 @@ def test_the_end_of_the_input_leaves_the_debugger(debugged: Pool) -> None:
     assert debugged.debug(User())
 
 
+@pytest.mark.parametrize("command", ["q", "c"])
+def test_leaving_the_debugger_leaves_nothing_behind(debugged: Pool, command: str) -> None:
+    with pytest.raises(ValueError):
+        run(debugged, fail)
+    assert debugged.debug(User(f"{command}\n"))
+    assert debugged.settle() == []
+
+
 def test_the_rank_that_failed_is_held_where_the_others_had_to_be_killed(debugged: Pool) -> None:
     def program(ctx: Context) -> None:
         if ctx.rank == 1:

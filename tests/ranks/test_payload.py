@@ -241,6 +241,7 @@ def test_a_tensor_arrives_with_dtype_shape_and_values(tensor: torch.Tensor) -> N
     assert arrived.tolist() == tensor.tolist()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # of torch 2.11, whatever the tensor
 def test_a_sparse_tensor_arrives() -> None:
     sparse = torch.eye(3).to_sparse()
     arrived = copied(sparse)

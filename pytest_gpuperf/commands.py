@@ -1,0 +1,42 @@
+"""The commands that reports tell a user to type, as they can be typed where pytest was started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """How one of the tests is run like this run did it."""
+
+    root: Path
+    """What node ids are relative to."""
+    directory: Path
+    """Where pytest was started."""
+    gpus: int
+    """How many are in use; 0 for gloo."""
+    smoke: bool = False
+    """Whether perf tests run unjudged."""
+
+    def run(self, identity: str, path: Path | None = None) -> str:
+        """The command that runs the test alone.
+
+        Args:
+            identity: its node id, the same in each launch.
+            path: of its file, for a node id that has none, as those outside of the root may.
+        """
+        gpus = f" --gpus {self.gpus}" if self.gpus else ""
+        return f'pytest "{self._selected(identity, path)}"{gpus}{" --smoke" if self.smoke else ""}'
+
+    def record(self, identity: str, *more: str) -> str:
+        """The command that records a baseline for the test on this machine."""
+        options = " ".join(["--update-baselines", *more])
+        return f'pytest "{self._selected(identity)}" --gpus {self.gpus} {options} --reason "why"'
+
+    def _selected(self, identity: str, path: Path | None = None) -> str:
+        file, separator, name = identity.partition("::")
+        if file:
+            path = self.root / file
+        return identity if path is None else os.path.relpath(path, self.directory) + separator + name

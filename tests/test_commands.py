@@ -1,0 +1,40 @@
+"""The commands that reports print can be typed where pytest was started."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.commands import Commands
+
+ROOT = Path("/here/there")
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [
+        ("/here/there", "tests/test_it.py::test_a[2ranks]"),
+        ("/here/there/tests", "test_it.py::test_a[2ranks]"),
+        ("/here/there/other", "../tests/test_it.py::test_a[2ranks]"),
+        ("/here", "there/tests/test_it.py::test_a[2ranks]"),
+    ],
+)
+def test_a_test_is_named_from_where_pytest_was_started(directory: str, expected: str) -> None:
+    commands = Commands(ROOT, Path(directory), gpus=2)
+    identity = "tests/test_it.py::test_a[2ranks]"
+    assert commands.run(identity, ROOT / "tests/test_it.py") == f'pytest "{expected}" --gpus 2'
+    assert commands.record(identity) == f'pytest "{expected}" --gpus 2 --update-baselines --reason "why"'
+
+
+def test_a_file_outside_of_the_root_is_named_by_its_path() -> None:
+    commands = Commands(ROOT, ROOT, gpus=0)
+    assert commands.run("::test_a", Path("/here/else/test_it.py")) == 'pytest "../else/test_it.py::test_a"'
+    assert commands.run("::test_a") == 'pytest "::test_a"'
+
+
+def test_a_smoke_run_is_repeated_as_one() -> None:
+    assert Commands(ROOT, ROOT, gpus=0, smoke=True).run("test_it.py::test_a") == 'pytest "test_it.py::test_a" --smoke'
+
+
+def test_a_recording_says_what_it_accepts() -> None:
+    command = Commands(ROOT, ROOT, gpus=8).record("test_it.py::test_a", "--accept-regression")
+    assert command == 'pytest "test_it.py::test_a" --gpus 8 --update-baselines --accept-regression --reason "why"'
