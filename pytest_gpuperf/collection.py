@@ -28,6 +28,12 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     except ValueError as error:
         pytest.fail(str(error), pytrace=False)
     if WORLD_PARAM not in metafunc.fixturenames:
+        if any(mark.name == "ranks" for mark in metafunc.definition.own_markers):
+            pytest.fail(
+                f"{nodeid}: the test is marked to run on ranks and has none, so that it would pass without them: have "
+                "it take the fixture ranks or perf, or drop the marker",
+                pytrace=False,
+            )
         return
     if marker is None:
         pytest.fail(

@@ -40,7 +40,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "default": "0",
             "metavar": "N|auto|0",
-            "help": "run ranks with NCCL on N GPUs, or on all visible ones (auto); with gloo on CPUs (0, the default)",
+            "help": "run ranks with NCCL on N GPUs, or on all visible ones (auto); with gloo on CPUs (0, the default, "
+            "and auto where there are none)",
         },
     ),
     (
@@ -192,6 +193,10 @@ class Options:
             )
         if update and smoke:
             raise pytest.UsageError("--smoke measures nothing that --update-baselines could record: drop one of them")
+        if smoke and config.getoption("benchmark_only", False):
+            raise pytest.UsageError(
+                "--benchmark-only skips all that is no benchmark, as perf tests under --smoke: drop one of them"
+            )
         if update and gpus == 0:
             raise pytest.UsageError("--update-baselines records what GPUs do: add --gpus N")
         if config.getoption("reason") and not update:

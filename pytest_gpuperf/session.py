@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -294,7 +295,7 @@ class Session:
         __tracebackhide__ = True
         self.prepare()
         current = self.current
-        with self._submodules.used():
+        with self._submodules.used(), _named_if_it_cannot_be_sent(program):
             task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
         pool = self._pool(world_size)
         start = time.monotonic()
@@ -409,3 +410,15 @@ def _name(program: Callable[..., Any]) -> str:
     module = getattr(program, "__module__", None)
     name = getattr(program, "__qualname__", None) or repr(program)
     return f"{module}:{name}" if module else name
+
+
+@contextlib.contextmanager
+def _named_if_it_cannot_be_sent(program: Callable[..., Any]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of whatever type an object that cannot be pickled raises
+        error.add_note(
+            f"raised while {_name(program)} was pickled for the ranks, with its arguments and what it closes over: "
+            "have the program make what cannot be pickled"
+        )
+        raise

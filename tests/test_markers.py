@@ -87,6 +87,21 @@ def test_a_test_that_uses_ranks_has_to_say_how_many(pytester: pytest.Pytester, f
     ) in result.outlines
 
 
+def test_a_test_with_the_marker_and_without_ranks_would_pass_unseen(pytester: pytest.Pytester) -> None:
+    """The marker of a module or a class may stand above tests without ranks."""
+    pytester.makepyfile(
+        test_marked="import pytest\n@pytest.mark.ranks(2)\ndef test_it(): pass",
+        test_module="import pytest\npytestmark = pytest.mark.ranks(2)\ndef test_plain(): pass\n"
+        "@pytest.mark.ranks(3)\nclass TestClass:\n    def test_plain(self): pass",
+    )
+    result = pytester.runpytest_inprocess("--continue-on-collection-errors")
+    result.assert_outcomes(errors=1, passed=2)
+    assert (
+        "test_marked.py::test_it: the test is marked to run on ranks and has none, so that it would pass without them: "
+        "have it take the fixture ranks or perf, or drop the marker"
+    ) in result.outlines
+
+
 @pytest.mark.parametrize(
     ("arguments", "keywords", "meaning"),
     [
@@ -164,7 +179,7 @@ def test_fixtures_are_listed(pytester: pytest.Pytester) -> None:
 
 
 def test_the_markers_satisfy_strict_markers(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("import pytest\n@pytest.mark.perf\n@pytest.mark.ranks(2)\ndef test_it(): pass\n")
+    pytester.makepyfile("import pytest\n@pytest.mark.perf\n@pytest.mark.ranks(2)\ndef test_it(perf): pass\n")
     result = pytester.runpytest_inprocess("--strict-markers", "--collect-only", "-q")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["*::test_it"])
+    result.stdout.fnmatch_lines(["*::test_it[[]2ranks[]]"])

@@ -109,8 +109,13 @@ def test_program_that_cannot_be_called(ranks):
         ranks.run(42)
 
 def test_argument_that_cannot_be_pickled(ranks):
-    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
-        ranks.run(lambda ctx, lock: None, threading.Lock())
+    def program(ctx, lock):
+        pass
+
+    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object") as caught:
+        ranks.run(program, threading.Lock())
+    [note] = caught.value.__notes__
+    assert "argument_that_cannot_be_pickled.<locals>.program was pickled for the ranks, with its arguments" in note
 
 def test_sys_exit(ranks):
     ranks.run(lambda ctx: sys.exit(0))

@@ -198,8 +198,8 @@ class Leases:
                 if left <= 0:
                     raise LeaseError(
                         f"wanted {request.words()}, got none within {timeout:g} s; {self._in_the_way(request, own)}: "
-                        "allow more time, let fewer processes run at once, name other GPUs in CUDA_VISIBLE_DEVICES, "
-                        "or end a process that hangs"
+                        "allow more time (gpuperf_lease_timeout), let fewer processes run at once, name other GPUs in "
+                        "CUDA_VISIBLE_DEVICES if it is GPUs that are wanted, or end a process that hangs"
                     )
                 if on_wait is not None and now >= notice:
                     on_wait(f"waiting for {request.words()}; {self._in_the_way(request, own)}")

@@ -1,5 +1,6 @@
 """One figure that a test measured, in SI units."""
 
+import numbers
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias, cast
 
@@ -46,16 +47,21 @@ class Metric:
     """Whether it is a time of the host, which launched the work too slowly for the device."""
 
     def __post_init__(self) -> None:
-        """Refuses what has no meaning."""
+        """Refuses what has no meaning, and makes floats of other real numbers, such as numpy's."""
+        __tracebackhide__ = True
         for name in ("value", "q1", "q3", "limit", "at_least"):
-            figure = getattr(self, name)
+            figure: object = getattr(self, name)
             if figure is None and name != "value":
                 continue
+            if not isinstance(figure, (bool, int, float)) and isinstance(figure, numbers.Real):
+                figure = float(figure)
+                object.__setattr__(self, name, figure)
             number = finite(figure)
             if number is None or number <= 0:
-                raise ValueError(
-                    f"metric {name} is {figure!r}, expected a finite number above 0: check the measurement"
-                )
+                cure = "check the measurement"
+                if hasattr(figure, "item"):
+                    cure = f"this is a {type(figure).__name__}, pass its .item()"
+                raise ValueError(f"metric {name} is {figure!r}, expected a finite number above 0: {cure}")
         if self.q1 is not None and self.q3 is not None and self.q1 > self.q3:
             raise ValueError(f"metric quartiles are q1={self.q1!r} and q3={self.q3!r}, expected q1 <= q3: swap them")
         if not isinstance(self.unit, str) or not self.unit:

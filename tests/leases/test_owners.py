@@ -148,8 +148,8 @@ def test_the_message_at_the_timeout_says_who_and_since_when_and_what_to_do(start
     assert re.fullmatch(
         rf"wanted 2 of {A}, {B}, {C} for 'tests/test_z\.py', got none within 0\.02 s; "
         rf"{A}, {B} held by pid {owner.pid} of '\S+' on '\S+', 'tests/test_x\.py::test_y\[2ranks\]', for \d+ s: "
-        "allow more time, let fewer processes run at once, name other GPUs in CUDA_VISIBLE_DEVICES, or end a process "
-        "that hangs",
+        r"allow more time \(gpuperf_lease_timeout\), let fewer processes run at once, name other GPUs in "
+        "CUDA_VISIBLE_DEVICES if it is GPUs that are wanted, or end a process that hangs",
         str(caught.value),
     )
 

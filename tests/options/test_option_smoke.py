@@ -27,6 +27,14 @@ def test_it_excludes_a_recording(pytester: pytest.Pytester) -> None:
     assert usage_error(result) == "--smoke measures nothing that --update-baselines could record: drop one of them"
 
 
+def test_it_excludes_benchmarks_alone(pytester: pytest.Pytester) -> None:
+    """pytest-benchmark would skip every perf test, and the run be green."""
+    result = pytester.runpytest_inprocess("--smoke", "--benchmark-only")
+    assert usage_error(result) == (
+        "--benchmark-only skips all that is no benchmark, as perf tests under --smoke: drop one of them"
+    )
+
+
 def test_perf_tests_run_unjudged_without_gpus(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=TEST)
     result = pytester.runpytest_inprocess("--smoke")

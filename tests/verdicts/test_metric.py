@@ -3,9 +3,12 @@
 import json
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +25,22 @@ def test_a_figure_without_a_ratio_is_refused_by_name(name: str, figure: Any) -> 
     fields = {"value": 1.0, "unit": "s", "better": "lower", name: figure}
     with pytest.raises(ValueError, match=rf"metric {name} is '?{figure}'?, expected a finite number above 0: check"):
         Metric(**fields)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    metric = Metric(np.float32(3.0), "s", "lower", q1=Fraction(5, 2), q3=np.int64(4))  # type: ignore[arg-type]
+    assert metric == Metric(3.0, "s", "lower", q1=2.5, q3=4.0)
+    assert {type(figure) for figure in (metric.value, metric.q1, metric.q3)} == {float}
+    with pytest.raises(
+        ValueError, match="metric value is nan, expected a finite number above 0: check the measurement"
+    ):
+        Metric(np.float32("nan"), "s", "lower")  # type: ignore[arg-type]
+
+
+def test_a_tensor_is_no_number() -> None:
+    message = r"metric value is tensor\(3\.\), expected a finite number above 0: this is a Tensor, pass its \.item\(\)"
+    with pytest.raises(ValueError, match=message):
+        Metric(torch.tensor(3.0), "s", "lower")  # type: ignore[arg-type]
 
 
 def test_a_figure_has_to_be_there() -> None:
