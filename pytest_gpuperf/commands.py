@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ class Commands:
     """How many are in use; 0 for gloo."""
     smoke: bool = False
     """Whether perf tests run unjudged."""
+    baselines: str = ""
+    """The folder that the command line names; empty if it names none."""
 
     def run(self, identity: str, path: Path | None = None) -> str:
         """The command that runs the test alone.
@@ -28,15 +31,21 @@ class Commands:
             path: of its file, for a node id that has none, as those outside of the root may.
         """
         gpus = f" --gpus {self.gpus}" if self.gpus else ""
-        return f'pytest "{self._selected(identity, path)}"{gpus}{" --smoke" if self.smoke else ""}'
+        return f"pytest {self._selected(identity, path)}{gpus}{' --smoke' if self.smoke else ''}"
 
     def record(self, identity: str, *more: str) -> str:
         """The command that records a baseline for the test on this machine."""
-        options = " ".join(["--update-baselines", *more])
-        return f'pytest "{self._selected(identity)}" --gpus {self.gpus} {options} --reason "why"'
+        folder = [f"--baselines {_quoted(self.baselines)}"] if self.baselines else []
+        options = " ".join(["--update-baselines", *more, *folder])
+        return f'pytest {self._selected(identity)} --gpus {self.gpus} {options} --reason "why"'
 
     def _selected(self, identity: str, path: Path | None = None) -> str:
         file, separator, name = identity.partition("::")
         if file:
             path = self.root / file
-        return identity if path is None else os.path.relpath(path, self.directory) + separator + name
+        return _quoted(identity if path is None else os.path.relpath(path, self.directory) + separator + name)
+
+
+def _quoted(text: str) -> str:
+    # A shell looks for more in double quotes than their end.
+    return shlex.quote(text) if any(character in text for character in '"$`\\!') else f'"{text}"'

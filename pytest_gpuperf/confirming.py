@@ -110,6 +110,8 @@ class Confirmation:
         verdicts = item.stash.get(VERDICTS, None)
         if verdicts is None or not all(report.passed for report in reports):
             for report in reports:
+                if verdicts is not None:  # it has failed otherwise; its figures are told all the same
+                    report.user_properties += verdict_properties(verdicts)
                 item.ihook.pytest_runtest_logreport(report=report)
         else:
             self._held.append(Held(item, reports, verdicts, self._needed(verdicts)))
@@ -188,13 +190,23 @@ class Confirmation:
 
 
 def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:
-    if ruling.outcome == "failed":
+    if ruling.outcome == "failed" and hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = "skipped", ruling.text  # which pytest counts as the failure that was expected
+    elif ruling.outcome == "failed":
         report.outcome, report.longrepr = "failed", ruling.text
     elif ruling.outcome == "skipped":
+        _forget_xfail(report)
         path, line, _ = item.location
         report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"Skipped: {ruling.text}")
 
 
 def _fail(report: pytest.TestReport, broken: pytest.TestReport) -> None:
+    _forget_xfail(report)
     report.outcome, report.longrepr = "failed", broken.longrepr
     report.sections += [*broken.sections, ("gpuperf", f"in a fresh launch, {broken.nodeid}, {broken.when}")]
+
+
+def _forget_xfail(report: pytest.TestReport) -> None:
+    # What pytest noted of a body that passed though it is marked xfail; it would count as that and not as what it is.
+    if hasattr(report, "wasxfail"):
+        del report.wasxfail

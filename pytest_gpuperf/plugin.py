@@ -172,6 +172,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     checks = item.stash.get(CHECKS, None)
     if isinstance(item, pytest.Function) and (checks is not None or is_perf(item)):
         checks = checks or Checks()
+        checks.closed = True
         publish(item, checks)
         _conclude(item, session, checks)
 
@@ -252,6 +253,12 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
 def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
     """Times programs on the test's ranks: ``measure``, ``compare``, and ``check`` against baselines."""
     session = request.config.stash[SESSION]
+    if not is_perf(request.node):
+        pytest.fail(
+            "perf must be among the arguments of the test or of its fixtures, or the test be marked perf: it is known "
+            'for a perf test when it is collected, and request.getfixturevalue("perf") comes later',
+            pytrace=False,
+        )
     checks = request.node.stash[CHECKS] = Checks(request=request)
     return Perf(session, ranks, checks, Sampling(smoke=session.options.smoke))
 

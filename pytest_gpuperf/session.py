@@ -71,7 +71,13 @@ class Session:
     def __init__(self, config: pytest.Config, options: Options, machine: Machine, console: Console) -> None:
         self.options = options
         self.machine = machine
-        self.commands = Commands(config.rootpath, config.invocation_params.dir, len(machine.gpus), options.smoke)
+        self.commands = Commands(
+            config.rootpath,
+            config.invocation_params.dir,
+            len(machine.gpus),
+            options.smoke,
+            config.getoption("baselines") or "",
+        )
         self.pools = Pools(
             Launcher(PRELOAD, PRELOAD_IF_USED),
             grace=options.grace,

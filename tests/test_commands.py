@@ -1,5 +1,6 @@
 """The commands that reports print can be typed where pytest was started."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ def test_a_file_outside_of_the_root_is_named_by_its_path() -> None:
 
 def test_a_smoke_run_is_repeated_as_one() -> None:
     assert Commands(ROOT, ROOT, gpus=0, smoke=True).run("test_it.py::test_a") == 'pytest "test_it.py::test_a" --smoke'
+
+
+@pytest.mark.parametrize("parameter", ["$(touch x)", "`id`", 'a"b', "a\\b", "a!b"])
+def test_a_shell_finds_nothing_to_do_in_a_parameter(parameter: str) -> None:
+    identity = f"test_it.py::test_a[{parameter}]"
+    assert shlex.split(Commands(ROOT, ROOT, gpus=0).run(identity)) == ["pytest", identity]
+    assert Commands(ROOT, ROOT, gpus=0).run(identity) == f"pytest '{identity}'"
+
+
+def test_a_recording_goes_to_the_folder_that_the_run_named() -> None:
+    command = Commands(ROOT, ROOT, gpus=2, baselines="of $ci").record("test_it.py::test_a")
+    assert command == ('pytest "test_it.py::test_a" --gpus 2 --update-baselines --baselines \'of $ci\' --reason "why"')
 
 
 def test_a_recording_says_what_it_accepts() -> None:

@@ -25,10 +25,19 @@ def verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
 
 def verdicts_of(report: pytest.TestReport) -> list[Verdict] | None:
     """The verdicts that a report carries; None if it is of no perf test that came to its end."""
-    carried = [value for name, value in report.user_properties if name == PROPERTY]
+    carried = [value for name, value in report.user_properties if name == PROPERTY and _is_ours(value)]
     if not carried:
         return None
     return [Verdict.from_json(data) for value in carried for data in json.loads(str(value))]
+
+
+def _is_ours(value: object) -> bool:
+    # A test may record a property of the same name.
+    try:
+        told = json.loads(str(value))
+    except ValueError:
+        return False
+    return isinstance(told, list) and all(isinstance(verdict, dict) and "metric_name" in verdict for verdict in told)
 
 
 def _plain(verdict: Verdict) -> list[tuple[str, str]]:

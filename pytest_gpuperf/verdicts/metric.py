@@ -64,6 +64,13 @@ class Metric:
                 raise ValueError(f"metric {name} is {figure!r}, expected a finite number above 0: {cure}")
         if self.q1 is not None and self.q3 is not None and self.q1 > self.q3:
             raise ValueError(f"metric quartiles are q1={self.q1!r} and q3={self.q3!r}, expected q1 <= q3: swap them")
+        if self.interval is not None:
+            low, high = map(finite, self.interval)
+            if low is None or high is None or not 0 < low <= high:
+                raise ValueError(
+                    f"metric interval is {self.interval!r}, expected two finite numbers above 0, the lower one first: "
+                    "check the measurement"
+                )
         if not isinstance(self.unit, str) or not self.unit:
             raise ValueError(f"metric unit is {self.unit!r}, expected an SI unit: pass for example 'B/s' or 's'")
         if self.better not in ("higher", "lower"):

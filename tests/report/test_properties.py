@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from pytest_gpuperf.report.properties import verdict_properties, verdicts_of
 from tests.report.examples import SAME, UNJUDGED, report
 
@@ -10,6 +12,11 @@ def test_verdicts_arrive_as_they_were_sent() -> None:
     sent = [SAME, UNJUDGED]
     assert verdicts_of(report(user_properties=verdict_properties(sent))) == sent
     assert verdicts_of(report(user_properties=[("other", "x")])) is None
+
+
+@pytest.mark.parametrize("value", ["hello", 3, "[3]", "{}", '[{"a": 1}]', None])
+def test_a_property_of_that_name_that_a_test_has_recorded_is_left_alone(value: object) -> None:
+    assert verdicts_of(report(user_properties=[("gpuperf", value)])) is None
 
 
 def test_each_figure_is_there_in_plain_numbers_too() -> None:

@@ -53,6 +53,12 @@ def test_a_figure_has_to_be_there() -> None:
     ("fields", "message"),
     [
         ({"q1": 2.0, "q3": 1.0}, r"metric quartiles are q1=2\.0 and q3=1\.0, expected q1 <= q3: swap them"),
+        (
+            {"interval": (1.2, 1.1)},
+            r"metric interval is \(1\.2, 1\.1\), expected two finite numbers above 0, the lower",
+        ),
+        ({"interval": (float("nan"), 2.0)}, r"metric interval is \(nan, 2\.0\), expected two finite numbers above 0"),
+        ({"interval": (0.0, 2.0)}, r"metric interval is \(0\.0, 2\.0\), expected two finite numbers above 0"),
         ({"unit": ""}, r"metric unit is '', expected an SI unit: pass for example 'B/s' or 's'"),
         ({"better": "faster"}, r"metric better is 'faster', expected one of 'higher', 'lower': pass one"),
         ({"samples": 0}, r"metric samples is 0, expected an integer of at least 1: count the samples"),
