@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.commands import Commands
+from tests.fake_gpus import without_ranks
+from tests.whole_run import run_pytest, write
 
 ROOT = Path("/here/there")
 
@@ -51,3 +53,45 @@ def test_a_recording_goes_to_the_folder_that_the_run_named() -> None:
 def test_a_recording_says_what_it_accepts() -> None:
     command = Commands(ROOT, ROOT, gpus=8).record("test_it.py::test_a", "--accept-regression")
     assert command == 'pytest "test_it.py::test_a" --gpus 8 --update-baselines --accept-regression --reason "why"'
+
+
+def test_the_command_in_a_report_is_of_this_run(tmp_path: Path) -> None:
+    """Of the folder where pytest was started, and with what the test would not run without."""
+    folder = write(
+        tmp_path,
+        {
+            "pytest.ini": "[pytest]\n",
+            "tests/test_it.py": """
+import pytest
+
+def failing(ctx):
+    raise ValueError("this")
+
+@pytest.mark.ranks(2)
+def test_speed(perf):
+    perf.measure(failing)
+""",
+        },
+    )
+    run = run_pytest(folder / "tests", "--smoke")
+    assert 'pytest "test_it.py::test_speed[2ranks]" --smoke' in run.result.outlines
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_the_command_in_a_verdict_names_the_folder_of_baselines(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(
+        test_it="""
+import pytest
+from pytest_gpuperf import Metric
+
+@pytest.mark.ranks(2)
+def test_speed(perf):
+    perf.check(time=Metric(1.0, "s", "lower"))
+"""
+    )
+    command = 'pytest "test_it.py::test_speed[2ranks]" --gpus 2 --update-baselines --baselines "of ci" --reason "why"'
+    result = pytester.runpytest_inprocess("--gpus=2", "--baselines=of ci")
+    assert any(line.endswith(f"record one with: {command}") for line in result.outlines)
