@@ -104,7 +104,7 @@ WAVERING = [1.9, 2.1, 2.0, 1.95, 2.05, 2.0, 2.0, 2.0]
 
 @pytest.mark.parametrize(
     ("at_least", "groups"),
-    [(None, 3), (1.5, 3), (3.0, 3), (1.93, 6), (2.0, MAX_GROUPS)],
+    [(None, 3), (1.5, 3), (3.0, 3), (1.93, 7), (2.0, MAX_GROUPS)],
     ids=["not asked", "surely above", "surely below", "above", "in doubt"],
 )
 def test_groups_are_added_until_the_speedup_is_decided(at_least: float | None, groups: int) -> None:

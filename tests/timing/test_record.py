@@ -1,13 +1,23 @@
 """What the samples of all ranks come to."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Comparison, Timing
-from pytest_gpuperf.timing.record import Link, Pair, RankSamples, quartiles
+from pytest_gpuperf.fixtures.perf import MAX_GROUPS, MIN_GROUPS
+from pytest_gpuperf.timing.record import (
+    ONE_SIDED,
+    ONE_SIDED_OF_A_LOOK,
+    Link,
+    Pair,
+    RankSamples,
+    bounds,
+    quartiles,
+)
 
 NO_LINK = Link(None, "", multicast=False)
 NVLINK = Link(450e9, "nv18", multicast=False)
@@ -141,7 +151,31 @@ def test_the_interval_of_a_speedup_is_students_over_the_groups() -> None:
     assert raced(*GROUPS).speedup.interval == interval
 
 
-@pytest.mark.parametrize(("at_least", "decided"), [(1.7, True), (1.95, False), (2.3, True), (None, True)])
+@pytest.mark.parametrize(("level", "erred"), [(ONE_SIDED_OF_A_LOOK, 0.06), (ONE_SIDED, 0.15)])
+def test_looks_after_each_group_err_seldom_all_together(level: float, erred: float) -> None:
+    """Races whose true speedup is just what is asked for, with seeded noise; at 95 % a look they err far more often."""
+    draw = random.Random(1)
+    races, missed = 4000, 0
+    for _ in range(races):
+        gains = [draw.gauss(0.0, 1.0) for _ in range(MIN_GROUPS - 1)]
+        while len(gains) < MAX_GROUPS:
+            gains.append(draw.gauss(0.0, 1.0))
+            low, high = bounds(gains, level)
+            if high < 0.0 or low >= 0.0:
+                missed += high < 0.0
+                break
+    assert erred - 0.035 < missed / races < erred
+
+
+def test_the_interval_is_wider_where_it_is_looked_at_after_each_group() -> None:
+    # t(0.985, 2) = 5.642778
+    low, high = raced(*GROUPS).interval or (0.0, 0.0)
+    lower, higher = raced(*GROUPS, at_least=1.7).interval or (0.0, 0.0)
+    assert (lower, higher) == pytest.approx((math.exp(0.692313 - 0.163046), math.exp(0.692313 + 0.163046)), rel=1e-4)
+    assert lower < low < high < higher
+
+
+@pytest.mark.parametrize(("at_least", "decided"), [(1.65, True), (1.95, False), (2.4, True), (None, True)])
 def test_a_speedup_is_decided_once_its_interval_is_on_one_side(at_least: float | None, decided: bool) -> None:
     assert raced(*GROUPS, at_least=at_least).decided is decided
 
