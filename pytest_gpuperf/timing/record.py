@@ -237,7 +237,12 @@ def bounds(gains: Sequence[float], one_sided: float) -> tuple[float, float]:
 
 def observed(metric: Metric, conditions: Conditions) -> Metric:
     """The figure with what was observed of the GPUs while it was measured."""
-    return replace(metric, invalid="; ".join(conditions.tripped), power_capped=conditions.power_capped)
+    return replace(
+        metric,
+        invalid="; ".join(conditions.tripped),
+        power_capped=conditions.power_capped,
+        sm_clock=conditions.sm_clock,
+    )
 
 
 def block_ratios(baseline: Sequence[float], optimized: Sequence[float]) -> list[float]:
@@ -248,11 +253,13 @@ def block_ratios(baseline: Sequence[float], optimized: Sequence[float]) -> list[
 def _joined(timings: Sequence[Timing]) -> Timing:
     first = timings[0]
     ranks = zip(*(timing.ranks for timing in timings), strict=True)
+    clocks = [timing.conditions.sm_clock for timing in timings if timing.conditions.sm_clock is not None]
     return replace(
         first,
         conditions=Conditions(
             tuple(dict.fromkeys(problem for timing in timings for problem in timing.conditions.tripped)),
             any(timing.conditions.power_capped for timing in timings),
+            statistics.median(clocks) if clocks else None,
         ),
         ranks=tuple(
             replace(of_rank[0], seconds=tuple(value for samples in of_rank for value in samples.seconds))

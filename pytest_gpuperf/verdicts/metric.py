@@ -43,6 +43,8 @@ class Metric:
     """Why the machine was not fit for the measurement; empty if it was."""
     power_capped: bool = False
     """Whether a GPU was at its power limit meanwhile."""
+    sm_clock: float | None = None
+    """Of the busy GPUs meanwhile, in Hz; a figure may follow it, and nothing is judged by it."""
     host_bound: bool = False
     """Whether it is a time of the host, which launched the work too slowly for the device."""
 
@@ -117,6 +119,7 @@ class Metric:
                 at_least=fields.optional_number("at_least"),
                 invalid=fields.text("invalid"),
                 power_capped=fields.boolean("power_capped"),
+                sm_clock=fields.optional_number("sm_clock"),
                 host_bound=fields.boolean("host_bound"),
             )
         )

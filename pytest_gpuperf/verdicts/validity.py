@@ -1,5 +1,6 @@
 """Whether a machine was fit for a measurement, by what was observed of its GPUs meanwhile."""
 
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class Conditions:
     """The gates that make it invalid, in words; empty if it is valid."""
     power_capped: bool
     """Whether a GPU was at its power limit, which is normal under a GEMM."""
+    sm_clock: float | None = None
+    """Median over the looks at busy GPUs, Hz; None if no GPU told."""
 
 
 FIT = Conditions((), power_capped=False)
@@ -50,17 +53,24 @@ def conditions(seen: Sequence[Observation], expected: Expected, xids: Sequence[X
         of_gpu = [observation for observation in seen if observation.uuid == uuid]
         tripped += [f"GPU {uuid}: {problem}" for problem in _problems(of_gpu, expected)]
     tripped += [f"GPU {xid.uuid}: the driver reported Xid {xid.number}" for xid in xids]
-    return Conditions(tuple(tripped), power_capped=_capped(seen))
+    looks = _meanwhile(seen)
+    clocks = [look.sm_hertz for look in looks if look.sm_hertz is not None and not (look.reasons or 0) & IDLE]
+    return Conditions(
+        tuple(tripped),
+        power_capped=any((look.reasons or 0) & POWER_CAP for look in looks),
+        sm_clock=statistics.median(clocks) if clocks else None,
+    )
 
 
-def _capped(seen: Sequence[Observation]) -> bool:
+def _meanwhile(seen: Sequence[Observation]) -> list[Observation]:
     # Of each GPU the first look is at what was before, a test at the power limit perhaps.
     looked: set[str] = set()
+    found = []
     for observation in seen:
-        if observation.uuid in looked and (observation.reasons or 0) & POWER_CAP:
-            return True
+        if observation.uuid in looked:
+            found.append(observation)
         looked.add(observation.uuid)
-    return False
+    return found
 
 
 def _problems(seen: Sequence[Observation], expected: Expected) -> list[str]:

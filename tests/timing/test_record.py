@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from pytest_gpuperf.timing.record import (
     bounds,
     quartiles,
 )
+from pytest_gpuperf.verdicts.validity import FIT
 
 NO_LINK = Link(None, "", multicast=False)
 NVLINK = Link(450e9, "nv18", multicast=False)
@@ -193,3 +195,13 @@ def test_the_imbalance_is_of_the_ranks_medians() -> None:
 def test_the_precision_is_that_of_the_slowest_ranks_median() -> None:
     measured = timing(tuple(float(value) for value in range(1, 11)), (1.0,) * 10)
     assert measured.precision == pytest.approx((9 - 2) / (9 + 2))
+
+
+def test_figures_have_the_clock_of_the_gpus_meanwhile() -> None:
+    def at(clock: float | None) -> Timing:
+        return replace(timing((1.0, 1.0)), conditions=replace(FIT, sm_clock=clock))
+
+    assert at(1.98e9).time.sm_clock == 1.98e9
+    groups = tuple(Pair(at(clock), at(clock)) for clock in (1.98e9, None, 1.2e9, 1.5e9))
+    assert Comparison(groups).optimized.time.sm_clock == 1.5e9
+    assert Comparison(groups[1:2]).optimized.time.sm_clock is None

@@ -24,12 +24,19 @@ def found(*changes: dict[str, Any]) -> tuple[str, ...]:
 
 
 def test_a_calm_machine_is_fit() -> None:
-    assert conditions([CALM, OTHER, CALM, OTHER], EXPECTED) == FIT
+    assert conditions([CALM, OTHER, CALM, OTHER], EXPECTED) == replace(FIT, sm_clock=1.98e9)
 
 
 def test_a_machine_that_tells_nothing_trips_nothing() -> None:
     silent = Observation("GPU-1", None, None, None, None, None, 10**11, None, None)
     assert conditions([silent] * 5, EXPECTED) == FIT
+
+
+def test_the_clock_is_that_of_busy_gpus_meanwhile() -> None:
+    before, idle = replace(CALM, sm_hertz=345e6), replace(CALM, sm_hertz=345e6, reasons=IDLE)
+    slower = replace(CALM, sm_hertz=1.755e9)
+    assert conditions([before, idle, slower, slower, CALM, idle], EXPECTED).sm_clock == 1.755e9
+    assert conditions([before, OTHER], EXPECTED).sm_clock is None
 
 
 @pytest.mark.parametrize(("bit", "name"), SLOWDOWNS.items(), ids=SLOWDOWNS.values())
@@ -39,13 +46,13 @@ def test_a_slowdown_seen_once_trips(bit: int, name: str) -> None:
 
 def test_power_capping_is_noted_and_no_gate() -> None:
     seen = [CALM, replace(CALM, reasons=POWER_CAP, sm_hertz=1.2e9), CALM, CALM, CALM]
-    assert conditions(seen, EXPECTED) == Conditions((), power_capped=True)
+    assert conditions(seen, EXPECTED) == Conditions((), power_capped=True, sm_clock=1.98e9)
 
 
 def test_what_a_gpu_did_before_is_not_what_it_did_meanwhile() -> None:
     hot, others_hot = (replace(look, reasons=POWER_CAP) for look in (CALM, OTHER))
-    assert conditions([hot, OTHER, CALM, OTHER], EXPECTED) == FIT
-    assert conditions([hot, others_hot, CALM, OTHER], EXPECTED) == FIT
+    assert not conditions([hot, OTHER, CALM, OTHER], EXPECTED).power_capped
+    assert not conditions([hot, others_hot, CALM, OTHER], EXPECTED).power_capped
     assert conditions([hot, others_hot, CALM, others_hot], EXPECTED).power_capped
 
 
