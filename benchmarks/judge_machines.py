@@ -159,7 +159,7 @@ def judged(suite: Suite, slower: float) -> list[Found]:
         figures = [Metric(seconds, "s", "lower", power_capped=at_limit) for seconds in row]
         verdict = judge.screen(f"test {check}", "time", figures[0], "")
         if verdict.outcome is Outcome.SUSPECT:
-            verdict = judge.confirm(verdict, figures[1 : 1 + (judge.launches(verdict) or 0)])
+            verdict = judge.confirm(verdict, figures[1 : 1 + judge.launches(verdict)])
         regressed = verdict.outcome is Outcome.REGRESSED
         explained = judge.explained(verdict, WORLD_SIZE, at_limit=at_limit) if regressed else None
         found.append(Found(regressed, explained is not None))

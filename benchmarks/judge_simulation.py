@@ -222,10 +222,11 @@ def judged(rule: Rule, history: History, fresh: Sequence[float]) -> Judged:
     """Screens by the first of the fresh launches and confirms by the next."""
     if not rule.suspects(history, fresh[0]):
         return Judged()
-    needed = rule.launches(history)
-    if needed is None:
+    rounds = rule.rounds(history)
+    if not rounds:
         return Judged(undecided=True)
-    return Judged(rule.confirm(history, fresh[1 : 1 + needed]).regressed, extra_launches=needed)
+    regressed = rule.confirm(history, fresh[1 : 1 + rounds]).regressed
+    return Judged(regressed, not regressed and rule.launches(history) is None, rounds)
 
 
 def tally(calm: Sequence[Judged], slow: Sequence[Judged]) -> Tally:

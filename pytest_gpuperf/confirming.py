@@ -136,7 +136,7 @@ class Confirmation:
 
     def _needed(self, verdicts: Sequence[Verdict]) -> int:
         suspects = [verdict for verdict in verdicts if verdict.outcome is Outcome.SUSPECT]
-        return max((self._measurements.judge.launches(verdict) or 0 for verdict in suspects), default=0)
+        return max(map(self._measurements.judge.launches, suspects), default=0)
 
     def _measure(self, nextitem: pytest.Item | None) -> None:
         rounds = max(test.launches for test in self._held)
@@ -185,8 +185,8 @@ class Confirmation:
         if self._measurements.judge.shift is not None:
             return verdict.shifted()
         figures = test.figures.get(verdict.metric_name, [])
-        needed = self._measurements.judge.launches(verdict)
-        return self._measurements.confirmed(verdict, figures if needed is not None else [])
+        # Other figures of the test may have had launches where this one could do nothing with any.
+        return self._measurements.confirmed(verdict, figures if self._measurements.judge.launches(verdict) else [])
 
 
 def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:

@@ -87,6 +87,29 @@ def test_only_suspects_run_again_and_all_of_them_in_the_same_launches(project: p
     ]
 
 
+NOISY = [100e9, 101.6e9, 98.4e9, 101.5e9, 98.5e9]
+
+
+@pytest.mark.parametrize(
+    ("fresh", "outcome", "line"),
+    [
+        (10e9, "failed", "*busbw: 10.00 GB/s is 90.0 % worse than*, median of 25 fresh launches) on *"),
+        (96e9, "skipped", "*undecided: *busbw: 96.00 GB/s is 4.0 % worse than*could hide from 25 fresh launches in *"),
+    ],
+)
+def test_the_most_launches_are_run_where_the_spread_is_too_wide(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, fresh: float, outcome: str, line: str
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=TESTS)
+    figures(pytester, a=NOISY, b=NOISY, c=NOISY)
+    assert pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=first").ret == 0
+    figures(pytester, a=[fresh], b=[120e9], c=[120e9])
+    result = judged(pytester, "-rs")
+    result.assert_outcomes(passed=2, **{outcome: 1})
+    result.stdout.fnmatch_lines(["gpuperf: worse than expected, 25 fresh launches decide: *test_a*", line])
+
+
 def test_each_launch_has_fixtures_of_its_own(project: pytest.Pytester) -> None:
     figures(project, a=[90e9, 100e9])
     judged(project).assert_outcomes(passed=3)

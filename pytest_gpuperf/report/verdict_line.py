@@ -77,8 +77,8 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             return f"{value} is {_change(verdict)} worse than {_against(verdict)}, {_with_the_machine(verdict)}"
         case Outcome.UNDECIDED:
             return (
-                f"{value} is {_change(verdict)} worse than {_against(verdict)}, and no number of fresh launches could "
-                f"tell such a loss from its spread; {_cure(verdict, record_command)}"
+                f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}, and {_hidden(verdict)}; "
+                f"{_cure(verdict, record_command)}"
             )
         case Outcome.MISSING:
             return f"{value} has no baseline on {key}; record one with: {record_command}"
@@ -130,6 +130,17 @@ def _interval(metric: Metric) -> str:
 
 def _change(verdict: Verdict) -> str:
     return format_percent(abs(verdict.change or 0.0))
+
+
+def _worse_or_better(verdict: Verdict) -> str:
+    return f"{_change(verdict)} {'better' if (verdict.change or 0.0) > 0 else 'worse'}"
+
+
+def _hidden(verdict: Verdict) -> str:
+    if verdict.interval is None:
+        return "no number of fresh launches could tell such a loss from its spread"
+    loss = "a loss of any size" if verdict.bound is None else f"a loss of less than {format_percent(verdict.bound)}"
+    return f"{loss} could hide from {verdict.launches} fresh launches in its spread"
 
 
 def _beyond(verdict: Verdict) -> str:

@@ -182,12 +182,14 @@ class Judge:
         bound = _finite(max(least, rule.detectable(known, 1)))
         return replace(verdict, outcome=outcome, change=_change(metric.value, stored), bound=bound)
 
-    def launches(self, suspect: Verdict) -> int | None:
-        """How many fresh launches decide about a suspect; None if no number that the policy allows does."""
-        return self._rule_of(suspect).launches(self._history_of(suspect))
+    def launches(self, suspect: Verdict) -> int:
+        """How many fresh launches a suspect gets; 0 where nothing is known of its spread, and none would help."""
+        return self._rule_of(suspect).rounds(self._history_of(suspect))
 
     def confirm(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
-        """What fresh launches make of a suspect: REGRESSED or SAME; UNDECIDED without any.
+        """What fresh launches make of a suspect: REGRESSED or SAME.
+
+        UNDECIDED without any; and where they raise no alarm, but a loss that is to be found could hide from so many.
 
         Args:
             suspect: The screening's verdict.
@@ -205,14 +207,20 @@ class Judge:
         found = rule.confirm(known, [_loss(figure.value, stored) for figure in figures])
         value = statistics.median(figure.value for figure in figures)
         ends = sorted((_change_by(found.lower, stored), _change_by(found.upper, stored)))
+        hidden = not found.regressed and rule.launches(known) is None
+        if hidden:
+            outcome = Outcome.UNDECIDED
+        else:
+            outcome = Outcome.REGRESSED if found.regressed else Outcome.SAME
         return replace(
             suspect,
             metric=replace(suspect.metric, value=value, q1=None, q3=None),
-            outcome=Outcome.REGRESSED if found.regressed else Outcome.SAME,
+            outcome=outcome,
             change=_change(value, stored),
             bound=_finite(rule.detectable(known, len(figures))),
             launches=len(figures),
             interval=(ends[0], ends[1]),
+            needed=rule.needed(known) if hidden else None,
         )
 
     @property

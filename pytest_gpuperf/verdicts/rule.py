@@ -238,6 +238,16 @@ class Rule:
         error = self.spread(history) * math.sqrt(1 + MEDIAN_VARIANCE / history.launches)
         return y - history.center > math.log1p(self.policy.detect) - upper_quantile(self.policy.screen_miss, nu) * error
 
+    def rounds(self, history: History) -> int:
+        """How many fresh launches a suspect gets: as many as it needs; kmax where no number sees detect.
+
+        What kmax launches do not see surely they may see all the same, and a large loss they do: that is an alarm as
+        any other, with the same chance of a false one. None, 0, where nothing is known about the spread.
+        """
+        if self.dof(history) < SMALLEST_DOF:
+            return 0
+        return self.launches(history) or self.policy.kmax
+
     def launches(self, history: History) -> int | None:
         """How many fresh launches a suspect needs: the least k that sees detect; None if kmax launches do not."""
         policy, detectable = self.policy, self._detectable(history)
@@ -281,7 +291,7 @@ class Rule:
         Raises:
             ValueError: For too few launches, or for a logarithm that is not finite.
         """
-        refuse_without_logarithms("ys", ys, self.policy.kmin, "run as many launches as Rule.launches says")
+        refuse_without_logarithms("ys", ys, self.policy.kmin, "run as many launches as Rule.rounds says")
         loss = statistics.median(ys) - history.center
         margin = upper_quantile(self.alpha, self.dof(history)) * self.error(history, len(ys))
         return Confirmed(loss > self.alarm(history, len(ys)), loss, loss - margin, loss + margin)

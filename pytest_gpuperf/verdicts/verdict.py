@@ -19,7 +19,7 @@ class Outcome(Enum):
     SUSPECT = "suspect"
     """Worse in its first launch than it should be; fresh launches decide."""
     UNDECIDED = "undecided"
-    """Suspect, with a baseline whose spread is too wide for any number of launches to decide."""
+    """Suspect, and no alarm, but of a spread so wide that a loss could hide from any number of launches."""
     SHIFTED = "shifted"
     """Worse where most figures moved alike, or no more than the control workload explains: tells nothing of its own."""
     MISSING = "missing"

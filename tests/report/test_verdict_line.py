@@ -63,6 +63,17 @@ LESS = 'or let less be found of it, by "policy" in the baselines'
             f"from its spread; no number of recorded ones would do: make the measurement quieter, {LESS}",
         ),
         (
+            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12, launches=3, interval=(-0.2, -0.1)),
+            f"298.0 GB/s is 16.3 % worse than {CONFIRMED}, and a loss of less than 5.0 % could hide from 3 fresh "
+            f"launches in its spread; record it with 12 launches or more: {COMMAND}; {LESS}",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.UNDECIDED, change=0.02, bound=None, launches=3, interval=(-0.2, -0.1)),
+            f"298.0 GB/s is 2.0 % better than {CONFIRMED.replace(', bound 5.0 %', '')}, and a loss of any size could "
+            "hide from 3 fresh launches in its spread; no number of recorded ones would do: make the measurement "
+            f"quieter, {LESS}",
+        ),
+        (
             replace(REGRESSED, outcome=Outcome.SAME, policy=MetricPolicy("noisy", 0.2)),
             f"298.0 GB/s is the same as {OWN.format('slower by 20.0 % is to be found: noisy')}",
         ),

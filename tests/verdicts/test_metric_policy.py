@@ -112,10 +112,10 @@ def test_what_cannot_be_decided_can_be_once_less_is_asked_for() -> None:
     noisy = [100.0 * (1 + 0.012 * (i - 4.5)) for i in range(10)]
     suspect = screened(judge_of(None, *noisy), 90.0)
     assert suspect.outcome is Outcome.SUSPECT
-    assert judge_of(None, *noisy).launches(suspect) is None
+    assert judge_of(None, *noisy).launches(suspect) == 25
     judge = judge_of(LOOSE, *noisy)
     suspect = screened(judge, 80.0)
-    assert judge.launches(suspect) is not None
+    assert judge.launches(suspect) < 25
     undecided = judge.confirm(suspect, [])
     assert undecided.needed is not None
     assert undecided.needed < 10

@@ -84,6 +84,7 @@ def test_a_spread_beyond_all_bounds_lets_nothing_be_seen() -> None:
     endless = Rule(Policy(), 100, 500.0)
     assert endless.detectable(scattered(5, 0.0, 500.0), 5) == math.inf
     assert endless.launches(scattered(5, 0.0, 500.0)) is None
+    assert endless.rounds(scattered(5, 0.0, 500.0)) == 25  # a loss beyond all bounds may be there all the same
 
 
 def test_without_any_spread_nothing_is_known() -> None:
@@ -91,6 +92,7 @@ def test_without_any_spread_nothing_is_known() -> None:
     one = History.of([0.0])
     assert blind.suspects(one, -1.0)
     assert blind.launches(one) is None
+    assert blind.rounds(one) == 0
     assert blind.detectable(one, 25) == math.inf
     assert not blind.improved(one, -1.0)
     # (t(0.01, 1.44) + 1.8808) * 0.003 * sqrt(1.5708 (1/3 + 0.04)) is small enough; of 2 launches, 0.72, it is not.
@@ -171,6 +173,7 @@ def test_what_launches_show_by_hand() -> None:
 def test_how_many_launches_confirm(spread: float, launches: int | None) -> None:
     rule = Rule(Policy(), 100, spread)
     assert rule.launches(scattered(10, 1.0, spread)) == launches
+    assert rule.rounds(scattered(10, 1.0, spread)) == (launches or 25)
 
 
 @given(rules, histories)
@@ -303,7 +306,7 @@ def test_what_is_to_be_found_is_confirmed_by_the_launches_it_needs(rule: Rule, h
 @pytest.mark.parametrize(
     ("ys", "message"),
     [
-        ([0.1] * 4, "ys holds 4 launches, expected at least 5: run as many launches as Rule.launches says"),
+        ([0.1] * 4, "ys holds 4 launches, expected at least 5: run as many launches as Rule.rounds says"),
         ([0.1] * 5 + [math.nan], "ys holds nan, expected finite logarithms: check the measurement"),
     ],
 )
