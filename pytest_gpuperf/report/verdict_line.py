@@ -94,9 +94,9 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             return f"{value} is {side} the physical limit{limit}{name}: the measurement is broken"
         case Outcome.MISSED | Outcome.DOUBTFUL:
             sure = "is surely below" if verdict.outcome is Outcome.MISSED else "may be below"
-            return (
-                f"{value}{_interval(metric)} {sure} the {format_value(metric.at_least or 0.0, metric.unit)} asked for"
-            )
+            fresh = "" if verdict.interval is None else f", median of {verdict.launches} fresh launches,"
+            asked = format_value(metric.at_least or 0.0, metric.unit)
+            return f"{value}{_interval(metric)}{fresh} {sure} the {asked} asked for"
         case Outcome.RECORDED:
             return f"{value} recorded as the baseline on {key}"
         case Outcome.UNJUDGED:

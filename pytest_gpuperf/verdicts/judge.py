@@ -139,13 +139,14 @@ class Judge:
 
         1. INVALID where the machine was not fit for the measurement.
         2. BROKEN above the physical limit, whatever the baseline says.
-        3. MISSED or DOUBTFUL where the figure's interval does not reach what the test asks for.
+        3. MISSED where the figure's interval is below what the test asks for.
         4. MISSING without a baseline.
         5. STALE where the baseline is of another body, unit, direction or (both named) clock.
         6. SUSPECT where the loss is one that screening does not let pass.
-        7. IMPROVED where one launch is better by GAIN, or what is to be found of a loss if that is less, and by more
+        7. DOUBTFUL where the figure's interval holds what the test asks for.
+        8. IMPROVED where one launch is better by GAIN, or what is to be found of a loss if that is less, and by more
            than its spread explains.
-        8. SAME.
+        9. SAME.
         """
         baseline = self._tests.get(test)
         stored = None if baseline is None else baseline.metrics.get(metric_name)
@@ -163,8 +164,11 @@ class Judge:
             return replace(verdict, outcome=Outcome.INVALID)
         if metric.above_limit:
             return replace(verdict, outcome=Outcome.BROKEN)
-        if asked := _asked(metric):
-            return replace(verdict, outcome=asked)
+        return _worse(self._compared(verdict, baseline, body_hash), asked(metric))
+
+    def _compared(self, verdict: Verdict, baseline: TestBaseline | None, body_hash: str) -> Verdict:
+        """The figure held against its baseline, whatever else the test asks for."""
+        test, metric_name, metric, stored = verdict.test, verdict.metric_name, verdict.metric, verdict.baseline
         if baseline is None or stored is None:
             return replace(verdict, outcome=Outcome.MISSING)
         if baseline.body_hash != body_hash or not _comparable(metric, stored):
@@ -190,6 +194,7 @@ class Judge:
         """What fresh launches make of a suspect: REGRESSED or SAME.
 
         UNDECIDED without any; and where they raise no alarm, but a loss that is to be found could hide from so many.
+        MISSED or DOUBTFUL, if that is worse, where most of them do not reach what the test asks for.
 
         Args:
             suspect: The screening's verdict.
@@ -212,9 +217,10 @@ class Judge:
             outcome = Outcome.UNDECIDED
         else:
             outcome = Outcome.REGRESSED if found.regressed else Outcome.SAME
-        return replace(
+        metric = replace(suspect.metric, value=value, q1=None, q3=None, interval=_interval(figures))
+        confirmed = replace(
             suspect,
-            metric=replace(suspect.metric, value=value, q1=None, q3=None),
+            metric=metric,
             outcome=outcome,
             change=_change(value, stored),
             bound=_finite(rule.detectable(known, len(figures))),
@@ -222,6 +228,7 @@ class Judge:
             interval=(ends[0], ends[1]),
             needed=rule.needed(known) if hidden else None,
         )
+        return _worse(confirmed, asked(metric))
 
     @property
     def shift(self) -> float | None:
@@ -251,13 +258,28 @@ def _finite(bound: float) -> float | None:
     return bound if math.isfinite(bound) else None
 
 
-def _asked(metric: Metric) -> Outcome | None:
+def asked(metric: Metric) -> Outcome | None:
+    """MISSED or DOUBTFUL where the figure's interval does not reach what the test asks for; else None."""
     if metric.at_least is None or metric.interval is None:
         return None
     low, high = metric.interval
     if high < metric.at_least:
         return Outcome.MISSED
     return Outcome.DOUBTFUL if low < metric.at_least else None
+
+
+def _worse(compared: Verdict, short: Outcome | None) -> Verdict:
+    """The worse of what a figure is beside its baseline and beside what the test asks for."""
+    passes = compared.outcome in (Outcome.SAME, Outcome.IMPROVED)
+    return replace(compared, outcome=short) if short is Outcome.MISSED or (short and passes) else compared
+
+
+def _interval(figures: Sequence[Metric]) -> tuple[float, float] | None:
+    """That of the launch in the middle: below a bound where those of most launches are."""
+    intervals = [figure.interval for figure in figures if figure.interval is not None]
+    if len(intervals) < len(figures):
+        return None
+    return statistics.median(low for low, _ in intervals), statistics.median(high for _, high in intervals)
 
 
 def _logs(stored: MetricBaseline, figures: Sequence[LaunchFigure]) -> list[float]:

@@ -54,6 +54,13 @@ def test_another_expectation_is_refused_with_its_place_and_how_it_is_written(exp
     assert 'write for example "expected": {"busbw": {"status": "regressed", ' in caught.value.cure
 
 
+def test_a_known_regression_does_not_excuse_what_the_test_asks_for() -> None:
+    short = replace(SLOW, metric=replace(SLOW.metric, interval=(300e9, 340e9), at_least=310e9))
+    assert excused(short, ENTRY, date(2026, 12, 1)).outcome is Outcome.DOUBTFUL
+    reached = replace(SLOW, metric=replace(SLOW.metric, interval=(300e9, 340e9), at_least=290e9))
+    assert excused(reached, ENTRY, date(2026, 12, 1)).outcome is Outcome.EXPECTED
+
+
 @pytest.mark.parametrize(
     ("today", "outcome"),
     [

@@ -301,13 +301,70 @@ def test_few_figures_tell_no_shift() -> None:
     assert judge.shift is None
 
 
-def test_what_a_test_asks_for_comes_before_its_baseline() -> None:
-    for stored in (STEADY, None):
-        asked = {"unit": "x", "at_least": 1.2}
-        assert verdict_of(1.1, stored, interval=(1.05, 1.15), **asked).outcome is Outcome.MISSED
-        assert verdict_of(1.2, stored, interval=(1.1, 1.3), **asked).outcome is Outcome.DOUBTFUL
-    met = metric_baseline(*[1.3] * 10, unit="x")
-    assert verdict_of(1.3, met, interval=(1.25, 1.35), **asked).outcome is Outcome.SAME
+MET = metric_baseline(*[1.3 * (1 + 1e-4 * (i - 4.5)) for i in range(10)], unit="x")
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "stored", "outcome"),
+    [
+        (1.1, (1.05, 1.15), None, Outcome.MISSED),
+        (1.1, (1.05, 1.15), STEADY, Outcome.MISSED),
+        (1.1, (1.05, 1.15), MET, Outcome.MISSED),
+        (1.25, (1.1, 1.3), None, Outcome.MISSING),
+        (1.25, (1.1, 1.3), STEADY, Outcome.STALE),
+        (1.2, (1.1, 1.3), MET, Outcome.SUSPECT),
+        (1.3, (1.1, 1.5), MET, Outcome.DOUBTFUL),
+        (1.5, (1.1, 1.9), MET, Outcome.DOUBTFUL),
+        (1.3, (1.1, 1.2), MET, Outcome.DOUBTFUL),  # just reached it may have
+        (1.3, (1.2, 1.4), MET, Outcome.SAME),  # and just reached it has
+        (1.5, (1.25, 1.9), MET, Outcome.IMPROVED),
+    ],
+)
+def test_the_worse_of_baseline_and_what_the_test_asks_for_is_said(
+    value: float, interval: tuple[float, float], stored: MetricBaseline | None, outcome: Outcome
+) -> None:
+    verdict = verdict_of(value, stored, unit="x", at_least=1.2, interval=interval)
+    assert verdict.outcome is outcome
+    if stored is MET:
+        assert verdict.change == pytest.approx(value / 1.3 - 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "half", "outcome"),
+    [
+        ((1.29,) * 5, 0.05, Outcome.SAME),
+        ((1.29,) * 5, 0.2, Outcome.DOUBTFUL),
+        ((1.29,) * 5, None, Outcome.SAME),
+        ((1.1, 1.3, 1.29, 1.1, 1.29), 0.05, Outcome.SAME),  # two bad launches
+        ((1.22,) * 5, 0.01, Outcome.REGRESSED),
+        ((1.22,) * 5, 0.2, Outcome.REGRESSED),
+        ((1.19,) * 5, 0.005, Outcome.MISSED),
+        ((1.19, 1.19, 1.3, 1.3, 1.19), 0.005, Outcome.MISSED),
+    ],
+)
+def test_fresh_launches_too_must_reach_what_the_test_asks_for(
+    values: tuple[float, ...], half: float | None, outcome: Outcome
+) -> None:
+    def figure(value: float) -> Metric:
+        interval = None if half is None else (value - half, value + half)
+        return Metric(value, "x", "higher", interval=interval, at_least=1.2)
+
+    judge = judge_of(MET)
+    suspect = judge.screen(TEST, "busbw", Metric(1.21, "x", "higher", interval=(1.205, 1.22), at_least=1.2), "body-1")
+    assert suspect.outcome is Outcome.SUSPECT
+    verdict = judge.confirm(suspect, [figure(value) for value in values])
+    assert verdict.outcome is outcome
+    middle = sorted(values)[2]
+    assert verdict.metric.interval == (None if half is None else (middle - half, middle + half))
+
+
+def test_quartiles_of_the_first_launch_are_not_those_of_fresh_ones() -> None:
+    assert confirmed(STEADY, *[94.0] * 5, q1=93.0, q3=95.0).metric.q1 is None
+    assert confirmed(STEADY, *[94.0] * 5, q1=93.0, q3=95.0).metric.q3 is None
+
+
+def test_a_machine_that_was_not_fit_comes_before_a_figure_above_the_limit() -> None:
+    assert verdict_of(100.0, STEADY, limit=90.0, invalid="GPU 1: hot").outcome is Outcome.INVALID
 
 
 def test_above_the_limit_is_broken_whatever_the_baseline() -> None:
