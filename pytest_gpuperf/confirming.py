@@ -64,8 +64,10 @@ class Held:
     item: pytest.Function
     reports: list[pytest.TestReport]
     verdicts: list[Verdict]
-    launches: int
+    launches: int = 0
     """How many fresh ones its suspects need; 0 where none would help."""
+    shifted: frozenset[str] = frozenset()
+    """Names of its suspects that moved as the whole run did, and get no fresh launches."""
     figures: dict[str, list[Metric]] = field(default_factory=dict)
     broken: pytest.TestReport | None = None
     """The first phase of a fresh launch that did not pass."""
@@ -114,14 +116,19 @@ class Confirmation:
                     report.user_properties += verdict_properties(verdicts)
                 item.ihook.pytest_runtest_logreport(report=report)
         else:
-            self._held.append(Held(item, reports, verdicts, self._needed(verdicts)))
+            self._held.append(Held(item, reports, verdicts))
             if at_once:
                 self.decide(nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def decide(self, nextitem: pytest.Item | None = None) -> None:
         """Measures all suspects in fresh launches, and reports them; if interrupted, it leaves them to ``release``."""
-        if self._held and self._measurements.judge.shift is None:
+        for test in self._held:
+            judge = self._measurements.judge
+            test.shifted = frozenset(one.metric_name for one in test.suspects if judge.moved_with_the_run(one))
+            alone = [one for one in test.suspects if one.metric_name not in test.shifted]
+            test.launches = max(map(judge.launches, alone), default=0)
+        if any(test.launches for test in self._held):
             self._measure(nextitem)
         held, self._held = self._held, []
         for test in held:
@@ -134,10 +141,6 @@ class Confirmation:
             test.launches = 0
             self._report(test, interrupted=True)
 
-    def _needed(self, verdicts: Sequence[Verdict]) -> int:
-        suspects = [verdict for verdict in verdicts if verdict.outcome is Outcome.SUSPECT]
-        return max(map(self._measurements.judge.launches, suspects), default=0)
-
     def _measure(self, nextitem: pytest.Item | None) -> None:
         rounds = max(test.launches for test in self._held)
         launches = [
@@ -146,8 +149,6 @@ class Confirmation:
             for test in self._held
             if number < test.launches
         ]
-        if not launches:
-            return
         names = ", ".join(test.item.nodeid for test in self._held if test.launches)
         self._say(f"worse than expected, {rounds} fresh launches decide: {names}")
         followers = [clone for _, clone in launches[1:]] + [nextitem]
@@ -182,7 +183,7 @@ class Confirmation:
     def _decided(self, test: Held, verdict: Verdict, interrupted: bool) -> Verdict:
         if verdict.outcome is not Outcome.SUSPECT or interrupted:
             return verdict
-        if self._measurements.judge.shift is not None:
+        if verdict.metric_name in test.shifted:
             return verdict.shifted()
         figures = test.figures.get(verdict.metric_name, [])
         # Other figures of the test may have had launches where this one could do nothing with any.

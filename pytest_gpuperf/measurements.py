@@ -108,7 +108,7 @@ class Measurements:
             baselines = storage.load(self.path, self._machine.key)
             policy, gpus = self._options.policy, self._machine.identity
             try:
-                self._judge = Judge(self._machine.key, baselines, tests, policy, gpus=gpus)
+                self._judge = Judge(self._machine.key, baselines, tests, policy, gpus=gpus, today=today())
             except ValueError as error:
                 cure = "mend it there, or the ini keys gpuperf_tolerance and gpuperf_min_effect"
                 raise BaselineError(self.path, str(error), cure) from error

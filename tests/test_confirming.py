@@ -182,6 +182,27 @@ def test_a_machine_that_is_slower_as_a_whole_is_one_finding(
     figures(pytester, **dict.fromkeys(names, STEADY * 2))
     options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
     assert pytester.runpytest_inprocess(*options).ret == 0
+    figures(pytester, **{name: [95e9] for name in names} | {"t0": [50e9], "t1": [50e9, 95e9]})
+    result = judged(pytester)
+    result.assert_outcomes(failed=2, skipped=10)
+    result.stdout.fnmatch_lines(
+        [
+            "gpuperf: worse than expected, 5 fresh launches decide: *test_t0[[]2ranks[]], *test_t1[[]2ranks[]]",
+            "*test_t0* busbw: 50.00 GB/s is 50.0 % worse than *",
+        ]
+    )
+    assert "12 figures on 2x-nvidia-h200-nv18: 2 regressed, 10 shifted" in result.outlines
+    data = json.loads((path := pytester.path / "baselines" / "2x-nvidia-h200-nv18.json").read_text())
+    for test in data["tests"].values():
+        test["expected"] = {"busbw": {"status": "regressed", "reason": "a slow driver", "until": "2099-01-01"}}
+    path.write_text(json.dumps(data))
+    figures(pytester, **{name: [95e9] for name in names})
+    result = judged(pytester)
+    result.assert_outcomes(passed=12)
+    assert result.ret == pytest.ExitCode.OK
+    for test in data["tests"].values():
+        del test["expected"]
+    path.write_text(json.dumps(data))
     figures(pytester, **{name: [100e9] if name == "t0" else [95e9] for name in names})
     result = judged(pytester)
     result.assert_outcomes(passed=1, skipped=11)

@@ -37,8 +37,8 @@ def shift_lines(shift: float | None, moved: Mapping[str, float]) -> list[str]:
     return [
         *lines,
         f"the whole run is {_faster_or_slower(shift)} than its baselines (the "
-        "median of all figures): another machine or software, or a change that slows everything; no figure was judged "
-        "by itself",
+        "median of all figures): another machine or software, or a change that slows everything; only figures that "
+        "moved otherwise were judged by themselves",
     ]
 
 

@@ -1,5 +1,6 @@
 """What a figure, held against its baseline, comes to; the statistics are in rule.py."""
 
+import datetime
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,8 @@ from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
-from pytest_gpuperf.verdicts.rule import LARGEST_LOSS, Policy, Rule, shifted
+from pytest_gpuperf.verdicts.rule import EXPLAINED, LARGEST_LOSS, Policy, Rule
+from pytest_gpuperf.verdicts.shift import distinct, shift_of
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
@@ -23,7 +25,14 @@ class Judge:
     """
 
     def __init__(
-        self, hardware_key: str, baselines: Baselines | None, tests: Iterable[str], policy: Policy, *, gpus: str = ""
+        self,
+        hardware_key: str,
+        baselines: Baselines | None,
+        tests: Iterable[str],
+        policy: Policy,
+        *,
+        gpus: str = "",
+        today: datetime.date = datetime.date.max,
     ) -> None:
         """Shares the false alarms that a run may have among the figures of its tests.
 
@@ -33,12 +42,14 @@ class Judge:
             tests: Node ids of the perf tests that are going to run.
             policy: What a run may get wrong, and which loss it must find.
             gpus: Tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
+            today: Known regressions that hold on this day tell nothing of the run as a whole; by default none holds.
 
         Raises:
             ValueError: A metric's own policy and this one could decide nothing together.
         """
         self._hardware_key = hardware_key
         self._gpus = gpus
+        self._today = today
         self._launches = {} if baselines is None else baselines.launches
         stored = {} if baselines is None else baselines.tests
         self._histories = {
@@ -174,7 +185,9 @@ class Judge:
         if baseline.body_hash != body_hash or not _comparable(metric, stored):
             return replace(verdict, outcome=Outcome.STALE)
         known, loss = self._histories[test, metric_name], _loss(metric.value, stored)
-        self._losses[test, metric_name] = loss - known.center, metric.power_capped
+        expected = baseline.expected.get(metric_name)
+        if expected is None or not expected.holds(self._today):
+            self._losses[test, metric_name] = loss - known.center, metric.power_capped
         outcome = Outcome.SAME
         rule = self._rule_of(verdict)
         if rule.suspects(known, loss):
@@ -213,15 +226,12 @@ class Judge:
         value = statistics.median(figure.value for figure in figures)
         ends = sorted((_change_by(found.lower, stored), _change_by(found.upper, stored)))
         hidden = not found.regressed and rule.launches(known) is None
-        if hidden:
-            outcome = Outcome.UNDECIDED
-        else:
-            outcome = Outcome.REGRESSED if found.regressed else Outcome.SAME
+        cleared = Outcome.UNDECIDED if hidden else Outcome.SAME
         metric = replace(suspect.metric, value=value, q1=None, q3=None, interval=_interval(figures))
         confirmed = replace(
             suspect,
             metric=metric,
-            outcome=outcome,
+            outcome=Outcome.REGRESSED if found.regressed else cleared,
             change=_change(value, stored),
             bound=_finite(rule.detectable(known, len(figures))),
             launches=len(figures),
@@ -236,9 +246,33 @@ class Judge:
 
         Where the GPUs are slower at their power limit, the figures there have that reason of their own.
         """
-        without = self.controls.slower_at_limit
-        loss = shifted([loss for loss, at_limit in self._losses.values() if not (without and at_limit)])
+        loss = self._shift
         return None if loss is None else math.expm1(loss)
+
+    def moved_with_the_run(self, suspect: Verdict) -> bool:
+        """Whether a suspect lost no more than most figures of this run did, or than that explains.
+
+        One that went the other way, or lost far more, has a reason of its own, and fresh launches to tell.
+        """
+        shift = self._shift
+        if shift is None:
+            return False
+        stored, known, rule = suspect.baseline, self._history_of(suspect), self._rule_of(suspect)
+        assert stored is not None
+        loss = _loss(suspect.metric.value, stored) - known.center
+        if shift < 0 or loss <= 0:
+            return shift < 0 and loss <= 0
+        # Where nothing is known of its spread, none of it is chance.
+        return rule.explains(shift, loss, known, 1) if rule.rounds(known) else loss <= EXPLAINED * shift
+
+    @property
+    def _shift(self) -> float | None:
+        without = self.controls.slower_at_limit
+        tests: dict[str, dict[str, tuple[float, History]]] = {}
+        for (test, name), (loss, at_limit) in self._losses.items():
+            if not (without and at_limit):
+                tests.setdefault(test, {})[name] = loss, self._histories[test, name]
+        return shift_of(tests)
 
     def _history_of(self, verdict: Verdict) -> History:
         return self._histories[verdict.test, verdict.metric_name]
@@ -284,18 +318,6 @@ def _interval(figures: Sequence[Metric]) -> tuple[float, float] | None:
 
 def _logs(stored: MetricBaseline, figures: Sequence[LaunchFigure]) -> list[float]:
     return [_loss(figure.median, stored) for figure in figures]
-
-
-def distinct(histories: Sequence[History]) -> list[History]:
-    """Those of one test that are not of one figure: a rate that is made of a time scatters as this does."""
-    found: list[History] = []
-    for known in histories:
-        if not any(
-            known.launches == other.launches and math.isclose(known.spread, other.spread, rel_tol=0.02, abs_tol=1e-5)
-            for other in found
-        ):
-            found.append(known)
-    return found
 
 
 def _ids(stored: MetricBaseline) -> list[str]:

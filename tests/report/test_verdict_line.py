@@ -114,7 +114,8 @@ LESS = 'or let less be found of it, by "policy" in the baselines'
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED, launches=5, interval=(-0.2, -0.1)),
-            "1.10x (95 % on each side: 1.05x to 1.15x), median of 5 fresh launches, is surely below the 1.20x asked for",
+            "1.10x (95 % on each side: 1.05x to 1.15x), median of 5 fresh launches, is surely below the 1.20x asked "
+            "for",
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.DOUBTFUL),
