@@ -200,6 +200,13 @@ class Measurements:
             self._keep(test, body_hash, metrics)
         return verdicts
 
+    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+        """The metrics of a test that have a baseline, of the body that it has now, and that it did not check."""
+        entry = self.judge.entry(test) if self.judged else None
+        if entry is None or entry.body_hash != body_hash:
+            return []
+        return [name for name in entry.metrics if name not in metrics]
+
     def confirmed(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
         """What fresh launches make of a suspect; none where no number of them would decide."""
         verdict = self._excused(self.judge.confirm(suspect, figures))

@@ -29,7 +29,7 @@ from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.reporting import publish, register_reports
 from pytest_gpuperf.session import Session
@@ -291,6 +291,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
             pytest.fail(unfit.text, pytrace=False)
         item.stash[FIGURES] = checks.metrics
         return
+    item.user_properties += unchecked_properties(measurements.unchecked(launch.identity, body, checks.metrics))
     verdicts = measurements.conclude(launch.identity, body, checks.metrics)
     verdicts += measurements.unjudged(launch.identity, checks.shown)
     if any(verdict.outcome is Outcome.SUSPECT for verdict in verdicts):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_gpuperf.report.properties import RANKS_KEYWORD, verdicts_of
+from pytest_gpuperf.report.properties import RANKS_KEYWORD, unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
@@ -36,6 +36,8 @@ class Findings:
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
+        self.unchecked: list[tuple[str, str]] = []
+        """Figures that have a baseline and that their tests did not check: test, metric."""
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
         """Of tests with verdicts, by node id."""
@@ -64,6 +66,8 @@ class Findings:
         if report.when == "call" and verdicts is not None:
             self.verdicts += verdicts
             self.places.update((verdict.test, _place(report)) for verdict in verdicts)
+        if report.when == "call":
+            self.unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
         if RANKS_KEYWORD not in report.keywords:
             return
         if report.when == "call" or not report.passed:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.table import COLUMNS, cells, counted, ranked
+from pytest_gpuperf.report.table import COLUMNS, cells, counted, ranked, unchecked_lines
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _ALIGNMENT = "|---|--:|--:|--:|--:|--:|---|"
@@ -28,8 +28,9 @@ def markdown(findings: Findings, closing: Sequence[str], limit: int) -> str:
     """
     if not (findings.verdicts or findings.outcomes or closing):
         return ""
+    unchecked = [line.text for line in unchecked_lines(findings.unchecked)]
     pieces = [_head(findings), *_table(findings.verdicts), *_skips(findings.nowhere)]
-    pieces += [f"\n{escaped(line)}\n" for line in closing]
+    pieces += [f"\n{escaped(line)}\n" for line in (*unchecked, *closing)]
     return _fitted(pieces, limit)
 
 

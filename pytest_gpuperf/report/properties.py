@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -11,6 +11,9 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 PROPERTY = "gpuperf"
 """Name of the report's user property that carries a test's verdicts as JSON."""
+
+UNCHECKED_PROPERTY = "gpuperf_unchecked"
+"""Name of the one that carries, as JSON, the metrics that have a baseline and that the test did not check."""
 
 RANKS_KEYWORD = "gpuperf: test on ranks"
 """Among a report's keywords where the test runs on ranks; "ranks" alone may be the name of a folder too."""
@@ -38,6 +41,17 @@ def _is_ours(value: object) -> bool:
     except ValueError:
         return False
     return isinstance(told, list) and all(isinstance(verdict, dict) and "metric_name" in verdict for verdict in told)
+
+
+def unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
+    """The user properties of a test that did not check these metrics, of which it has baselines."""
+    return [(UNCHECKED_PROPERTY, json.dumps(list(names)))] if names else []
+
+
+def unchecked_of(report: pytest.TestReport) -> list[str]:
+    """The metrics with a baseline that a test did not check."""
+    carried = [value for name, value in report.user_properties if name == UNCHECKED_PROPERTY]
+    return [str(name) for value in carried for name in json.loads(str(value))]
 
 
 def _plain(verdict: Verdict) -> list[tuple[str, str]]:

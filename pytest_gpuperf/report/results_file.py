@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.report.properties import PROPERTY
+from pytest_gpuperf.report.properties import PROPERTY, unchecked_of
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, Scalar
 from pytest_gpuperf.verdicts.results import Results
@@ -31,12 +31,14 @@ class ResultsFile:
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
+        self._unchecked: list[tuple[str, str]] = []
         self._line = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of what one test measured."""
         if report.when != "call":
             return
+        self._unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
         for name, value in report.user_properties:
             if name == PROPERTY:
                 self._verdicts += [Verdict.from_json(data) for data in json.loads(str(value))]
@@ -48,7 +50,7 @@ class ResultsFile:
         """Writes the file, also of a run that was interrupted."""
         candidate, _ = joined(self._candidates)
         try:
-            results.write(self._path, Results(candidate, tuple(self._verdicts)))
+            results.write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
             self._line = f"results of {len(self._verdicts)} figures written to {self._path}"
         except BaselineError as error:
             self._line = f"results not written: {error}"

@@ -118,6 +118,15 @@ def policy_lines(verdicts: Sequence[Verdict]) -> list[Line]:
     ]
 
 
+def unchecked_lines(unchecked: Sequence[tuple[str, str]]) -> list[Line]:
+    """Which figures have a baseline and were not checked, each given as test and metric."""
+    if not unchecked:
+        return []
+    what = "1 figure with a baseline was" if len(unchecked) == 1 else f"{len(unchecked)} figures with a baseline were"
+    names = ", ".join(f"{test} {name}" for test, name in unchecked)
+    return [Line(f"{what} not checked: {names}", "yellow")]
+
+
 def skip_lines(skips: Counter[tuple[str, str]]) -> list[Line]:
     """The tests that ran nowhere, by reason."""
     lines = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, skip_lines, verdict_table
+from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, skip_lines, unchecked_lines, verdict_table
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -48,6 +48,7 @@ class Summary:
             *verdict_table(self._findings.verdicts, width=width, fold=config.get_verbosity() < 1),
             *expected_lines(self._findings.verdicts),
             *policy_lines(self._findings.verdicts),
+            *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere),
             *map(Line, self._run.closing_lines()),
         ]

@@ -26,6 +26,8 @@ class Results:
     candidate: Baselines
     """Every launch of every perf test that ran; no anchors, no updates."""
     verdicts: tuple[Verdict, ...]
+    unchecked: tuple[tuple[str, str], ...] = ()
+    """Figures that have a baseline and that their tests did not check: test, metric."""
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types; key and environment are repeated on top for the reader."""
@@ -36,6 +38,7 @@ class Results:
             "environment": environments[0] if environments else {},
             "candidate": self.candidate.to_json(),
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            "unchecked": [{"test": test, "metric_name": name} for test, name in self.unchecked],
         }
 
 
@@ -77,7 +80,8 @@ def _results(path: Path, fields: Fields) -> Results:
     if schema > SCHEMA:
         problem = f"results schema {schema} is newer than this version reads ({SCHEMA})"
         raise ResultsError(path, problem, "upgrade pytest-gpuperf")
-    fields.only("results", "hardware_key", "environment", "candidate", "verdicts")
+    fields.only("results", "hardware_key", "environment", "candidate", "verdicts", "unchecked")
     candidate = Baselines.from_json(dict(fields.child("candidate").values), path, fields.text("hardware_key"))
     verdicts = tuple(Verdict.from_json(dict(item.values)) for item in fields.items("verdicts"))
-    return Results(candidate, verdicts)
+    unchecked = fields.items("unchecked") if "unchecked" in fields.values else ()
+    return Results(candidate, verdicts, tuple((item.text("test"), item.text("metric_name")) for item in unchecked))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.report.findings import Failure, Findings, Place
-from pytest_gpuperf.report.properties import PROPERTY, verdict_properties
+from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
 from tests.report.examples import SAME, SKIPPED, UNJUDGED, report
 
 PLACE = Place("t.py", 4)
@@ -25,6 +25,13 @@ def test_verdicts_come_from_the_reports_of_calls() -> None:
     findings = found(*(report(when, user_properties=properties) for when in ("setup", "call", "teardown")))
     assert findings.verdicts == [UNJUDGED, SAME]
     assert findings.places == {UNJUDGED.test: PLACE, SAME.test: PLACE}
+
+
+def test_figures_that_were_not_checked_come_from_the_reports_of_calls() -> None:
+    properties = unchecked_properties(["energy", "memory"])
+    findings = found(*(report(when, user_properties=properties) for when in ("setup", "call", "teardown")))
+    assert findings.unchecked == [("t.py::test_a[2ranks]", "energy"), ("t.py::test_a[2ranks]", "memory")]
+    assert unchecked_properties([]) == []
 
 
 def test_of_a_test_on_no_ranks_nothing_is_told() -> None:

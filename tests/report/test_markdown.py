@@ -57,6 +57,13 @@ def test_the_whole_summary() -> None:
     assert markdown(found, ["no baselines <written>"], MIB) == WHOLE
 
 
+def test_figures_that_were_not_checked_are_in_it() -> None:
+    found = findings(SAME)
+    found.unchecked.append(("t.py::test_a", "<energy>"))
+    said = "\n1 figure with a baseline was not checked: t.py::test_a &#60;energy&#62;\n"
+    assert markdown(found, [], MIB).endswith(said)
+
+
 def test_nothing_to_say_is_no_summary() -> None:
     assert markdown(Findings(), [], MIB) == ""
 

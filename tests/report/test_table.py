@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, shortened, skip_lines, verdict_table
+from pytest_gpuperf.report.table import (
+    Line,
+    expected_lines,
+    policy_lines,
+    shortened,
+    skip_lines,
+    unchecked_lines,
+    verdict_table,
+)
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.verdict import Outcome
@@ -140,6 +148,13 @@ def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
         "  t.py::test_b (3)",
     ]
     assert skip_lines(Counter()) == []
+
+
+def test_figures_that_were_not_checked_are_told_in_one_line() -> None:
+    assert unchecked_lines([]) == []
+    assert texts(unchecked_lines([("a", "x")])) == ["1 figure with a baseline was not checked: a x"]
+    two = [("a", "x"), ("b", "y")]
+    assert unchecked_lines(two) == [Line("2 figures with a baseline were not checked: a x, b y", "yellow")]
 
 
 def test_figures_by_a_policy_of_their_own_are_counted_with_what_is_let_pass_and_why() -> None:
