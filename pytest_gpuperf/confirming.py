@@ -16,6 +16,7 @@ from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: th
 from pytest_gpuperf.launches import again
 from pytest_gpuperf.measurements import Measurements
 from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.units import format_value
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
@@ -171,7 +172,7 @@ class Confirmation:
 
     def _report(self, test: Held, *, interrupted: bool = False) -> None:
         if test.broken is not None:
-            _fail(test.call, test.broken)
+            _fail(test, test.broken)
         else:
             verdicts = [self._decided(test, verdict, interrupted) for verdict in test.verdicts]
             for report in test.reports:  # JUnit takes the last one's
@@ -201,9 +202,17 @@ def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:
         report.outcome, report.longrepr = "skipped", (path, (line or 0) + 1, f"Skipped: {ruling.text}")
 
 
-def _fail(report: pytest.TestReport, broken: pytest.TestReport) -> None:
+def _fail(test: Held, broken: pytest.TestReport) -> None:
+    report = test.call
     _forget_xfail(report)
     report.outcome, report.longrepr = "failed", broken.longrepr
+    if broken.skipped and isinstance(broken.longrepr, tuple):  # a file, a line, and why
+        reason = str(broken.longrepr[2]).removeprefix("Skipped: ")
+        report.longrepr = (
+            f"{broken.nodeid}: a fresh launch was skipped, expected a figure of each: {reason}; so nothing was decided "
+            f"of {'; '.join(_figures(test, suspect) for suspect in test.suspects)}: let the test skip in every launch "
+            "or in none"
+        )
     report.sections += [*broken.sections, ("gpuperf", f"in a fresh launch, {broken.nodeid}, {broken.when}")]
 
 
@@ -211,3 +220,9 @@ def _forget_xfail(report: pytest.TestReport) -> None:
     # What pytest noted of a body that passed though it is marked xfail; it would count as that and not as what it is.
     if hasattr(report, "wasxfail"):
         del report.wasxfail
+
+
+def _figures(test: Held, suspect: Verdict) -> str:
+    fresh = [format_value(figure.value, figure.unit) for figure in test.figures.get(suspect.metric_name, [])]
+    first = format_value(suspect.metric.value, suspect.metric.unit)
+    return f"{suspect.metric_name} ({first} in the first launch, {', '.join(fresh) or 'none'} in fresh ones)"

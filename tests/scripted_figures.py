@@ -38,6 +38,8 @@ def measured(perf, name):
     path.write_text(json.dumps(figures[1:] or figures))
     if figures[0] is None:
         raise RuntimeError("this launch came to nothing")
+    if figures[0] == "skip":
+        pytest.skip("not today")
     if figures[0] == "interrupt":
         raise KeyboardInterrupt
     if figures[0] == "other":

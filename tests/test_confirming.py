@@ -151,6 +151,22 @@ def test_a_figure_that_proves_nothing_decides_nothing(
     result.stdout.fnmatch_lines([message, "*in a fresh launch, test_it.py::test_a#3[[]2ranks[]], call"])
 
 
+@pytest.mark.parametrize(("fresh", "there"), [([94e9, 93e9], "94.00 GB/s, 93.00 GB/s"), ([], "none")])
+def test_a_fresh_launch_that_is_skipped_says_why_and_what_was_measured(
+    project: pytest.Pytester, fresh: list[float], there: str
+) -> None:
+    figures(project, a=[90e9, *fresh, "skip"])
+    result = judged(project, "--junitxml=report.xml")
+    result.assert_outcomes(passed=2, failed=1)
+    line = (
+        f"test_it.py::test_a#{len(fresh) + 2}[2ranks]: a fresh launch was skipped, expected a figure of each: not "
+        f"today; so nothing was decided of busbw (90.00 GB/s in the first launch, {there} in fresh ones): let the test "
+        "skip in every launch or in none"
+    )
+    assert line in result.outlines
+    assert line in (project.path / "report.xml").read_text()
+
+
 def test_ctrl_c_in_a_fresh_launch_leaves_suspects_undecided(project: pytest.Pytester) -> None:
     figures(project, a=[90e9, 100e9, "interrupt"])
     result = project.runpytest_inprocess("--gpus=2", "-rs", no_reraise_ctrlc=True)
