@@ -32,10 +32,11 @@ from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.report.update_lines import update_lines
-from pytest_gpuperf.report.verdict_line import shift_lines
+from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
 
@@ -243,10 +244,11 @@ class Session:
         output, self._current.output = self._current.output, []
         return output
 
-    def closing_lines(self) -> list[str]:
-        """What the run's summary says of a recording."""
+    def closing_lines(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """What the run's summary says of a recording, or of a run as a whole that came to these verdicts."""
         if not self.options.update_baselines:
-            return shift_lines(self.measurements.shift, self.measurements.moved)
+            moved = shift_lines(self.measurements.shift, self.measurements.moved)
+            return [*run_policy_lines(self.options.policy, verdicts), *moved]
         measurements = self.measurements
         lines = [] if measurements.journal_problem is None else [measurements.journal_problem]
         if measurements.resumable:

@@ -76,6 +76,19 @@ def test_a_policy_of_a_metrics_own_decides_and_is_told(project: pytest.Pytester)
     assert [policy for policy in policies if policy] == [{"reason": "a rough one", "detect": 0.3}]
 
 
+def test_a_run_that_asks_for_less_says_so(project: pytest.Pytester) -> None:
+    figures(project, a=[30e9])
+    lax = ("-o", "gpuperf_tolerance=9", "-o", "gpuperf_min_effect=5")
+    told = (
+        "by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: slower by 900.0 % is to be "
+        "found (usually 5.0 %), slower by 500.0 % is no regression (usually 1.5 %)"
+    )
+    result = judged(project, *lax)
+    assert result.ret == 0
+    assert told in result.outlines
+    assert told not in judged(project, *lax, "-k", "nothing").outlines
+
+
 def test_only_suspects_run_again_and_all_of_them_in_the_same_launches(project: pytest.Pytester) -> None:
     figures(project, a=[90e9, 100e9], b=[90e9, 100e9])
     judged(project).assert_outcomes(passed=3)

@@ -58,7 +58,7 @@ class GitHub:
         try:
             # What other commands of this step have written counts too.
             room = SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0)
-            text = markdown(self._findings, self._run.closing_lines(), room)
+            text = markdown(self._findings, self._run.closing_lines(self._findings.verdicts), room)
             if text:
                 with path.open("a", encoding="utf-8") as file:
                     file.write(text)

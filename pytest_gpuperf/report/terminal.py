@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, skip_lines, unchecked_lines, verdict_table
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 class Told(Protocol):
     """What the summary wants to know of the run."""
 
-    def closing_lines(self) -> list[str]:
-        """What became of a recording, and the like."""
+    def closing_lines(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """What became of a recording, and the like, where the run came to these verdicts."""
         ...
 
 
@@ -50,7 +51,7 @@ class Summary:
             *policy_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere),
-            *map(Line, self._run.closing_lines()),
+            *map(Line, self._run.closing_lines(self._findings.verdicts)),
         ]
         if not lines:
             return

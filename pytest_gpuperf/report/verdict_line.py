@@ -1,12 +1,13 @@
 """One verdict as one line of text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from pytest_gpuperf.report.units import format_percent, format_value
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
@@ -40,6 +41,28 @@ def shift_lines(shift: float | None, moved: Mapping[str, float]) -> list[str]:
         "median of all figures): another machine or software, or a change that slows everything; only figures that "
         "moved otherwise were judged by themselves",
     ]
+
+
+def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
+    """What the summary says of a run that asks for less than usual, if a figure was held against its baseline.
+
+    Args:
+        policy: The run's.
+        verdicts: Of the run.
+    """
+    usual = Policy()
+    bounds = (
+        (policy.detect, usual.detect, "is to be found"),
+        (policy.min_effect, usual.min_effect, "is no regression"),
+    )
+    less = [
+        f"slower by {format_percent(bound)} {what} (usually {format_percent(default)})"
+        for bound, default, what in bounds
+        if bound > default
+    ]
+    if not less or all(verdict.change is None for verdict in verdicts):
+        return []
+    return [f"by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: {', '.join(less)}"]
 
 
 def policy_in_words(policy: MetricPolicy) -> str:

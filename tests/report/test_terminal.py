@@ -1,6 +1,7 @@
 """The plugin's part of the terminal summary."""
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,7 +35,7 @@ class Run:
     def __init__(self, *lines: str) -> None:
         self._lines = lines
 
-    def closing_lines(self) -> list[str]:
+    def closing_lines(self, _: Sequence[Verdict]) -> list[str]:
         return list(self._lines)
 
 

@@ -5,11 +5,12 @@ from datetime import date
 
 import pytest
 
-from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.report.verdict_line import describe, run_policy_lines
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
@@ -184,3 +185,28 @@ def test_every_outcome_is_one_line(outcome: Outcome) -> None:
         line = describe(replace(verdict, outcome=outcome), COMMAND)
         assert line.startswith(f"{TEST} busbw: ")
         assert "\n" not in line
+
+
+TOLD = "by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: "
+
+
+@pytest.mark.parametrize(
+    ("policy", "lines"),
+    [
+        (Policy(), []),
+        (Policy(detect=0.04, min_effect=0.01), []),
+        (Policy(detect=9.0), [TOLD + "slower by 900.0 % is to be found (usually 5.0 %)"]),
+        (Policy(min_effect=0.02), [TOLD + "slower by 2.0 % is no regression (usually 1.5 %)"]),
+        (
+            Policy(detect=9.0, min_effect=5.0),
+            [
+                TOLD + "slower by 900.0 % is to be found (usually 5.0 %), slower by 500.0 % is no regression (usually "
+                "1.5 %)"
+            ],
+        ),
+    ],
+)
+def test_a_run_that_asks_for_less_says_so(policy: Policy, lines: list[str]) -> None:
+    assert run_policy_lines(policy, [REGRESSED, replace(REGRESSED, change=None)]) == lines
+    assert run_policy_lines(policy, [replace(REGRESSED, change=None)]) == []  # nothing was held against a baseline
+    assert run_policy_lines(policy, []) == []
