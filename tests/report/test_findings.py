@@ -1,6 +1,7 @@
 """What is learnt from the reports of a run."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from pytest_gpuperf.report.findings import Failure, Findings, Place
 from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
+from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.report.examples import SAME, SKIPPED, UNJUDGED, report
 
 PLACE = Place("t.py", 4)
@@ -32,6 +34,12 @@ def test_figures_that_were_not_checked_come_from_the_reports_of_calls() -> None:
     findings = found(*(report(when, user_properties=properties) for when in ("setup", "call", "teardown")))
     assert findings.unchecked == [("t.py::test_a[2ranks]", "energy"), ("t.py::test_a[2ranks]", "memory")]
     assert unchecked_properties([]) == []
+
+
+def test_a_figure_that_is_slower_as_gpus_differ_is_no_finding_about_the_machine() -> None:
+    gpus = replace(SAME, outcome=Outcome.SHIFTED, of_the_gpus=True)
+    for verdict, shifted in ((SAME, False), (gpus, False), (replace(gpus, of_the_gpus=False), True)):
+        assert found(report(user_properties=verdict_properties([SAME, verdict]))).shifted is shifted
 
 
 def test_of_a_test_on_no_ranks_nothing_is_told() -> None:

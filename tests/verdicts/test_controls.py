@@ -153,7 +153,8 @@ def test_of_several_parts_one_that_got_slower_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "is_explained"), [("B/s", True), ("FLOP/s", True), ("s", True), ("B", False), ("x", False)]
+    ("unit", "is_explained"),
+    [("B/s", True), ("FLOP/s", True), ("s", True), ("B", False), ("x", False), ("tokens", False)],
 )
 def test_a_slower_machine_moves_no_more_bytes(unit: str, is_explained: bool) -> None:
     assert (explained(controlled(SECONDS, 1.04e-3, unit=unit), 95.0) is not None) is is_explained
@@ -187,6 +188,8 @@ def test_few_launches_leave_more_to_chance() -> None:
 def test_with_other_software_the_gpus_alone_explain_nothing() -> None:
     other = {**VERSIONS, "NCCL_PROTO": "LL"}
     assert explained(controlled(SECONDS, 1.04e-3, software=other), 95.0) == (0.04, False)
+    here = controlled(SECONDS, 1.04e-3, gpus="b" * 10, here="b", software=other)
+    assert explained(here, 95.0) == (0.04, False)  # nor do these very GPUs
 
 
 def test_launches_with_the_same_software_are_what_counts_where_there_are_any() -> None:

@@ -188,6 +188,14 @@ def test_checks_share_the_chance_of_a_false_alarm() -> None:
     assert 0 < fewer < more
 
 
+def test_only_the_tests_of_the_run_share_it() -> None:
+    names = [TEST, *(f"test_{index}" for index in range(9))]
+    known = replace(baselines(*[1.0] * 10), tests=dict.fromkeys(names, TestBaseline("body-1", {"busbw": LOOSER})))
+    few, many = (Judge(KEY, known, selected, Policy()) for selected in ([TEST, "new"], names))
+    assert (few.rule.checks, many.rule.checks) == (1, 10)
+    assert few.rule.prior_total == many.rule.prior_total  # all of them tell how launches scatter
+
+
 def test_a_run_that_moved_as_a_whole_is_told_by_its_median() -> None:
     judge = judge_of(STEADY, tests=12)
     for index in range(11):
