@@ -159,8 +159,11 @@ def test_a_check_is_screened_by_the_first_launch_and_decided_by_the_next() -> No
     assert judged(rule, history, [0.05, *slow, 9.0, 9.0]) == Judged(regressed=True, extra_launches=5)
     # The launch that was picked for being slow would make 3 of 5.
     assert judged(rule, history, [0.05, 0.05, 0.05, 0.0, 0.0, 0.0]) == Judged(extra_launches=5)
-    wide = Rule(Policy(), CHECKS, 0.1)
-    assert judged(wide, History(20, 0.0, 0.1, 11.4), [0.0, *slow]) == Judged(undecided=True)
+    wide, scattered = Rule(Policy(), CHECKS, 0.1), History(20, 0.0, 0.1, 11.4)
+    assert judged(wide, scattered, [0.0, *slow * 5, 9.0]) == Judged(undecided=True, extra_launches=25)
+    assert judged(wide, scattered, [0.0, *[1.0] * 25]) == Judged(regressed=True, extra_launches=25)
+    unknown = Rule(Policy(), CHECKS, 0.0, prior_total=0.0)
+    assert judged(unknown, History.of([0.0]), [0.0, *[1.0] * 25]) == Judged(undecided=True)
 
 
 # What is counted
