@@ -7,13 +7,12 @@ from enum import Enum
 
 from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, Change, TestBaseline, Update
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launches_joined
-from pytest_gpuperf.verdicts.metric import Better
+from pytest_gpuperf.verdicts.losses import Loss, bound_of, changes, gain, losses, unlike
 from pytest_gpuperf.verdicts.metric_baseline import Anchor, LaunchFigure, MetricBaseline
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
 RELATIVE_BOUND = 0.05
-SPREAD_FACTOR = 3.0  # launches further than 3 sigma from the centre are 3 in 1000, were their logarithms normal
-UNDECIDABLE_ABOVE = 0.15  # a wider bound lets a slowdown of 20 % (ln 1.2 = 0.18) hide in the spread
+UNDECIDABLE_ABOVE = 0.05  # of launches that scatter more, a slowdown of 15 % is within three standard deviations
 
 MIN_EFFECT = 0.015  # the smallest change of a centre that means anything
 MOVED = MIN_EFFECT / 3  # what is less than this changes no verdict, and would only change lines to review
@@ -49,22 +48,6 @@ class UpdatePolicy:
     mode: Mode = Mode.MOVED
     accept_regression: bool = False
     tolerance: float = RELATIVE_BOUND
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """A metric whose new centre is worse than an earlier one by more than the bound."""
-
-    test: str
-    name: str
-    unit: str
-    old: float
-    new: float
-    change: float
-    """Relative to the old centre, below 0."""
-    bound: float
-    anchor: Anchor | None = None
-    """Where the old centre is the anchor's; None where it is the stored one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +91,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
     """
     entries: dict[str, TestBaseline] = {}
     unmoved, present, unfit = [], [], {}
-    losses: dict[str, list[Loss]] = {}
+    lost: dict[str, list[Loss]] = {}
     dropped: dict[str, tuple[str, ...]] = {}
     described = {**stored.launches, **candidate.launches}
     for test, measured in sorted(candidate.tests.items()):
@@ -131,13 +114,13 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
         if policy.mode is Mode.MOVED and not _moved(old, new):
             unmoved.append(test)
             continue
-        found = _losses(test, old, new, policy.tolerance)
+        found = losses(test, old, new, policy.tolerance)
         if found:
-            losses[test] = found
+            lost[test] = found
         if not found or policy.accept_regression:
             entries[test] = _settled(old, new, {loss.name for loss in found}, policy.tolerance, described)
-    accepted = tuple(loss for test, found in losses.items() if test in entries for loss in found)
-    refused = tuple(loss for test, found in losses.items() if test not in entries for loss in found)
+    accepted = tuple(loss for test, found in lost.items() if test in entries for loss in found)
+    refused = tuple(loss for test, found in lost.items() if test not in entries for loss in found)
     outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted, dropped)
     if not entries:
         return outcome
@@ -219,12 +202,8 @@ def _unlike(one: TestBaseline, other: TestBaseline) -> str:
         return f"the test's body was {one.body_hash!r} and is {other.body_hash!r}"
     if set(one.metrics) != set(other.metrics):
         return f"its metrics were {sorted(one.metrics)} and are {sorted(other.metrics)}"
-    for name, metric in one.metrics.items():
-        for what in ("unit", "better", "clock"):
-            before, after = getattr(metric, what), getattr(other.metrics[name], what)
-            if before != after and (what != "clock" or (before and after)):
-                return f"{what} of {name} was {before!r} and is {after!r}"
-    return ""
+    whys = (unlike(name, metric, other.metrics[name]) for name, metric in one.metrics.items())
+    return next((why for why in whys if why), "")
 
 
 def _appended(old: TestBaseline, measured: TestBaseline) -> TestBaseline:
@@ -246,36 +225,9 @@ def _moved(old: TestBaseline, new: TestBaseline) -> bool:
     return any(
         abs(new.metrics[name].center / metric.center - 1) > MOVED
         # A spread in which nothing can be decided is no baseline to keep.
-        or new.metrics[name].sigma_b < metric.sigma_b > UNDECIDABLE_ABOVE / SPREAD_FACTOR
+        or new.metrics[name].sigma_b < metric.sigma_b > UNDECIDABLE_ABOVE
         for name, metric in old.metrics.items()
     )
-
-
-def _losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -> list[Loss]:
-    losses = []
-    for name, metric in old.metrics.items():
-        center, bound = new.metrics[name].center, _bound(old, name, tolerance)
-        if _gain(metric.better, metric.center, center) < -bound:
-            change = _change(metric.better, metric.center, center)
-            losses.append(Loss(test, name, metric.unit, metric.center, center, change, bound))
-        elif metric.anchor is not None and _gain(metric.better, metric.anchor.center, center) < -bound:
-            change = _change(metric.better, metric.anchor.center, center)
-            losses.append(Loss(test, name, metric.unit, metric.anchor.center, center, change, bound, metric.anchor))
-    return losses
-
-
-def _bound(entry: TestBaseline, name: str, tolerance: float) -> float:
-    own = entry.policy.get(name)
-    asked = tolerance if own is None or own.detect is None else own.detect
-    return max(asked, SPREAD_FACTOR * entry.metrics[name].sigma_b)
-
-
-def _gain(better: Better, old: float, new: float) -> float:
-    return math.log(new / old) if better == "higher" else math.log(old / new)
-
-
-def _change(better: Better, old: float, new: float) -> float:
-    return new / old - 1 if better == "higher" else 1 - new / old
 
 
 def _settled(
@@ -285,7 +237,9 @@ def _settled(
     for name, metric in old.metrics.items():
         # A file of schema 1 has no anchors: what it says now is the oldest that is known.
         anchor = metric.anchor or _anchor(metric, described)
-        better = _gain(metric.better, anchor.center, new.metrics[name].center) > _bound(old, name, tolerance)
+        better = gain(metric.better, anchor.center, new.metrics[name].center) > math.log1p(
+            bound_of(old, name, tolerance)
+        )
         if name not in lost and not better:
             anchors[name] = anchor
     known = {name: entry for name, entry in old.expected.items() if name not in lost}
@@ -314,15 +268,9 @@ def _launches(candidate: Baselines, entries: Mapping[str, TestBaseline]) -> int:
 
 
 def _changes(stored: Baselines, entries: Mapping[str, TestBaseline]) -> dict[str, dict[str, Change]]:
-    changes: dict[str, dict[str, Change]] = {}
+    found: dict[str, dict[str, Change]] = {}
     for test, entry in entries.items():
         old = stored.tests.get(test)
-        if old is not None and not _stale(old, entry):
-            moved = {
-                name: Change(metric.center, entry.metrics[name].center)
-                for name, metric in old.metrics.items()
-                if metric.center != entry.metrics[name].center
-            }
-            if moved:
-                changes[test] = moved
-    return changes
+        if old is not None and not _stale(old, entry) and (moved := changes(old, entry)):
+            found[test] = moved
+    return found

@@ -2,8 +2,9 @@
 
 from pytest_gpuperf.report.update_lines import update_lines
 from pytest_gpuperf.verdicts.baselines import Baselines
+from pytest_gpuperf.verdicts.losses import Loss
 from pytest_gpuperf.verdicts.metric_baseline import Anchor
-from pytest_gpuperf.verdicts.updating import Loss, Merged
+from pytest_gpuperf.verdicts.updating import Merged
 from tests.verdicts.examples import KEY
 
 LOSS = Loss("test_a", "busbw", "B/s", 300e9, 250e9, -1 / 6, 0.05)

@@ -8,8 +8,10 @@ import pytest
 
 from pytest_gpuperf.verdicts.baselines import Baselines, Change, TestBaseline
 from pytest_gpuperf.verdicts.expected import Expected
+from pytest_gpuperf.verdicts.losses import Loss
 from pytest_gpuperf.verdicts.metric_baseline import Anchor, LaunchFigure, MetricBaseline
-from pytest_gpuperf.verdicts.updating import Loss, Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.verdicts.updating import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
 from tests.verdicts.examples import KEY, launch
 
 STAMP = Stamp("2026-12-01T00:00:00Z", "new", "Ada", "a reason")
@@ -149,11 +151,39 @@ def test_a_loss_is_not_written_unless_it_is_accepted(mode: Mode, better: str, va
     assert merged.baselines.updates[-1].changed == {TEST: {"busbw": Change(100.0, value)}}
 
 
-def test_the_bound_of_a_loss_is_the_tolerance_or_the_spread() -> None:
+def scattered(*values: float) -> MetricBaseline:
+    figures = tuple(LaunchFigure(f"old-{index}", 50, value) for index, value in enumerate(values))
+    return replace(metric(1.0, prefix="old", anchor=OLD), launches=figures)
+
+
+def test_the_bound_of_a_loss_is_the_tolerance_or_the_metrics_own() -> None:
     candidate = file({TEST: metric(94.0)})
     assert not merge(stored(), candidate, UpdatePolicy(tolerance=0.07), STAMP).refused
-    noisy = tuple(LaunchFigure(f"old-{index}", 50, 100.0 + 2 * index) for index in (-2, -1, 0, 1, 2))
-    assert not merge(file({TEST: replace(metric(100.0), launches=noisy)}), candidate, UpdatePolicy(), STAMP).refused
+    # Slower by 5 % is 95.2 of 100: what a run has to find, and what an update may not hide, is one bound.
+    assert merge(stored(), file({TEST: metric(95.2)}), UpdatePolicy(), STAMP).refused
+    assert not merge(stored(), file({TEST: metric(95.3)}), UpdatePolicy(), STAMP).refused
+    own = replace(stored().tests[TEST], policy={"busbw": MetricPolicy("quiet", detect=0.02)})
+    (loss,) = merge(replace(stored(), tests={TEST: own}), file({TEST: metric(97.5)}), UpdatePolicy(), STAMP).refused
+    assert loss.bound == 0.02
+
+
+@pytest.mark.parametrize(
+    "launches", [(96.0, 98.0, 100.0, 102.0, 104.0), (99.0, 100.0, 100.0, 101.0, 50.0)], ids=["noisy", "one bad"]
+)
+def test_no_spread_widens_the_bound_of_a_loss(launches: tuple[float, ...]) -> None:
+    before = file({TEST: scattered(*launches)})
+    (loss,) = merge(before, file({TEST: metric(94.0)}), UpdatePolicy(), STAMP).refused
+    assert (loss.old, loss.new, loss.bound) == (100.0, 94.0, 0.05)
+
+
+def test_a_slower_program_is_not_appended_step_by_step() -> None:
+    now, steps = file({TEST: metric(100.0, prefix="old", count=10, anchor=OLD)}), []
+    for step in range(3):
+        merged = merge(now, file({TEST: metric(80.0, prefix=f"step{step}")}), UpdatePolicy(Mode.APPEND), STAMP)
+        now = merged.baselines
+        steps.append(bool(merged.refused))
+    assert steps == [False, True, True]
+    assert center(merged) == 100.0
 
 
 def test_small_losses_do_not_add_up_unseen() -> None:
