@@ -31,13 +31,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written(
-    name: str, value: float = 100.0, *, count: int = 5, body: str = "body", key: str = KEY, test: str = TEST
+    name: str,
+    value: float = 100.0,
+    *,
+    count: int = 5,
+    body: str = "body",
+    key: str = KEY,
+    test: str = TEST,
+    at: str = launch().at,
 ) -> str:
     """A file of results of so many launches."""
     ids = [f"{name}-{index}" for index in range(count)]
     metric = MetricBaseline("B/s", "higher", "host", tuple(LaunchFigure(id_, 9, value) for id_ in ids))
     candidate = Baselines(
-        key, {"gpu_count": 8}, {id_: launch() for id_ in ids}, {test: TestBaseline(body, {"bw": metric})}
+        key,
+        {"gpu_count": 8},
+        {id_: replace(launch(), at=at) for id_ in ids},
+        {test: TestBaseline(body, {"bw": metric})},
     )
     verdict = Verdict(test, "bw", Metric(value, "B/s", "higher"), Outcome.MISSING, key)
     results.write(Path(f"{name}.json"), Results(candidate, (verdict,)))
@@ -110,6 +120,28 @@ def test_the_rules_are_those_of_an_update(capsys: pytest.CaptureFixture[str]) ->
     assert medians() == [80.0] * 5
 
 
+def test_a_loss_of_a_changed_body_is_accepted_expressly(capsys: pytest.CaptureFixture[str]) -> None:
+    adopt(written("one"))
+    assert adopt(written("two", 50.0, body="other")) == 1
+    assert f"not written: {TEST} bw regressed: 100.0 B/s -> 50.00 B/s, 50.0 % worse" in capsys.readouterr().out
+    assert adopt("two.json", "--accept-regression") == 0
+    assert stored().updates[-1].accepted == (TEST,)
+
+
+def test_results_of_an_older_body_are_not_adopted(capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = "2026-11-20T10:00:00Z", "2026-11-21T10:00:00Z"
+    adopt(written("now", 100.0, at=new))
+    capsys.readouterr()
+    assert adopt(written("old", 200.0, body="other", at=old), "--accept-regression") == 1
+    assert capsys.readouterr().out == (
+        f"not written: {TEST}: the results are of another body than its entry, and older: got launches until {old}, "
+        f"expected some after {new}: measure the test as it is now\nno baselines written\n"
+    )
+    assert medians() == [100.0] * 5
+    assert adopt(written("same", 101.0, at=old)) == 0
+    assert adopt(written("later", 200.0, body="other", at=new)) == 0
+
+
 def test_results_of_two_bodies_do_not_belong_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert adopt(written("one", count=3), written("two", body="other")) == 1
     problem = "the results do not belong together: the test's body was 'body' and is 'other'"
@@ -163,6 +195,27 @@ def test_a_file_that_says_something_else_is_refused(
     message = capsys.readouterr().err
     assert message.startswith("error: results 'one.json': ")
     assert problem in message
+    assert not Path("baselines").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "entry"),
+    [
+        ("policy", {"detect": 0.9, "reason": "x"}),
+        ("expected", {"status": "regressed", "reason": "x", "until": "2999-12-31"}),
+    ],
+)
+def test_what_a_reviewer_writes_does_not_come_with_results(
+    capsys: pytest.CaptureFixture[str], key: str, entry: dict[str, object]
+) -> None:
+    data = json.loads(Path(written("one")).read_text())
+    data["candidate"]["tests"][TEST][key] = {"bw": entry}
+    Path("one.json").write_text(json.dumps(data))
+    assert adopt("one.json") == 1
+    assert capsys.readouterr().err == (
+        f"error: results 'one.json': file.candidate.tests['{TEST}']: got ['{key}'], expected what was measured alone: "
+        "delete it: a reviewer writes it, into the baselines themselves\n"
+    )
     assert not Path("baselines").exists()
 
 

@@ -1,11 +1,11 @@
 """Results of earlier runs, of a CI job perhaps, become baselines by the rules of an update."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_gpuperf.verdicts import results, storage
-from pytest_gpuperf.verdicts.baselines import Baselines
+from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
 from pytest_gpuperf.verdicts.results import ResultsError
 from pytest_gpuperf.verdicts.updating import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
 
@@ -54,10 +54,37 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
     merged: list[Merged] = []
 
     def change(stored: Baselines | None) -> Baselines | None:
-        outcome = merge(stored or Baselines(key, candidate.match), candidate, policy, stamp)
+        known = stored or Baselines(key, candidate.match)
+        current, old = _current(known, candidate)
+        unfit.update(old)
+        outcome = merge(known, current, policy, stamp)
         merged.append(outcome)
         return outcome.baselines if outcome.written else None
 
     path = folder / f"{key}.json"
     storage.update(path, key, change)
     return Adopted(path, merged[0], unfit)
+
+
+def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[str, str]]:
+    """Leaves out tests whose entry is of another body that was measured later, and says so of each."""
+    unfit = {}
+    for test, measured in candidate.tests.items():
+        entry = stored.tests.get(test)
+        if entry is None or entry.body_hash == measured.body_hash:
+            continue
+        before, after = _last(candidate, measured), _last(stored, entry)
+        if before < after:
+            unfit[test] = (
+                f"the results are of another body than its entry, and older: got launches until {before}, expected "
+                f"some after {after}: measure the test as it is now"
+            )
+    return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t not in unfit}), unfit
+
+
+def _last(baselines: Baselines, entry: TestBaseline) -> str:
+    # ISO 8601 in UTC, all of one form: as text they are in the order of time.
+    return max(
+        (baselines.launches[figure.launch].at for metric in entry.metrics.values() for figure in metric.launches),
+        default="",
+    )

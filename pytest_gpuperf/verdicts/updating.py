@@ -7,7 +7,7 @@ from enum import Enum
 
 from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, Change, TestBaseline, Update
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launches_joined
-from pytest_gpuperf.verdicts.losses import Loss, bound_of, changes, gain, losses, unlike
+from pytest_gpuperf.verdicts.losses import Loss, bound_of, changes, comparable, gain, losses, unlike
 from pytest_gpuperf.verdicts.metric_baseline import Anchor, LaunchFigure, MetricBaseline
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
@@ -78,7 +78,8 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
     """Updates stored baselines by what was measured.
 
     An entry is written whole or left as it is. Its anchors stay, but for those that are better now by more than the
-    bound, or whose loss is accepted: what somebody decided, with a reason in the file, is no drift.
+    bound, or whose loss is accepted: what somebody decided, with a reason in the file, is no drift. A stale entry is no
+    exception: the metrics that it has of the same unit, direction and clock are held against what was stored.
 
     Args:
         stored: What is there; without tests where there is no file.
@@ -106,19 +107,20 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
                 continue
             assert old is not None
             new = _appended(old, measured)
-        if old is None or _stale(old, new):
+        if old is None:
             entries[test] = _anchored(new, {}, described)
-            if old is not None and old.by_hand():
-                dropped[test] = tuple(old.by_hand())
             continue
-        if policy.mode is Mode.MOVED and not _moved(old, new):
+        if policy.mode is Mode.MOVED and not _stale(old, new) and not _moved(old, new):
             unmoved.append(test)
             continue
         found = losses(test, old, new, policy.tolerance)
         if found:
             lost[test] = found
         if not found or policy.accept_regression:
-            entries[test] = _settled(old, new, {loss.name for loss in found}, policy.tolerance, described)
+            accepted_of = {loss.name for loss in found}
+            entries[test] = _settled(old, new, accepted_of, policy.tolerance, described)
+            if gone := _gone(old, entries[test], accepted_of):
+                dropped[test] = gone
     accepted = tuple(loss for test, found in lost.items() if test in entries for loss in found)
     refused = tuple(loss for test, found in lost.items() if test not in entries for loss in found)
     outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted, dropped)
@@ -234,16 +236,28 @@ def _settled(
     old: TestBaseline, new: TestBaseline, lost: set[str], tolerance: float, described: Mapping[str, LaunchInfo]
 ) -> TestBaseline:
     anchors = {}
-    for name, metric in old.metrics.items():
+    stays = comparable(old, new)
+    for name, metric in stays.items():
         # A file of schema 1 has no anchors: what it says now is the oldest that is known.
         anchor = metric.anchor or _anchor(metric, described)
-        better = gain(metric.better, anchor.center, new.metrics[name].center) > math.log1p(
-            bound_of(old, name, tolerance)
-        )
-        if name not in lost and not better:
+        bound = math.log1p(bound_of(old, name, tolerance))
+        if name not in lost and gain(metric.better, anchor.center, new.metrics[name].center) <= bound:
             anchors[name] = anchor
-    known = {name: entry for name, entry in old.expected.items() if name not in lost}
-    return replace(_anchored(new, anchors, described), expected=known, policy=old.policy)
+    # What a reviewer wrote is about the body that was there.
+    by_hand = stays.keys() if old.body_hash == new.body_hash else set()
+    return replace(
+        _anchored(new, anchors, described),
+        expected={name: known for name, known in old.expected.items() if name in by_hand and name not in lost},
+        policy={name: bounds for name, bounds in old.policy.items() if name in by_hand},
+    )
+
+
+def _gone(old: TestBaseline, new: TestBaseline, lost: set[str]) -> tuple[str, ...]:
+    gone = {
+        "expected": old.expected.keys() - new.expected.keys() - lost,
+        "policy": old.policy.keys() - new.policy.keys(),
+    }
+    return tuple(key for key, names in gone.items() if names)
 
 
 def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], described: Mapping[str, LaunchInfo]) -> TestBaseline:
@@ -271,6 +285,6 @@ def _changes(stored: Baselines, entries: Mapping[str, TestBaseline]) -> dict[str
     found: dict[str, dict[str, Change]] = {}
     for test, entry in entries.items():
         old = stored.tests.get(test)
-        if old is not None and not _stale(old, entry) and (moved := changes(old, entry)):
+        if old is not None and (moved := changes(old, entry)):
             found[test] = moved
     return found

@@ -1,6 +1,6 @@
 """Which entries an update replaces, leaves and refuses."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
 
@@ -99,16 +99,15 @@ def test_a_spread_too_wide_to_decide_in_is_replaced_by_a_smaller_one() -> None:
 @pytest.mark.parametrize(
     "candidate",
     [
-        file({TEST: metric(50.0)}, body="another"),
         file({TEST: metric(50.0, unit="s")}),
         file({TEST: metric(50.0, better="lower")}),
         file({TEST: metric(50.0, clock="host")}),
         replace(file({TEST: metric(50.0)}), tests={TEST: TestBaseline("body", {"time": metric(50.0)})}),
     ],
-    ids=["body", "unit", "better", "clock", "metrics"],
+    ids=["unit", "better", "clock", "metrics"],
 )
 @pytest.mark.parametrize("mode", [Mode.MOVED, Mode.ALL])
-def test_a_stale_entry_is_replaced_and_anchored_anew(candidate: Baselines, mode: Mode) -> None:
+def test_a_stale_metric_that_cannot_be_compared_is_replaced_and_anchored_anew(candidate: Baselines, mode: Mode) -> None:
     before = file({TEST: metric(100.0, prefix="old", anchor=OLD)}, expected={"busbw": Expected("x", date(2027, 1, 1))})
     merged = merge(before, candidate, UpdatePolicy(mode), STAMP)
     assert merged.written == (TEST,)
@@ -116,6 +115,67 @@ def test_a_stale_entry_is_replaced_and_anchored_anew(candidate: Baselines, mode:
     assert merged.baselines.tests[TEST].metrics[name].anchor == Anchor(50.0, *MEASURED)
     assert merged.baselines.tests[TEST].expected == {}
     assert merged.baselines.updates[-1].changed == {}
+
+
+KNOWN = {"busbw": Expected("x", date(2027, 1, 1))}
+OWN = {"busbw": MetricPolicy("noisy", detect=0.06)}
+
+
+def another(value: float) -> Baselines:
+    return file({TEST: metric(value)}, body="another")
+
+
+def with_latency(value: float) -> Baselines:
+    entry = file({TEST: metric(value)}).tests[TEST]
+    return replace(
+        file({TEST: metric(value)}),
+        tests={TEST: replace(entry, metrics={**entry.metrics, "latency": metric(1.0, better="lower")})},
+    )
+
+
+def reviewed() -> Baselines:
+    entry = replace(stored().tests[TEST], expected=KNOWN, policy=OWN)
+    return replace(stored(), tests={TEST: entry})
+
+
+@pytest.mark.parametrize("measured", [another, with_latency])
+@pytest.mark.parametrize("mode", [Mode.MOVED, Mode.ALL])
+def test_a_loss_is_one_also_where_its_entry_is_stale(measured: Callable[[float], Baselines], mode: Mode) -> None:
+    before = stored()
+    merged = merge(before, measured(50.0), UpdatePolicy(mode), STAMP)
+    assert [(loss.name, loss.old, loss.new, loss.anchor) for loss in merged.refused] == [("busbw", 100.0, 50.0, None)]
+    assert merged.baselines is before
+    drifted = merge(stored(97.0), measured(94.0), UpdatePolicy(mode), STAMP)
+    assert [(loss.old, loss.new, loss.anchor) for loss in drifted.refused] == [(100.0, 94.0, OLD)]
+
+    merged = merge(before, measured(50.0), UpdatePolicy(mode, accept_regression=True), STAMP)
+    (update,) = merged.baselines.updates
+    assert (update.accepted, update.changed) == ((TEST,), {TEST: {"busbw": Change(100.0, 50.0)}})
+    assert anchor(merged) == Anchor(50.0, *MEASURED)
+
+
+def test_what_moved_of_a_stale_entry_is_kept_and_its_anchor_stays() -> None:
+    for measured in (another, with_latency):
+        merged = merge(stored(), measured(99.0), UpdatePolicy(), STAMP)
+        assert merged.written == (TEST,)
+        assert merged.baselines.updates[-1].changed == {TEST: {"busbw": Change(100.0, 99.0)}}
+        assert anchor(merged) == OLD
+    latency = merged.baselines.tests[TEST].metrics["latency"]
+    assert latency.anchor == Anchor(1.0, *MEASURED)
+
+
+def test_what_a_reviewer_wrote_stays_with_the_body_and_the_metric_that_it_is_about() -> None:
+    merged = merge(reviewed(), with_latency(99.0), UpdatePolicy(), STAMP)
+    entry = merged.baselines.tests[TEST]
+    assert (entry.expected, entry.policy, merged.dropped) == (KNOWN, OWN, {})
+    accepted = merge(reviewed(), with_latency(90.0), ACCEPTING, STAMP)
+    assert (accepted.baselines.tests[TEST].expected, accepted.dropped) == ({}, {})
+
+    without = replace(another(1.0), tests={TEST: TestBaseline("body", {"time": metric(1.0)})})
+    for measured in (another(99.0), without):
+        merged = merge(reviewed(), measured, UpdatePolicy(), STAMP)
+        entry = merged.baselines.tests[TEST]
+        assert (entry.expected, entry.policy, merged.dropped) == ({}, {}, {TEST: ("expected", "policy")})
 
 
 def test_only_missing_ones_are_written_if_only_new_ones_are_asked_for() -> None:
