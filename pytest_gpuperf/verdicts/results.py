@@ -24,7 +24,7 @@ class Results:
     """What one run measured, and what it came to."""
 
     candidate: Baselines
-    """Every launch of every perf test that ran; no anchors, no updates."""
+    """Every launch of every perf test that ran; no anchors, no updates, nothing that a reviewer writes."""
     verdicts: tuple[Verdict, ...]
     unchecked: tuple[tuple[str, str], ...] = ()
     """Figures that have a baseline and that their tests did not check: test, metric."""
@@ -82,6 +82,11 @@ def _results(path: Path, fields: Fields) -> Results:
         raise ResultsError(path, problem, "upgrade pytest-gpuperf")
     fields.only("results", "hardware_key", "environment", "candidate", "verdicts", "unchecked")
     candidate = Baselines.from_json(dict(fields.child("candidate").values), path, fields.text("hardware_key"))
+    for test, entry in candidate.tests.items():
+        if by_hand := entry.by_hand():
+            problem = f"file.candidate.tests[{test!r}]: got {sorted(by_hand)}, expected what was measured alone"
+            cure = "delete it: a reviewer writes it, into the baselines themselves"
+            raise ResultsError(path, problem, cure)
     verdicts = tuple(Verdict.from_json(dict(item.values)) for item in fields.items("verdicts"))
     unchecked = fields.items("unchecked") if "unchecked" in fields.values else ()
     return Results(candidate, verdicts, tuple((item.text("test"), item.text("metric_name")) for item in unchecked))
