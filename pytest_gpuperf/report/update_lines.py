@@ -20,7 +20,7 @@ def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[s
     if merged.present:
         lines.append(f"{len(merged.present)} tests left as they are: they have baselines, and only new ones are asked")
     lines += [
-        f"replaced with its stale entry: {' and '.join(map(repr, by_hand))} of {test}: "
+        f"gone with the figures that were replaced: {' and '.join(map(repr, by_hand))} of {test}: "
         "write it anew where it still holds"
         for test, by_hand in sorted((merged.dropped or {}).items())
     ]

@@ -236,9 +236,21 @@ def _test(fields: Fields) -> TestBaseline:
     return TestBaseline(
         body_hash=fields.text("body_hash"),
         metrics=metrics,
-        expected=_by_hand(fields, "expected", metrics, Expected.from_json, expected.CURE),
+        expected=_expected(fields, metrics),
         policy=_by_hand(fields, "policy", metrics, MetricPolicy.from_json, metric_policy.CURE),
     )
+
+
+def _expected(fields: Fields, metrics: Mapping[str, MetricBaseline]) -> dict[str, Expected]:
+    found = _by_hand(fields, "expected", metrics, Expected.from_json, expected.CURE)
+    for name, known in found.items():
+        metric = metrics[name]
+        if not known.fits(metric.center):
+            where = f"{fields.child('expected').child(name).where}.center"
+            what = f"within a factor of {expected.FACTOR:g} of the baseline's centre, {metric.center:.5g} {metric.unit}"
+            cure = f"write it in {metric.unit} without a prefix, or delete it"
+            raise FieldError(where, f"got {known.center!r}, expected a figure {what}", cure)
+    return found
 
 
 def _by_hand(

@@ -13,6 +13,9 @@ CURE = (
     "or delete it"
 )
 
+# A known regression leaves more than a tenth of a figure; 90 where 90e9 was meant does not, and would excuse anything.
+FACTOR = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -26,6 +29,10 @@ class Expected:
     def holds(self, today: datetime.date) -> bool:
         """Whether the day has not passed."""
         return today <= self.until
+
+    def fits(self, baseline: float) -> bool:
+        """Whether it can be about a figure of which this is the baseline's centre, in its unit."""
+        return self.center is None or 1 / FACTOR <= self.center / baseline <= FACTOR
 
     def covers(self, value: float, better: Better, bound: float) -> bool:
         """Whether a regressed figure is no worse than was expected."""

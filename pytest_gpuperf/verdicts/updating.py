@@ -66,7 +66,7 @@ class Merged:
     """Why tests were left as they are: losses that nobody accepted."""
     accepted: tuple[Loss, ...] = ()
     dropped: Mapping[str, tuple[str, ...]] | None = None
-    """What somebody had written by hand into stale entries that were replaced, by test."""
+    """What somebody had written by hand about what was replaced, and no longer holds, by test."""
 
     @property
     def failed(self) -> bool:
@@ -247,7 +247,11 @@ def _settled(
     by_hand = stays.keys() if old.body_hash == new.body_hash else set()
     return replace(
         _anchored(new, anchors, described),
-        expected={name: known for name, known in old.expected.items() if name in by_hand and name not in lost},
+        expected={
+            name: known
+            for name, known in old.expected.items()
+            if name in by_hand and name not in lost and known.fits(new.metrics[name].center)
+        },
         policy={name: bounds for name, bounds in old.policy.items() if name in by_hand},
     )
 

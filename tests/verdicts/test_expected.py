@@ -61,6 +61,21 @@ def test_a_known_regression_does_not_excuse_what_the_test_asks_for() -> None:
     assert excused(reached, ENTRY, date(2026, 12, 1)).outcome is Outcome.EXPECTED
 
 
+@pytest.mark.parametrize("center", [356.5, 35e9, 3.6e12])
+def test_an_expected_centre_that_cannot_be_in_the_metrics_unit_is_refused(center: float) -> None:
+    with pytest.raises(BaselineError) as caught:
+        read({"busbw": {**KNOWN, "center": center}})
+    assert str(caught.value) == (
+        f"baselines 'x.json': file.tests[{TEST!r}].expected.busbw.center: got {center}, expected a figure within a "
+        "factor of 10 of the baseline's centre, 3.565e+11 B/s: write it in B/s without a prefix, or delete it"
+    )
+
+
+@pytest.mark.parametrize("center", [36e9, 3.5e12])
+def test_an_expected_centre_of_the_same_size_is_read(center: float) -> None:
+    assert read({"busbw": {**KNOWN, "center": center}}).tests[TEST].expected["busbw"].center == center
+
+
 @pytest.mark.parametrize(
     ("today", "outcome"),
     [

@@ -274,6 +274,15 @@ def test_an_expectation_stays_until_its_loss_is_accepted() -> None:
     assert merge(before, file({TEST: metric(90.0)}), ACCEPTING, STAMP).baselines.tests[TEST].expected == {}
 
 
+def test_an_expectation_that_a_gain_leaves_far_behind_goes() -> None:
+    known = {"busbw": Expected("a slow driver", date(2027, 1, 1), center=90.0)}
+    before = file({TEST: metric(100.0, prefix="old", anchor=OLD)}, expected=known)
+    merged = merge(before, file({TEST: metric(800.0)}), UpdatePolicy(), STAMP)
+    assert (merged.baselines.tests[TEST].expected, merged.dropped) == (known, {})
+    merged = merge(before, file({TEST: metric(1000.0)}), UpdatePolicy(), STAMP)
+    assert (merged.baselines.tests[TEST].expected, merged.dropped) == ({}, {TEST: ("expected",)})
+
+
 def test_launches_are_appended_to_those_that_are_there() -> None:
     merged = merge(stored(), file({TEST: metric(101.0, count=1)}), UpdatePolicy(Mode.APPEND), STAMP)
     figures = merged.baselines.tests[TEST].metrics["busbw"].launches
