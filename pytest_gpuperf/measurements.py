@@ -31,9 +31,12 @@ class _Recorded:
     body_hash: str
     metrics: dict[str, list[tuple[str, Metric]]] = field(default_factory=dict)
     """By name: launch id and figure."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Of the launches, by id."""
 
-    def add(self, launch: str, metrics: Mapping[str, Metric]) -> None:
+    def add(self, number: int, launch: str, metrics: Mapping[str, Metric]) -> None:
         """One more launch."""
+        self.numbers[launch] = number
         for name, metric in metrics.items():
             self.metrics.setdefault(name, []).append((launch, metric))
 
@@ -68,6 +71,10 @@ class Measurements:
         self._launch_number = 0
         self._launch: LaunchInfo | None = None
         self._recorded: dict[str, _Recorded] = {}
+        self._passing: tuple[str, str, Mapping[str, Metric]] | None = None
+        """Test, body and figures of the test that a recording runs, once its body has come to its end."""
+        self._problems: dict[str, str] = {}
+        """What became of tests that did not pass, by test; of the first launch in which they did not."""
         self._plan: Plan | None = None
         self._journal: Journal | None = None
         self._restored: list[Entry] = []
@@ -144,7 +151,9 @@ class Measurements:
         self._journal, self._restored = Journal.resume(self.journal_path, self._plan)
         for entry in self._restored:
             self._launches[entry.launch] = entry.info
-            self._recorded.setdefault(entry.test, _Recorded(entry.body_hash)).add(entry.launch, entry.metrics)
+            self._recorded.setdefault(entry.test, _Recorded(entry.body_hash)).add(
+                entry.number, entry.launch, entry.metrics
+            )
         return {(entry.test, entry.number) for entry in self._restored}
 
     def begin_launch(self, number: int, software: Mapping[str, str]) -> None:
@@ -187,7 +196,7 @@ class Measurements:
         self._world_sizes[test] = world_size
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """The verdicts on one test's figures; when recording, keeps them."""
+        """The verdicts on one test's figures; when recording, they wait for the test's end."""
         if self.judged:
             verdicts = [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
             return [self._excused(verdict) for verdict in verdicts]
@@ -197,7 +206,7 @@ class Measurements:
             found = self._unjudged(metric, outcome)
             verdicts.append(Verdict(test, name, metric, found, self._machine.key))
         if self._options.update_baselines and all(verdict.outcome is outcome for verdict in verdicts):
-            self._keep(test, body_hash, metrics)
+            self._passing = test, body_hash, metrics
         return verdicts
 
     def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
@@ -206,6 +215,21 @@ class Measurements:
         if entry is None or entry.body_hash != body_hash:
             return []
         return [name for name in entry.metrics if name not in metrics]
+
+    def ended(self, test: str, number: int, problem: str) -> None:
+        """A test of a recording has ended: keeps its figures if it has passed.
+
+        Args:
+            test: Node id.
+            number: Of the launch.
+            problem: What became of it, "failed" for example; empty if it passed.
+        """
+        passing, self._passing = self._passing, None
+        if problem:
+            of = f"launch {number} of {self._options.launches}"
+            self._problems.setdefault(test, f"it {problem} in {of}: record it again once it passes in all of them")
+        elif passing is not None and passing[0] == test:
+            self._keep(*passing)
 
     def confirmed(self, suspect: Verdict, figures: Sequence[Metric]) -> Verdict:
         """What fresh launches make of a suspect; none where no number of them would decide."""
@@ -240,7 +264,7 @@ class Measurements:
         ):
             return None
         kept = _Recorded(body_hash)
-        kept.add(self._launch_id, metrics)
+        kept.add(self._launch_number, self._launch_id, metrics)
         return Baselines(
             self._machine.key, self._machine.match, {self._launch_id: self._launch}, {test: _baseline(kept)}
         )
@@ -292,9 +316,26 @@ class Measurements:
             return Saved(elsewhere, len(tests), str(error))
         return Saved(self.path, len(outcomes[0].written), merged=outcomes[0])
 
-    def incomplete(self) -> list[str]:
-        """Tests that were recorded in some launches and not in all, and so are not written."""
-        return sorted(test for test, kept in self._recorded.items() if not self._complete(kept))
+    def left_out(self) -> dict[str, str]:
+        """Why tests that were recorded in some launches, and not in all alike, are not written."""
+        return {
+            test: self._problems.get(test) or self._lack(kept)
+            for test, kept in sorted(self._recorded.items())
+            if not self._complete(kept)
+        }
+
+    def _lack(self, kept: _Recorded) -> str:
+        launches = self._options.launches
+        for number in range(1, launches + 1):
+            if number not in kept.numbers.values():
+                return f"it did not run in launch {number} of {launches}: let the recording run to its end"
+        for name, figures in kept.metrics.items():
+            if lacking := sorted(kept.numbers[id_] for id_ in kept.numbers.keys() - {id_ for id_, _ in figures}):
+                return (
+                    f"it checked no {name!r} in launch {lacking[0]} of {launches}, as it did in others: "
+                    "let it check the same metrics in each"
+                )
+        return "it ran more than once in a launch: select it once"
 
     def _unjudged(self, metric: Metric, otherwise: Outcome) -> Outcome:
         if metric.invalid:
@@ -304,7 +345,7 @@ class Measurements:
     def _keep(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> None:
         assert self._launch is not None
         self._launches[self._launch_id] = self._launch
-        self._recorded.setdefault(test, _Recorded(body_hash)).add(self._launch_id, metrics)
+        self._recorded.setdefault(test, _Recorded(body_hash)).add(self._launch_number, self._launch_id, metrics)
         if self._journal is not None:
             entry = Entry(self._launch_number, self._launch_id, self._launch, test, body_hash, metrics)
             try:

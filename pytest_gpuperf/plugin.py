@@ -27,6 +27,7 @@ from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.recording import Recording
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
@@ -69,8 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
         session.measurements, session.commands.record, config.stash[CONSOLE].print_line
     )
     config.stash[FINDINGS] = register_reports(config, session, config.stash[CONSOLE], FAILING)
+    if options.update_baselines:
+        config.pluginmanager.register(Recording(session.measurements), "gpuperf-recording")
     if options.results is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(ResultsFile(options.results, machine.key, machine.match), RESULTS)
+        results = ResultsFile(options.results, machine.key, machine.match, FAILING)
+        config.pluginmanager.register(results, RESULTS)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -224,6 +228,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ours.saved = ours.measurements.save(interrupted=_interrupted(session))
     if ours.saved is not None and session.exitstatus in _PASSED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED if ours.saved.failed else pytest.ExitCode.OK
+    if session.exitstatus in _PASSED and not ours.measurements.resumable and ours.measurements.left_out():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     # Where all figures moved, or what is under all tests may have slowed some, that is a finding.
     slower = (ours.measurements.shift or 0.0) > 0.0
     if session.exitstatus == pytest.ExitCode.OK and (slower or session.config.stash[FINDINGS].shifted):

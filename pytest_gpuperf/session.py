@@ -31,7 +31,7 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
-from pytest_gpuperf.report.update_lines import update_lines
+from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
 from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.journal import JournalError
@@ -254,10 +254,7 @@ class Session:
         if measurements.resumable:
             kept = f"what was measured is kept in {measurements.journal_path}"
             return [*lines, f"no baselines written: interrupted; {kept}: go on with the same command and --resume"]
-        lines += [
-            f"not written, since some of its {self.options.launches} launches failed: {test}"
-            for test in measurements.incomplete()
-        ]
+        lines += unfit_lines(measurements.left_out())
         if self.saved is None:
             return [*lines, "no baselines written"]
         if self.saved.problem is not None:

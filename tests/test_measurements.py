@@ -48,6 +48,11 @@ def busbw(value: float) -> Metric:
     return Metric(value, "B/s", "higher", value * 0.99, value * 1.01, 50, limit=450e9, clock="cuda_event")
 
 
+def passed(measurements: Measurements, launch: int, test: str, metrics: dict[str, Metric]) -> None:
+    measurements.conclude(test, "body", metrics)
+    measurements.ended(test, launch, "")
+
+
 def record(options: Options, *tests: str, value: float = 100e9, steady: bool = False) -> Saved | None:
     """One recording of these tests, each launch as many times the first unless steady."""
     measurements = Measurements(options, machine_of(8), options.baselines.parent)
@@ -55,7 +60,7 @@ def record(options: Options, *tests: str, value: float = 100e9, steady: bool = F
     for launch in range(1, options.launches + 1):
         measurements.begin_launch(launch, SOFTWARE)
         for test in tests:
-            measurements.conclude(test, "body", {"busbw": busbw(value if steady else value * launch)})
+            passed(measurements, launch, test, {"busbw": busbw(value if steady else value * launch)})
     return measurements.save()
 
 
@@ -165,8 +170,10 @@ def test_a_test_that_lacks_a_launch_is_not_written(options: Options) -> None:
     for launch, tests in [(1, ("test_a", "test_b")), (2, ("test_a",))]:
         measurements.begin_launch(launch, SOFTWARE)
         for test in tests:
-            measurements.conclude(test, "body", {"busbw": busbw(300e9)})
-    assert measurements.incomplete() == ["test_b"]
+            passed(measurements, launch, test, {"busbw": busbw(300e9)})
+    assert measurements.left_out() == {
+        "test_b": "it did not run in launch 2 of 2: let the recording run to its end",
+    }
     saved = measurements.save()
     assert saved is not None
     assert saved.tests == 1
@@ -177,10 +184,33 @@ def test_a_test_whose_metrics_differ_by_launch_is_not_written(options: Options) 
     measurements = Measurements(options, machine_of(8), options.baselines.parent)
     for launch, name in [(1, "busbw"), (2, "algbw")]:
         measurements.begin_launch(launch, SOFTWARE)
-        measurements.conclude("test_a", "body", {name: busbw(300e9)})
-    assert measurements.incomplete() == ["test_a"]
+        passed(measurements, launch, "test_a", {name: busbw(300e9)})
+    assert measurements.left_out() == {
+        "test_a": "it checked no 'busbw' in launch 2 of 2, as it did in others: let it check the same metrics in each",
+    }
     assert measurements.save() is None
     assert not options.baselines.exists()
+
+
+@pytest.mark.parametrize("problem", ["failed", "was skipped"])
+def test_a_test_that_does_not_pass_in_a_launch_is_not_written(options: Options, problem: str) -> None:
+    measurements = Measurements(replace(options, launches=3), machine_of(8), options.baselines.parent)
+    for launch, became in [(1, ""), (2, problem), (3, "failed")]:
+        measurements.begin_launch(launch, SOFTWARE)
+        measurements.conclude("test_a", "body", {"busbw": busbw(300e9)})
+        measurements.ended("test_a", launch, became)
+    assert measurements.left_out() == {
+        "test_a": f"it {problem} in launch 2 of 3: record it again once it passes in all of them"
+    }
+    assert measurements.save() is None
+
+
+def test_a_test_that_runs_twice_in_a_launch_is_not_written(options: Options) -> None:
+    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements.begin_launch(1, SOFTWARE)
+    for _ in range(2):
+        passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
+    assert measurements.left_out() == {"test_a": "it ran more than once in a launch: select it once"}
 
 
 def test_a_figure_above_its_limit_is_broken_and_not_kept(options: Options) -> None:
@@ -222,7 +252,7 @@ def test_a_file_that_cannot_be_read_stops_the_run_before_anything_is_measured(op
 def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: Options) -> None:
     measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
-    measurements.conclude("test_a", "body", {"busbw": busbw(300e9)})
+    passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
     options.baselines.write_text("a file in the folder's place")
     saved = measurements.save()
     assert saved is not None
@@ -239,7 +269,7 @@ def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: O
 def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Options) -> None:
     measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
-    measurements.conclude("test_a", "body", {"busbw": busbw(300e9)})
+    passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
     options.baselines.mkdir()
     broken = options.baselines / f"{KEY}.json"
     broken.write_text("broken meanwhile")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.report.properties import PROPERTY, unchecked_of
+from pytest_gpuperf.report.properties import unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, Scalar
 from pytest_gpuperf.verdicts.results import Results
 from pytest_gpuperf.verdicts.updating import joined
-from pytest_gpuperf.verdicts.verdict import Verdict
+from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -26,38 +26,71 @@ CANDIDATE_PROPERTY = "gpuperf_candidate"
 class ResultsFile:
     """Collects figures and verdicts from the reports, wherever the tests ran."""
 
-    def __init__(self, path: Path, hardware_key: str, match: Mapping[str, Scalar]) -> None:
+    def __init__(
+        self, path: Path, hardware_key: str, match: Mapping[str, Scalar], failing: Collection[Outcome]
+    ) -> None:
+        """Nothing is collected yet.
+
+        Args:
+            path: The file.
+            hardware_key: Of the run.
+            match: Facts of the machine.
+            failing: Outcomes that fail a test.
+        """
         self._path = path
+        self._failing = failing
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
         self._unchecked: list[tuple[str, str]] = []
-        self._line = ""
+        self._passing: dict[str, list[Baselines]] = {}
+        """Of tests whose body has ended, by the items' node ids."""
+        self._lines: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Takes note of what one test measured."""
-        if report.when != "call":
-            return
+        """Takes note of what one test measured, once it has ended well but for its verdicts."""
+        if report.when == "call":
+            self._take(report)
+        elif report.when == "teardown":
+            measured = self._passing.pop(report.nodeid, [])
+            if report.passed:
+                self._candidates += measured
+            else:
+                self._leave(measured)
+
+    def _take(self, report: pytest.TestReport) -> None:
         self._unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
+        verdicts = verdicts_of(report) or []
+        measured: list[Baselines] = []
         for name, value in report.user_properties:
-            if name == PROPERTY:
-                self._verdicts += [Verdict.from_json(data) for data in json.loads(str(value))]
-            elif name == CANDIDATE_PROPERTY:
-                self._candidates.append(Baselines.from_json(json.loads(str(value)), self._path, self._key))
+            if name == CANDIDATE_PROPERTY:
+                measured.append(Baselines.from_json(json.loads(str(value)), self._path, self._key))
+        self._verdicts += verdicts
+        # A test fails by its verdicts, or by itself: in a fresh launch, or since it passed and should not.
+        if report.failed and not any(verdict.outcome in self._failing for verdict in verdicts):
+            self._leave(measured)
+        else:
+            self._passing[report.nodeid] = measured
+
+    def _leave(self, measured: Sequence[Baselines]) -> None:
+        tests = sorted({test for candidate in measured for test in candidate.tests})
+        self._lines += [f"figures of {test} left out of the results: the test failed: mend it" for test in tests]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the file, also of a run that was interrupted."""
-        candidate, _ = joined(self._candidates)
+        candidate, unfit = joined(self._candidates)
+        self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
             results.write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
-            self._line = f"results of {len(self._verdicts)} figures written to {self._path}"
+            line = f"results of {len(self._verdicts)} figures written to {self._path}"
         except BaselineError as error:
-            self._line = f"results not written: {error}"
+            line = f"results not written: {error}"
             if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._lines.append(line)
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Says where the results are."""
-        if self._line:
-            terminalreporter.write_line(f"gpuperf: {self._line}")
+        """Says where the results are, and what is not among them."""
+        for line in self._lines:
+            terminalreporter.write_line(f"gpuperf: {line}")

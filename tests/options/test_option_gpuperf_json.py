@@ -57,6 +57,52 @@ def test_a_broken_figure_is_no_candidate(project: pytest.Pytester) -> None:
     assert [verdict.outcome.value for verdict in found.verdicts] == ["broken"]
 
 
+FAILING = {
+    "teardown": ('perf.check(time=Metric(1.0, "s", "lower"))', "assert False", "the test failed: mend it"),
+    "strict": (
+        'request.applymarker(pytest.mark.xfail(strict=True)); perf.check(time=Metric(1.0, "s", "lower"))',
+        "",
+        "the test failed: mend it",
+    ),
+    "metrics": (
+        'perf.check(**{"again" if "#" in request.node.name else "once": Metric(1.0, "s", "lower")})',
+        "",
+        "the results do not belong together: its metrics were ['once'] and are ['again']",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "teardown", "why"), FAILING.values(), ids=FAILING)
+def test_a_test_that_is_left_out_is_told(project: pytest.Pytester, body: str, teardown: str, why: str) -> None:
+    project.makepyfile(
+        test_it=TEST
+        + f"""
+@pytest.fixture
+def ending():
+    yield
+    {teardown}
+
+@pytest.mark.perf
+@pytest.mark.ranks(2)
+def test_other(perf, request, ending):
+    {body}
+"""
+    )
+    result = run(project, "--gpuperf-json=results.json", "--update-baselines", "--reason=x")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert list(load(project.path / "results.json").candidate.tests) == [NODE]
+    told = f"gpuperf: figures of test_it.py::test_other[2ranks] left out of the results: {why}"
+    assert told in result.outlines
+
+
+def test_a_test_that_fails_by_its_verdict_is_in_the_results(project: pytest.Pytester) -> None:
+    run(project, "--update-baselines", "--reason=x", "--launches=10")
+    measure(project, 200e9)
+    found = results(project)
+    assert [verdict.outcome.value for verdict in found.verdicts] == ["regressed"]
+    assert len(found.candidate.tests[NODE].metrics["busbw"].launches) > 1
+
+
 def test_a_smoke_run_has_verdicts_and_no_figures(project: pytest.Pytester) -> None:
     found = results(project, "--smoke")
     assert (found.candidate.tests, [verdict.outcome.value for verdict in found.verdicts]) == ({}, ["unjudged"])

@@ -155,23 +155,77 @@ def test_a_broken_figure_is_not_recorded(project: pytest.Pytester) -> None:
     assert not baselines(project).exists()
 
 
-def test_a_test_that_fails_in_one_launch_is_not_written(project: pytest.Pytester) -> None:
+FLAKY = "test_it.py::test_flaky[2ranks]"
+LEFT_OUT = {
+    "body": (
+        'assert "#3" not in name',
+        "",
+        "it failed in launch 3 of 5: record it again once it passes in all of them",
+    ),
+    "teardown": (
+        "",
+        'assert "#3" not in name',
+        "it failed in launch 3 of 5: record it again once it passes in all of them",
+    ),
+    "skip": (
+        'if "#3" in name: pytest.skip("not today")',
+        "",
+        "it was skipped in launch 3 of 5: record it again once it passes in all of them",
+    ),
+    "expected failure": (
+        'if "#3" in name: pytest.xfail("not today")',
+        "",
+        "it failed in launch 3 of 5: record it again once it passes in all of them",
+    ),
+    "strict": (
+        'if "#3" in name: request.applymarker(pytest.mark.xfail(strict=True))',
+        "",
+        "it failed in launch 3 of 5: record it again once it passes in all of them",
+    ),
+    "metric": (
+        'if "#3" not in name: perf.check(energy=Metric(1.0, "J", "lower"))',
+        "",
+        "it checked no 'energy' in launch 3 of 5, as it did in others: let it check the same metrics in each",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "teardown", "why"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_test_that_is_not_well_in_one_launch_is_not_written_and_the_run_fails(
+    project: pytest.Pytester, body: str, teardown: str, why: str
+) -> None:
     project.makepyfile(
         test_it=TEST
-        + """
+        + f"""
+@pytest.fixture
+def ending(request):
+    name = request.node.name
+    yield
+    {teardown}
+
 @pytest.mark.perf
 @pytest.mark.ranks(2)
-def test_flaky(perf, request):
-    assert "#3" not in request.node.name
+def test_flaky(perf, request, ending):
+    name = request.node.name
+    {body}
     perf.check(time=Metric(1.0, "s", "lower"))
 """
     )
     result = record(project)
-    result.assert_outcomes(passed=9, failed=1)
-    assert "not written, since some of its 5 launches failed: test_it.py::test_flaky[2ranks]" in result.outlines
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert f"not written: {FLAKY}: {why}" in result.outlines
     stored = load(baselines(project), KEY)
     assert stored is not None
     assert list(stored.tests) == [NODE]
+
+
+def test_what_is_skipped_in_every_launch_is_no_failed_recording(project: pytest.Pytester) -> None:
+    skipped = TEST[TEST.index("@pytest.mark.perf") :].replace("test_speed", "test_of_sixteen").replace("(2)", "(16)")
+    project.makepyfile(test_it=TEST + skipped)
+    result = record(project)
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=5, skipped=1)
+    assert "not written" not in result.stdout.str()
 
 
 def good_file(**changes: object) -> str:

@@ -1,0 +1,36 @@
+"""What becomes of each perf test of a recording: its figures are kept once all its phases have passed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuperf.collection import is_perf
+from pytest_gpuperf.launches import LaunchOf, launch_of
+from pytest_gpuperf.measurements import Measurements
+
+
+class Recording:
+    """Follows the reports, since a test may still fail when its body has come to its end."""
+
+    def __init__(self, measurements: Measurements) -> None:
+        self._measurements = measurements
+        self._launches: dict[str, LaunchOf] = {}
+        """By the items' own node ids."""
+        self._problem = ""
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Learns what is going to be recorded."""
+        self._launches = {item.nodeid: launch_of(item) for item in session.items if is_perf(item)}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes note of a phase; the last one says what becomes of the figures."""
+        launch = self._launches.get(report.nodeid)
+        if launch is None:
+            return
+        if report.when == "setup":
+            self._problem = ""
+        if not report.passed and not self._problem:
+            skipped = report.skipped and not hasattr(report, "wasxfail")
+            self._problem = "was skipped" if skipped else "failed"
+        if report.when == "teardown":
+            self._measurements.ended(launch.identity, launch.number, self._problem)
