@@ -33,10 +33,16 @@ class Commands:
         gpus = f" --gpus {self.gpus}" if self.gpus else ""
         return f"pytest {self._selected(identity, path)}{gpus}{' --smoke' if self.smoke else ''}"
 
-    def record(self, identity: str, *more: str) -> str:
-        """The command that records a baseline for the test on this machine."""
+    def record(self, identity: str, *more: str, mode: str = "") -> str:
+        """The command that records a baseline for the test on this machine.
+
+        Args:
+            identity: its node id.
+            more: options.
+            mode: of the update; the default one if not given.
+        """
         folder = [f"--baselines {_quoted(self.baselines)}"] if self.baselines else []
-        options = " ".join(["--update-baselines", *more, *folder])
+        options = " ".join([f"--update-baselines={mode}" if mode else "--update-baselines", *more, *folder])
         return f'pytest {self._selected(identity)} --gpus {self.gpus} {options} --reason "why"'
 
     def _selected(self, identity: str, path: Path | None = None) -> str:

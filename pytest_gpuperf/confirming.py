@@ -17,7 +17,7 @@ from pytest_gpuperf.launches import again
 from pytest_gpuperf.measurements import Measurements
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.units import format_value
-from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.report.verdict_line import RecordCommand, describe
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
@@ -42,12 +42,12 @@ class Ruling:
     text: str
 
     @classmethod
-    def of(cls, verdicts: Sequence[Verdict], command: str) -> Ruling:
+    def of(cls, verdicts: Sequence[Verdict], command: RecordCommand) -> Ruling:
         """The worst of them decides; each that is not a pass has its line.
 
         Args:
             verdicts: of one test.
-            command: records a baseline for it.
+            command: makes the command that records a baseline.
         """
         bad = [describe(verdict, command) for verdict in verdicts if verdict.outcome in FAILING]
         if bad:
@@ -87,12 +87,12 @@ class Held:
 class Confirmation:
     """The suspects of one run."""
 
-    def __init__(self, measurements: Measurements, command: Callable[[str], str], say: Callable[[str], None]) -> None:
+    def __init__(self, measurements: Measurements, command: RecordCommand, say: Callable[[str], None]) -> None:
         """Holds nothing yet.
 
         Args:
             measurements: judge the figures.
-            command: records a baseline for the test of a node id.
+            command: makes the command that records a baseline.
             say: prints a line while the run goes on.
         """
         self._measurements = measurements
@@ -177,7 +177,7 @@ class Confirmation:
             verdicts = [self._decided(test, verdict, interrupted) for verdict in test.verdicts]
             for report in test.reports:  # JUnit takes the last one's
                 report.user_properties += verdict_properties(verdicts)
-            _rule(test.call, Ruling.of(verdicts, self._command(test.item.nodeid)), test.item)
+            _rule(test.call, Ruling.of(verdicts, self._command), test.item)
         for report in test.reports:
             test.item.ihook.pytest_runtest_logreport(report=report)
 

@@ -292,7 +292,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
         item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
     if measurements.judged and launch.number > 1:
         # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
-        unfit = Ruling.of(measurements.unjudged(launch.identity, checks.metrics), "")
+        unfit = Ruling.of(measurements.unjudged(launch.identity, checks.metrics), session.commands.record)
         if unfit.outcome == "failed":
             pytest.fail(unfit.text, pytrace=False)
         item.stash[FIGURES] = checks.metrics
@@ -304,7 +304,7 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
         item.stash[VERDICTS] = verdicts
         return
     item.user_properties += verdict_properties(verdicts)
-    ruling = Ruling.of(verdicts, session.commands.record(launch.identity))
+    ruling = Ruling.of(verdicts, session.commands.record)
     if ruling.outcome == "failed":
         pytest.fail(ruling.text, pytrace=False)
     if ruling.outcome == "skipped":

@@ -50,6 +50,11 @@ def test_a_recording_goes_to_the_folder_that_the_run_named() -> None:
     assert command == ('pytest "test_it.py::test_a" --gpus 2 --update-baselines --baselines \'of $ci\' --reason "why"')
 
 
+def test_a_recording_may_add_launches() -> None:
+    command = Commands(ROOT, ROOT, gpus=8).record("test_it.py::test_a", "--launches=7", mode="append")
+    assert command == 'pytest "test_it.py::test_a" --gpus 8 --update-baselines=append --launches=7 --reason "why"'
+
+
 def test_a_recording_says_what_it_accepts() -> None:
     command = Commands(ROOT, ROOT, gpus=8).record("test_it.py::test_a", "--accept-regression")
     assert command == 'pytest "test_it.py::test_a" --gpus 8 --update-baselines --accept-regression --reason "why"'

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -264,3 +265,30 @@ def test_under_xdist_a_suspect_is_decided_before_the_next_test(tmp_path: Path) -
     run = run_pytest(folder, "--gpus=2", "-n2")
     run.result.assert_outcomes(passed=2, failed=1)
     assert "3 figures on 2x-nvidia-h200-nv18: 1 regressed, 2 same" in run.section("gpuperf")
+
+
+NOISY = [100e9, 101.6e9, 98.4e9, 101.5e9, 98.5e9]
+
+
+def test_the_command_for_an_undecided_figure_lets_it_be_decided(project: pytest.Pytester) -> None:
+    (project.path / "baselines" / "2x-nvidia-h200-nv18.json").unlink()  # the other tests are quiet
+    figures(project, a=NOISY)
+    recorded = ("--gpus=2", "--update-baselines", "--reason=x", "-k", "test_a")
+    project.runpytest_inprocess(*recorded).assert_outcomes(passed=5)
+    figures(project, a=[95e9])
+    result = judged(project, "-k", "test_a", "-rs")
+    result.assert_outcomes(skipped=1)
+    found = re.search(
+        r"its baseline needs (\d+) launches, so add (\d+) or more: (pytest .*?); or let", result.stdout.str()
+    )
+    assert found is not None
+    needed, more = int(found[1]), int(found[2])
+    assert needed == more + 5
+
+    figures(project, a=NOISY * needed)
+    added = project.runpytest_inprocess(*shlex.split(found[3])[1:])
+    added.assert_outcomes(passed=more)
+    assert added.ret == pytest.ExitCode.OK
+    for figure, outcome in ((90e9, "failed"), (100e9, "passed")):
+        figures(project, a=[95e9, figure])
+        judged(project, "-k", "test_a").assert_outcomes(**{outcome: 1})

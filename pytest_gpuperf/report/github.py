@@ -6,7 +6,7 @@ Written by the process that has all reports, never by xdist's workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from pytest_gpuperf.report.findings import Findings, Place
 from pytest_gpuperf.report.markdown import markdown
 from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.terminal import Told
-from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.report.verdict_line import RecordCommand, describe
 from pytest_gpuperf.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class GitHub:
         rootpath: Path,
         *,
         failing: Collection[Outcome],
-        record_command: Callable[[str], str],
+        record_command: RecordCommand,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._run = run
@@ -72,7 +72,7 @@ class GitHub:
     def _annotations(self) -> Iterator[str]:
         for verdict in ranked([v for v in self._findings.verdicts if v.outcome in self._failing]):
             title = f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}"
-            message = describe(verdict, self._record_command(verdict.test))
+            message = describe(verdict, self._record_command)
             yield annotation(*self._located(self._findings.places[verdict.test]), title, message)
         for failure in self._findings.failures:
             phase = "" if failure.when == "call" else f" in its {failure.when}"

@@ -1,22 +1,31 @@
 """One verdict as one line of text."""
 
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from pytest_gpuperf.report.units import format_percent, format_value
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.updating import Mode
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
-def describe(verdict: Verdict, record_command: str) -> str:
+class RecordCommand(Protocol):
+    """Makes the command that records a baseline."""
+
+    def __call__(self, identity: str, *more: str, mode: str = "") -> str:
+        """For the test of a node id, with more options, in a mode of the update."""
+        ...
+
+
+def describe(verdict: Verdict, record_command: RecordCommand) -> str:
     """Says in one line what a verdict found, against what, and what to do about it.
 
     Args:
         verdict: The verdict.
-        record_command: The command that records a baseline for this test.
+        record_command: Makes the command that records a baseline for its test.
     """
     return f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}"
 
@@ -76,7 +85,7 @@ def _faster_or_slower(change: float) -> str:
     return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
 
 
-def _finding(verdict: Verdict, record_command: str) -> str:
+def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
     metric, key = verdict.metric, verdict.hardware_key
     value = format_value(metric.value, metric.unit)
     match verdict.outcome:
@@ -84,7 +93,7 @@ def _finding(verdict: Verdict, record_command: str) -> str:
             return f"{value} is the same as {_against(verdict)}"
         case Outcome.IMPROVED:
             gain = _change(verdict)
-            return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command}"
+            return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command(verdict.test)}"
         case Outcome.REGRESSED:
             return f"{value} is {_change(verdict)} worse than {_against(verdict)}{_beyond(verdict)}"
         case Outcome.EXPECTED:
@@ -104,10 +113,10 @@ def _finding(verdict: Verdict, record_command: str) -> str:
                 f"{_cure(verdict, record_command)}"
             )
         case Outcome.MISSING:
-            return f"{value} has no baseline on {key}; record one with: {record_command}"
+            return f"{value} has no baseline on {key}; record one with: {record_command(verdict.test)}"
         case Outcome.STALE:
             why = _staleness(verdict)
-            return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command}"
+            return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command(verdict.test)}"
         case Outcome.INVALID:
             return f"{value} was measured on a machine that was not fit for it, twice: {metric.invalid}"
         case Outcome.BROKEN:
@@ -137,11 +146,12 @@ def _with_the_machine(verdict: Verdict) -> str:
     return f"{slower}: the machine, or what is under all tests"
 
 
-def _cure(verdict: Verdict, record_command: str) -> str:
+def _cure(verdict: Verdict, record_command: RecordCommand) -> str:
     less = 'let less be found of it, by "policy" in the baselines'
-    if verdict.needed is None:
+    if verdict.needed is None or verdict.more is None:
         return f"no number of recorded ones would do: make the measurement quieter, or {less}"
-    return f"record it with {verdict.needed} launches or more: {record_command}; or {less}"
+    command = record_command(verdict.test, f"--launches={verdict.more}", mode=Mode.APPEND.value)
+    return f"its baseline needs {verdict.needed} launches, so add {verdict.more} or more: {command}; or {less}"
 
 
 def _interval(metric: Metric) -> str:

@@ -132,6 +132,13 @@ class Judge:
             machines.setdefault(self._gpus_of(figure.launch), []).append(loss)
         return History.within(list(machines.values())).of_these(own)
 
+    def _more(self, stored: MetricBaseline, needed: int) -> int:
+        """How many launches on this machine make so many, of those that count then."""
+        own = sum(self._gpus_of(figure.launch) == self._gpus != "" for figure in stored.launches)
+        more = max(1, needed - len(stored.launches))
+        alone = bool(self._gpus) and own + more >= LEAST_LAUNCHES
+        return max(more, needed - own) if alone else more
+
     def _gpus_of(self, launch: str) -> str:
         return self._launches[launch].gpus if launch in self._launches else ""
 
@@ -216,17 +223,20 @@ class Judge:
         rule, known, stored = self._rule_of(suspect), self._history_of(suspect), suspect.baseline
         assert stored is not None
         if not figures:
+            needed = rule.needed(known)
             return replace(
                 suspect,
                 outcome=Outcome.UNDECIDED,
                 bound=_finite(rule.detectable(known, rule.policy.kmax)),
-                needed=rule.needed(known),
+                needed=needed,
+                more=None if needed is None else self._more(stored, needed),
             )
         found = rule.confirm(known, [_loss(figure.value, stored) for figure in figures])
         value = statistics.median(figure.value for figure in figures)
         ends = sorted((_change_by(found.lower, stored), _change_by(found.upper, stored)))
         hidden = not found.regressed and rule.launches(known) is None
         cleared = Outcome.UNDECIDED if hidden else Outcome.SAME
+        needed = rule.needed(known) if hidden else None
         metric = replace(suspect.metric, value=value, q1=None, q3=None, interval=_interval(figures))
         confirmed = replace(
             suspect,
@@ -236,7 +246,8 @@ class Judge:
             bound=_finite(rule.detectable(known, len(figures))),
             launches=len(figures),
             interval=(ends[0], ends[1]),
-            needed=rule.needed(known) if hidden else None,
+            needed=needed,
+            more=None if needed is None else self._more(stored, needed),
         )
         return _worse(confirmed, asked(metric))
 

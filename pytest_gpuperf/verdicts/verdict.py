@@ -61,6 +61,8 @@ class Verdict:
     """Of the change, where fresh launches confirmed or cleared it."""
     needed: int | None = None
     """Of an undecided figure: how many launches of its baseline would do; None if no number would."""
+    more: int | None = None
+    """How many of these have to be recorded still."""
     expected: Expected | None = None
     """The regression that its baseline says is known, whether the figure is regressed or not."""
     control: float | None = None
@@ -90,6 +92,7 @@ class Verdict:
             "launches": self.launches,
             "interval": None if self.interval is None else list(self.interval),
             "needed": self.needed,
+            "more": self.more,
             "expected": None if self.expected is None else self.expected.to_json(),
             "control": self.control,
             "of_the_gpus": self.of_the_gpus,
@@ -123,6 +126,7 @@ class Verdict:
             launches=fields.integer("launches"),
             interval=fields.optional_interval("interval"),
             needed=None if fields.values.get("needed") is None else fields.integer("needed"),
+            more=None if fields.values.get("more") is None else fields.integer("more"),
             expected=(None if fields.values.get("expected") is None else Expected.from_json(fields.child("expected"))),
             control=fields.optional_number("control"),
             of_the_gpus=fields.boolean("of_the_gpus") if "of_the_gpus" in fields.values else False,

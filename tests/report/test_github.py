@@ -18,6 +18,10 @@ REGRESSED = replace(SAME, outcome=Outcome.REGRESSED, change=-0.163, test="t.py::
 MISSING = replace(UNJUDGED, outcome=Outcome.MISSING)
 
 
+def recorded(identity: str, *more: str, mode: str = "") -> str:
+    return f"record {identity}"
+
+
 def printed(rootpath: Path, **environ: str) -> list[str]:
     findings = Findings()
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="ValueError: 50%\nraised on rank 1"))
@@ -33,7 +37,7 @@ def printed(rootpath: Path, **environ: str) -> list[str]:
         findings,
         rootpath,
         failing={Outcome.REGRESSED, Outcome.MISSING},
-        record_command=lambda test: f"record {test}",
+        record_command=recorded,
         environ=environ,
     ).pytest_terminal_summary(cast(Any, terminal))
     return terminal.lines

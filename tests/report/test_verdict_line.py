@@ -16,6 +16,7 @@ from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
 KEY = "8x-nvidia-h200-nv18"
 COMMAND = "pytest suites --gpus 8 --update-baselines"
+APPEND = f"{COMMAND}=append --launches=7"
 
 MEDIANS = (354e9, 355e9, 356e9, 357e9, 358e9)
 BASELINE = MetricBaseline(
@@ -30,6 +31,11 @@ AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) 
 CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launches")
 OWN = AGAINST.replace("bound 5.0 %", "bound 5.0 %; by its own policy {}")
 LESS = 'or let less be found of it, by "policy" in the baselines'
+
+
+def command(identity: str, *more: str, mode: str = "") -> str:
+    assert identity == TEST
+    return " ".join([f"{COMMAND}={mode}" if mode else COMMAND, *more])
 
 
 @pytest.mark.parametrize(
@@ -54,9 +60,9 @@ LESS = 'or let less be found of it, by "policy" in the baselines'
             f"298.0 GB/s is 16.3 % worse than {AGAINST.replace('launches', 'launches, none on these very GPUs')}",
         ),
         (
-            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12),
+            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12, more=7),
             f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no number of fresh launches could tell such a loss "
-            f"from its spread; record it with 12 launches or more: {COMMAND}; {LESS}",
+            f"from its spread; its baseline needs 12 launches, so add 7 or more: {APPEND}; {LESS}",
         ),
         (
             replace(REGRESSED, outcome=Outcome.UNDECIDED),
@@ -135,7 +141,7 @@ LESS = 'or let less be found of it, by "policy" in the baselines'
     ids=lambda value: value.outcome.value if isinstance(value, Verdict) else "",
 )
 def test_a_line_says_what_was_found(verdict: Verdict, finding: str) -> None:
-    assert describe(verdict, COMMAND) == f"{TEST} busbw: {finding}"
+    assert describe(verdict, command) == f"{TEST} busbw: {finding}"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,7 @@ def test_a_line_says_what_was_found(verdict: Verdict, finding: str) -> None:
     ],
 )
 def test_a_stale_baseline_says_why(metric: Metric, why: str) -> None:
-    line = describe(replace(REGRESSED, metric=metric, outcome=Outcome.STALE), COMMAND)
+    line = describe(replace(REGRESSED, metric=metric, outcome=Outcome.STALE), command)
     assert line.endswith(f"has a stale baseline on {KEY}: {why}; record it again with: {COMMAND}")
 
 
@@ -170,19 +176,19 @@ def test_a_stale_baseline_says_why(metric: Metric, why: str) -> None:
 )
 def test_a_broken_measurement_says_what_it_exceeds(metric: Metric, finding: str) -> None:
     verdict = replace(REGRESSED, metric=metric, outcome=Outcome.BROKEN, baseline=None)
-    assert describe(verdict, COMMAND) == f"{TEST} busbw: {finding}"
+    assert describe(verdict, command) == f"{TEST} busbw: {finding}"
 
 
 def test_one_launch_has_no_spread() -> None:
     single = replace(BASELINE, launches=BASELINE.launches[:1])
-    line = describe(replace(REGRESSED, baseline=single), COMMAND)
+    line = describe(replace(REGRESSED, baseline=single), command)
     assert "the baseline 354.0 GB/s (spread unknown from 1 launch, bound 5.0 %)" in line
 
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_every_outcome_is_one_line(outcome: Outcome) -> None:
     for verdict in (REGRESSED, replace(REGRESSED, baseline=None, change=None, bound=None)):
-        line = describe(replace(verdict, outcome=outcome), COMMAND)
+        line = describe(replace(verdict, outcome=outcome), command)
         assert line.startswith(f"{TEST} busbw: ")
         assert "\n" not in line
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.baselines import TestBaseline
+from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
 from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.json_fields import FieldError
@@ -21,7 +21,7 @@ from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.shift import distinct
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
-from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
+from tests.verdicts.examples import KEY, TEST, baselines, launch, metric_baseline
 
 # Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then those of 1.1 % (looser), 0.7 % (loose) and 22 %.
 STEADY = metric_baseline(*[100.0 * (1 + 1e-4 * (i - 4.5)) for i in range(10)])
@@ -143,6 +143,24 @@ def test_it_is_said_how_many_launches_of_a_baseline_would_do() -> None:
     undecided = judge.confirm(judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1"), [])
     assert undecided.needed is not None
     assert undecided.needed > 5
+    assert undecided.more == undecided.needed - 5
+    assert Verdict.from_json(undecided.to_json()) == undecided
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "more"),
+    # With five launches of its own, those of the run's GPUs alone count.
+    [(5, 0, 5), (0, 5, 10), (2, 7, 1), (2, 5, 8), (9, 20, 1), (0, 20, 1), (12, 0, 1)],
+)
+def test_launches_that_are_to_be_added_are_of_this_machine(own: int, others: int, more: int) -> None:
+    ids = [f"launch-{i}" for i in range(own + others)]
+    described = {id_: replace(launch(), gpus="these" if i < own else "others") for i, id_ in enumerate(ids)}
+    stored = metric_baseline(*[100.0] * len(ids))
+    file = Baselines(KEY, {}, described, {TEST: TestBaseline("body-1", {"busbw": stored})})
+    judge = Judge(KEY, file, [TEST], Policy(), gpus="these")
+    kept = judge.entry(TEST)
+    assert kept is not None
+    assert judge._more(kept.metrics["busbw"], 10) == more
 
 
 def test_fresh_launches_alone_decide() -> None:
