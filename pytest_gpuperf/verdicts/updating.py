@@ -24,7 +24,7 @@ class Mode(Enum):
     MOVED = "moved"
     """The missing, the stale, and those whose centre moved."""
     NEW = "new"
-    """The missing alone."""
+    """The missing alone: entries, and metrics of entries of the same body."""
     ALL = "all"
     """All that ran."""
     APPEND = "append"
@@ -77,9 +77,10 @@ class Merged:
 def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: Stamp) -> Merged:
     """Updates stored baselines by what was measured.
 
-    An entry is written whole or left as it is. Its anchors stay, but for those that are better now by more than the
-    bound, or whose loss is accepted: what somebody decided, with a reason in the file, is no drift. A stale entry is no
-    exception: the metrics that it has of the same unit, direction and clock are held against what was stored.
+    An entry is written whole or left as it is; by Mode.NEW it gets the metrics that it lacks. Its anchors stay, but for
+    those that are better now by more than the bound, or whose loss is accepted: what somebody decided, with a reason in
+    the file, is no drift. A stale entry is no exception: the metrics that it has of the same unit, direction and clock
+    are held against what was stored.
 
     Args:
         stored: What is there; without tests where there is no file.
@@ -98,7 +99,10 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
     for test, measured in sorted(candidate.tests.items()):
         old = stored.tests.get(test)
         if policy.mode is Mode.NEW and old is not None:
-            present.append(test)
+            if (longer := _with_new_metrics(old, measured, described)) is None:
+                present.append(test)
+            else:
+                entries[test] = longer
             continue
         new = measured
         if policy.mode is Mode.APPEND:
@@ -216,6 +220,17 @@ def _appended(old: TestBaseline, measured: TestBaseline) -> TestBaseline:
             for name, metric in old.metrics.items()
         },
     )
+
+
+def _with_new_metrics(
+    old: TestBaseline, measured: TestBaseline, described: Mapping[str, LaunchInfo]
+) -> TestBaseline | None:
+    """The entry with the metrics that it lacks; None if it lacks none, or is of another body."""
+    missing = {name: metric for name, metric in measured.metrics.items() if name not in old.metrics}
+    if not missing or old.body_hash != measured.body_hash:
+        return None
+    anchored = _anchored(replace(measured, metrics=missing), {}, described)
+    return replace(old, metrics={**old.metrics, **anchored.metrics})
 
 
 def _united(one: tuple[LaunchFigure, ...], other: tuple[LaunchFigure, ...]) -> tuple[LaunchFigure, ...]:

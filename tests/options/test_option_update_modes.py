@@ -138,6 +138,27 @@ def test_new_writes_what_is_missing_and_counts_the_rest(project: pytest.Pytester
     assert stored(project)["updates"][1]["tests"] == ["test_it.py::test_third[2ranks]"]
 
 
+def test_new_writes_a_new_metric_of_a_test_that_has_a_baseline(project: pytest.Pytester) -> None:
+    # The body that checks it is the same: whether the machine can tell it is another matter.
+    (project.path / "conftest.py").write_text("""
+import pytest
+from pytest_gpuperf import Metric
+@pytest.fixture(autouse=True)
+def watched(request, perf):
+    if "speed" in request.node.name:
+        perf.check(energy=Metric(3.0, "J", "lower"))
+""")
+    before = stored(project)["tests"][NODE]["metrics"]["busbw"]
+    measured(project, 400e9, 2.0)
+    result = update(project, "=new")
+    assert result.ret == pytest.ExitCode.OK
+    metrics = stored(project)["tests"][NODE]["metrics"]
+    assert metrics["busbw"] == before
+    assert metrics["energy"]["center"] == 3.0
+    assert len(metrics["energy"]["launches"]) == 5
+    assert f"baselines of 1 tests written to {baselines(project)}" in result.outlines
+
+
 def test_all_replaces_all_that_ran(project: pytest.Pytester) -> None:
     measured(project, 300.1e9, 1.001)
     assert update(project, "=all").ret == pytest.ExitCode.OK

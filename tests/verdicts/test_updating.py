@@ -185,6 +185,25 @@ def test_only_missing_ones_are_written_if_only_new_ones_are_asked_for() -> None:
     assert center(merged) == 100.0
 
 
+def test_a_new_metric_is_written_and_what_is_there_stays_if_only_new_ones_are_asked_for() -> None:
+    before = reviewed()
+    merged = merge(before, with_latency(50.0), UpdatePolicy(Mode.NEW), STAMP)
+    assert (merged.written, merged.present, merged.refused) == ((TEST,), (), ())
+    old, entry = before.tests[TEST], merged.baselines.tests[TEST]
+    assert entry.metrics["busbw"] is old.metrics["busbw"]
+    assert entry.metrics["latency"].anchor == Anchor(1.0, *MEASURED)
+    assert (entry.expected, entry.policy) == (KNOWN, OWN)
+    assert merged.baselines.updates[-1].changed == {}
+    again = merge(merged.baselines, with_latency(50.0), UpdatePolicy(Mode.NEW), STAMP)
+    assert (again.written, again.present) == ((), (TEST,))
+
+
+def test_a_new_metric_of_another_body_is_not_new() -> None:
+    candidate = with_latency(100.0)
+    other = replace(candidate, tests={TEST: replace(candidate.tests[TEST], body_hash="another")})
+    assert merge(stored(), other, UpdatePolicy(Mode.NEW), STAMP).present == (TEST,)
+
+
 def test_all_replaces_also_what_did_not_move_and_keeps_the_anchor() -> None:
     merged = merge(stored(), file({TEST: metric(100.1)}), UpdatePolicy(Mode.ALL), STAMP)
     assert (merged.written, center(merged), anchor(merged)) == ((TEST,), 100.1, OLD)
