@@ -35,6 +35,7 @@ from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
 from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.journal import JournalError
+from pytest_gpuperf.verdicts.updating import Mode
 from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -266,6 +267,9 @@ class Session:
         return [*lines, f"baselines of {self.saved.tests} tests written to {self.saved.path}"]
 
     def _accept_command(self, identity: str) -> str:
+        if self.options.mode is Mode.APPEND:
+            launches = f"--launches={self.options.launches}"
+            return self.commands.record(identity, launches, "--accept-regression", mode=Mode.APPEND.value)
         return self.commands.record(identity, "--accept-regression")
 
     def run(

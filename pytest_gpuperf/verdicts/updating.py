@@ -17,6 +17,8 @@ UNDECIDABLE_ABOVE = 0.05  # of launches that scatter more, a slowdown of 15 % is
 MIN_EFFECT = 0.015  # the smallest change of a centre that means anything
 MOVED = MIN_EFFECT / 3  # what is less than this changes no verdict, and would only change lines to review
 
+FEWEST_APPENDED = 3  # launches whose median tells a loss: that of fewer does not outvote a bad one
+
 
 class Mode(Enum):
     """Which entries an update replaces."""
@@ -118,12 +120,19 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
             unmoved.append(test)
             continue
         found = losses(test, old, new, policy.tolerance)
+        moved = {loss.name for loss in found}
+        if policy.mode is Mode.APPEND:
+            # Launches of a slower program need not move the centre to spoil the spread.
+            found += [
+                loss
+                for loss in losses(test, old, measured, policy.tolerance)
+                if loss.name not in moved and len(measured.metrics[loss.name].launches) >= FEWEST_APPENDED
+            ]
         if found:
             lost[test] = found
         if not found or policy.accept_regression:
-            accepted_of = {loss.name for loss in found}
-            entries[test] = _settled(old, new, accepted_of, policy.tolerance, described)
-            if gone := _gone(old, entries[test], accepted_of):
+            entries[test] = _settled(old, new, moved, policy.tolerance, described)
+            if gone := _gone(old, entries[test], moved):
                 dropped[test] = gone
     accepted = tuple(loss for test, found in lost.items() if test in entries for loss in found)
     refused = tuple(loss for test, found in lost.items() if test not in entries for loss in found)

@@ -201,6 +201,20 @@ def test_a_loss_is_written_only_by_the_command_that_the_summary_names(project: p
     assert stored(project)["updates"][-1]["accepted"] == [NODE]
 
 
+def test_slower_launches_are_appended_only_by_the_command_that_the_summary_names(project: pytest.Pytester) -> None:
+    measured(project, 250e9, 1.0)
+    result = run(project, "--update-baselines=append", "--launches=3", "--reason=more")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    command = f'pytest "{NODE}" --gpus 2 --update-baselines=append --launches=3 --accept-regression --reason "why"'
+    loss = f"{NODE} busbw regressed: 300.0 GB/s -> 250.0 GB/s, 16.7 % worse, bound 5.0 %"
+    assert f"not written: {loss}; accept it with: {command}" in result.outlines
+    assert len(stored(project)["tests"][NODE]["metrics"]["busbw"]["launches"]) == 5
+
+    assert project.runpytest_inprocess(*shlex.split(command)[1:]).ret == pytest.ExitCode.OK
+    assert len(stored(project)["tests"][NODE]["metrics"]["busbw"]["launches"]) == 8
+    assert centers(project) == (300e9, 1.0)
+
+
 def test_small_losses_that_add_up_are_told(project: pytest.Pytester) -> None:
     measured(project, 290e9, 1.0)
     assert update(project, "").ret == pytest.ExitCode.OK

@@ -255,14 +255,24 @@ def test_no_spread_widens_the_bound_of_a_loss(launches: tuple[float, ...]) -> No
     assert (loss.old, loss.new, loss.bound) == (100.0, 94.0, 0.05)
 
 
-def test_a_slower_program_is_not_appended_step_by_step() -> None:
-    now, steps = file({TEST: metric(100.0, prefix="old", count=10, anchor=OLD)}), []
-    for step in range(3):
-        merged = merge(now, file({TEST: metric(80.0, prefix=f"step{step}")}), UpdatePolicy(Mode.APPEND), STAMP)
+@pytest.mark.parametrize(("count", "refused"), [(5, [True] * 6), (2, [False] * 4 + [True] * 2)])
+def test_a_slower_program_is_not_appended_step_by_step(count: int, refused: list[bool]) -> None:
+    now, steps = file({TEST: metric(100.0, prefix="old", count=9, anchor=OLD)}), []
+    for step in range(6):
+        slower = file({TEST: metric(80.0, prefix=f"step{step}", count=count)})
+        merged = merge(now, slower, UpdatePolicy(Mode.APPEND), STAMP)
         now = merged.baselines
         steps.append(bool(merged.refused))
-    assert steps == [False, True, True]
+    assert steps == refused
     assert center(merged) == 100.0
+
+
+def test_slower_launches_that_leave_the_centre_are_appended_if_they_are_accepted() -> None:
+    before = file({TEST: metric(100.0, prefix="old", count=9, anchor=OLD)})
+    merged = merge(before, file({TEST: metric(80.0)}), UpdatePolicy(Mode.APPEND, accept_regression=True), STAMP)
+    assert [(loss.old, loss.new) for loss in merged.accepted] == [(100.0, 80.0)]
+    assert merged.baselines.updates[-1].accepted == (TEST,)
+    assert (center(merged), anchor(merged)) == (100.0, OLD)
 
 
 def test_small_losses_do_not_add_up_unseen() -> None:
