@@ -60,7 +60,8 @@ def test_ranks_that_are_asked_for_later_are_refused(pytester: pytest.Pytester) -
     pytester.makepyfile("""
         import pytest
 
-        @pytest.mark.ranks(2)
+        pytestmark = pytest.mark.ranks(2)
+
         def test_it(request):
             request.getfixturevalue("ranks")
     """)

@@ -70,9 +70,9 @@ def command(identity: str, *more: str, mode: str = "") -> str:
             f"from its spread; no number of recorded ones would do: make the measurement quieter, {LESS}",
         ),
         (
-            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12, launches=3, interval=(-0.2, -0.1)),
+            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12, more=7, launches=3, interval=(-0.2, -0.1)),
             f"298.0 GB/s is 16.3 % worse than {CONFIRMED}, and a loss of less than 5.0 % could hide from 3 fresh "
-            f"launches in its spread; record it with 12 launches or more: {COMMAND}; {LESS}",
+            f"launches in its spread; its baseline needs 12 launches, so add 7 or more: {APPEND}; {LESS}",
         ),
         (
             replace(REGRESSED, outcome=Outcome.UNDECIDED, change=0.02, bound=None, launches=3, interval=(-0.2, -0.1)),
