@@ -45,9 +45,9 @@ def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str 
     """Why the schedule cannot run on the backend with such stages, by default this torch's; None if it can.
 
     Before its first step torch 2.10 and 2.11 have every stage send to its neighbours, also where those are on the same
-    rank, as in V-shaped schedules. gloo connects no rank to itself.
+    rank, as in V-shaped schedules. gloo connects no rank to itself. Since 2.12 they vote instead.
     """
-    if backend == "gloo" and schedule in V_SHAPED and hasattr(stage, "_get_init_p2p_neighbors_ops"):
+    if backend == "gloo" and schedule in V_SHAPED and not hasattr(stage, "_warmup_forward_vote"):
         return f"{schedule} of torch {torch.__version__} sends from a rank to itself, which gloo cannot; 2.12 does not"
     return None
 
