@@ -31,11 +31,10 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
-from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
+from pytest_gpuperf.recording_lines import recording_lines
 from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.journal import JournalError
-from pytest_gpuperf.verdicts.updating import Mode
 from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -247,30 +246,10 @@ class Session:
 
     def closing_lines(self, verdicts: Sequence[Verdict]) -> list[str]:
         """What the run's summary says of a recording, or of a run as a whole that came to these verdicts."""
-        if not self.options.update_baselines:
-            moved = shift_lines(self.measurements.shift, self.measurements.moved)
-            return [*run_policy_lines(self.options.policy, verdicts), *moved]
-        measurements = self.measurements
-        lines = [] if measurements.journal_problem is None else [measurements.journal_problem]
-        if measurements.resumable:
-            kept = f"what was measured is kept in {measurements.journal_path}"
-            return [*lines, f"no baselines written: interrupted; {kept}: go on with the same command and --resume"]
-        lines += unfit_lines(measurements.left_out())
-        if self.saved is None:
-            return [*lines, "no baselines written"]
-        if self.saved.problem is not None:
-            lines.append(self.saved.problem)
-        if self.saved.merged is not None:
-            lines += update_lines(self.saved.merged, self._accept_command)
-        if not self.saved.tests:
-            return [*lines, "no baselines written"]
-        return [*lines, f"baselines of {self.saved.tests} tests written to {self.saved.path}"]
-
-    def _accept_command(self, identity: str) -> str:
-        if self.options.mode is Mode.APPEND:
-            launches = f"--launches={self.options.launches}"
-            return self.commands.record(identity, launches, "--accept-regression", mode=Mode.APPEND.value)
-        return self.commands.record(identity, "--accept-regression")
+        if self.options.update_baselines:
+            return recording_lines(self.options, self.measurements, self.saved, self.commands)
+        moved = shift_lines(self.measurements.shift, self.measurements.moved)
+        return [*run_policy_lines(self.options.policy, verdicts), *moved]
 
     def run(
         self,
@@ -289,40 +268,29 @@ class Session:
         if not self._running.acquire(blocking=False):
             raise RuntimeError("ranks do one run after another, and one of another thread has not ended")
         try:
-            return self._run(world_size, entry, args, kwargs, program)
+            self.prepare()
+            current = self.current
+            with self._submodules.used(), _named_if_it_cannot_be_sent(program):
+                task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
+            pool = self._pool(world_size)
+            start = time.monotonic()
+            try:
+                payloads = pool.run(task, program=_name(program), seed=current.seed, timeout=current.timeout)
+            except RanksSkipped as skipped:
+                pytest.skip(str(skipped))
+            except RankTimeout:
+                # Others of its runs will hang too, when hypothesis looks for a smaller one: they need not take as long.
+                after = max(_LEAST_AFTER_A_HANG, _AFTER_A_HANG * current.longest)
+                current.timeout = min(current.timeout, after)
+                raise
+            finally:
+                self._collect_output()
+                if pool.failure is not None:
+                    current.failures.append(pool.failure)
+            current.longest = max(current.longest, time.monotonic() - start)
+            return read_results(payloads, pool.spec, _name(program))
         finally:
             self._running.release()
-
-    def _run(
-        self,
-        world_size: int,
-        entry: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        program: Callable[..., Any],
-    ) -> list[Any]:
-        __tracebackhide__ = True
-        self.prepare()
-        current = self.current
-        with self._submodules.used(), _named_if_it_cannot_be_sent(program):
-            task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
-        pool = self._pool(world_size)
-        start = time.monotonic()
-        try:
-            payloads = pool.run(task, program=_name(program), seed=current.seed, timeout=current.timeout)
-        except RanksSkipped as skipped:
-            pytest.skip(str(skipped))
-        except RankTimeout:
-            # Others of its runs will hang too, when hypothesis looks for a smaller one: they need not take as long.
-            after = max(_LEAST_AFTER_A_HANG, _AFTER_A_HANG * current.longest)
-            current.timeout = min(current.timeout, after)
-            raise
-        finally:
-            self._collect_output()
-            if pool.failure is not None:
-                current.failures.append(pool.failure)
-        current.longest = max(current.longest, time.monotonic() - start)
-        return read_results(payloads, pool.spec, _name(program))
 
     def watched_run(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]

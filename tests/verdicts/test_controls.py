@@ -14,7 +14,7 @@ from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
-from tests.verdicts.test_judge import STEADY, judge_of
+from tests.verdicts.judged import STEADY, judge_of
 
 MATMUL = "sustained matmul on 2 ranks"
 VERSIONS = {"nccl": "2.28.9", "torch": "2.13.0"}  # of all launches in examples.py

@@ -1,9 +1,7 @@
 """The judge: what screening makes of a figure, and what fresh launches make of a suspect."""
 
-import json
 import math
 from dataclasses import replace
-from datetime import date
 from typing import Any, Literal
 
 import pytest
@@ -11,46 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
-from pytest_gpuperf.verdicts.expected import Expected
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.json_fields import FieldError
 from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
-from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.shift import distinct
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.verdicts.examples import KEY, TEST, baselines, launch, metric_baseline
-
-# Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then those of 1.1 % (looser), 0.7 % (loose) and 22 %.
-STEADY = metric_baseline(*[100.0 * (1 + 1e-4 * (i - 4.5)) for i in range(10)])
-LOOSER = metric_baseline(*[100.0 * (1 + 4e-3 * (i - 4.5)) for i in range(10)])
-LOOSE = metric_baseline(*[100.0 * (1 + 2e-3 * (i - 4.5)) for i in range(10)])
-WILD = metric_baseline(*[100.0 * (1 + 6e-2 * (i - 4.5)) for i in range(10)])
-ONCE = metric_baseline(100.0)
-
-
-def judge_of(stored: MetricBaseline | None, *, tests: int = 1, policy: Policy | None = None) -> Judge:
-    """A judge of so many tests, all with this baseline."""
-    names = [TEST, *(f"test_{i}" for i in range(tests - 1))]
-    entry = TestBaseline("body-1", {"busbw": stored}) if stored is not None else None
-    known = replace(baselines(*[1.0] * 10), tests={} if entry is None else dict.fromkeys(names, entry))
-    return Judge(KEY, known, names, policy or Policy())
-
-
-def verdict_of(value: float, stored: MetricBaseline | None = STEADY, **fields: Any) -> Verdict:
-    given_ = {"unit": "B/s", "better": "higher", **fields}
-    body = given_.pop("body", "body-1")
-    return judge_of(stored).screen(TEST, "busbw", Metric(value, **given_), body)
-
-
-def confirmed(stored: MetricBaseline, *values: float, first: float = 90.0, **fields: Any) -> Verdict:
-    given_: dict[str, Any] = {"unit": "B/s", "better": "higher", **fields}
-    judge = judge_of(stored)
-    suspect = judge.screen(TEST, "busbw", Metric(first, **given_), "body-1")
-    assert suspect.outcome is Outcome.SUSPECT
-    return judge.confirm(suspect, [Metric(value, **given_) for value in values])
+from tests.verdicts.judged import LOOSE, LOOSER, ONCE, STEADY, WILD, confirmed, judge_of, verdict_of
 
 
 @pytest.mark.parametrize(
@@ -214,17 +180,6 @@ def test_only_the_tests_of_the_run_share_it() -> None:
     assert few.rule.prior_total == many.rule.prior_total  # all of them tell how launches scatter
 
 
-def test_a_run_that_moved_as_a_whole_is_told_by_its_median() -> None:
-    judge = judge_of(STEADY, tests=12)
-    for index in range(11):
-        judge.screen(f"test_{index}", "busbw", Metric(97.0, "B/s", "higher"), "body-1")
-    shift = judge.shift
-    assert shift == pytest.approx(1 / 0.97 - 1)
-    for index in range(6):
-        judge.screen(f"test_{index}", "busbw", Metric(100.0, "B/s", "higher"), "body-1")
-    assert judge.shift is None  # five of eleven are five regressions
-
-
 @pytest.mark.parametrize(
     ("recorded", "gpus", "elsewhere"),
     [
@@ -256,26 +211,6 @@ def test_five_launches_on_these_gpus_place_a_figure_and_all_tell_its_spread(stea
     assert same.bound is not None
     assert (same.bound < 0.05) is steady
     assert judge.launches(same) == (5 if steady else 25)
-
-
-def test_a_rate_that_is_made_of_a_time_is_no_second_check() -> None:
-    rates = [100.0 * (1 + 4e-3 * (i - 4.5)) for i in range(10)]
-    seconds = metric_baseline(*[float(f"{1 / rate:.5g}") for rate in rates], unit="s", better="lower")
-    other = metric_baseline(*[100.0 * (1 + 1e-2 * (i - 4.5)) for i in range(10)])
-    metrics = {"busbw": metric_baseline(*rates), "time": seconds}
-
-    def total(**more: MetricBaseline) -> float:
-        entry = TestBaseline("body-1", {**metrics, **more})
-        return Judge(KEY, replace(baselines(*rates), tests={TEST: entry}), [TEST], Policy()).rule.prior_total
-
-    assert total() == History.of([math.log(rate) for rate in rates]).dof
-    assert total(other=other) == 2 * total()
-    assert total(few=replace(other, launches=other.launches[:5])) < 2 * total()
-
-
-def test_launches_that_scatter_alike_but_are_not_the_same_are_two_checks() -> None:
-    ten, five = History(10, 0.0, 0.01, 7.2), History(5, 0.0, 0.01, 2.4)
-    assert distinct([ten, five, ten, replace(ten, center=5.0), five]) == [ten, five]
 
 
 def test_a_baseline_of_other_machines_is_as_wide_as_they_differ() -> None:
@@ -311,126 +246,6 @@ def test_figures_as_far_apart_as_floats_are_undecided() -> None:
     times = replace(metric_baseline(*[1e-300] * 10), unit="s", better="lower")
     loss = judge_of(times).screen(TEST, "busbw", Metric(1e300, "s", "lower"), "body-1")
     assert loss.outcome is Outcome.SUSPECT
-
-
-def test_verdicts_of_earlier_results_are_read() -> None:
-    verdict = verdict_of(95.0)
-    data = verdict.to_json()
-    assert Verdict.from_json(data) == verdict
-    del data["of_the_gpus"], data["elsewhere"], data["policy"]
-    assert Verdict.from_json(data) == verdict
-    told = replace(verdict, of_the_gpus=True, elsewhere=True, policy=MetricPolicy("noisy", detect=0.2))
-    assert Verdict.from_json(told.to_json()) == told
-
-
-def judge_of_many(tests: int, *metrics: str, expected: Expected | None = None) -> Judge:
-    """A judge of so many tests, with metrics of as many spreads; the first metric's regression may be known."""
-    spreads = [1e-4 * (number + 1) for number in range(len(metrics))]
-    entry = TestBaseline(
-        "body-1",
-        {
-            name: metric_baseline(*[100.0 * (1 + spread * (i - 4.5)) for i in range(10)])
-            for name, spread in zip(metrics, spreads, strict=True)
-        },
-        {} if expected is None else {metrics[0]: expected},
-    )
-    names = [f"test_{index}" for index in range(tests)]
-    known = replace(baselines(*[1.0] * 10), tests=dict.fromkeys(names, entry))
-    return Judge(KEY, known, names, Policy(), today=date(2026, 12, 1))
-
-
-def screened(judge: Judge, test: int, metric_name: str, value: float) -> Verdict:
-    return judge.screen(f"test_{test}", metric_name, Metric(value, "B/s", "higher"), "body-1")
-
-
-def test_the_many_figures_of_one_test_are_not_the_whole_run() -> None:
-    names = [f"m{number}" for number in range(10)]
-    judge = judge_of_many(3, *names)
-    for name in names:
-        screened(judge, 0, name, 80.0)
-    for test in (1, 2):
-        screened(judge, test, "m0", 99.0)
-    assert judge.shift is None
-    screened(judge, 1, "m0", 80.0)
-    assert judge.shift == pytest.approx(1 / 0.8 - 1)  # two of three tests
-
-
-@pytest.mark.parametrize(("loss", "moved"), [(0.95, True), (1.05, True), (1.0, False)])
-def test_tests_move_the_way_of_the_run(loss: float, moved: bool) -> None:
-    judge = judge_of_many(12, "a")
-    for test in range(12):
-        screened(judge, test, "a", 100.0 * loss)
-    assert (judge.shift is not None) is moved
-
-
-def test_a_time_and_the_rate_made_from_it_are_one_figure_of_a_shift() -> None:
-    rates = [100.0 * (1 + 4e-3 * (i - 4.5)) for i in range(10)]
-    seconds = metric_baseline(*[1 / rate for rate in rates], unit="s", better="lower")
-    names = [f"test_{index}" for index in range(10)]
-    entry = TestBaseline("body-1", {"busbw": metric_baseline(*rates), "time": seconds})
-    known = replace(baselines(*[1.0] * 10), tests=dict.fromkeys(names, entry))
-    judge = Judge(KEY, known, names, Policy())
-    for test in range(9):
-        judge.screen(f"test_{test}", "time", Metric(1 / 80.0, "s", "lower"), "body-1")
-        screened(judge, test, "busbw", 80.0)
-    assert judge.shift is None
-    screened(judge, 9, "busbw", 80.0)
-    assert judge.shift == pytest.approx(1 / 0.8 - 1, rel=1e-3)
-
-
-@pytest.mark.parametrize(("until", "shift"), [(date(2026, 12, 1), False), (date(2026, 11, 30), True)])
-def test_known_regressions_are_no_shift_of_the_whole_run(until: date, shift: bool) -> None:
-    judge = judge_of_many(12, "a", expected=Expected("a slow driver", until))
-    for test in range(12):
-        assert screened(judge, test, "a", 90.0).outcome is Outcome.SUSPECT
-    assert (judge.shift is not None) is shift
-
-
-@pytest.mark.parametrize(
-    ("others", "value", "with_the_run"),
-    [
-        (95.0, 94.9, True),
-        (95.0, 92.0, True),
-        (95.0, 50.0, False),
-        (103.0, 50.0, False),
-        (103.0, 96.0, False),
-        (100.0, 50.0, False),
-    ],
-)
-def test_a_figure_that_moved_otherwise_than_the_run_is_judged_by_itself(
-    others: float, value: float, with_the_run: bool
-) -> None:
-    judge = judge_of_many(12, "a")
-    for test in range(11):
-        screened(judge, test, "a", others)
-    assert judge.moved_with_the_run(screened(judge, 11, "a", value)) is with_the_run
-
-
-@pytest.mark.parametrize(
-    ("others", "value", "with_the_run"), [(95.0, 93.0, True), (95.0, 50.0, False), (95.0, 101.0, False)]
-)
-def test_so_is_one_of_unknown_spread(others: float, value: float, with_the_run: bool) -> None:
-    names = [f"test_{index}" for index in range(12)]
-    known = replace(baselines(*[1.0] * 10), tests=dict.fromkeys(names, TestBaseline("body-1", {"a": ONCE})))
-    judge = Judge(KEY, known, names, Policy())
-    for test in range(11):
-        screened(judge, test, "a", others)
-    assert judge.moved_with_the_run(screened(judge, 11, "a", value)) is with_the_run
-
-
-def test_a_suspect_that_gained_as_the_run_did_moved_with_it() -> None:
-    names = [f"test_{index}" for index in range(12)]
-    known = replace(baselines(*[1.0] * 10), tests=dict.fromkeys(names, TestBaseline("body-1", {"a": WILD})))
-    judge = Judge(KEY, known, names, Policy())
-    suspects = [screened(judge, test, "a", 105.0) for test in range(12)]
-    assert all(suspect.outcome is Outcome.SUSPECT and judge.moved_with_the_run(suspect) for suspect in suspects)
-
-
-def test_few_figures_tell_no_shift() -> None:
-    judge = judge_of(STEADY, tests=4)
-    for index in range(3):
-        judge.screen(f"test_{index}", "busbw", Metric(80.0, "B/s", "higher"), "body-1")
-    assert judge.shift is None
 
 
 MET = metric_baseline(*[1.3 * (1 + 1e-4 * (i - 4.5)) for i in range(10)], unit="x")
@@ -527,35 +342,3 @@ def test_a_baseline_of_something_else_is_stale(fields: dict[str, Any]) -> None:
 def test_an_unnamed_clock_is_any_clock() -> None:
     assert verdict_of(100.0, clock="").outcome is Outcome.SAME
     assert verdict_of(100.0, replace(STEADY, clock=""), clock="cuda_graph").outcome is Outcome.SAME
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        verdict_of(80.0),
-        verdict_of(80.0, None),
-        verdict_of(80.0, LOOSE, q1=79.0),
-        confirmed(STEADY, 90.0, 91.0, 92.0, 91.0, 91.0),
-    ],
-)
-def test_json_and_back(verdict: Verdict) -> None:
-    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"outcome": "fine"},
-            r"verdict\.outcome: got 'fine', expected one of 'same', 'improved', 'regressed'",
-        ),
-        ({"test": None}, r"verdict\.test: got None, expected a string"),
-        ({"metric": 1}, r"verdict\.metric: got 1, expected an object"),
-        ({"baseline": []}, r"verdict\.baseline: got \[\], expected an object"),
-        ({"change": "+"}, r"verdict\.change: got '\+', expected a finite number"),
-        ({"why": "x"}, r"verdict: got 'why', expected no keys but test, metric_name"),
-    ],
-)
-def test_json_that_is_no_verdict_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(FieldError, match=message):
-        Verdict.from_json({**verdict_of(80.0).to_json(), **change})
