@@ -6,6 +6,7 @@ take the asked fraction longer than the step alone. Each rank measures its own s
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     import torch
 
 WARMUP = 5
-CALLS = 20  # back to back between two events
+CALLS = 20  # back to back between two events, at most
+WINDOW = 0.06  # seconds that they take together, where fewer do: programs are made anew in each group of a comparison
 ROUNDS = 7  # of the step without and with what slows it down
 CORRECTIONS = 3
 SPIN = 1_000_000  # clock cycles, half a millisecond
@@ -105,9 +107,10 @@ def slowed(program: Program, by: float) -> Program:
             return result
 
         wait = waiting(ctx.device)
+        calls = calls_of(step, ctx.device)
         # By trial: beside a step the kernel costs neither what it does alone nor nothing.
         for _ in range(CORRECTIONS):
-            alone, together = seconds_of_both(step, slow_step, ctx.device)
+            alone, together = seconds_of_both(step, slow_step, ctx.device, calls)
             seconds = max(0.0, seconds + (1 + by) * alone - together)
         return slow_step
 
@@ -129,28 +132,40 @@ def waiting(device: torch.device) -> Callable[[float], None]:
     return spin
 
 
-def seconds_of_both(step: Callable[[], Any], slow_step: Callable[[], Any], device: torch.device) -> tuple[float, float]:
+def calls_of(step: Callable[[], Any], device: torch.device) -> int:
+    """How often to call the step for one look at its time; as often on every rank, since it may communicate."""
+    import torch
+    import torch.distributed as dist
+
+    slowest = torch.tensor(seconds_of(step, device, 2), device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return min(CALLS, max(2, round(WINDOW / float(slowest))))
+
+
+def seconds_of_both(
+    step: Callable[[], Any], slow_step: Callable[[], Any], device: torch.device, calls: int
+) -> tuple[float, float]:
     """Medians of several rounds, in turn: a step's time drifts by as much as is to be added."""
-    rounds = [(seconds_of(step, device), seconds_of(slow_step, device)) for _ in range(ROUNDS)]
+    rounds = [(seconds_of(step, device, calls), seconds_of(slow_step, device, calls)) for _ in range(ROUNDS)]
     return statistics.median(one for one, _ in rounds), statistics.median(other for _, other in rounds)
 
 
-def seconds_of(step: Callable[[], Any], device: torch.device) -> float:
-    """What one of many calls back to back takes on the device."""
+def seconds_of(step: Callable[[], Any], device: torch.device, calls: int = CALLS) -> float:
+    """What one of so many calls back to back takes on the device, after a quarter as many."""
     import torch
 
-    for _ in range(WARMUP):
+    for _ in range(math.ceil(calls * WARMUP / CALLS)):
         step()
     if device.type == "cpu":
         began = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(calls):
             step()
-        return (time.perf_counter() - began) / CALLS
+        return (time.perf_counter() - began) / calls
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
-    for _ in range(CALLS):
+    for _ in range(calls):
         step()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3 / CALLS
+    return float(start.elapsed_time(end)) / 1e3 / calls

@@ -306,6 +306,38 @@ def test_the_plugin_slows_one_test_down(tmp_path: Path) -> None:
     assert seconds["steady"] < 4e-3
 
 
+CALLS = """
+import time
+import pytest
+from benchmarks.trial.slowing import CALLS, WINDOW, calls_of, slowed
+
+def calls_of_a_sleep(ctx, seconds):
+    return calls_of(lambda: time.sleep(seconds[ctx.rank]), ctx.device)
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("seconds", "least", "most"), [
+    ((0.0, 0.0), CALLS, CALLS), ((1e-4, 0.012), 2, 5), ((WINDOW, WINDOW), 2, 2),
+])
+def test_all_ranks_call_a_step_as_often(ranks, seconds, least, most):
+    one, other = ranks.run(calls_of_a_sleep, seconds)
+    assert least <= one == other <= most
+
+def calls_to_slow(ctx):
+    calls = []
+    slowed(lambda ctx: lambda: calls.append(time.sleep(WINDOW)), 0.05)(ctx)
+    return len(calls)
+
+@pytest.mark.ranks(2)
+def test_slowing_calls_it_no_more_often(ranks):
+    assert ranks.run(calls_to_slow)[0] < 10 * CALLS
+"""
+
+
+def test_a_long_step_is_called_less_often(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CALLS)
+    pytester.runpytest("--gpus=0").assert_outcomes(passed=4)
+
+
 def test_a_test_that_is_not_there_cannot_be_slowed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): pass")
     done = pytester.runpytest("-p", "benchmarks.trial.slowing", "--slow-test=x")
