@@ -4,9 +4,15 @@
 
 A real pytest run of ``leak_module.py``. Every 50 tests it counts open file descriptors and threads, resident
 (RSS) and proportional (PSS) memory, process groups that torch knows, keys in the ranks' store, and the
-memory in use on each rank's GPU. A count must be at the end what it was after 100 tests; RSS and PSS may have
-grown by 5 MiB, and a GPU's memory may differ by 2 MiB. Exit status 1 if anything is not flat. Of a rank that grew, the
-mappings of its memory that did are listed.
+memory in use on each rank's GPU; of ranks also what malloc has given out, and what is resident outside the
+heap. A count must be at the end what it was after 100 tests; memory may have grown by 5 MiB, and a GPU's may
+differ by 2 MiB. Exit status 1 if anything is not flat. Of a rank that grew, the mappings of its memory that did
+are listed.
+
+RSS and PSS of a rank with a GPU are shown and not judged. A communicator of NCCL 2.28 has 31 MiB of zeroed memory for
+the machine's topology (ncclTopoSystem, src/graph/topo.h: 6 kinds of 576 nodes of 576 links), nearly all of which
+nobody looks at. Where malloc takes it from memory that was used before, it writes the zeros and all is resident; else
+none is. As communicators come and go, RSS goes up and down by that.
 """
 
 from __future__ import annotations
@@ -51,6 +57,8 @@ BOUNDS = {
     "keys": Bound(),
     "rss": MEMORY,
     "pss": MEMORY,
+    "malloc": MEMORY,
+    "rest": MEMORY,
     "gpu": Bound(above=2 * MIB, below=2 * MIB, unit=MIB),
 }
 
@@ -63,6 +71,7 @@ class Curve:
     quantity: str
     tests: tuple[int, ...]
     values: tuple[int, ...]
+    judged: bool = True
 
     @property
     def change(self) -> int:
@@ -72,8 +81,8 @@ class Curve:
 
     @property
     def flat(self) -> bool:
-        """Whether the change is within the quantity's bound."""
-        return BOUNDS[self.quantity].holds(self.change)
+        """Whether the change is within the quantity's bound, or needs not be."""
+        return not self.judged or BOUNDS[self.quantity].holds(self.change)
 
 
 def sampled(tests: int, ranks: int, gpus: int) -> list[str]:
@@ -111,7 +120,13 @@ def curves(lines: Sequence[str]) -> list[Curve]:
     samples = [json.loads(line) for line in lines]
     tests = tuple(sample["tests"] for sample in samples)
     return [
-        Curve(process, quantity, tests, tuple(sample["held"][process][quantity] for sample in samples))
+        Curve(
+            process,
+            quantity,
+            tests,
+            tuple(sample["held"][process][quantity] for sample in samples),
+            judged=quantity not in ("rss", "pss") or "gpu" not in held,
+        )
         for process, held in samples[0]["held"].items()
         for quantity in held
     ]
@@ -125,7 +140,8 @@ def table(found: Sequence[Curve]) -> str:
         digits = 0 if unit == 1 else 1
         name = f"{curve.process} {curve.quantity}" + ("" if unit == 1 else " MiB")
         values = "".join(f"{value / unit:>8.{digits}f}" for value in curve.values)
-        lines.append(f"{name:<23}{values}{curve.change / unit:>+9.{digits}f}  {'flat' if curve.flat else 'NOT FLAT'}")
+        said = ("flat" if curve.flat else "NOT FLAT") if curve.judged else "not judged"
+        lines.append(f"{name:<23}{values}{curve.change / unit:>+9.{digits}f}  {said}")
     return "\n".join(lines)
 
 
@@ -147,6 +163,12 @@ def growth(before: Sequence[Mapping], after: Sequence[Mapping]) -> list[tuple[in
         for now in after
     ]
     return sorted(((more, now) for more, now in grown if more >= MIB // 4), key=lambda pair: -pair[0])
+
+
+def grown_ranks(found: Sequence[Curve]) -> list[str]:
+    """The ranks that have more memory than they had, each once."""
+    grown = (curve.process for curve in found if curve.quantity in ("rss", "malloc", "rest") and not curve.flat)
+    return [process for process in dict.fromkeys(grown) if process.startswith("rank")]
 
 
 def where_it_grew(lines: Sequence[str], process: str) -> str:
@@ -186,9 +208,8 @@ def main() -> int:
     print(table(found))
     growing = [f"{curve.process} {curve.quantity}" for curve in found if not curve.flat]
     print(f"not flat: {', '.join(growing)}" if growing else "all flat")
-    for curve in found:
-        if curve.quantity == "rss" and curve.process.startswith("rank") and not curve.flat:
-            print(where_it_grew(lines, curve.process) or f"{curve.process}: no mapping of it grew by much")
+    for process in grown_ranks(found):
+        print(where_it_grew(lines, process) or f"{process}: no mapping of it grew by much")
     if options.json is not None:
         options.json.write_text(json.dumps([{**asdict(curve), "flat": curve.flat} for curve in found], indent=1) + "\n")
     return 1 if growing else 0

@@ -6,6 +6,7 @@ many tests it writes down what the controller, the forkserver and each rank hold
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -19,6 +20,11 @@ from pytest_gpuperf import Context, Ranks
 
 TESTS, RANKS, EVERY = (int(os.environ[f"LEAK_{name}"]) for name in ("TESTS", "RANKS", "EVERY"))
 NUMEL = 2**20
+MALLINFO2 = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+"""What glibc's malloc tells of all its arenas; bytes in use are ``uordblks`` and, mapped one by one, ``hblkhd``."""
 
 
 def held(pid: int | str) -> dict[str, int]:
@@ -48,6 +54,21 @@ def mappings(ctx: Context) -> list[tuple[int, int, str, int]]:
     return found
 
 
+def allocated() -> dict[str, int]:
+    """Bytes that malloc has given out, touched or not; nothing where this is not glibc 2.33 or newer."""
+    fields = [(name, ctypes.c_size_t) for name in MALLINFO2]
+
+    class Mallinfo2(ctypes.Structure):  # mallinfo(3); in here, since it cannot be pickled for the ranks
+        _fields_ = fields
+
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return {}
+    mallinfo2.restype = Mallinfo2
+    told = mallinfo2()
+    return {"malloc": told.uordblks + told.hblkhd}
+
+
 def reduced_on_subgroup(ctx: Context, number: int) -> float:
     """What each of the tests does."""
     group = dist.new_group(list(range(ctx.world_size)))
@@ -62,7 +83,8 @@ def reduced_on_subgroup(ctx: Context, number: int) -> float:
 def held_by_rank(ctx: Context) -> dict[str, dict[str, int]]:
     """What the rank holds on to; rank 0 also tells of the store and of the forkserver."""
     gc.collect()
-    own = held("self") | {"groups": len(dist.distributed_c10d._world.pg_map)}
+    rest = sum(resident for _, _, file, resident in mappings(ctx) if file != "[heap]")
+    own = held("self") | allocated() | {"rest": rest, "groups": len(dist.distributed_c10d._world.pg_map)}
     if ctx.device.type == "cuda":
         free, total = torch.cuda.mem_get_info(ctx.device)
         own["gpu"] = total - free

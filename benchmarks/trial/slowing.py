@@ -110,8 +110,7 @@ def slowed(program: Program, by: float) -> Program:
         calls = calls_of(step, ctx.device)
         # By trial: beside a step the kernel costs neither what it does alone nor nothing.
         for _ in range(CORRECTIONS):
-            alone, together = seconds_of_both(step, slow_step, ctx.device, calls)
-            seconds = max(0.0, seconds + (1 + by) * alone - together)
+            seconds = max(0.0, seconds + lacking(step, slow_step, by, ctx.device, calls))
         return slow_step
 
     return slow_program
@@ -142,12 +141,15 @@ def calls_of(step: Callable[[], Any], device: torch.device) -> int:
     return min(CALLS, max(2, round(WINDOW / float(slowest))))
 
 
-def seconds_of_both(
-    step: Callable[[], Any], slow_step: Callable[[], Any], device: torch.device, calls: int
-) -> tuple[float, float]:
-    """Medians of several rounds, in turn: a step's time drifts by as much as is to be added."""
+def lacking(
+    step: Callable[[], Any], slow_step: Callable[[], Any], by: float, device: torch.device, calls: int
+) -> float:
+    """Seconds that the slow step is short of its time, below 0 if it takes longer: the median of several rounds.
+
+    A round looks at one right after the other: a step's time drifts by as much as is to be added.
+    """
     rounds = [(seconds_of(step, device, calls), seconds_of(slow_step, device, calls)) for _ in range(ROUNDS)]
-    return statistics.median(one for one, _ in rounds), statistics.median(other for _, other in rounds)
+    return statistics.median((1 + by) * alone - together for alone, together in rounds)
 
 
 def seconds_of(step: Callable[[], Any], device: torch.device, calls: int = CALLS) -> float:

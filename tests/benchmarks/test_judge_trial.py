@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import judge_trial
 from benchmarks.judge_trial import Plan, TrialError, controls, drawn, main, take
+from benchmarks.trial import slowing
 from benchmarks.trial.runs import Figure, Run, holds, summary, table
 from benchmarks.trial.slowing import slowed
 from pytest_gpuperf import Resettable
@@ -277,6 +279,7 @@ def test_a_run_tells_its_gpus_and_their_control_workload(monkeypatch: pytest.Mon
 
 CONFTEST = """
 import pytest
+import torch
 from tests import fake_gpus
 fake_gpus.install(pytest.MonkeyPatch(), visible=2)
 """
@@ -284,6 +287,7 @@ fake_gpus.install(pytest.MonkeyPatch(), visible=2)
 TESTS = """
 import time
 import pytest
+import torch
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2)]
 
@@ -309,6 +313,7 @@ def test_the_plugin_slows_one_test_down(tmp_path: Path) -> None:
 CALLS = """
 import time
 import pytest
+import torch
 from benchmarks.trial.slowing import CALLS, WINDOW, calls_of, slowed
 
 def calls_of_a_sleep(ctx, seconds):
@@ -336,6 +341,13 @@ def test_slowing_calls_it_no_more_often(ranks):
 def test_a_long_step_is_called_less_often(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CALLS)
     pytester.runpytest("--gpus=0").assert_outcomes(passed=4)
+
+
+def test_a_step_whose_time_drifts_is_slowed_by_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    drift = iter([1.0, 1.0, 1.4, 1.4, 1.1, 1.1, 0.8, 0.8, 1.2, 1.2, 0.9, 0.9, 1.3, 1.3])
+    monkeypatch.setattr(slowing, "seconds_of", lambda step, device, calls: step() * next(drift))
+    # Each round is short of 5 % of its own time, 1.1 seconds in the middle.
+    assert slowing.lacking(lambda: 1.0, lambda: 1.0, 0.05, torch.device("cpu"), 1) == pytest.approx(0.055)
 
 
 def test_a_test_that_is_not_there_cannot_be_slowed(pytester: pytest.Pytester) -> None:

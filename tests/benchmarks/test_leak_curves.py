@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 
 import pytest
 
-from benchmarks.leak_curves import MIB, Curve, Mapping, curves, growth, number_of_tests, table, where_it_grew
+from benchmarks.leak_curves import (
+    MIB,
+    Curve,
+    Mapping,
+    curves,
+    grown_ranks,
+    growth,
+    number_of_tests,
+    table,
+    where_it_grew,
+)
 
 
 def curve(quantity: str, *values: int) -> Curve:
@@ -21,7 +32,7 @@ def test_a_count_must_not_change(quantity: str, end: int) -> None:
     assert not curve(quantity, 1, 7, 7, end).flat
 
 
-@pytest.mark.parametrize("quantity", ["rss", "pss"])
+@pytest.mark.parametrize("quantity", ["rss", "pss", "malloc", "rest"])
 def test_memory_may_shrink_and_grow_by_5_mib(quantity: str) -> None:
     assert curve(quantity, 0, 100 * MIB, 105 * MIB).flat
     assert curve(quantity, 0, 100 * MIB, 50 * MIB).flat
@@ -47,6 +58,35 @@ def test_samples_become_a_row_for_each_process_and_quantity() -> None:
     assert [(c.process, c.quantity, c.flat) for c in found] == [("forkserver", "fds", True), ("rank 0", "rss", False)]
     assert "rank 0 rss MiB" in table(found)
     assert "+7.0  NOT FLAT" in table(found)
+
+
+def test_resident_memory_of_a_rank_with_a_gpu_is_shown_and_not_judged() -> None:
+    lines = []
+    for tests, held in ((100, MIB), (150, 9 * MIB)):
+        rank = {"rss": held, "pss": held, "malloc": held, "rest": MIB, "gpu": MIB}
+        lines.append(json.dumps({"tests": tests, "held": {"forkserver": {"rss": held}, "rank 0": rank}}))
+    found = curves(lines)
+    assert {(c.process, c.quantity) for c in found if not c.judged} == {("rank 0", "rss"), ("rank 0", "pss")}
+    assert [(c.process, c.quantity) for c in found if not c.flat] == [("forkserver", "rss"), ("rank 0", "malloc")]
+    assert "+8.0  not judged" in table(found)
+    assert grown_ranks(found) == ["rank 0"]
+
+
+def test_a_rank_has_grown_once_however_it_shows() -> None:
+    assert grown_ranks([curve(quantity, 0, 0, 9 * MIB) for quantity in ("rss", "pss", "malloc", "rest")]) == ["rank 0"]
+    assert not grown_ranks([curve("pss", 0, 0, 9 * MIB), curve("fds", 0, 1, 2)])
+
+
+def test_malloc_tells_what_it_has_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TESTS", "RANKS", "EVERY"):
+        monkeypatch.setenv(f"LEAK_{name}", "1")
+    from benchmarks.leak_module import allocated
+
+    before = allocated()["malloc"]
+    block = ctypes.create_string_buffer(8 * MIB)
+    assert 8 * MIB <= allocated()["malloc"] - before < 9 * MIB
+    del block
+    assert allocated()["malloc"] - before < MIB
 
 
 def test_what_grew_is_found_though_a_mapping_was_extended_on_either_side() -> None:
