@@ -279,7 +279,6 @@ def test_a_run_tells_its_gpus_and_their_control_workload(monkeypatch: pytest.Mon
 
 CONFTEST = """
 import pytest
-import torch
 from tests import fake_gpus
 fake_gpus.install(pytest.MonkeyPatch(), visible=2)
 """
@@ -287,7 +286,6 @@ fake_gpus.install(pytest.MonkeyPatch(), visible=2)
 TESTS = """
 import time
 import pytest
-import torch
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2)]
 
@@ -313,7 +311,6 @@ def test_the_plugin_slows_one_test_down(tmp_path: Path) -> None:
 CALLS = """
 import time
 import pytest
-import torch
 from benchmarks.trial.slowing import CALLS, WINDOW, calls_of, slowed
 
 def calls_of_a_sleep(ctx, seconds):
