@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -36,6 +36,10 @@ class Memory(Protocol):
 
     def barrier(self) -> None:
         """What any rank wrote before it, every rank reads after it."""
+
+
+Allocate = Callable[[Context, int], Memory]
+"""Gives so many bytes on every rank."""
 
 
 class MappedFiles:

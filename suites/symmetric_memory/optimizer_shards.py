@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from pytest_gpuperf import Context
-from suites.symmetric_memory.memory import ALIGNMENT, Arena, allocate
+from suites.symmetric_memory.memory import ALIGNMENT, Allocate, Arena, allocate
 
 Steps = Callable[[], dict[str, torch.Tensor]]
 
@@ -20,6 +20,7 @@ def optimizer_shards(
     lr: float,
     momentum: float,
     only_own_gradients: bool = False,
+    allocate: Allocate = allocate,
 ) -> Steps:
     """SGD with momentum whose state is split over the ranks: R ranks, N weights, N/R momenta on each.
 
@@ -34,6 +35,7 @@ def optimizer_shards(
         lr: the learning rate.
         momentum: of SGD.
         only_own_gradients: wrong on purpose: a rank's part sees the rank's own gradient alone.
+        allocate: gives the symmetric memory.
     """
     dtype, numel = weights.dtype, weights.numel()
     nbytes = 2 * (weights.nbytes + ALIGNMENT)

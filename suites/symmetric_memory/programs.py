@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context
 from suites.collectives.programs import rank_input
 from suites.data import integers
-from suites.symmetric_memory.memory import PeerMemory, allocate
+from suites.symmetric_memory.memory import Allocate, PeerMemory, allocate
 
 Shape = tuple[int, ...]
 Step = Callable[[], torch.Tensor]
@@ -74,18 +74,22 @@ def all_reduce(ctx: Context, *, operation: str, shape: Shape, dtype: torch.dtype
     return step
 
 
-def all_reduce_by_gets(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int) -> Step:
+def all_reduce_by_gets(
+    ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int, allocate: Allocate = allocate
+) -> Step:
     """One-shot by hand: each rank adds up all ranks' buffers."""
-    return _sum_of_buffers(ctx, range(ctx.world_size), shape=shape, dtype=dtype, seed=seed)
+    return _sum_of_buffers(ctx, range(ctx.world_size), shape=shape, dtype=dtype, seed=seed, allocate=allocate)
 
 
 def all_reduce_without_one_peer(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int) -> Step:
     """Wrong on purpose: the rank after this one is left out."""
     others = [rank for rank in range(ctx.world_size) if rank != (ctx.rank + 1) % ctx.world_size]
-    return _sum_of_buffers(ctx, others, shape=shape, dtype=dtype, seed=seed)
+    return _sum_of_buffers(ctx, others, shape=shape, dtype=dtype, seed=seed, allocate=allocate)
 
 
-def _sum_of_buffers(ctx: Context, ranks: Iterable[int], *, shape: Shape, dtype: torch.dtype, seed: int) -> Step:
+def _sum_of_buffers(
+    ctx: Context, ranks: Iterable[int], *, shape: Shape, dtype: torch.dtype, seed: int, allocate: Allocate
+) -> Step:
     mine = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed)
     memory = allocate(ctx, mine.nbytes)
     memory.buffer(ctx.rank, shape, dtype).copy_(mine)
@@ -161,7 +165,16 @@ def fused_matmul_reduce_scatter(ctx: Context, *, m: int, k: int, n: int, seed: i
     return step
 
 
-def put(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int, distance: int, offset: int = 0) -> Step:
+def put(
+    ctx: Context,
+    *,
+    shape: Shape,
+    dtype: torch.dtype,
+    seed: int,
+    distance: int,
+    offset: int = 0,
+    allocate: Allocate = allocate,
+) -> Step:
     """Each rank writes its tensor into the buffer of the rank ``distance`` further, ``offset`` elements in."""
     mine = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
     memory = allocate(ctx, mine.nbytes + offset * dtype.itemsize)
@@ -177,7 +190,16 @@ def put(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int, distance: 
     return step
 
 
-def get(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int, distance: int, offset: int = 0) -> Step:
+def get(
+    ctx: Context,
+    *,
+    shape: Shape,
+    dtype: torch.dtype,
+    seed: int,
+    distance: int,
+    offset: int = 0,
+    allocate: Allocate = allocate,
+) -> Step:
     """Each rank reads the buffer of the rank ``distance`` before it."""
     mine = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
     memory = allocate(ctx, mine.nbytes + offset * dtype.itemsize)
