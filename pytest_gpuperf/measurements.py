@@ -109,10 +109,12 @@ class Measurements:
             tests: Node ids of the perf tests that are going to run.
 
         Raises:
-            BaselineError: the file is not one of this hardware's baselines.
+            BaselineError: the file is not one of this hardware's baselines, or of other GPUs than these.
         """
         if self._machine.gpus and not self._options.smoke:
             baselines = storage.load(self.path, self._machine.key)
+            if baselines is not None:
+                baselines.require(self._machine.match, self.path)
             policy, gpus = self._options.policy, self._machine.identity
             try:
                 self._judge = Judge(self._machine.key, baselines, tests, policy, gpus=gpus, today=today())
@@ -145,7 +147,9 @@ class Measurements:
         Raises:
             JournalError: the recording cannot be gone on with.
         """
-        self._plan = Plan(self._machine.key, commit_of(self._rootpath), self._options.launches, tests)
+        self._plan = Plan(
+            self._machine.key, commit_of(self._rootpath), self._options.launches, tests, self._machine.match
+        )
         if not self._options.resume:
             return set()
         self._journal, self._restored = Journal.resume(self.journal_path, self._plan)
@@ -303,6 +307,8 @@ class Measurements:
         outcomes: list[Merged] = []
 
         def change(stored: Baselines | None) -> Baselines | None:
+            if stored is not None:
+                stored.require(match, self.path)  # another run may have written it meanwhile
             outcomes.append(merge(stored or Baselines(key, match), candidate, policy, made))
             return outcomes[-1].baselines if outcomes[-1].written else None
 

@@ -15,8 +15,8 @@ from pytest_gpuperf.session import Session
 GIB = 2**30
 
 
-def gpu(index: int) -> Gpu:
-    """One H200."""
+def gpu(index: int, watts: float = 700.0) -> Gpu:
+    """One H200, with this power limit."""
     return Gpu(
         uuid=f"GPU-{index}",
         name="NVIDIA H200",
@@ -25,7 +25,7 @@ def gpu(index: int) -> Gpu:
         pci_bus_id=f"00000000:{index:02X}:00.0",
         nvlinks=18,
         nvlink_version=4,
-        power_limit_watts=700.0,
+        power_limit_watts=watts,
     )
 
 
@@ -34,14 +34,14 @@ def link(count: int) -> Linkage:
     return Linkage("nvlink", "nv18", 450e9) if count > 1 else Linkage("none", "", None)
 
 
-def machine_of(count: int, *, multicast: bool = False) -> Machine:
+def machine_of(count: int, *, multicast: bool = False, watts: float = 700.0) -> Machine:
     """A machine with so many of them in use."""
-    return Machine(tuple(map(gpu, range(count))), link(count), multicast, "570.86")
+    return Machine(tuple(gpu(index, watts) for index in range(count)), link(count), multicast, "570.86")
 
 
 def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     """Lets the plugin find so many GPUs, and lets ranks run without them."""
-    patch.setattr(machine, "visible_gpus", lambda environ: tuple(map(gpu, range(visible))))
+    limit(patch, visible)
     patch.setattr(machine, "linkage", lambda gpus: link(len(gpus)))
     patch.setattr(machine, "driver_version", lambda: "570.86")
     patch.setattr(leasing, "used_memory", lambda uuid: 0)
@@ -49,6 +49,11 @@ def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     patch.setattr(Session, "_control", lambda self, size: {})
     without_memory(patch)
     patch.setattr(Session, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
+
+
+def limit(patch: pytest.MonkeyPatch, visible: int = 8, watts: float = 700.0) -> None:
+    """Lets the plugin find so many GPUs with this power limit."""
+    patch.setattr(machine, "visible_gpus", lambda environ: tuple(gpu(index, watts) for index in range(visible)))
 
 
 def without_memory(patch: pytest.MonkeyPatch) -> None:

@@ -39,13 +39,14 @@ def written(
     key: str = KEY,
     test: str = TEST,
     at: str = launch().at,
+    watts: float = 700.0,
 ) -> str:
     """A file of results of so many launches."""
     ids = [f"{name}-{index}" for index in range(count)]
     metric = MetricBaseline("B/s", "higher", "host", tuple(LaunchFigure(id_, 9, value) for id_ in ids))
     candidate = Baselines(
         key,
-        {"gpu_count": 8},
+        {"gpu_count": 8, "power_limit_w": watts},
         {id_: replace(launch(), at=at) for id_ in ids},
         {test: TestBaseline(body, {"bw": metric})},
     )
@@ -72,7 +73,7 @@ def test_results_become_baselines(capsys: pytest.CaptureFixture[str]) -> None:
     assert adopt(written("one")) == 0
     assert capsys.readouterr().out == f"baselines of 1 tests written to baselines/{KEY}.json\n"
     assert medians() == [100.0] * 5
-    assert stored().match == {"gpu_count": 8}
+    assert stored().match == {"gpu_count": 8, "power_limit_w": 700.0}
     (update,) = stored().updates
     assert (update.reason, update.mode, update.launches, update.tests) == ("from CI", "moved", 5, (TEST,))
 
@@ -155,6 +156,31 @@ def test_results_of_two_hardwares_are_refused(capsys: pytest.CaptureFixture[str]
         "adopt the results of each hardware on their own\n"
     )
     assert not Path("baselines").exists()
+
+
+OTHER_LIMIT = "got GPUs with power_limit_w 600.0, expected power_limit_w 700.0"
+
+
+def test_results_of_another_power_limit_do_not_belong_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert adopt(written("one"), written("two", watts=600.0)) == 1
+    assert capsys.readouterr().err == (
+        f"error: results 'two.json': {OTHER_LIMIT} as in 'one.json': their figures cannot be compared: "
+        "adopt them on their own, into another folder (--baselines DIR)\n"
+    )
+    assert not Path("baselines").exists()
+
+
+@pytest.mark.parametrize("mode", ["moved", "new", "all", "append"])
+def test_results_do_not_go_into_baselines_of_another_power_limit(capsys: pytest.CaptureFixture[str], mode: str) -> None:
+    adopt(written("one"))
+    assert adopt(written("two", 110.0, watts=600.0), f"--mode={mode}") == 1
+    assert capsys.readouterr().err == (
+        f"error: baselines 'baselines/{KEY}.json': {OTHER_LIMIT}, as when its figures were measured: the two cannot be "
+        "compared: measure with its power limit (nvidia-smi -pl 700), or keep baselines of these GPUs in a folder of "
+        "their own (--baselines DIR)\n"
+    )
+    assert medians() == [100.0] * 5
+    assert adopt("two.json", "--baselines=of-600-w") == 0
 
 
 def _candidate(**changes: object) -> Callable[[Any], None]:

@@ -341,3 +341,20 @@ def test_an_invalid_figure_is_neither_judged_nor_recorded(options: Options, upda
         Outcome.RECORDED if update else Outcome.MISSING,
     ]
     assert measurements.save() is None
+
+
+def test_a_file_that_another_power_limit_came_into_meanwhile_is_left(options: Options) -> None:
+    measurements = Measurements(options, machine_of(8, watts=600.0), options.baselines.parent)
+    measurements.load([])
+    for launch in (1, 2):
+        measurements.begin_launch(launch, SOFTWARE)
+        passed(measurements, launch, "test_a", {"busbw": busbw(100e9)})
+    record(options, "test_b")
+    saved = measurements.save()
+    assert saved is not None
+    assert saved.problem is not None
+    assert "got GPUs with power_limit_w 600.0, expected power_limit_w 700.0" in saved.problem
+    assert list(stored(options).tests) == ["test_b"]
+    elsewhere = load(saved.path, KEY)
+    assert elsewhere is not None
+    assert list(elsewhere.tests) == ["test_a"]

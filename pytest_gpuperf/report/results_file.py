@@ -11,7 +11,8 @@ import pytest
 
 from pytest_gpuperf.report.properties import unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts import results
-from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines, Scalar
+from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
+from pytest_gpuperf.verdicts.match import Scalar
 from pytest_gpuperf.verdicts.results import Results
 from pytest_gpuperf.verdicts.updating import joined
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pytest_gpuperf.verdicts import results, storage
 from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
+from pytest_gpuperf.verdicts.match import difference
 from pytest_gpuperf.verdicts.results import ResultsError
 from pytest_gpuperf.verdicts.updating import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
 
@@ -36,7 +37,7 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
 
     Raises:
         ResultsError: A file of results cannot be used, or they are of several hardwares.
-        BaselineError: The stored file cannot be used, or not be written; it is left as it is.
+        BaselineError: The stored file cannot be used, is of other GPUs, or cannot be written; it is left as it is.
     """
     candidates = [results.load(file).candidate for file in files]
     key = candidates[0].hardware_key
@@ -44,6 +45,9 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
         if candidate.hardware_key != key:
             problem = f"is of {candidate.hardware_key!r}, expected {key!r} as in {str(files[0])!r}"
             raise ResultsError(file, problem, "adopt the results of each hardware on their own")
+        if why := difference(candidates[0].match, candidate.match):
+            problem = f"{why} as in {str(files[0])!r}: their figures cannot be compared"
+            raise ResultsError(file, problem, "adopt them on their own, into another folder (--baselines DIR)")
         if not candidate.tests:
             problem = "holds no figures of perf tests"
             raise ResultsError(file, problem, "adopt what a run with --gpus N and without --smoke has written")
@@ -52,8 +56,11 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
         candidate, few = enough(candidate)
         unfit |= few
     merged: list[Merged] = []
+    path = folder / f"{key}.json"
 
     def change(stored: Baselines | None) -> Baselines | None:
+        if stored is not None:
+            stored.require(candidate.match, path)
         known = stored or Baselines(key, candidate.match)
         current, old = _current(known, candidate)
         unfit.update(old)
@@ -61,7 +68,6 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
         merged.append(outcome)
         return outcome.baselines if outcome.written else None
 
-    path = folder / f"{key}.json"
     storage.update(path, key, change)
     return Adopted(path, merged[0], unfit)
 

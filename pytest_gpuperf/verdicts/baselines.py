@@ -6,20 +6,19 @@ What a launch was is in launch_info.py, all launches of one metric in metric_bas
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, TypeVar
 
 from pytest_gpuperf.verdicts import expected, metric_policy
 from pytest_gpuperf.verdicts.expected import Expected
-from pytest_gpuperf.verdicts.json_fields import FieldError, Fields, finite, mismatch
+from pytest_gpuperf.verdicts.json_fields import FieldError, Fields, mismatch
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launch_info, launches_joined
+from pytest_gpuperf.verdicts.match import Scalar, cure_of, difference, scalars
 from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 
 T = TypeVar("T")
 
 SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
-
-Scalar: TypeAlias = str | int | float | bool | None
 
 LEAST_LAUNCHES = 5  # below five the spread between launches is hardly known
 RESTORE = "restore it from version control, or delete it and record it again with --update-baselines"
@@ -117,7 +116,7 @@ class Baselines:
 
     hardware_key: str
     match: Mapping[str, Scalar]
-    """Facts of the machine that a reader compares."""
+    """Facts of the machine: figures of GPUs with others are not comparable."""
     launches: Mapping[str, LaunchInfo] = field(default_factory=dict)
     tests: Mapping[str, TestBaseline] = field(default_factory=dict)
     updates: tuple[Update, ...] = ()
@@ -150,6 +149,20 @@ class Baselines:
             tests=merged,
             updates=(*self.updates, update),
         )
+
+    def require(self, match: Mapping[str, Scalar], path: object) -> None:
+        """Refuses GPUs on which these figures could not have been measured.
+
+        Args:
+            match: Facts of the GPUs.
+            path: The file these are of, for messages.
+
+        Raises:
+            BaselineError: They have another power limit, for example.
+        """
+        if why := difference(self.match, match):
+            problem = f"{why}, as when its figures were measured: the two cannot be compared"
+            raise BaselineError(path, problem, cure_of(self.match, match))
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
@@ -195,7 +208,7 @@ class Baselines:
             return fields.built(
                 lambda: cls(
                     hardware_key=stored,
-                    match=_scalars(fields.child("match")),
+                    match=scalars(fields.child("match")),
                     launches={id_: launch_info(info) for id_, info in fields.children("launches")},
                     tests={test: _test(entry) for test, entry in fields.children("tests")},
                     updates=tuple(_update(item) for item in fields.items("updates")),
@@ -214,20 +227,6 @@ def _key(fields: Fields) -> str:
 
 def _launches_of(tests: Mapping[str, TestBaseline]) -> set[str]:
     return {figure.launch for test in tests.values() for metric in test.metrics.values() for figure in metric.launches}
-
-
-def _scalars(fields: Fields) -> dict[str, Scalar]:
-    scalars: dict[str, Scalar] = {}
-    for key, value in fields.values.items():
-        if (
-            value is None
-            or isinstance(value, (str, bool))
-            or (isinstance(value, (int, float)) and finite(value) is not None)
-        ):
-            scalars[key] = value
-        else:
-            raise mismatch(f"{fields.where}.{key}", value, "a string, a finite number, true, false or null")
-    return scalars
 
 
 def _test(fields: Fields) -> TestBaseline:

@@ -7,13 +7,14 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
 
 from pytest_gpuperf.verdicts import storage
 from pytest_gpuperf.verdicts.json_fields import Fields
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launch_info
+from pytest_gpuperf.verdicts.match import Scalar, difference, scalars
 from pytest_gpuperf.verdicts.metric import Metric
 
 ANEW = "record anew without --resume"
@@ -40,6 +41,8 @@ class Plan:
     launches: int
     tests: Mapping[str, str]
     """Body hash by node id."""
+    match: Mapping[str, Scalar] = field(default_factory=dict)
+    """Facts of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ def _plan(fields: Fields) -> Plan:
         commit=plan.text("commit"),
         launches=plan.integer("launches"),
         tests={test: tests.text(test) for test in tests.values},
+        match=scalars(plan.child("match")) if "match" in plan.values else {},
     )
 
 
@@ -207,6 +211,8 @@ def _same_plan(path: Path, was: Plan, plan: Plan) -> None:
         before, after = getattr(was, name), getattr(plan, name)
         if before != after:
             raise JournalError(path, f"its recording was of {name} {before!r}, this one is of {after!r}", _cure(name))
+    if why := difference(was.match, plan.match):
+        raise JournalError(path, f"{why}, with which its recording began", f"go on on the same GPUs, or {ANEW}")
     for what, tests in (
         ("without", was.tests.keys() - plan.tests.keys()),
         ("with", plan.tests.keys() - was.tests.keys()),

@@ -14,7 +14,7 @@ from pytest_gpuperf.verdicts.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.metric import Metric
 from tests.verdicts.examples import KEY, launch
 
-PLAN = Plan(KEY, "abc", 5, {"test_a": "body-a", "test_b": "body-b"})
+PLAN = Plan(KEY, "abc", 5, {"test_a": "body-a", "test_b": "body-b"}, {"power_limit_w": 700.0})
 ENTRY = Entry(1, "launch-1", launch(), "test_a", "body-a", {"time": Metric(1.5, "s", "lower", 1.4, 1.6, 9)})
 
 
@@ -45,6 +45,14 @@ def test_it_goes_on_with_what_was_noted(path: Path) -> None:
     journal.note(replace(ENTRY, test="test_b", body_hash="body-b"))
     journal.close()
     assert [entry.test for entry in resumed(path)] == ["test_a", "test_b"]
+
+
+def test_one_from_before_plans_had_the_machines_facts_goes_on(path: Path) -> None:
+    plan, *entries = left(path, ENTRY).read_bytes().splitlines(keepends=True)
+    older = json.loads(plan)
+    del older["plan"]["match"]
+    path.write_bytes(json.dumps(older).encode() + b"\n" + b"".join(entries))
+    assert resumed(path) == [ENTRY]
 
 
 def test_a_line_that_a_kill_cut_is_measured_again(path: Path) -> None:
@@ -88,6 +96,11 @@ def test_two_recordings_do_not_share_one(path: Path) -> None:
         (replace(PLAN, commit="def"), "its recording was of commit 'abc', this one is of 'def': check that commit out"),
         (replace(PLAN, launches=7), "its recording was of launches 5, this one is of 7: pass the same --launches, or"),
         (replace(PLAN, hardware_key="other"), f"was of hardware_key {KEY!r}, this one is of 'other': record anew"),
+        (
+            replace(PLAN, match={"power_limit_w": 600.0}),
+            "got GPUs with power_limit_w 600.0, expected power_limit_w 700.0, with which its recording began: go on on "
+            "the same GPUs, or record anew without --resume",
+        ),
         (replace(PLAN, tests={"test_a": "body-a"}), "this recording is without test_b: select the same tests, or rec"),
         (replace(PLAN, tests={**PLAN.tests, "test_c": ""}), "this recording is with test_c: select the same tests"),
         (
