@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_gpuperf import provenance
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
 from pytest_gpuperf.verdicts.adopting import adopt
 from pytest_gpuperf.verdicts.baselines import BaselineError
@@ -26,13 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         adopted = adopt(options.files, options.baselines, policy, provenance.stamp(Path.cwd(), options.reason))
     except BaselineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(one_line(f"error: {error}"), file=sys.stderr)
         return 1
     for line in [
         *unfit_lines(adopted.unfit),
         *update_lines(adopted.merged, lambda test: "the same command and --accept-regression"),
     ]:
-        print(line)
+        print(one_line(line))
     written = len(adopted.merged.written)
     print(f"baselines of {written} tests written to {adopted.path}" if written else "no baselines written")
     return 1 if adopted.failed else 0

@@ -30,6 +30,7 @@ from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.recording import Recording
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
 from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.reporting import publish, register_reports
@@ -107,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try:
             measured = drop_measured(items, session.measurements.plan(planned(items)))
         except JournalError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(one_line(str(error))) from error
         config.hook.pytest_deselected(items=measured)
 
 
@@ -123,7 +124,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             ours.measurements.load(item.nodeid for item in session.items if is_perf(item))
         except BaselineError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(one_line(str(error))) from error
 
 
 @pytest.hookimpl(tryfirst=True)

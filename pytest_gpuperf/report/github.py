@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuperf.report.findings import Findings, Place
 from pytest_gpuperf.report.markdown import markdown
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.terminal import Told
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
@@ -71,7 +72,7 @@ class GitHub:
 
     def _annotations(self) -> Iterator[str]:
         for verdict in ranked([v for v in self._findings.verdicts if v.outcome in self._failing]):
-            title = f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}"
+            title = one_line(f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}")
             message = describe(verdict, self._record_command)
             yield annotation(*self._located(self._findings.places[verdict.test]), title, message)
         for failure in self._findings.failures:

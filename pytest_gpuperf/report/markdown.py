@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import COLUMNS, cells, counted, ranked, unchecked_lines
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -15,7 +16,6 @@ _CLOSED = "</details>\n"
 # Inside <code>, Markdown still reads these; a reference to the character stands for itself and nothing else. An
 # underscore between letters and digits is no emphasis, and stays readable.
 _SPECIAL = re.compile(r"[&<>|`*\\~$\[\]\"']|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")  # no part of a line, or of UTF-8
 
 
 def markdown(findings: Findings, closing: Sequence[str], limit: int) -> str:
@@ -36,7 +36,7 @@ def markdown(findings: Findings, closing: Sequence[str], limit: int) -> str:
 
 def escaped(text: str) -> str:
     """The text on one line, none of it read as Markdown or HTML."""
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", _CONTROL.sub(" ", text))
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", one_line(text))
 
 
 def _head(findings: Findings) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -57,4 +58,4 @@ class Summary:
             return
         terminalreporter.write_sep("=", "gpuperf")  # section() would leave an empty line behind pytest's dots
         for line in lines:
-            terminalreporter.write_line(line.text, **({line.colour: True} if line.colour else {}))
+            terminalreporter.write_line(one_line(line.text), **({line.colour: True} if line.colour else {}))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_percent, format_value
 from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
@@ -27,7 +28,7 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
         verdict: The verdict.
         record_command: Makes the command that records a baseline for its test.
     """
-    return f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}"
+    return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}")
 
 
 def shift_lines(shift: float | None, moved: Mapping[str, float]) -> list[str]:

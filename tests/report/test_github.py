@@ -75,6 +75,26 @@ def test_an_annotation_is_escaped_by_githubs_rules() -> None:
     )
 
 
+def test_a_title_is_one_line() -> None:
+    findings = Findings()
+    hostile = replace(MISSING, metric_name="a\n::error::b\x1b[31m ##[error]c")
+    findings.pytest_runtest_logreport(report(outcome="failed", user_properties=verdict_properties([hostile])))
+    terminal = Terminal()
+    github = GitHub(
+        Run(),
+        findings,
+        Path("/src"),
+        failing={Outcome.MISSING},
+        record_command=recorded,
+        environ={"GITHUB_ACTIONS": "true"},
+    )
+    github.pytest_terminal_summary(cast(Any, terminal))
+    (line,) = terminal.lines
+    assert line.startswith(
+        "::error file=t.py,line=4,title=missing%3A t.py%3A%3Atest_b a %3A%3Aerror%3A%3Ab [31m ## [error]c::t.py::test_b"
+    )
+
+
 def test_an_endless_message_ends() -> None:
     assert annotation("f", 1, "t", "x" * 10_000).endswith("::" + "x" * MESSAGE_LIMIT + "...")
 
