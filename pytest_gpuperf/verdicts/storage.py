@@ -84,7 +84,7 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
     """Loads, changes and saves under one lock, so that no other writer's change is lost.
 
     Args:
-        path: The file; its folder is made where it is missing.
+        path: The file, or a link to it; its folder is made where it is missing.
         hardware_key: The hardware the file has to be of.
         change: Makes the new baselines from the stored ones, None where there is no file; returns None, or the
             stored ones, to leave the file as it is.
@@ -96,9 +96,10 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
         BaselineError: Where the stored file cannot be used; it is left as it is.
         BaselineWriteError: Where the file cannot be written; the old one is left as it is.
     """
+    target = _target(path)  # whoever writes by another link, or by none, takes the same lock
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        held = FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_SECONDS).acquire()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        held = FileLock(target.with_name(f".{target.name}.lock"), timeout=LOCK_SECONDS).acquire()
     except OSError as error:
         raise BaselineWriteError(path, error) from error
     with held:
@@ -111,29 +112,32 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
             raise ValueError(
                 f"change made baselines of {changed.hardware_key!r}, expected {hardware_key!r}: keep the key"
             )
-        replace(path, text_of(_as_stored(changed, stored, data)))
+        replace(target, text_of(_as_stored(changed, stored, data)))
     return changed
 
 
 def replace(path: Path, text: str) -> None:
     """Replaces a file at once: a reader meets the old text or the new one, whatever happens to the writer.
 
+    A link stays one, and its target is replaced.
+
     Raises:
         BaselineWriteError: Where it cannot be written; the old one is left as it is.
     """
+    target = _target(path)
     # In the same folder, so that the replacement is atomic; whoever shares a name takes a lock first.
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = target.with_name(f".{target.name}.tmp")
     try:
         try:
             with temporary.open("w", encoding="utf-8") as stream:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(temporary, path)
+            os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise BaselineWriteError(path, error) from error
+        raise BaselineWriteError(target, error) from error
 
 
 def text_of(data: object) -> str:
@@ -151,6 +155,10 @@ def rounded(value: object) -> object:
         return value
     short = float(f"{value:.{DIGITS}g}")
     return short if math.isfinite(short) else value  # the largest of all floats rounds up to infinity
+
+
+def _target(path: Path) -> Path:
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _as_stored(changed: Baselines, stored: Baselines | None, data: dict[str, object] | None) -> dict[str, object]:

@@ -189,6 +189,62 @@ def test_concurrent_updates_lose_nothing(path: Path) -> None:
     assert set(stored.tests) == {TEST, *(f"test-{index}" for index in range(8))}
 
 
+@pytest.fixture
+def target(path: Path) -> Path:
+    """The path is a link to it, in another folder."""
+    target = path.parent.parent / "shared" / "h200.json"
+    target.parent.mkdir()
+    path.parent.mkdir()
+    path.symlink_to(os.path.join("..", "shared", "h200.json"))
+    return target
+
+
+def test_a_link_is_written_through(path: Path, target: Path) -> None:
+    save(target, baselines())
+    save(path, baselines(2.0))
+    assert path.is_symlink()
+    assert load(target, KEY) == load(path, KEY) == baselines(2.0)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_link_to_nothing_yet_makes_its_target(path: Path, target: Path) -> None:
+    target.parent.rmdir()
+    save(path, baselines())
+    assert path.is_symlink()
+    assert load(target, KEY) == baselines()
+
+
+def test_writers_by_a_link_and_by_its_target_wait_for_each_other(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "LOCK_SECONDS", 0.05)
+    with (
+        filelock.FileLock(target.with_name(f".{target.name}.lock")),
+        pytest.raises(BaselineWriteError, match=r"cannot be written: got Timeout"),
+    ):
+        save(path, baselines())
+
+
+def test_a_disk_that_fills_up_keeps_a_links_target(path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(target, baselines())
+    before = target.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BaselineWriteError, match=f"{target.name}.*No space left"):
+        save(path, baselines(2.0))
+    assert (path.is_symlink(), target.read_bytes()) == (True, before)
+    assert not list(target.parent.glob(".*.tmp"))
+
+
+def test_results_are_written_through_a_link_too(path: Path, target: Path) -> None:
+    storage.replace(path, "text")
+    assert path.is_symlink()
+    assert target.read_text() == "text"
+
+
 def test_a_change_that_raises_changes_nothing_and_frees_the_lock(path: Path) -> None:
     save(path, baselines())
 
