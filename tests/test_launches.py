@@ -1,6 +1,7 @@
 """Launches of perf tests: their order, their identity, and the body that baselines belong to."""
 
 import importlib.util
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -92,6 +93,98 @@ def test_comments_and_blank_lines_do_not_change_the_body(tmp_path: Path, same: s
 )
 def test_code_changes_the_body(tmp_path: Path, other: str) -> None:
     assert hash_of(tmp_path, other) != hash_of(tmp_path, BODY)
+
+
+TEXT = """
+def test_it(perf):
+    program = PREFIX'''
+first
+
+# include
+{
+perf} \t
+last'''
+    # a comment
+    x = '''one line''' \t
+
+    perf.check(program, x, "continued \\
+# within")
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "r", "f", "rf", "b"])
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("# include\n", ""),
+        ("# include\n", "# include <x>\n"),
+        ("first\n\n", "first\n"),
+        ("perf} \t\n", "perf}\n"),
+        ("# within", "# without"),
+    ],
+    ids=["line", "rest-of-a-line", "blank-line", "trailing-blanks", "continued"],
+)
+def test_a_line_of_a_string_is_no_comment(tmp_path: Path, prefix: str, part: str, other: str) -> None:
+    body = TEXT.replace("PREFIX", prefix)
+    assert body.count(part) == 1
+    assert hash_of(tmp_path, body.replace(part, other)) != hash_of(tmp_path, body)
+
+
+@pytest.mark.parametrize("prefix", ["", "f"])
+@pytest.mark.parametrize(
+    ("part", "same"),
+    [
+        ("    # a comment\n", ""),
+        ("one line''' \t\n\n", "one line'''\n"),
+        ("last'''\n", "last''' \n \n#\n"),
+    ],
+    ids=["comment", "blank-line", "behind-the-string"],
+)
+def test_beside_strings_comments_and_blanks_do_not_count(tmp_path: Path, prefix: str, part: str, same: str) -> None:
+    body = TEXT.replace("PREFIX", prefix)
+    assert body.count(part) == 1
+    assert hash_of(tmp_path, body.replace(part, same)) == hash_of(tmp_path, body)
+
+
+def test_a_method_has_a_body_of_its_own(tmp_path: Path) -> None:
+    method = "class It:\n    def test_it(self):\n        return '''\n# 1\n'''\n\ntest_it = It.test_it\n"
+    assert hash_of(tmp_path, method) != hash_of(tmp_path, method.replace("# 1", "# 2"))
+    assert hash_of(tmp_path, method) == hash_of(tmp_path, method.replace("        return", "  # why\n        return"))
+
+
+def test_a_body_that_is_cut_from_its_statement_has_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "lambda perf: perf.check('''\n# 1\n''', (\n    # why\n"  # as of a lambda in the middle of one
+    whole = hash_of(tmp_path, BODY)
+
+    def hash_of_cut(source: str) -> str:
+        monkeypatch.setattr(inspect, "getsource", lambda function: source)
+        return hash_of(tmp_path, BODY)
+
+    assert hash_of_cut(body) != whole
+    assert hash_of_cut(body) == hash_of_cut(body.replace("# why", "# what"))
+    assert hash_of_cut(body) != hash_of_cut(body.replace("# 1", "# 2"))
+
+
+DOCSTRING = """\
+    # why
+
+    '''Says what.
+
+    # And more.
+    '''  # said
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        (BODY, "bf76f3da2231757a"),
+        (BODY.replace("    x = 1\n", f"{DOCSTRING}\n    x = 1  # here\n"), "016391df34811a15"),
+    ],
+)
+def test_hashes_in_files_are_still_those_of_their_bodies(tmp_path: Path, body: str, stored: str) -> None:
+    assert hash_of(tmp_path, body) == stored
 
 
 def test_a_wrapped_test_is_known_by_its_own_source(tmp_path: Path) -> None:
