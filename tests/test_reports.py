@@ -92,6 +92,37 @@ def test_correct(ranks):
 def test_plain(benchmark):
     benchmark(lambda: None)
 """
+HOT = """
+import pytest
+from pytest_gpuperf import Metric
+from pytest_gpuperf.verdicts.validity import Conditions
+
+pytestmark = pytest.mark.ranks(2)
+
+def program(ctx): ...
+
+@pytest.fixture
+def brake(monkeypatch):
+    tripped = Conditions(("GPU GPU-1: power brake",), power_capped=False)
+    monkeypatch.setattr("pytest_gpuperf.session.conditions", lambda *_: tripped)
+    monkeypatch.setattr("pytest_gpuperf.fixtures.perf.PAUSE", 0.0)
+
+def test_checked(perf, brake):
+    perf.check(time=perf.measure(program).time)
+
+def test_not_checked(perf, brake):
+    perf.measure(program)
+    perf.check(score=Metric(5.0, "points/s", "higher"))
+
+def test_shown(perf, request):
+    timing = perf.measure(program)
+    request.getfixturevalue("brake")
+    perf.check(time=timing.time)
+    perf.show(later=perf.measure(program).time)
+
+def test_fit(perf):
+    perf.check(time=perf.measure(program).time)
+"""
 FAST = "--benchmark-max-time=0.001", "--benchmark-min-rounds=1"
 
 
@@ -199,6 +230,14 @@ def test_what_measured_no_time_or_a_wrong_one_is_no_benchmark(reported: Reported
     }
     assert not {name for name in reported.rows if "#" in name and "steady" in name}
     assert reported.run.outcomes["test_broken[2ranks]"] == "FAILED"
+
+
+def test_what_was_measured_on_a_machine_that_was_not_fit_is_no_benchmark(tmp_path: Path) -> None:
+    path = write(tmp_path, {"conftest.py": CONFTEST, "test_hot.py": HOT, "pytest.ini": "[pytest]\n"})
+    run = run_pytest(path, "--gpus=2", "--benchmark-json=hot.json", *FAST)
+    names = {f"test_{name}[2ranks]" for name in ("checked", "not_checked", "shown", "fit")}
+    assert run.outcomes == dict.fromkeys(names, "FAILED")  # none has a baseline
+    assert set(rows(path / "hot.json")) == {"test_fit[2ranks]"}
 
 
 def test_the_table_shows_them(reported: Reported) -> None:

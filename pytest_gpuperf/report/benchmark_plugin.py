@@ -83,7 +83,8 @@ class BenchmarkPlugin:
         node = request.node
         if self._smoke or _TAKEN in node.stash or _codspeed(request.config):
             return
-        if any(metric.above_limit for metric in metrics.values()):  # a broken measurement is nothing to compare with
+        # A broken measurement, or one on a machine that was not fit for it, is nothing to compare with.
+        if timing.conditions.tripped or any(metric.invalid or metric.above_limit for metric in metrics.values()):
             return
         try:
             self._publish(request, timing, metrics)
