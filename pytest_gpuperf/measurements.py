@@ -80,6 +80,8 @@ class Measurements:
         self._restored: list[Entry] = []
         self._world_sizes: dict[str, int] = {}
         """Of the tests that the control workload tells about."""
+        self.stored: frozenset[str] = frozenset()
+        """Node ids of the tests that the baselines have entries of."""
         self.journal_problem: str | None = None
         """Why an interruption would lose what was measured; None if it would not."""
 
@@ -115,6 +117,7 @@ class Measurements:
             baselines = storage.load(self.path, self._machine.key)
             if baselines is not None:
                 baselines.require(self._machine.match, self.path)
+                self.stored = frozenset(baselines.tests)
             policy, gpus = self._options.policy, self._machine.identity
             try:
                 self._judge = Judge(self._machine.key, baselines, tests, policy, gpus=gpus, today=today())

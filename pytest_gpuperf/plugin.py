@@ -70,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CONFIRMATION] = Confirmation(
         session.measurements, session.commands.record, config.stash[CONSOLE].print_line
     )
+    config.pluginmanager.register(session.collection, "gpuperf-collected")
     config.stash[FINDINGS] = register_reports(config, session, config.stash[CONSOLE], FAILING)
     if options.update_baselines:
         config.pluginmanager.register(Recording(session.measurements), "gpuperf-recording")

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_gpuperf.commands import Commands
 from pytest_gpuperf.current_test import CurrentTest
+from pytest_gpuperf.gone import Collected, gone_lines
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leasing import Leasing
 from pytest_gpuperf.machine import Machine
@@ -87,6 +88,7 @@ class Session:
         )
         self.leasing = Leasing(options, machine, console.print_line, self.pools.retire_all)
         self.measurements = Measurements(options, machine, config.rootpath)
+        self.collection = Collected(config.rootpath, partly=bool(config.getoption("lf", False)))
         self.saved: Saved | None = None
         """Where a recording went, once the run has ended."""
         self._root = os.path.join(config.rootpath, "")
@@ -246,10 +248,11 @@ class Session:
 
     def closing_lines(self, verdicts: Sequence[Verdict]) -> list[str]:
         """What the run's summary says of a recording, or of a run as a whole that came to these verdicts."""
+        gone = gone_lines(self.collection.gone(self.measurements.stored), self.measurements.path)
         if self.options.update_baselines:
-            return recording_lines(self.options, self.measurements, self.saved, self.commands)
+            return [*gone, *recording_lines(self.options, self.measurements, self.saved, self.commands)]
         moved = shift_lines(self.measurements.shift, self.measurements.moved)
-        return [*run_policy_lines(self.options.policy, verdicts), *moved]
+        return [*gone, *run_policy_lines(self.options.policy, verdicts), *moved]
 
     def run(
         self,
