@@ -15,7 +15,7 @@ from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: th
 
 from pytest_gpuperf.launches import again
 from pytest_gpuperf.measurements import Measurements
-from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
 from pytest_gpuperf.report.units import format_value
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
 from pytest_gpuperf.verdicts.metric import Metric
@@ -25,7 +25,7 @@ FAILING = frozenset(
     {Outcome.INVALID, Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN, Outcome.MISSED}
 )
 SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED, Outcome.DOUBTFUL})
-"""None of them hides as a pass; a suspect is left only where the run was interrupted."""
+"""None of them hides as a pass; a suspect is left only where a fresh launch failed or the run was interrupted."""
 
 VERDICTS = pytest.StashKey[list[Verdict]]()
 """Of an item some of whose figures are suspect."""
@@ -171,18 +171,19 @@ class Confirmation:
             test.call.user_properties += clone.user_properties  # what the launch measured, for --gpuperf-json
 
     def _report(self, test: Held, *, interrupted: bool = False) -> None:
+        undecided = interrupted or test.broken is not None
+        verdicts = [self._decided(test, verdict, undecided) for verdict in test.verdicts]
+        for report in test.reports:  # JUnit takes the last one's
+            report.user_properties += verdict_properties(verdicts)
         if test.broken is not None:
             _fail(test, test.broken)
         else:
-            verdicts = [self._decided(test, verdict, interrupted) for verdict in test.verdicts]
-            for report in test.reports:  # JUnit takes the last one's
-                report.user_properties += verdict_properties(verdicts)
             _rule(test.call, Ruling.of(verdicts, self._command), test.item)
         for report in test.reports:
             test.item.ihook.pytest_runtest_logreport(report=report)
 
-    def _decided(self, test: Held, verdict: Verdict, interrupted: bool) -> Verdict:
-        if verdict.outcome is not Outcome.SUSPECT or interrupted:
+    def _decided(self, test: Held, verdict: Verdict, undecided: bool) -> Verdict:
+        if verdict.outcome is not Outcome.SUSPECT or undecided:
             return verdict
         if verdict.metric_name in test.shifted:
             return verdict.shifted()
@@ -213,6 +214,8 @@ def _fail(test: Held, broken: pytest.TestReport) -> None:
             f"of {'; '.join(_figures(test, suspect) for suspect in test.suspects)}: let the test skip in every launch "
             "or in none"
         )
+    for each in test.reports:
+        each.user_properties += fresh_launch_properties(broken.nodeid, broken.when)
     report.sections += [*broken.sections, ("gpuperf", f"in a fresh launch, {broken.nodeid}, {broken.when}")]
 
 

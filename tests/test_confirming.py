@@ -181,6 +181,63 @@ def test_a_fresh_launch_that_is_skipped_says_why_and_what_was_measured(
     assert line in (project.path / "report.xml").read_text()
 
 
+WITH_OTHERS = """
+def test_d(perf):
+    perf.check(steady=Metric(1.0, "s", "lower", clock="host"))
+    perf.show(shown=Metric(2.0, "s", "lower", clock="host"))
+    if (FOLDER / "more").exists():
+        perf.check(new=Metric(3.0, "s", "lower", clock="host"))
+    measured(perf, "d")
+"""
+
+
+@pytest.fixture
+def with_others(project: pytest.Pytester) -> pytest.Pytester:
+    """One more test, with more figures than that which a fresh launch breaks at."""
+    project.makepyfile(test_it=TESTS + WITH_OTHERS)
+    figures(project, d=STEADY * 2)
+    options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=x", "-k", "test_d")
+    assert project.runpytest_inprocess(*options).ret == 0
+    return project
+
+
+@pytest.mark.parametrize("fresh", [None, "skip", "other", "hot"])
+def test_where_a_fresh_launch_breaks_the_tests_other_figures_are_told(
+    with_others: pytest.Pytester, fresh: str | None
+) -> None:
+    figures(with_others, d=[90e9, fresh])
+    result = judged(with_others, "-k", "test_d", "--junitxml=report.xml", "--gpuperf-json=results.json")
+    result.assert_outcomes(failed=1)
+    counted = "3 figures on 2x-nvidia-h200-nv18: 1 suspect, 1 same, 1 unjudged"
+    assert counted in result.outlines
+    for line in ("suspect*90.00 GB/s*test_d[[]2ranks[]] busbw", "same*1.000 s*steady", "unjudged*2.000 s*shown"):
+        result.stdout.fnmatch_lines([line])
+    junit = (with_others.path / "report.xml").read_text()
+    assert 'name="gpuperf.steady.verdict" value="same"' in junit
+    assert 'name="gpuperf_fresh_launch" value="test_it.py::test_d#2[2ranks], call"' in junit
+    written = json.loads((with_others.path / "results.json").read_text())
+    assert [verdict["outcome"] for verdict in written["verdicts"]] == ["same", "suspect", "unjudged"]
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["", "and a figure fails"])
+def test_a_test_that_a_fresh_launch_breaks_is_told_to_have_failed_by_itself(
+    with_others: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, more: bool
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    if more:
+        (with_others.path / "more").touch()
+    figures(with_others, d=[90e9, None])
+    result = judged(with_others, "-k", "test_d", "--gpuperf-json=results.json")
+    result.assert_outcomes(failed=1)
+    told = [line.partition(",title=")[2] for line in result.outlines if line.startswith("::error ")]
+    failed = "failed%3A test_it.py%3A%3Atest_d[2ranks]::RuntimeError: this launch came to nothing"
+    assert failed in told
+    assert len(told) == 1 + more
+    line = "gpuperf: figures of test_it.py::test_d[2ranks] left out of the results: the test failed: mend it"
+    assert line in result.outlines
+    assert json.loads((with_others.path / "results.json").read_text())["candidate"]["tests"] == {}
+
+
 def test_ctrl_c_in_a_fresh_launch_leaves_suspects_undecided(project: pytest.Pytester) -> None:
     figures(project, a=[90e9, 100e9, "interrupt"])
     result = project.runpytest_inprocess("--gpus=2", "-rs", no_reraise_ctrlc=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_gpuperf.report.properties import RANKS_KEYWORD, unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
@@ -74,7 +74,7 @@ class Findings:
             # A failed teardown is the test's outcome, a skip in it is none.
             worst = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
-        if report.failed and not (report.when == "call" and verdicts):
+        if failed_by_itself(report, failing=bool(verdicts)):
             self.failures.append(Failure(report.nodeid, report.when, _message(report), _place(report)))
         test = report.nodeid.partition("[")[0]
         # A test with verdicts ran, also where nothing could be decided.

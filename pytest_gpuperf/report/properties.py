@@ -15,6 +15,9 @@ PROPERTY = "gpuperf"
 UNCHECKED_PROPERTY = "gpuperf_unchecked"
 """Name of the one that carries, as JSON, the metrics that have a baseline and that the test did not check."""
 
+FRESH_LAUNCH_PROPERTY = "gpuperf_fresh_launch"
+"""Name of the one that names the fresh launch, and its phase, by which a test failed, and not by its verdicts."""
+
 RANKS_KEYWORD = "gpuperf: test on ranks"
 """Among a report's keywords where the test runs on ranks; "ranks" alone may be the name of a folder too."""
 
@@ -52,6 +55,22 @@ def unchecked_of(report: pytest.TestReport) -> list[str]:
     """The metrics with a baseline that a test did not check."""
     carried = [value for name, value in report.user_properties if name == UNCHECKED_PROPERTY]
     return [str(name) for value in carried for name in json.loads(str(value))]
+
+
+def fresh_launch_properties(nodeid: str, when: str) -> list[tuple[str, str]]:
+    """The user properties of a test that failed in this phase of a fresh launch."""
+    return [(FRESH_LAUNCH_PROPERTY, f"{nodeid}, {when}")]
+
+
+def failed_by_itself(report: pytest.TestReport, *, failing: bool) -> bool:
+    """Whether a test failed for another reason than its verdicts.
+
+    Args:
+        report: Of one of its phases.
+        failing: Whether its verdicts would fail it.
+    """
+    fresh = any(name == FRESH_LAUNCH_PROPERTY for name, _ in report.user_properties)
+    return report.failed and (report.when != "call" or fresh or not failing)
 
 
 def _plain(verdict: Verdict) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.report.properties import unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import failed_by_itself, unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
 from pytest_gpuperf.verdicts.match import Scalar
@@ -68,7 +68,7 @@ class ResultsFile:
                 measured.append(Baselines.from_json(json.loads(str(value)), self._path, self._key))
         self._verdicts += verdicts
         # A test fails by its verdicts, or by itself: in a fresh launch, or since it passed and should not.
-        if report.failed and not any(verdict.outcome in self._failing for verdict in verdicts):
+        if failed_by_itself(report, failing=any(verdict.outcome in self._failing for verdict in verdicts)):
             self._leave(measured)
         else:
             self._passing[report.nodeid] = measured
