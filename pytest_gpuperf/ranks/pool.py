@@ -225,7 +225,8 @@ class Pool:
         for _ in range(size):
             self._processes.append(RankProcess.forked(self._launcher, environ))
         for rank, process in enumerate(self._processes):
-            process.connection.send(Start(rank, size, self.spec.backend, threads))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is told below
+                process.connection.send(Start(rank, size, self.spec.backend, threads))
         deadline = time.monotonic() + START_TIMEOUT
         port: int | None = None
         for rank, process in enumerate(self._processes):

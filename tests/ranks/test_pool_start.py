@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +19,10 @@ from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.process import RankProcess
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import Call
-from tests.ranks.processes import open_files, survivors
+from tests.ranks.processes import DEADLINE, open_files, survivors
 from tests.whole_run import environment
 
 
@@ -54,6 +56,25 @@ def test_ranks_that_do_not_come_up_are_a_launch_error_and_are_ended(
     finally:
         launcher.close()
     assert open_files() == before
+
+
+def test_a_rank_that_ended_before_it_was_told_anything_is_a_launch_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    forked = RankProcess.forked
+
+    def ends_at_once(launcher: Launcher, environ: Mapping[str, str]) -> RankProcess:
+        process = forked(launcher, environ)
+        os.kill(process.pid, signal.SIGKILL)
+        assert launcher.exit_code(process.pid, DEADLINE) == -signal.SIGKILL
+        return process
+
+    monkeypatch.setattr(RankProcess, "forked", ends_at_once)
+    launcher = Launcher(("tests.ranks.light_rank",))
+    try:
+        with pytest.raises(LaunchError) as caught:
+            Pool(launcher, PoolSpec(2), {})
+        assert str(caught.value) == "rank 0 of 2 (gloo) ended while it started; it printed: nothing"
+    finally:
+        launcher.close()
 
 
 def test_a_request_that_no_rank_understands_is_refused() -> None:
