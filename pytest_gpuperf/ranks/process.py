@@ -55,9 +55,13 @@ class RankProcess:
         stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
         for file in (stdout, stderr):
             fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)  # a rank may truncate it
-        with contextlib.closing(theirs), contextlib.closing(asked):
+        with contextlib.ExitStack() as failing, contextlib.closing(theirs), contextlib.closing(asked):
+            for ours_alone in (ours, asking, stdout, stderr, dumps):
+                failing.callback(ours_alone.close)
             fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
-            return cls(launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
+            process = cls(launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
+            failing.pop_all()
+        return process
 
     def printed(self, stream: str) -> str:
         """What it printed on ``stdout`` or ``stderr`` since the last call."""

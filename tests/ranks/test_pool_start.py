@@ -77,6 +77,15 @@ def test_a_rank_that_ended_before_it_was_told_anything_is_a_launch_error_too(mon
         launcher.close()
 
 
+def test_a_rank_that_cannot_be_forked_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "breaks_on_import.py").write_text("raise ValueError('no such driver')")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = open_files()
+    with pytest.raises(LaunchError, match="no such driver") as caught:
+        Pool(Launcher(("breaks_on_import",)), PoolSpec(1), {})
+    assert open_files() == before, caught  # whose frames still hold what was made
+
+
 def test_a_request_that_no_rank_understands_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^a rank was sent 'hello', which no rank understands$"):
         rank_module._Rank.answer(cast(Any, None), cast(Any, "hello"), EMPTY)
