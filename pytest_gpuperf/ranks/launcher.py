@@ -75,6 +75,8 @@ class Launcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
+        self._children: set[int] = set()
+        """Of the forkserver that there is, as far as their ends are not known."""
         self._exit_codes: dict[int, int] = {}
         self._ready = False
 
@@ -127,6 +129,7 @@ class Launcher:
                 if "forked" in message:
                     pid = int(message["forked"])
                     self._exit_codes.pop(pid, None)  # of an earlier process, where the kernel uses a number again
+                    self._children.add(pid)
                     return pid
         except (BrokenPipeError, ConnectionResetError):
             raise self._gone() from None
@@ -150,11 +153,12 @@ class Launcher:
     def exit_code(self, pid: int, timeout: float) -> int | None:
         """How the rank ended: its exit code, minus the signal's number if one killed it.
 
-        None if that is not known after ``timeout`` seconds.
+        None if that is not known after ``timeout`` seconds; at once if nobody can tell any more, since the forkserver
+        that forked it is gone.
         """
         deadline = time.monotonic() + timeout
         while pid not in self._exit_codes:
-            if self._control is None:
+            if pid not in self._children:
                 return None
             try:
                 self._receive(max(0.0, deadline - time.monotonic()))
@@ -169,6 +173,7 @@ class Launcher:
                 self._control.shutdown(socket.SHUT_RDWR)
             self._control.close()
             self._control = None
+        self._children.clear()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_CLOSE_TIMEOUT if self._ready else 0)
@@ -206,6 +211,7 @@ class Launcher:
         message: dict[str, Any] = json.loads(data)
         if "exited" in message:
             self._exit_codes[message["exited"]] = message["code"]
+            self._children.discard(message["exited"])
         return message
 
     def _silent(self) -> LaunchError:

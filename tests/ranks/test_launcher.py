@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
+from unittest import mock
 
 import pytest
 
@@ -183,6 +184,25 @@ def test_ranks_die_with_the_forkserver_and_the_next_one_is_new(own_launcher: Lau
     again = Rank(own_launcher, "import os; connection.send(os.getppid())")
     assert again.received() != server
     for rank in [*ranks, again]:
+        rank.close()
+
+
+def test_nobody_waits_for_ranks_of_a_forkserver_that_is_gone(
+    own_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT)
+    os.kill(first.received(), signal.SIGKILL)
+    assert survivors([first.pid]) == []
+    with pytest.raises(LaunchError):
+        Rank(own_launcher, WAIT)
+    second = Rank(own_launcher, WAIT)  # of another one, which knows nothing of the first
+    receive = mock.Mock(side_effect=own_launcher._receive)
+    monkeypatch.setattr(own_launcher, "_receive", receive)
+    assert own_launcher.exit_code(first.pid, DEADLINE) is None
+    assert receive.call_count == 0
+    assert own_launcher.exit_code(second.pid, 0) is None
+    assert receive.call_count == 1
+    for rank in (first, second):
         rank.close()
 
 
