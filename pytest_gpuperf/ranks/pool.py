@@ -30,7 +30,7 @@ from pytest_gpuperf.ranks.messages import (
 )
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
-from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, kill
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
@@ -205,9 +205,8 @@ class Pool:
         """Ends the ranks: asks first, then kills."""
         for process in self._processes:
             process.connection.hang_up()
-        for process in self._processes:
-            # NCCL ranks may wait for one another in their exit handlers; nothing of theirs is needed any more.
-            self._launcher.exit_code(process.pid, 0.2 if self.spec.gpus else 1.0)
+        # NCCL ranks may wait for one another in their exit handlers; nothing of theirs is needed any more.
+        await_ends(self._launcher, self._processes, 0.2 if self.spec.gpus else 1.0)
         self.kill()
 
     def kill(self) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,8 +130,14 @@ def kill(launcher: Launcher, processes: Sequence[RankProcess]) -> None:
         if launcher.exit_code(process.pid, 0) is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+    await_ends(launcher, processes, EXIT_TIMEOUT)
+
+
+def await_ends(launcher: Launcher, processes: Sequence[RankProcess], timeout: float) -> None:
+    """Waits until all of them have ended, for so many seconds together."""
+    deadline = time.monotonic() + timeout
     for process in processes:
-        launcher.exit_code(process.pid, EXIT_TIMEOUT)
+        launcher.exit_code(process.pid, max(0.0, deadline - time.monotonic()))
 
 
 def _size(file: IO[bytes]) -> int:

@@ -1,15 +1,21 @@
-"""What the standard error of a process that ended tells of its end."""
+"""What a rank's process has printed, what that tells of its end, and how processes are ended."""
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from pytest_gpuperf.ranks import process as process_module
 from pytest_gpuperf.ranks.channel import Channel, Letter
-from pytest_gpuperf.ranks.process import RankProcess
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, kill
 from pytest_gpuperf.ranks.stacks import NO_STACK
 
 TERMINATED = """terminate called after throwing an instance of 'c10::AcceleratorError'
@@ -106,3 +112,22 @@ def test_an_exception_that_says_nothing_has_no_words(process: RankProcess) -> No
 def test_words_are_cut_and_print_nothing_odd(process: RankProcess) -> None:
     printed(process, TERMINATED.replace("assert", "\x1b[31m\0" + "x" * 1000))
     assert process.last_words() == "CUDA error:  [31m " + "x" * (500 - 18)
+
+
+def test_processes_whose_ends_nobody_tells_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    waited: list[float] = []
+
+    def exit_code(pid: int, timeout: float) -> None:
+        nonlocal now
+        now += timeout
+        waited.append(timeout)
+
+    monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: now))
+    killpg = mock.Mock()
+    monkeypatch.setattr(os, "killpg", killpg)
+    launcher: Any = SimpleNamespace(exit_code=exit_code)
+    processes: Any = [SimpleNamespace(pid=pid) for pid in (1, 2, 3)]
+    kill(launcher, processes)
+    assert sum(waited) == EXIT_TIMEOUT
+    assert killpg.mock_calls == [mock.call(pid, signal.SIGKILL) for pid in (1, 2, 3)]
