@@ -41,7 +41,7 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     _die_with_parent(controller)
     control = socket.socket(fileno=fd)
     _load(modules)
-    _outlive_parent()  # to end the ranks first, with what they started; the socket tells when
+    _wake_when_parent_dies()  # to end the ranks first, with what they started; the socket tells when
     _Forkserver(control, controller).serve()
     _flush()
     os._exit(0)  # to take torch down in order would take longer than all else here, and pytest waits
@@ -192,9 +192,10 @@ def _kill_group(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _outlive_parent() -> None:
+def _wake_when_parent_dies() -> None:
+    # A process that goes on already takes no notice; one that somebody stopped would outlive its parent.
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _die_with_parent(parent: int) -> None:

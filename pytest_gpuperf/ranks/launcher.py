@@ -124,6 +124,7 @@ class Launcher:
                 file.write(json.dumps(request).encode())
                 file.seek(0)
                 socket.send_fds(control, [b"fork"], [file.fileno(), *fds])
+            self._resume()
             while True:
                 message = self._receive(START_TIMEOUT)
                 if "forked" in message:
@@ -156,6 +157,8 @@ class Launcher:
         None if that is not known after ``timeout`` seconds; at once if nobody can tell any more, since the forkserver
         that forked it is gone.
         """
+        if timeout > 0 and pid in self._children:
+            self._resume()
         deadline = time.monotonic() + timeout
         while pid not in self._exit_codes:
             if pid not in self._children:
@@ -175,6 +178,7 @@ class Launcher:
             self._control = None
         self._children.clear()
         if self._process is not None:
+            self._resume()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_CLOSE_TIMEOUT if self._ready else 0)
             if self._process.poll() is None:
@@ -189,6 +193,11 @@ class Launcher:
         return [
             name for used, name in self._preload_if_used.items() if used in sys.modules or used in self._used_by_ranks
         ]
+
+    def _resume(self) -> None:
+        # Somebody may have stopped it: it alone can fork, tell how ranks ended, and end what they started.
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def _started(self) -> socket.socket:
         self.start()

@@ -241,6 +241,52 @@ def test_ranks_and_forkserver_die_with_a_killed_owner() -> None:
         assert survivors(pids) == []
 
 
+def stopped_forkserver_of(rank: Rank) -> int:
+    server = int(rank.received())
+    os.kill(server, signal.SIGSTOP)
+    return server
+
+
+TELLS_ITS_SERVER = "import os; connection.send(os.getppid()); "
+
+
+def test_a_forkserver_that_was_stopped_goes_on_to_tell_how_ranks_ended_and_to_fork(own_launcher: Launcher) -> None:
+    first = Rank(own_launcher, TELLS_ITS_SERVER + WAIT)
+    server = stopped_forkserver_of(first)
+    os.kill(first.pid, signal.SIGKILL)
+    assert own_launcher.exit_code(first.pid, DEADLINE) == -signal.SIGKILL
+    os.kill(server, signal.SIGSTOP)
+    second = Rank(own_launcher, TELLS_ITS_SERVER)
+    assert second.received() == server
+    for rank in (first, second):
+        rank.close()
+
+
+def test_a_forkserver_that_was_stopped_ends_what_ranks_started_before_it_goes(own_launcher: Launcher) -> None:
+    rank = Rank(own_launcher, TELLS_ITS_SERVER + CHILD + WAIT)
+    stopped_forkserver_of(rank)
+    child = rank.received()
+    own_launcher.close()
+    assert survivors([rank.pid, child]) == []
+    rank.close()
+
+
+def test_a_forkserver_that_was_stopped_dies_with_a_killed_owner() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 4
+        os.kill(pids[-1], signal.SIGSTOP)
+        owner.kill()
+        try:
+            assert survivors(pids) == []
+        finally:
+            for pid in survivors(pids, within=0):
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_a_forkserver_that_cannot_start_shows_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "breaks_on_import.py").write_text("raise ValueError('no such driver')")
     monkeypatch.syspath_prepend(tmp_path)
