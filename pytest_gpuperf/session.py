@@ -204,9 +204,11 @@ class Session:
             return
         try:
             if current.launch is None:
-                left = self.pools.settle()
-                if current.marker.own_processes:
-                    self.pools.retire_with(current.marker.env)
+                try:
+                    left = self.pools.settle()
+                finally:
+                    if current.marker.own_processes:
+                        self.pools.retire_with(current.marker.env)
                 if left:
                     current.item.warn(
                         LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")

@@ -18,6 +18,7 @@ from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import launcher as launcher_module
+from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.console import Console
@@ -167,6 +168,19 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
     )
     standing.end(last=True)
     alone(tmp_path)
+
+
+def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
+    request: pytest.FixtureRequest, standing: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding(standing, request)
+    standing.current.marker = RanksMarker((2,), env=(("A", "1"),))
+    retired = mock.Mock()
+    monkeypatch.setattr(standing.pools, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
+    monkeypatch.setattr(standing.pools, "retire_with", retired)
+    with pytest.raises(RankDied, match=r"^rank 0 was killed$"):
+        standing.end()
+    retired.assert_called_once_with((("A", "1"),))
 
 
 def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported(
