@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
@@ -80,9 +80,25 @@ class Pools:
         return [(spec, *printed) for spec, pool in self._pools.items() for printed in pool.output()]
 
     def settle(self) -> list[str]:
-        """Closes what the pools used since the last call have open; what was left behind otherwise, in words."""
+        """Closes what the pools used since the last call have open; what was left behind otherwise, in words.
+
+        Raises:
+            RankDied: a rank did, after its last run; what else there is to tell are notes on it.
+        """
         used, self._used = self._used, set()
-        return [text for spec in used if spec in self._pools for text in self._pools[spec].settle()]
+        left: list[str] = []
+        deaths: list[RankDied] = []
+        for pool in [pool for spec, pool in self._pools.items() if spec in used]:
+            try:
+                left += pool.settle()
+            except RankDied as error:
+                deaths.append(error)
+        if deaths:
+            first, *others = deaths
+            for note in [*map(str, others), *(f"left behind besides: {text}" for text in left)]:
+                first.add_note(note)
+            raise first
+        return left
 
     @property
     def gpus(self) -> frozenset[str]:
@@ -96,18 +112,22 @@ class Pools:
 
     def rest(self) -> None:
         """Has every pool give up its communicators and device memory; the processes stay."""
-        for pool in self._pools.values():
-            pool.rest()
+        self._rest(self._pools.values())
 
     def rest_others(self, spec: PoolSpec) -> None:
         """The same, for every pool but this one, which needs their memory."""
-        for pool in self._pools.values():
-            if pool.spec != spec:
-                pool.rest()
+        self._rest(pool for pool in self._pools.values() if pool.spec != spec)
 
     def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
         """Opens the debugger on the rank that failed, if it is still there; says whether it was."""
         return any(pool.debug(terminal) for pool in self._pools.values() if pool.failure is failure)
+
+    def _rest(self, pools: Iterable[Pool]) -> None:
+        for pool in pools:
+            try:
+                pool.rest()
+            except RankDied as error:  # of idle ranks: the test at hand did not fail by it
+                self._death = error
 
     def _retire_surplus(self, spec: PoolSpec) -> None:
         # A process that shares GPUs is given others again and again; each set of them would keep its ranks.

@@ -1,10 +1,12 @@
 """The warm pools of a run: which is used again, and which has to go."""
 
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
 from pytest_gpuperf.ranks.channel import EMPTY
+from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
@@ -139,6 +141,37 @@ def test_only_pools_of_gpus_rest_and_the_one_in_use_does_not(pools: Pools, monke
     pools.rest()
     assert set(rested) == set(specs[:2])
     assert len(rested) == 2  # what rests already is left alone
+
+
+def died(pool: Pool, *, rest: bool = False) -> list[str]:
+    raise RankDied(f"rank 0 of {pool.spec.world_size} was killed")
+
+
+def test_a_rank_of_idle_ranks_that_died_is_told_to_the_next_test_and_the_others_rest(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for spec in (PoolSpec(1, ("GPU-a",)), PoolSpec(2, ("GPU-a", "GPU-b"))):
+        pools.get(spec, "group", 60)
+    settle = mock.Mock(side_effect=[RankDied("an idle one was killed"), []])
+    monkeypatch.setattr(Pool, "settle", settle)
+    pools.rest()
+    assert settle.call_count == 2
+    assert str(pools.take_death()) == "an idle one was killed"
+    assert pools.take_death() is None
+
+
+def test_every_pool_is_settled_though_a_rank_of_one_has_died(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settle(pool: Pool) -> list[str]:
+        return ["rank 2: left"] if pool.spec.world_size == 3 else died(pool)
+
+    monkeypatch.setattr(Pool, "settle", settle)
+    for size in (1, 2, 3):
+        get(pools, size)
+    with pytest.raises(RankDied) as caught:
+        pools.settle()
+    assert str(caught.value) == "rank 0 of 1 was killed"
+    assert caught.value.__notes__ == ["rank 0 of 2 was killed", "left behind besides: rank 2: left"]
+    assert pools.settle() == []
 
 
 def test_pools_are_settled_once_after_their_use(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
