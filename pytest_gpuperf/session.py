@@ -160,11 +160,11 @@ class Session:
         if current.launch is not None:
             if current.launch != self._launch:
                 self.pools.retire_all()
-                self._launch = current.launch
                 try:
                     self.measurements.begin_launch(current.launch, self._software(world_size))
                 except JournalError as error:
                     pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
+                self._launch = current.launch  # now: where its first ranks fail, the next test begins it
                 self._controlled.clear()
             self.pools.retire_others(self._spec(world_size))
             # In other surroundings the control workload would be another one.

@@ -1,11 +1,16 @@
 """``--launches``: how many launches a recording has, and in which order tests run in them."""
 
+from unittest import mock
+
 import pytest
 
+from pytest_gpuperf.ranks.failures import LaunchError
+from pytest_gpuperf.session import Session
 from pytest_gpuperf.verdicts.storage import load
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, TEST
+from tests.scripted_figures import TESTS, figures
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
 
@@ -92,3 +97,21 @@ def test_each_launch_has_a_fresh_instance_of_its_class(
         """
     )
     pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x").assert_outcomes(passed=5)
+
+
+def test_a_launch_that_could_not_begin_begins_with_the_next_test(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ranks(monkeypatch)
+    versions = {"torch": "2.13.0"}
+    software = mock.Mock(side_effect=[versions, LaunchError("rank 0 ended while it started"), *[versions] * 4])
+    monkeypatch.setattr(Session, "_software", software)
+    pytester.makepyfile(test_it=TESTS)
+    figures(pytester, a=[1e9], b=[1e9], c=[1e9])
+    result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x")
+    result.assert_outcomes(passed=14, errors=1)
+    baselines = load(pytester.path / "baselines" / f"{KEY}.json", KEY)
+    assert baselines is not None
+    assert sorted(baselines.tests) == ["test_it.py::test_b[2ranks]", "test_it.py::test_c[2ranks]"]
+    for test in baselines.tests.values():
+        assert len({figure.launch for figure in test.metrics["busbw"].launches}) == 5
