@@ -27,6 +27,8 @@ FAILING = frozenset(
 SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED, Outcome.DOUBTFUL})
 """None of them hides as a pass; a suspect is left only where a fresh launch failed or the run was interrupted."""
 
+_ENDS_THE_RUN = (pytest.exit.Exception, KeyboardInterrupt)
+
 VERDICTS = pytest.StashKey[list[Verdict]]()
 """Of an item some of whose figures are suspect."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
@@ -152,10 +154,9 @@ class Confirmation:
         ]
         names = ", ".join(test.item.nodeid for test in self._held if test.launches)
         self._say(f"worse than expected, {rounds} fresh launches decide: {names}")
-        followers = [clone for _, clone in launches[1:]] + [nextitem]
-        for (test, clone), following in zip(launches, followers, strict=True):
-            if test.broken is not None:
-                continue
+        while launches:
+            (test, clone), *launches = launches
+            following = launches[0][1] if launches else nextitem
             reports = runtestprotocol(clone, log=False, nextitem=following)
             test.broken = next((report for report in reports if not report.passed), None)
             figures = clone.stash.get(FIGURES, {})
@@ -169,6 +170,10 @@ class Confirmation:
             for name, metric in figures.items():
                 test.figures.setdefault(name, []).append(metric)
             test.call.user_properties += clone.user_properties  # what the launch measured, for --gpuperf-json
+            if test.broken is not None:
+                launches = [launch for launch in launches if launch[0] is not test]
+                if following is not (follower := launches[0][1] if launches else nextitem):
+                    test.broken.sections += _teardown_before(follower, clone)
 
     def _report(self, test: Held, *, interrupted: bool = False) -> None:
         undecided = interrupted or test.broken is not None
@@ -190,6 +195,13 @@ class Confirmation:
         figures = test.figures.get(verdict.metric_name, [])
         # Other figures of the test may have had launches where this one could do nothing with any.
         return self._measurements.confirmed(verdict, figures if self._measurements.judge.launches(verdict) else [])
+
+
+def _teardown_before(follower: pytest.Item | None, item: pytest.Item) -> list[tuple[str, str]]:
+    """Tears down what pytest has kept of an item for another follower than it now has; sections for what failed."""
+    setups = item.session._setupstate
+    call = pytest.CallInfo.from_call(lambda: setups.teardown_exact(follower), "teardown", _ENDS_THE_RUN)
+    return [] if call.excinfo is None else [("teardown", str(item.repr_failure(call.excinfo)))]
 
 
 def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:

@@ -165,6 +165,56 @@ def test_a_figure_that_proves_nothing_decides_nothing(
     result.stdout.fnmatch_lines([message, "*in a fresh launch, test_it.py::test_a#3[[]2ranks[]], call"])
 
 
+MODULE = TESTS.partition("def test_a")[0]
+BREAKS_DOWN = """
+@pytest.fixture(scope="module")
+def module_fixture():
+    yield
+    log("module down")
+    if (FOLDER / "b.json").read_text() == "[100000000000.0]":
+        raise RuntimeError("the module came to nothing")
+"""
+
+
+def two_modules(beginning: str = MODULE) -> dict[str, str]:
+    """Tests a and b in one, d in another."""
+    a, b, d = (f"\ndef test_{name}(perf, own):\n    measured(perf, {name!r})\n" for name in "abd")
+    return {"test_it.py": beginning + a + b, "test_more.py": MODULE + d}
+
+
+def test_a_suspect_that_gets_no_more_launches_is_in_no_others_way(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ranks(monkeypatch)
+    write(pytester.path, two_modules())
+    figures(pytester, a=STEADY * 2, b=STEADY * 2, d=STEADY * 2)
+    options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
+    assert pytester.runpytest_inprocess(*options).ret == 0
+    log(pytester)
+    figures(pytester, a=[90e9, 100e9], b=[90e9, None], d=[90e9, 100e9])
+    result = judged(pytester)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*RuntimeError: this launch came to nothing"])
+    lines = log(pytester)
+    assert lines.count("module up") == lines.count("module down")
+
+
+@pytest.mark.parametrize("beginning", [MODULE, MODULE + BREAKS_DOWN], ids=["quiet", "breaking"])
+def test_under_xdist_a_suspect_that_broke_off_leaves_nothing_to_the_next_test(tmp_path: Path, beginning: str) -> None:
+    conftest = CONFTEST + "fake_gpus.without_ranks(pytest.MonkeyPatch())\n"
+    folder = write(tmp_path, {"conftest.py": conftest, "pytest.ini": "[pytest]\n", **two_modules(beginning)})
+    for name in "abd":
+        (folder / f"{name}.json").write_text(json.dumps(STEADY * 2))
+    run = run_pytest(folder, "--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
+    assert run.result.ret == 0, run.text
+    for name, values in {"a": [100e9], "b": [90e9, None, 100e9], "d": [100e9]}.items():
+        (folder / f"{name}.json").write_text(json.dumps(values))
+    run = run_pytest(folder, "--gpus=2", "-n1")
+    run.result.assert_outcomes(passed=2, failed=1)
+    assert "RuntimeError: this launch came to nothing" in run.text
+    assert ("RuntimeError: the module came to nothing" in run.text) == (beginning != MODULE)
+
+
 @pytest.mark.parametrize(("fresh", "there"), [([94e9, 93e9], "94.00 GB/s, 93.00 GB/s"), ([], "none")])
 def test_a_fresh_launch_that_is_skipped_says_why_and_what_was_measured(
     project: pytest.Pytester, fresh: list[float], there: str
