@@ -36,6 +36,5 @@ class CurrentTest:
     """UUIDs of the GPUs that it has leased; empty for gloo."""
     longest: float = 0.0
     """Seconds of its longest run that returned."""
-    output: list[tuple[str, str]] = field(default_factory=list)
     failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
     """Of its last runs that failed."""

@@ -190,9 +190,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     try:
         yield
     finally:
-        _report_output(item, session, "teardown")
         keep_lease = is_perf(item) and nextitem is not None and is_perf(nextitem)
-        session.end(keep_lease=keep_lease, last=nextitem is None)
+        try:
+            session.end(keep_lease=keep_lease, last=nextitem is None)
+        finally:
+            _report_output(item, session, "teardown")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -273,6 +275,8 @@ def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
 
 def _report_output(item: pytest.Item, session: Session, when: str) -> None:
     item.config.stash[CONSOLE].end_of_test()
+    if world_size(item) is None:
+        return  # what idle ranks print is no test's own, least of all one's that has none
     for title, text in session.take_output():
         item.add_report_section(when, title, text)
 

@@ -25,6 +25,7 @@ from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
 from pytest_gpuperf.ranks.pool import Pool
@@ -97,6 +98,8 @@ class Session:
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
         self._current: CurrentTest | None = None
         self._running = threading.RLock()  # prepare() has runs of its own
+        self._output: dict[str, Excerpt] = {}
+        """What ranks printed and no report has taken, by title."""
         self._tests = 0
         self._launch: int | None = None
         self._controlled: set[int] = set()
@@ -207,6 +210,7 @@ class Session:
                 try:
                     left = self.pools.settle()
                 finally:
+                    self._collect_output()
                     if current.marker.own_processes:
                         self.pools.retire_with(current.marker.env)
                 if left:
@@ -242,11 +246,10 @@ class Session:
         return self.commands.run(self.current.identity, self.current.item.path)
 
     def take_output(self) -> list[tuple[str, str]]:
-        """What the test's ranks printed since the last call: title, text."""
-        if self._current is None:
-            return []
-        output, self._current.output = self._current.output, []
-        return output
+        """What ranks printed since the last call: title, text."""
+        self._collect_output()
+        output, self._output = self._output, {}
+        return [(title, str(text)) for title, text in output.items()]
 
     def closing_lines(self, verdicts: Sequence[Verdict]) -> list[str]:
         """What the run's summary says of a recording, or of a run as a whole that came to these verdicts."""
@@ -361,7 +364,8 @@ class Session:
 
     def _collect_output(self) -> None:
         for spec, rank, stream, text in self.pools.output():
-            self.current.output.append((f"{stream} of rank {rank} of {spec.world_size}", text))
+            title = f"{stream} of rank {rank} of {spec.world_size}"
+            self._output[title] = self._output.get(title, Excerpt()) + text
 
     def _by_value(self) -> tuple[ModuleType, ...]:
         count, modules = self._modules

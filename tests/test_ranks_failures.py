@@ -54,6 +54,35 @@ def test_prints(ranks):
     ranks.run(program)
     assert False, "to see the output"
 
+class Last:
+    def __del__(self):
+        print("said while it settled")
+
+def test_prints_late(ranks, tmp_path):
+    def program(ctx):
+        last = Last()
+        last.itself = last  # found once garbage is looked for, which is when the test has ended
+
+        def late():
+            while not (tmp_path / "go").exists():
+                time.sleep(0.01)
+            print("said after the run")
+            (tmp_path / f"gone.{ctx.rank}").touch()
+
+        threading.Thread(target=late).start()
+    ranks.run(program)
+    (tmp_path / "go").touch()
+    while len(list(tmp_path.glob("gone.*"))) < 2:
+        time.sleep(0.01)
+
+def test_prints_after_that(ranks):
+    ranks.run(lambda ctx: print("quiet"))
+
+def test_prints_much(ranks):
+    for part in range(3):
+        ranks.run(lambda ctx: print("said", "x" * 5_000_000, part))
+    assert False, "to see the output"
+
 def test_marked_timeout_in_its_own_time(ranks): pass
 
 @pytest.mark.ranks(2, timeout=0.5)
@@ -209,6 +238,27 @@ def test_what_a_rank_printed_stands_under_its_rank(failures: WholeRun) -> None:
     for rank in (0, 1):
         for stream, text in [("stdout", "said"), ("stderr", "warned")]:
             assert re.search(rf"- Captured {stream} of rank {rank} of 2 call -+\n{text} by {rank}\n", report + "\n")
+
+
+def test_what_a_rank_printed_in_the_end_stands_under_its_test(failures: WholeRun) -> None:
+    report = failures.report("test_prints_late[2ranks]")
+    assert report.count("said after the run") == report.count("said while it settled") == 2
+    assert "Captured stdout of rank 0 of 2 teardown" in report
+    next_one = failures.report("test_prints_after_that[2ranks]")
+    assert "quiet" in next_one
+    assert "said" not in next_one
+
+
+def test_of_much_that_a_rank_printed_beginning_and_end_are_shown(failures: WholeRun) -> None:
+    report = failures.report("test_prints_much[2ranks]")
+    for rank in (0, 1):
+        found = re.search(
+            rf"- Captured stdout of rank {rank} of 2 call -+\nsaid x+\n"
+            r"\[gpuperf: 1493\d{4} bytes are left out here; pytest -s shows all that ranks print\]\nx+ 2$",
+            report,
+            re.MULTILINE,
+        )
+        assert found is not None
 
 
 def test_a_timeout_of_the_marker_names_the_rank_and_where_it_was(failures: WholeRun) -> None:

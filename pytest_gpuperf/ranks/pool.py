@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
+from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.messages import (
@@ -30,7 +31,7 @@ from pytest_gpuperf.ranks.messages import (
 )
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
-from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, await_ends, kill
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, STREAMS, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
@@ -90,7 +91,7 @@ class Pool:
         self._runs = 0
         self.environ = rank_environ(spec, environ)
         self._processes: list[RankProcess] = []
-        self._last_output: list[tuple[int, str, str]] = []
+        self._last_output: list[tuple[int, str, Excerpt]] = []
         try:
             self._store_port = self._start(self.environ)
         except BaseException:
@@ -191,13 +192,14 @@ class Pool:
             return False
         return True
 
-    def output(self) -> list[tuple[int, str, str]]:
-        """What the ranks printed since the last call: rank, stream, text."""
+    def output(self) -> list[tuple[int, str, Excerpt]]:
+        """What the ranks printed since the last call: rank, stream, text; nothing where a listener has heard it."""
+        self._listen()
         printed, self._last_output = self._last_output, []
         for rank, process in enumerate(self._processes):
-            for stream in ("stdout", "stderr"):
+            for stream in STREAMS:
                 text = process.printed(stream)
-                if text:
+                if text.size:
                     printed.append((rank, stream, text))
         return printed
 
@@ -242,7 +244,7 @@ class Pool:
         return port
 
     def _not_started(self, rank: int, what: str) -> LaunchError:
-        printed = self._processes[rank].printed("stderr").strip()
+        printed = str(self._processes[rank].printed("stderr")).strip()
         return LaunchError(
             f"rank {rank} of {self.spec.world_size} ({self.spec.backend}) {what}; it printed: {printed or 'nothing'}"
         )
@@ -327,9 +329,12 @@ class Pool:
         return left if self._listener is None else min(left, _LIVE)
 
     def _listen(self) -> None:
-        if self._listener is not None:
-            for rank, stream, text in self.output():
-                self._listener(rank, self.spec.world_size, stream, text)
+        if self._listener is None:
+            return
+        for rank, process in enumerate(self._processes):
+            for stream in STREAMS:
+                for text in process.printed_whole(stream):
+                    self._listener(rank, self.spec.world_size, stream, text)
 
     def _read(self, rank: int, run: int) -> Outcome | None:
         process = self._processes[rank]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
@@ -75,7 +76,7 @@ class Pools:
         death, self._death = self._death, None
         return death
 
-    def output(self) -> list[tuple[PoolSpec, int, str, str]]:
+    def output(self) -> list[tuple[PoolSpec, int, str, Excerpt]]:
         """What ranks printed since the last call: pool, rank, stream, text."""
         return [(spec, *printed) for spec, pool in self._pools.items() for printed in pool.output()]
 

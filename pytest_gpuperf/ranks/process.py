@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -9,13 +10,14 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from pytest_gpuperf.ranks import stacks
 from pytest_gpuperf.ranks.channel import Channel, Letter
+from pytest_gpuperf.ranks.excerpt import HEAD, TAIL, Excerpt
 from pytest_gpuperf.ranks.launcher import Launcher
 
 # What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so.
@@ -24,6 +26,9 @@ _WORDS = 500  # characters of it that are told
 _FATAL = "Fatal Python error: "  # what faulthandler begins its report of a fatal signal with
 _TAIL = 1 << 20  # bytes of standard error in which those are looked for
 
+_PIECE = 1 << 20  # bytes of what was printed that are read at once
+
+STREAMS = ("stdout", "stderr")
 EXIT_TIMEOUT = 5.0  # seconds from the end of a process to the report of it
 
 
@@ -43,7 +48,10 @@ class RankProcess:
     main_thread: int = 0
     _run_began_at: int = 0
     """Byte of its standard error."""
-    _seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    _seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    _decoders: Mapping[str, codecs.IncrementalDecoder] = field(
+        default_factory=lambda: {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in STREAMS}
+    )
 
     @classmethod
     def forked(cls, launcher: Launcher, environ: Mapping[str, str]) -> RankProcess:
@@ -64,14 +72,30 @@ class RankProcess:
             failing.pop_all()
         return process
 
-    def printed(self, stream: str) -> str:
-        """What it printed on ``stdout`` or ``stderr`` since the last call."""
+    def printed(self, stream: str) -> Excerpt:
+        """What is to be shown of what it printed on ``stdout`` or ``stderr`` since the last look."""
+        fd, start, end = self._unseen(stream)
+        if end - start <= HEAD + TAIL:
+            front = back = os.pread(fd, end - start, start)
+        else:
+            front, back = os.pread(fd, HEAD, start), os.pread(fd, TAIL, end - TAIL)
+        return Excerpt.cut(end - start, front, back)
+
+    def printed_whole(self, stream: str) -> Iterator[str]:
+        """All that it printed since the last look, in pieces; of half a character nothing until the rest is there."""
+        fd, start, end = self._unseen(stream)
+        while start < end and (data := os.pread(fd, min(_PIECE, end - start), start)):
+            start += len(data)
+            if text := self._decoders[stream].decode(data):
+                yield text
+
+    def _unseen(self, stream: str) -> tuple[int, int, int]:
+        """File descriptor, first byte and end of what nobody has looked at, which is from now on seen."""
         file = self.stdout if stream == "stdout" else self.stderr
         size = _size(file)
         seen = self._seen[stream] if self._seen[stream] <= size else 0  # as open("/dev/stdout", "w") leaves it
-        data = os.pread(file.fileno(), size - seen, seen)
         self._seen[stream] = size
-        return data.decode(errors="replace")
+        return file.fileno(), seen, size
 
     def last_words(self) -> str:
         """The first line of the C++ exception that ended it, as its standard error tells; empty if none did."""

@@ -13,11 +13,14 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.excerpt import HEAD, TAIL
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from tests.ranks.conftest import Call, pids
 from tests.ranks.processes import open_files, survivors
+
+MUCH = 5_000_000  # bytes
 
 
 def test_results_come_in_the_order_of_the_ranks(call: Call) -> None:
@@ -98,6 +101,10 @@ def test_ranks_share_the_cores(call: Call) -> None:
     assert call(lambda ctx: torch.get_num_threads()) == [max(1, (os.cpu_count() or 1) // 2)] * 2
 
 
+def shown(pool: Pool) -> list[tuple[int, str, str]]:
+    return [(rank, stream, str(text)) for rank, stream, text in pool.output()]
+
+
 def test_what_ranks_print_is_kept_by_rank_and_told_once(pool: Pool, call: Call) -> None:
     def program(ctx: Context) -> None:
         print("out", ctx.rank)
@@ -105,7 +112,7 @@ def test_what_ranks_print_is_kept_by_rank_and_told_once(pool: Pool, call: Call) 
             os.write(2, b"from C\n")
 
     call(program)
-    assert pool.output() == [(0, "stdout", "out 0\n"), (1, "stdout", "out 1\n"), (1, "stderr", "from C\n")]
+    assert shown(pool) == [(0, "stdout", "out 0\n"), (1, "stdout", "out 1\n"), (1, "stderr", "from C\n")]
     assert pool.output() == []
 
 
@@ -164,7 +171,7 @@ def test_what_was_printed_before_a_failure_is_told_once(pool: Pool, call: Call) 
 
     with pytest.raises(RankDied):
         call(program)
-    assert pool.output() == [(0, "stdout", "printed by 0\n"), (1, "stdout", "printed by 1\n")]
+    assert shown(pool) == [(0, "stdout", "printed by 0\n"), (1, "stdout", "printed by 1\n")]
 
 
 def test_a_listener_hears_what_ranks_print_while_they_run(torch_launcher: Launcher, tmp_path: Path) -> None:
@@ -188,6 +195,37 @@ def test_a_listener_hears_what_ranks_print_while_they_run(torch_launcher: Launch
         assert pool.output() == []
     finally:
         pool.close()
+
+
+def test_a_listener_hears_all_that_a_rank_printed_and_what_it_printed_after_its_run(torch_launcher: Launcher) -> None:
+    def program(ctx: Context) -> None:
+        os.write(1, b"x" * MUCH)
+
+    heard: list[str] = []
+    pool = Pool(torch_launcher, PoolSpec(1), {}, listener=lambda rank, size, stream, text: heard.append(text))
+    try:
+        pool.open_group("first", 60)
+        pool.run(payload.dumps((program, (), {}), [sys.modules[__name__]]), program="p", seed=0, timeout=60)
+        (process,) = pool._processes
+        process.stdout.write(b" late")  # as a thread of the rank's would
+        process.stdout.flush()
+        assert pool.output() == []
+        process.stdout.write(b" last")
+        process.stdout.flush()
+        pool.kill()
+        assert pool.output() == []
+        assert "".join(heard) == "x" * MUCH + " late last"
+    finally:
+        pool.close()
+
+
+def test_a_report_gets_the_beginning_and_the_end_of_what_is_long(pool: Pool, call: Call) -> None:
+    call(lambda ctx: print("first", "x" * MUCH, "last") if ctx.rank == 0 else None)
+    (text,) = (text for _, _, text in shown(pool))
+    assert len(text) < 70_000
+    assert text.startswith("first x")
+    assert text.endswith("x last\n")
+    assert f"\n[gpuperf: {MUCH + len('first  last') + 1 - HEAD - TAIL} bytes are left out here; " in text
 
 
 def test_the_tests_own_variables_reach_its_ranks_and_pytests_do_not() -> None:

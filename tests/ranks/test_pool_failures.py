@@ -109,7 +109,7 @@ def test_a_death_is_told_with_its_rank_and_its_cause(pool: Pool, call: Call, end
     assert re.fullmatch(rf"rank 1 of 2 \(gloo\) in program {how}", str(caught.value))
     assert not pool.alive
     assert survivors(processes) == []
-    printed = "".join(text for _, _, text in pool.output())
+    printed = "".join(str(text) for _, _, text in pool.output())
     assert ("Segmentation fault" in printed) == (end is segmentation_fault)
 
 
