@@ -53,6 +53,11 @@ class Saved:
     """What became of each test; None where the file could not be written."""
 
     @property
+    def nowhere(self) -> bool:
+        """Whether it could not be written at all."""
+        return self.problem is not None and not self.tests
+
+    @property
     def failed(self) -> bool:
         """Whether something that was asked for was not done."""
         return self.problem is not None or (self.merged is not None and self.merged.failed)
@@ -280,13 +285,15 @@ class Measurements:
         """Writes what was recorded; to a temporary folder where the baselines cannot be written.
 
         None if there is nothing to write: nothing recorded, tests that lack a launch, or a recording that was
-        interrupted and can be resumed.
+        interrupted and can be resumed. One that could be written nowhere can be resumed too.
         """
         if self._journal is not None and interrupted:
             self._journal.close()
             return None
         saved = self._save()
-        if self._journal is not None:
+        if self._journal is not None and saved is not None and saved.nowhere:
+            self._journal.close()
+        elif self._journal is not None:
             self._journal.remove()
             self._journal = None
         return saved
@@ -318,10 +325,12 @@ class Measurements:
         try:
             storage.update(self.path, key, change)
         except BaselineError as error:
-            folder = Path(tempfile.mkdtemp(prefix="gpuperf-"))
-            elsewhere = folder / self.path.name
             whole = merge(Baselines(key, match), candidate, UpdatePolicy(tolerance=options.policy.detect), made)
-            storage.update(elsewhere, key, lambda _: whole.baselines)
+            try:
+                elsewhere = Path(tempfile.mkdtemp(prefix="gpuperf-")) / self.path.name
+                storage.save(elsewhere, whole.baselines)
+            except (OSError, BaselineError) as another:
+                return Saved(self.path, 0, f"{error}; nor can it be kept in a temporary folder: got {another!r}")
             return Saved(elsewhere, len(tests), str(error))
         return Saved(self.path, len(outcomes[0].written), merged=outcomes[0])
 

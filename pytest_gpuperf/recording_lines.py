@@ -27,8 +27,9 @@ def recording_lines(options: Options, measurements: Measurements, saved: Saved |
 
     lines = [] if measurements.journal_problem is None else [measurements.journal_problem]
     if measurements.resumable:
+        why = "interrupted" if saved is None else saved.problem
         kept = f"what was measured is kept in {measurements.journal_path}"
-        return [*lines, f"no baselines written: interrupted; {kept}: go on with the same command and --resume"]
+        return [*lines, f"no baselines written: {why}; {kept}: go on with the same command and --resume"]
     lines += unfit_lines(measurements.left_out())
     if saved is None:
         return [*lines, "no baselines written"]

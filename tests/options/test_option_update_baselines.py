@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -268,15 +269,16 @@ def test_a_broken_file_is_no_matter_where_nothing_is_measured(
     assert run(project, *options).ret in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def test_a_recording_that_cannot_be_written_goes_elsewhere_and_the_run_fails(project: pytest.Pytester) -> None:
+def test_a_folder_that_cannot_be_read_is_seen_before_anything_is_measured(project: pytest.Pytester) -> None:
     (project.path / "baselines").write_text("a file in the folder's place")
     result = run(project, "--update-baselines", "--reason=x", "--baselines=baselines/deeper")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR  # a folder that cannot be read is seen before measuring
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_recording_that_can_no_longer_be_written_goes_elsewhere_and_the_run_fails(
-    project: pytest.Pytester,
+    project: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     project.makeconftest(
         """
         import shutil
@@ -296,7 +298,7 @@ def test_a_recording_that_can_no_longer_be_written_goes_elsewhere_and_the_run_fa
     stored = load(elsewhere, KEY)
     assert stored is not None
     assert list(stored.tests) == [NODE]
-    elsewhere.unlink()
+    assert tmp_path in elsewhere.parents
 
 
 def test_verdicts_are_properties_of_the_report(project: pytest.Pytester) -> None:
