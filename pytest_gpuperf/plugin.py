@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses baselines that cannot be read before anything is measured."""
     ours = session.config.stash[SESSION]
-    ours.collected(session.items, session.config)
+    ours.packing.collected(session.items, session.config)
     if session.config.option.collectonly:
         return
     if ours.machine.gpus and need_ranks(session.items):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import pytest
@@ -24,7 +19,7 @@ from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.packing import Packing, name_of
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
@@ -39,9 +34,6 @@ from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.validity import FIT, Conditions, Expected, conditions
 from pytest_gpuperf.verdicts.verdict import Verdict
-
-_INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
-
 
 _AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
 _LEAST_AFTER_A_HANG = 5.0  # seconds
@@ -88,14 +80,11 @@ class Session:
             debug=bool(config.getoption("usepdb", False)),
         )
         self.leasing = Leasing(options, machine, console.print_line, self.pools.retire_all)
+        self.packing = Packing(config.rootpath)
         self.measurements = Measurements(options, machine, config.rootpath)
         self.collection = Collected(config.rootpath, partly=bool(config.getoption("lf", False)))
         self.saved: Saved | None = None
         """Where a recording went, once the run has ended."""
-        self._root = os.path.join(config.rootpath, "")
-        self._directories: set[str] = set()
-        self._submodules = payload.SubmoduleCache()
-        self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
         self._current: CurrentTest | None = None
         self._running = threading.RLock()  # prepare() has runs of its own
         self._output: dict[str, Excerpt] = {}
@@ -123,14 +112,6 @@ class Session:
         """UUIDs of the GPUs that the current test has leased, or leases now; empty for gloo."""
         self.prepare()
         return self.current.gpus
-
-    def collected(self, items: Sequence[pytest.Item], config: pytest.Config) -> None:
-        """Takes note of where the test modules lie: what lies beside them travels to the ranks by value."""
-        self._directories = {str(item.path.parent) for item in items}
-        for plugin in config.pluginmanager.get_plugins():
-            file = getattr(plugin, "__file__", None)
-            if file is not None and Path(file).name == "conftest.py":
-                self._directories.add(str(Path(file).parent))
 
     def begin(self, item: pytest.Item, *, world_size: int | None, perf: bool, launch: int, identity: str) -> None:
         """A test begins."""
@@ -278,12 +259,11 @@ class Session:
         try:
             self.prepare()
             current = self.current
-            with self._submodules.used(), _named_if_it_cannot_be_sent(program):
-                task = payload.dumps((entry, tuple(args), kwargs), by_value=self._by_value())
+            task = self.packing.packed((entry, tuple(args), kwargs), program)
             pool = self._pool(world_size)
             start = time.monotonic()
             try:
-                payloads = pool.run(task, program=_name(program), seed=current.seed, timeout=current.timeout)
+                payloads = pool.run(task, program=name_of(program), seed=current.seed, timeout=current.timeout)
             except RanksSkipped as skipped:
                 pytest.skip(str(skipped))
             except RankTimeout:
@@ -296,7 +276,7 @@ class Session:
                 if pool.failure is not None:
                     current.failures.append(pool.failure)
             current.longest = max(current.longest, time.monotonic() - start)
-            return read_results(payloads, pool.spec, _name(program))
+            return read_results(payloads, pool.spec, name_of(program))
         finally:
             self._running.release()
 
@@ -366,45 +346,3 @@ class Session:
         for spec, rank, stream, text in self.pools.output():
             title = f"{stream} of rank {rank} of {spec.world_size}"
             self._output[title] = self._output.get(title, Excerpt()) + text
-
-    def _by_value(self) -> tuple[ModuleType, ...]:
-        count, modules = self._modules
-        if count != len(sys.modules):
-            modules = tuple(module for module in list(sys.modules.values()) if self._travels(module))
-            self._modules = len(sys.modules), modules
-        return modules
-
-    def _travels(self, module: ModuleType) -> bool:
-        folder = os.path.dirname(getattr(module, "__file__", None) or "")
-        if folder in self._directories:
-            return True
-        # Under --import-mode=importlib a test's package may be on no path that a rank could import it from.
-        # What is installed can be imported, and a virtual environment may well lie below the rootdir.
-        if not folder.startswith(self._root) or folder.startswith(_INSTALLED) or module.__name__ == "__main__":
-            return False
-        return not _importable(module.__name__.partition(".")[0])
-
-
-def _importable(package: str) -> bool:
-    # By whatever finder, since editable installs bring their own; importlib.util.find_spec would be content
-    # with what is in sys.modules. pytest's finder rewrites assertions and asks the others.
-    finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_pytest.")]
-    return any(finder.find_spec(package, None) is not None for finder in finders)
-
-
-def _name(program: Callable[..., Any]) -> str:
-    module = getattr(program, "__module__", None)
-    name = getattr(program, "__qualname__", None) or repr(program)
-    return f"{module}:{name}" if module else name
-
-
-@contextlib.contextmanager
-def _named_if_it_cannot_be_sent(program: Callable[..., Any]) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # of whatever type an object that cannot be pickled raises
-        error.add_note(
-            f"raised while {_name(program)} was pickled for the ranks, with its arguments and what it closes over: "
-            "have the program make what cannot be pickled"
-        )
-        raise

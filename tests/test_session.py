@@ -1,12 +1,8 @@
-"""Which modules travel to the ranks by value."""
+"""What a run owns: ranks on GPUs that are leased, and how they come and go; the control workload of a launch."""
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
 import pytest
@@ -27,48 +23,6 @@ from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.validity import Conditions
 from tests.fake_gpus import machine_of, without_memory
 from tests.leases.waiting import until, waiters
-
-
-def module(name: str, file: Path) -> ModuleType:
-    made = ModuleType(name)
-    made.__file__ = str(file)
-    return made
-
-
-class EditableFinder(MetaPathFinder):
-    """Finds one package, as the finder of an editable install does."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, None) if fullname == "editable_package" else None
-
-
-def test_what_is_installed_is_imported_even_below_the_rootdir(
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = pytestconfig.rootpath
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder()])
-    monkeypatch.setattr(session_module, "_INSTALLED", (str(root / ".venv") + "/",))
-    session = Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0), Console(pytestconfig))
-    try:
-        installed = root / ".venv" / "lib" / "site-packages" / "no_such_package" / "module.py"
-        travels = {
-            "no_such_package.module": session._travels(module("no_such_package.module", installed)),
-            "editable_package.core": session._travels(
-                module("editable_package.core", root / "src" / "editable_package" / "core.py")
-            ),
-            "__main__": session._travels(module("__main__", root / "run.py")),
-            "no_such_test": session._travels(module("no_such_test", root / "elsewhere" / "no_such_test.py")),
-            "pytest_gpuperf": session._travels(module("pytest_gpuperf", root / "pytest_gpuperf" / "__init__.py")),
-        }
-    finally:
-        session.close()
-    assert travels == {
-        "no_such_package.module": False,
-        "editable_package.core": False,
-        "__main__": False,
-        "no_such_test": True,  # on no path that a rank could import it from
-        "pytest_gpuperf": False,
-    }
 
 
 class StandingPools(Pools):

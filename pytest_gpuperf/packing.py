@@ -1,0 +1,95 @@
+"""Programs on their way to the ranks: which modules travel by value, and what is said of what cannot be pickled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.channel import Parcel
+
+_INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+
+
+class Packing:
+    """Pickles what ranks are to call. What lies beside the run's tests travels by value."""
+
+    def __init__(self, rootpath: Path) -> None:
+        self._root = os.path.join(rootpath, "")
+        self._directories: set[str] = set()
+        self._submodules = payload.SubmoduleCache()
+        self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
+
+    def collected(self, items: Sequence[pytest.Item], config: pytest.Config) -> None:
+        """Takes note of where the test modules lie: what lies beside them travels to the ranks by value."""
+        self._directories = {str(item.path.parent) for item in items}
+        for plugin in config.pluginmanager.get_plugins():
+            file = getattr(plugin, "__file__", None)
+            if file is not None and Path(file).name == "conftest.py":
+                self._directories.add(str(Path(file).parent))
+
+    def packed(
+        self, call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], program: Callable[..., Any]
+    ) -> Parcel:
+        """A call for the ranks: entry, arguments and keyword arguments.
+
+        Args:
+            call: ``entry(context, *args, **kwargs)``.
+            program: the user's, which is named where it cannot be pickled.
+
+        Raises:
+            Exception: whatever an object that cannot be pickled raises, with a note that names the program.
+        """
+        __tracebackhide__ = True
+        with self._submodules.used(), _named_if_it_cannot_be_sent(program):
+            return payload.dumps(call, by_value=self._by_value())
+
+    def _by_value(self) -> tuple[ModuleType, ...]:
+        count, modules = self._modules
+        if count != len(sys.modules):
+            modules = tuple(module for module in list(sys.modules.values()) if self._travels(module))
+            self._modules = len(sys.modules), modules
+        return modules
+
+    def _travels(self, module: ModuleType) -> bool:
+        folder = os.path.dirname(getattr(module, "__file__", None) or "")
+        if folder in self._directories:
+            return True
+        # Under --import-mode=importlib a test's package may be on no path that a rank could import it from.
+        # What is installed can be imported, and a virtual environment may well lie below the rootdir.
+        if not folder.startswith(self._root) or folder.startswith(_INSTALLED) or module.__name__ == "__main__":
+            return False
+        return not _importable(module.__name__.partition(".")[0])
+
+
+def _importable(package: str) -> bool:
+    # By whatever finder, since editable installs bring their own; importlib.util.find_spec would be content
+    # with what is in sys.modules. pytest's finder rewrites assertions and asks the others.
+    finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_pytest.")]
+    return any(finder.find_spec(package, None) is not None for finder in finders)
+
+
+def name_of(program: Callable[..., Any]) -> str:
+    """A program's name with its module, as reports tell it."""
+    module = getattr(program, "__module__", None)
+    name = getattr(program, "__qualname__", None) or repr(program)
+    return f"{module}:{name}" if module else name
+
+
+@contextlib.contextmanager
+def _named_if_it_cannot_be_sent(program: Callable[..., Any]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of whatever type an object that cannot be pickled raises
+        error.add_note(
+            f"raised while {name_of(program)} was pickled for the ranks, with its arguments and what it closes over: "
+            "have the program make what cannot be pickled"
+        )
+        raise
