@@ -1,8 +1,11 @@
-"""One forkserver for all tests of this folder: it imports torch once."""
+"""What tests of this folder ask for: one forkserver for all, which imports torch once, and ranks of it."""
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
+from tests.ranks.travelling import MODULE
 
 Call = Callable[..., list[Any]]
 
@@ -52,3 +56,18 @@ def call(pool: Pool) -> Call:
         return [payload.loads(data) for data in payloads]
 
     return run
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[ModuleType]:
+    """A module that only this process has."""
+    path = tmp_path / "nowhere_else.py"
+    path.write_text(MODULE)
+    spec = importlib.util.spec_from_file_location("nowhere_else", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules["nowhere_else"] = loaded
+    spec.loader.exec_module(loaded)
+    yield loaded
+    del sys.modules["nowhere_else"]

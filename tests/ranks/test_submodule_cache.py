@@ -1,0 +1,60 @@
+"""What cloudpickle is spared to look for, function by function, is what it would have found."""
+
+import importlib.util
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cloudpickle import cloudpickle as internals
+
+from pytest_gpuperf.ranks import payload
+
+
+def names_submodules() -> object:
+    return torch.nn.functional.relu, torch.distributed.tensor, importlib.util.find_spec
+
+
+def test_the_submodule_cache_changes_no_pickle() -> None:
+    closed_over = importlib
+    functions = [lambda: names_submodules(), lambda: closed_over.util, lambda: 1]
+    here = [sys.modules[__name__]]
+    plain = [payload.dumps(function, here) for function in functions]
+    cache = payload.SubmoduleCache()
+    for _ in range(2):
+        with cache.used():
+            assert [payload.dumps(function, here) for function in functions] == plain
+
+
+def test_the_submodule_cache_sees_what_is_imported_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "late_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "late.py").write_text("ANSWER = 42")
+    monkeypatch.syspath_prepend(tmp_path)
+    space: dict[str, Any] = {}
+    exec("import late_package\ndef function():\n    return late_package.late.ANSWER", space)
+    cache = payload.SubmoduleCache()
+    with cache.used():
+        assert b"late_package.late" not in payload.dumps(space["function"]).stream
+        importlib.import_module("late_package.late")
+        assert b"late_package.late" in payload.dumps(space["function"]).stream
+
+
+def test_the_submodule_cache_gives_cloudpickle_its_own_function_back() -> None:
+    original = internals._find_imported_submodules
+    cache = payload.SubmoduleCache()
+    with cache.used():
+        assert internals._find_imported_submodules is not original
+    assert internals._find_imported_submodules is original
+    with pytest.raises(TypeError, match="lock"), cache.used():
+        payload.dumps(threading.Lock())
+    assert internals._find_imported_submodules is original
+
+
+def test_a_cloudpickle_without_that_function_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(internals, "_find_imported_submodules")
+    with payload.SubmoduleCache().used():
+        assert not hasattr(internals, "_find_imported_submodules")
