@@ -8,22 +8,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
-from unittest import mock
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf import CollectiveMismatch, Context, RankDied, RankError, RankTimeout, ResultError
-from pytest_gpuperf.ranks import payload
+from pytest_gpuperf import Context, RankDied, RankError, RankTimeout, ResultError
 from pytest_gpuperf.ranks.channel import Channel, Parcel
 from pytest_gpuperf.ranks.failures import RemoteError
-from pytest_gpuperf.ranks.launcher import Launcher
-from pytest_gpuperf.ranks.messages import OpenGroup, Returned
+from pytest_gpuperf.ranks.messages import Returned
 from pytest_gpuperf.ranks.pool import GRACE, Pool
-from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import Call, notes, pids
 from tests.ranks.processes import survivors
 
@@ -187,91 +182,6 @@ def test_ctrl_c_in_the_controller_ends_the_ranks(pool: Pool, call: Call) -> None
     assert survivors(processes) == []
 
 
-def at_once(ctx: Context) -> None:
-    raise ValueError(ctx.rank)
-
-
-def with_a_group_of_its_own(ctx: Context) -> None:
-    dist.new_group([0, 1])
-    raise ValueError(ctx.rank)
-
-
-def after_a_collective(ctx: Context) -> None:
-    dist.all_reduce(torch.ones(1))
-    raise ValueError(ctx.rank)
-
-
-def after_a_collective_of_a_subgroup(ctx: Context) -> None:
-    dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1]))
-    raise ValueError(ctx.rank)
-
-
-def after_a_message(ctx: Context) -> None:
-    (dist.send if ctx.rank == 0 else dist.recv)(torch.ones(1), 1 - ctx.rank)
-    raise ValueError(ctx.rank)
-
-
-def after_its_group(ctx: Context) -> None:
-    dist.destroy_process_group()
-    raise ValueError(ctx.rank)
-
-
-def in_the_middle_of_a_batch(ctx: Context) -> None:
-    with dist._coalescing_manager():
-        raise ValueError(ctx.rank)
-
-
-def with_torchs_state_broken(ctx: Context) -> None:
-    class Broken(dict[Any, Any]):
-        def __len__(self) -> int:
-            raise KeyError("of the test")
-
-    dist.distributed_c10d._world._pg_coalesce_state = Broken()
-    raise ValueError(ctx.rank)
-
-
-def on_one_rank(ctx: Context) -> None:
-    if ctx.rank == 1:
-        raise ValueError(ctx.rank)
-
-
-@pytest.mark.parametrize(
-    ("fail", "fresh"),
-    [
-        (at_once, False),
-        (with_a_group_of_its_own, False),
-        (after_a_collective, True),
-        (after_a_collective_of_a_subgroup, True),
-        (after_a_message, True),
-        (after_its_group, True),
-        (in_the_middle_of_a_batch, True),
-        (with_torchs_state_broken, True),
-        (on_one_rank, True),
-    ],
-)
-def test_an_exception_leaves_the_processes_and_renews_the_group(
-    pool: Pool, call: Call, monkeypatch: pytest.MonkeyPatch, fail: Callable[[Context], None], fresh: bool
-) -> None:
-    processes = pids(call)
-    with pytest.raises(ValueError, match=r"(?m)^[01]$"):
-        call(fail)
-    assert pool.alive
-    exchange = mock.Mock(wraps=pool._exchange)
-    monkeypatch.setattr(pool, "_exchange", exchange)
-    pool.open_group("first", 60)  # the same name: what the ranks may disagree in is not trusted
-    (request,) = (call.args[0] for call in exchange.mock_calls)
-    assert isinstance(request, OpenGroup)
-    assert request.fresh is fresh
-    assert pids(call) == processes
-
-    def total(ctx: Context) -> float:
-        x = torch.ones(1)
-        dist.all_reduce(x)
-        return float(x)
-
-    assert call(total) == [2.0, 2.0]
-
-
 def test_sys_exit_on_a_rank_is_its_failure(call: Call) -> None:
     with pytest.raises(RemoteError, match=r"(?s)^rank 0 of 2 \(gloo\) in \S+ raised SystemExit: 4\nTraceback"):
         call(lambda ctx: sys.exit(4) if ctx.rank == 0 else None)
@@ -294,102 +204,6 @@ def test_a_result_that_cannot_be_pickled_names_its_rank_and_type(pool: Pool, cal
     )
     assert isinstance(caught.value, RankError)
     assert pool.alive
-
-
-def test_ranks_that_part_in_their_collectives_are_told_where(pool: Pool, call: Call) -> None:
-    def program(ctx: Context) -> None:
-        x = torch.ones(4)
-        dist.all_reduce(x)
-        if ctx.rank == 1:
-            dist.broadcast(x, src=0)
-        else:
-            dist.all_reduce(x)
-
-    processes = pids(call)
-    with pytest.raises(RankTimeout) as caught:
-        call(program, timeout=0.5)
-    assert notes(caught.value)[-1] == (
-        "the ranks part at collective 2 of the program: rank 0 issued all_reduce Float[4]; rank 1 issued broadcast "
-        "Float[4]"
-    )
-    assert pool.failure is not None
-    assert pool.failure.sections[0] == (
-        "collectives",
-        "last collective of rank 0: all_reduce Float[4], its collective 2\n"
-        "last collective of rank 1: broadcast Float[4], its collective 2",
-    )
-    assert survivors(processes) == []
-
-
-def test_a_collective_that_only_some_ranks_issue_is_an_error_though_all_return(pool: Pool, call: Call) -> None:
-    def program(ctx: Context) -> None:
-        dist.all_reduce(torch.ones(4))
-        if ctx.rank == 1:
-            dist.all_reduce(torch.ones(2, 3, dtype=torch.int64), async_op=True)
-
-    processes = pids(call)
-    with pytest.raises(CollectiveMismatch) as caught:
-        call(program)
-    assert str(caught.value) == (
-        "all ranks returned from program, but not from the same collectives on the default group (gloo): rank 0 "
-        "issued 1; rank 1 issued 2. Every rank of a group must issue each of its collectives"
-    )
-    assert notes(caught.value) == [
-        "ranks 0, 1 returned",
-        "rank 0 never issued all_reduce Long[2, 3] (collective 2 of the program), which rank 1 did",
-    ]
-    assert not pool.alive  # rank 1 may still wait, in a thread
-    assert survivors(processes) == []
-
-
-@pytest.fixture
-def three(torch_launcher: Launcher) -> Iterator[Pool]:
-    pool = Pool(torch_launcher, PoolSpec(3), {})
-    pool.open_group("first", 60)
-    yield pool
-    pool.close()
-
-
-def test_sends_and_receives_are_no_collectives_that_all_must_issue(three: Pool) -> None:
-    def program(ctx: Context) -> None:
-        if ctx.rank == 0:
-            dist.send(torch.ones(1), dst=1)
-        elif ctx.rank == 1:
-            dist.recv(torch.ones(1), src=0)
-        dist.barrier()
-
-    task = payload.dumps((program, (), {}), [sys.modules[__name__]])
-    for _ in range(2):
-        assert len(three.run(task, program="p", seed=0, timeout=60)) == 3
-
-
-def test_ranks_that_are_in_no_subgroup_tell_their_collectives_too(three: Pool) -> None:
-    def program(ctx: Context) -> None:
-        group = dist.new_group([1, 2])
-        if ctx.rank:
-            dist.all_reduce(torch.ones(1), group=group)
-        if ctx.rank == 2:
-            wait_for_ever()
-        if ctx.rank == 1:
-            dist.all_reduce(torch.ones(2), group=group)
-
-    task = payload.dumps((program, (), {}), [sys.modules[__name__]])
-    with pytest.raises(RankTimeout) as caught:
-        three.run(task, program="p", seed=0, timeout=0.5)
-    assert notes(caught.value)[-1] == (
-        "rank 2 never issued all_reduce Float[2] (collective 2 of the program), which rank 1 did (group of ranks 1, 2)"
-    )
-    assert three.failure is not None
-    assert "last collective of rank 0: none" in dict(three.failure.sections)["collectives"]
-
-
-def test_a_group_of_one_rank_is_its_own_business(call: Call) -> None:
-    def program(ctx: Context) -> None:
-        own = [dist.new_group([rank]) for rank in range(ctx.world_size)][ctx.rank]
-        for _ in range(ctx.rank):
-            dist.all_reduce(torch.ones(1), group=own)
-
-    call(program)
 
 
 def test_each_failure_takes_the_place_of_the_one_before_and_a_good_run_takes_it_away(pool: Pool, call: Call) -> None:
