@@ -1,6 +1,7 @@
 """What an owner holds."""
 
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 
 from pytest_gpuperf.leases.lock_file import LockFile
@@ -46,14 +47,12 @@ class Lease:
 
     def release(self) -> None:
         """Lets the resources go; a second time it does nothing, and in a forked child it never does anything."""
-        while self._files:
-            _, file = self._files.popitem()
-            if file.closed:
-                continue
-            try:
-                file.clear()  # a line that is left behind tells the next owner that this one died
-            finally:
-                file.close()
+        with ExitStack() as releasing:  # one that cannot be cleared keeps no other locked
+            while self._files:
+                _, file = self._files.popitem()
+                if not file.closed:
+                    releasing.callback(file.close)
+                    releasing.callback(file.clear)  # a line that is left behind tells the next owner that this one died
 
     def __enter__(self) -> "Lease":
         return self

@@ -8,6 +8,7 @@ import socket
 import stat
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -178,6 +179,17 @@ def test_a_full_disk_is_told_and_frees_what_was_locked(leases: Leases, monkeypat
         with pytest.raises(LeaseError, match="No space left on device"):
             leases.acquire([A], 1, holder="here", timeout=0)
     leases.acquire([A], 1, holder="here", timeout=0).release()
+
+
+def test_a_file_that_cannot_be_cleared_is_freed_with_all_others(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = leases.acquire([A, B], 2, holder="here", timeout=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", mock.Mock(side_effect=OSError(5, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output error"):
+            lease.release()
+    leases.acquire([A, B], 2, holder="here", timeout=0).release()
 
 
 def test_a_file_that_is_removed_while_it_is_opened_is_made_anew(
