@@ -57,5 +57,6 @@ class Informant:
 def _members() -> dict[str, tuple[int, ...]]:
     world = distributed_c10d._world
     # Groups that this rank is no member of have ranks here, under one key for all, and no name.
-    named = list(world.pg_names.items())
-    return {name: tuple(world.pg_group_ranks[group]) for group, name in named if group in world.pg_group_ranks}
+    # And the program may destroy one at this moment, on its own thread.
+    named = [(name, world.pg_group_ranks.get(group)) for group, name in list(world.pg_names.items())]
+    return {name: tuple(ranks) for name, ranks in named if ranks is not None}

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,6 +62,23 @@ def test_a_recorder_that_is_missing_or_another_is_no_reason_to_end(
         Informant(theirs, "gloo")
         assert asked(ours) == (None, {})
         assert asked(ours) == (None, {})
+
+
+class Destroyed(dict[str, list[int]]):
+    """Had a group a moment ago."""
+
+    def __contains__(self, group: object) -> bool:
+        return True
+
+
+def test_a_group_that_the_program_destroys_meanwhile_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(b'{"entries": []}'))
+    world = SimpleNamespace(pg_names={"group": "0", "gone": "1"}, pg_group_ranks=Destroyed(group=[0, 1]))
+    monkeypatch.setattr(informant_module, "distributed_c10d", SimpleNamespace(_world=world))
+    ours, theirs = Channel.pair()
+    with closing(ours), closing(theirs):
+        Informant(theirs, "gloo")
+        assert asked(ours) == ([], {"0": (0, 1)})
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
