@@ -55,6 +55,7 @@ class _Forkserver:
         with contextlib.suppress(OSError):  # a kernel without it, or the controller is gone, which the socket tells
             self._controller = os.pidfd_open(controller)
         self._children: set[int] = set()
+        self._selector = selectors.DefaultSelector()
         self._wakeup_read, self._wakeup_write = os.pipe()
         for fd in (self._wakeup_read, self._wakeup_write):
             os.set_blocking(fd, False)
@@ -64,22 +65,21 @@ class _Forkserver:
         signal.set_wakeup_fd(self._wakeup_write)
 
     def serve(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            selector.register(self._wakeup_read, selectors.EVENT_READ)
-            if self._controller is not None:
-                selector.register(self._controller, selectors.EVENT_READ)
-            self._send({"ready": os.getpid()})
-            try:
-                while True:
-                    ready = {key.fileobj for key, _ in selector.select()}
-                    if self._wakeup_read in ready:
-                        self._reap()
-                    if self._controller in ready or (self._control in ready and not self._answer()):
-                        return
-            finally:
-                for pid in self._children:
-                    _kill_group(pid)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._wakeup_read, selectors.EVENT_READ)
+        if self._controller is not None:
+            self._selector.register(self._controller, selectors.EVENT_READ)
+        self._send({"ready": os.getpid()})
+        try:
+            while True:
+                ready = {key.fileobj for key, _ in self._selector.select()}
+                if self._wakeup_read in ready:
+                    self._reap()
+                if self._controller in ready or (self._control in ready and not self._answer()):
+                    return
+        finally:
+            for pid in self._children:
+                _kill_group(pid)
 
     def _send(self, message: dict[str, Any]) -> None:
         # A controller that is gone is seen at the next read.
@@ -140,6 +140,7 @@ class _Forkserver:
             if fd is not None:
                 os.close(fd)
         self._control.close()
+        self._selector.close()
         connection, inquiries, stdout, stderr, stacks = fds
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)

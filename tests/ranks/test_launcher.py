@@ -145,6 +145,17 @@ def test_a_rank_works_where_the_controller_works(
     rank.close()
 
 
+def test_a_rank_has_nothing_open_of_the_forkservers(launcher: Launcher) -> None:
+    source = (
+        "import os; files = [f'/proc/self/fd/{number}' for number in os.listdir('/proc/self/fd')]; "
+        "connection.send([os.readlink(file) for file in files if os.path.lexists(file)])"
+    )
+    rank = Rank(launcher, source)
+    kinds = [name.partition(":")[0] for name in rank.received() if not name.startswith("/")]
+    rank.close()
+    assert kinds == ["socket", "socket"]
+
+
 def test_a_rank_leads_a_process_group_and_ctrl_c_is_its_own(launcher: Launcher) -> None:
     rank = Rank(launcher, "import os, signal; connection.send((os.getpid(), os.getpgrp(), os.getppid()))")
     pid, group, server = rank.received()
