@@ -215,7 +215,7 @@ class Session:
     def failure_of(self, error: BaseException | None) -> PostMortem | None:
         """What is known of the run that raised this, if one did."""
         failures = [] if self._current is None else list(self._current.failures)
-        raised = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
+        raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
         return next((failure for failure in reversed(failures) if failure.error in raised), None)
 
     def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:

@@ -54,6 +54,12 @@ def test_prints(ranks):
     ranks.run(program)
     assert False, "to see the output"
 
+def test_exception_group(ranks):
+    def program(ctx):
+        if ctx.rank == 1:
+            raise ExceptionGroup("several", [OfTheTest("one"), OfTheTest("another")])
+    ranks.run(program)
+
 class Last:
     def __del__(self):
         print("said while it settled")
@@ -408,6 +414,15 @@ def test_a_failure_of_no_single_rank_has_no_rank_and_no_place(failures: WholeRun
     told = properties(failures, folder, "test_other_collectives[2ranks]")
     assert told.pop("gpuperf_ranks").splitlines()[-1].startswith("the ranks part at collective 2 of the program: ")
     assert told == {"gpuperf_cause": "timeout"}
+
+
+def test_a_group_of_exceptions_is_told_like_any_other(failures: WholeRun, folder: Path) -> None:
+    report = failures.report("test_exception_group[2ranks]")
+    assert "OfTheTest: another" in report
+    assert "rank 0 returned" in report
+    assert report.endswith('pytest "test_failures.py::test_exception_group[2ranks]"')
+    told = properties(failures, folder, "test_exception_group[2ranks]")
+    assert (told["gpuperf_rank"], told["gpuperf_cause"]) == ("1", "ExceptionGroup: several (2 sub-exceptions)")
 
 
 def test_a_death_has_its_rank_and_a_good_test_nothing(failures: WholeRun, folder: Path) -> None:
