@@ -81,31 +81,22 @@ class Launcher:
         self._ready = False
 
     def start(self) -> None:
-        """Has the forkserver begin with its imports; waits for nothing."""
+        """Has the forkserver begin with its imports; waits for nothing.
+
+        Raises:
+            LaunchError: there is no process or memory for it.
+        """
         if self._control is not None:
             return
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ready = False
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
         with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",  # not what lies in the working directory, whatever it is named
-                    "-c",
-                    _BOOT,
-                    str(theirs.fileno()),
-                    json.dumps(_path()),
-                    json.dumps([*self._preload, *self._wanted()]),
-                    str(os.getpid()),
-                ],
-                env={**os.environ, **_FORKABLE},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._stderr,
-                stderr=self._stderr,
-                start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends the ranks itself
-            )
-        self._control, self._ready = ours, False
+            try:
+                self._process = self._spawned(theirs.fileno(), self._stderr)
+            except OSError as error:
+                self.close()
+                raise LaunchError(f"the forkserver that starts ranks cannot be started: got {error!r}") from error
 
     def fork(self, environ: Mapping[str, str], fds: Sequence[int]) -> int:
         """Forks a rank and returns its process id.
@@ -188,6 +179,27 @@ class Launcher:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
+
+    def _spawned(self, control: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "-P",  # not what lies in the working directory, whatever it is named
+            "-c",
+            _BOOT,
+            str(control),
+            json.dumps(_path()),
+            json.dumps([*self._preload, *self._wanted()]),
+            str(os.getpid()),
+        ]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **_FORKABLE},
+            pass_fds=[control],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches pytest alone, which then ends the ranks itself
+        )
 
     def _wanted(self) -> list[str]:
         return [

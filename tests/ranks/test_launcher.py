@@ -1,6 +1,7 @@
 """The forkserver and its controller: how ranks come up, and that none outlives whom it serves."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
-from tests.ranks.processes import DEADLINE, survivors
+from tests.ranks.processes import DEADLINE, open_files, survivors
 from tests.whole_run import environment
 
 PRELOAD = ("tests.ranks.light_rank",)
@@ -304,6 +305,16 @@ def test_a_forkserver_that_cannot_start_shows_what_it_printed(tmp_path: Path, mo
     launcher = Launcher(("breaks_on_import",))
     with pytest.raises(LaunchError, match=r"(?s)ended unexpectedly; it printed: Traceback.*ValueError: no such driver"):
         launcher.fork({}, [])
+
+
+def test_a_forkserver_for_which_there_is_no_process_left_is_a_launch_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    exhausted = BlockingIOError(11, "Resource temporarily unavailable")
+    monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=exhausted))
+    before = open_files()
+    message = "the forkserver that starts ranks cannot be started: got BlockingIOError(11, 'Resource temporarily "
+    with pytest.raises(LaunchError, match=f"^{re.escape(message)}") as caught:
+        Launcher(PRELOAD).fork({}, [])
+    assert open_files() == before, caught  # whose frames still hold what was made
 
 
 def test_a_module_that_is_not_there_does_not_keep_the_forkserver_from_starting() -> None:
