@@ -21,7 +21,7 @@ from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.packing import Packing, name_of
 from pytest_gpuperf.ranks.excerpt import Excerpt
-from pytest_gpuperf.ranks.failures import RanksSkipped, RankTimeout
+from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
@@ -86,6 +86,8 @@ class Session:
         self.saved: Saved | None = None
         """Where a recording went, once the run has ended."""
         self._current: CurrentTest | None = None
+        self._reported: CurrentTest | None = None
+        """The test that began last; its teardown is reported when it has ended."""
         self._running = threading.RLock()  # prepare() has runs of its own
         self._output: dict[str, Excerpt] = {}
         """What ranks printed and no report has taken, by title."""
@@ -118,7 +120,7 @@ class Session:
         marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
         examples = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
-        self._current = CurrentTest(
+        self._current = self._reported = CurrentTest(
             item=item,
             identity=identity,
             marker=marker,
@@ -190,6 +192,9 @@ class Session:
             if current.launch is None:
                 try:
                     left = self.pools.settle()
+                except RankDied:
+                    current.failures.extend(self.pools.failures)
+                    raise
                 finally:
                     self._collect_output()
                     if current.marker.own_processes:
@@ -214,7 +219,7 @@ class Session:
 
     def failure_of(self, error: BaseException | None) -> PostMortem | None:
         """What is known of the run that raised this, if one did."""
-        failures = [] if self._current is None else list(self._current.failures)
+        failures = [] if self._reported is None else list(self._reported.failures)
         raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
         return next((failure for failure in reversed(failures) if failure.error in raised), None)
 
@@ -223,8 +228,9 @@ class Session:
         return self.pools.debug(failure, terminal)
 
     def rerun_command(self) -> str:
-        """The command that runs the current test alone."""
-        return self.commands.run(self.current.identity, self.current.item.path)
+        """The command that runs the test that began last alone."""
+        assert self._reported is not None
+        return self.commands.run(self._reported.identity, self._reported.item.path)
 
     def take_output(self) -> list[tuple[str, str]]:
         """What ranks printed since the last call: title, text."""

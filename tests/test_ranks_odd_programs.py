@@ -208,7 +208,9 @@ def test_an_example_is_rejected_by_all_ranks_or_fails(run: WholeRun) -> None:
 def test_a_death_after_the_last_run_fails_the_test(run: WholeRun) -> None:
     name = "test_a_rank_dies_after_its_last_run[2ranks]"
     assert run.outcomes[name] == "ERROR"
-    assert "rank 1 of 2 (gloo) in settling after the test was killed by SIGSEGV" in run.report(name)
+    report = run.report(name)
+    assert "rank 1 of 2 (gloo) in settling after the test was killed by SIGSEGV" in report
+    assert 'pytest "test_odd.py::test_a_rank_dies_after_its_last_run[2ranks]"' in report
     assert run.outcomes["test_after_the_death[2ranks]"] == "PASSED"
 
 

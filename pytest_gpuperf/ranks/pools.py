@@ -102,6 +102,11 @@ class Pools:
         return left
 
     @property
+    def failures(self) -> list[PostMortem]:
+        """Of pools whose last request failed, how."""
+        return [pool.failure for pool in self._pools.values() if pool.failure is not None]
+
+    @property
     def gpus(self) -> frozenset[str]:
         """The GPUs on which there are processes."""
         # Also of a pool that has failed: a rank of it may be held for the debugger.
