@@ -137,7 +137,7 @@ class Leasing:
             if len(self._lease.resources) == count and set(self._lease.resources) <= set(candidates):
                 return
             self._leave()
-            self.release()
+            self.release(await_memory=bool(self._machine.gpus))
         self._lease = self._leases.acquire(
             candidates,
             count,

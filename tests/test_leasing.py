@@ -88,6 +88,19 @@ def test_a_perf_test_has_the_whole_machine_and_runs_on_the_runs_own_gpus(make: M
     assert not free(folder, "GPU-9")
 
 
+def test_memory_of_ranks_that_a_test_without_gpus_ends_is_awaited(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {uuid: [0] for uuid in (*UUIDS, "GPU-9")}
+
+    def used_memory(uuid: str) -> int:
+        return used[uuid].pop(0) if len(used[uuid]) > 1 else used[uuid][0]
+
+    monkeypatch.setattr(leasing_module, "used_memory", used_memory)
+    leasing = make(leave=lambda: used.update({"GPU-1": [2**34, 2**34, 0]}))
+    leasing.machine("test_perf")
+    leasing.cores(1, "test_perf_on_cpus")
+    assert used["GPU-1"] == [0]
+
+
 def test_no_more_cores_are_leased_than_there_are(make: Make, folder: Path) -> None:
     cores = [f"core-{core}" for core in sorted(os.sched_getaffinity(0))]
     leasing = make()
