@@ -210,11 +210,13 @@ class Session:
     def _let_go(self, current: CurrentTest, last: bool) -> None:
         gpus = bool(self.machine.gpus)
         over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
-        if gpus and (over or self.leasing.wanted_alone(self.pools.gpus)):
-            self.pools.retire_all()
-        elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
-            self.pools.rest()
-        self.leasing.release(staying=self.pools.gpus, await_memory=bool(current.gpus))
+        try:
+            if gpus and (over or self.leasing.wanted_alone(self.pools.gpus)):
+                self.pools.retire_all()
+            elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
+                self.pools.rest()
+        finally:
+            self.leasing.release(staying=self.pools.gpus, await_memory=bool(current.gpus))
         self.leasing.make_way()
 
     def failure_of(self, error: BaseException | None) -> PostMortem | None:

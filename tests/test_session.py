@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuperf import session as session_module
 from pytest_gpuperf.current_test import CurrentTest
+from pytest_gpuperf.hardware.errors import HardwareError
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
@@ -122,6 +123,16 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
     )
     standing.end(last=True)
     alone(tmp_path)
+
+
+def test_a_gpu_that_tells_no_memory_is_leased_no_longer_than_its_test(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding(standing, request)
+    monkeypatch.setattr(standing.leasing, "memory_is_scarce", mock.Mock(side_effect=HardwareError("GPU-0 is lost")))
+    with pytest.raises(HardwareError, match=r"^GPU-0 is lost$"):
+        standing.end()
+    Leases(tmp_path / "leases").acquire(("GPU-0", "GPU-1"), 2, holder="another", timeout=0).release()
 
 
 def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
