@@ -3,6 +3,7 @@
 Runs in the pytest controller only.
 """
 
+import errno
 import json
 import math
 import os
@@ -128,6 +129,8 @@ def replace(path: Path, text: str) -> None:
     # In the same folder, so that the replacement is atomic; whoever shares a name takes a lock first.
     temporary = target.with_name(f".{target.name}.tmp")
     try:
+        if os.path.islink(target):  # links that lead to each other have no target
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         try:
             with temporary.open("w", encoding="utf-8") as stream:
                 stream.write(text)
@@ -158,7 +161,8 @@ def rounded(value: object) -> object:
 
 
 def _target(path: Path) -> Path:
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    # pathlib would raise where the system refuses the path; whoever opens it says so, and of which file.
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
 
 
 def _as_stored(changed: Baselines, stored: Baselines | None, data: dict[str, object] | None) -> dict[str, object]:

@@ -5,6 +5,7 @@ import os
 import pickle
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -230,10 +231,12 @@ def test_a_disk_that_fills_up_keeps_a_links_target(path: Path, target: Path, mon
     before = target.read_bytes()
 
     def full(descriptor: int) -> None:
+        # Beside the target: only within a file system is it replaced at once.
+        assert [entry.name for entry in path.parent.iterdir()] == [path.name]
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(BaselineWriteError, match=f"{target.name}.*No space left"):
+    with pytest.raises(BaselineWriteError, match=f"{target.resolve()}.*No space left"):
         save(path, baselines(2.0))
     assert (path.is_symlink(), target.read_bytes()) == (True, before)
     assert not list(target.parent.glob(".*.tmp"))
@@ -243,6 +246,23 @@ def test_results_are_written_through_a_link_too(path: Path, target: Path) -> Non
     storage.replace(path, "text")
     assert path.is_symlink()
     assert target.read_text() == "text"
+
+
+@pytest.mark.parametrize("write", [lambda path: save(path, baselines()), lambda path: storage.replace(path, "text")])
+def test_a_path_that_the_system_refuses_cannot_be_written(path: Path, write: Callable[[Path], object]) -> None:
+    path.parent.mkdir()
+    with pytest.raises(BaselineWriteError, match=r"cannot be written: got OSError\(36, 'File name too long'\)"):
+        write(path.with_name("x" * 300))
+
+
+def test_a_link_to_itself_is_left_as_it_is(path: Path) -> None:
+    path.parent.mkdir()
+    path.symlink_to(path.name)
+    with pytest.raises(BaselineError, match=r"cannot be read: got OSError\(40.*make it a readable file, or move it"):
+        save(path, baselines())
+    with pytest.raises(BaselineWriteError, match=r"cannot be written: got OSError\(40"):
+        storage.replace(path, "text")
+    assert path.is_symlink()
 
 
 def test_a_change_that_raises_changes_nothing_and_frees_the_lock(path: Path) -> None:
