@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class Collected:
         return [
             test
             for test in sorted(set(stored) - self._tests)
-            if (file := test.partition("::")[0]) in whole or (ours and not (self._rootpath / file).exists())
+            if (file := test.partition("::")[0]) in whole or (ours and not os.path.exists(self._rootpath / file))
         ]
 
 

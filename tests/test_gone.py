@@ -105,6 +105,21 @@ def test_of_files_that_could_not_be_collected_nothing_is_told(recorded: pytest.P
     assert not told(result.outlines)
 
 
+def test_files_are_looked_for_from_the_root(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded.makepyfile(test_other="")
+    hold(recorded, "test_other.py::test_old")
+    monkeypatch.chdir(recorded.mkdir("below"))
+    result = run(recorded, "--rootdir=..", "../test_it.py")
+    result.assert_outcomes(passed=2)
+    assert not told(result.outlines)
+
+
+def test_a_file_that_no_system_could_have_is_gone(recorded: pytest.Pytester) -> None:
+    nowhere = f"{'x' * 300}.py::test_it"
+    hold(recorded, nowhere)
+    assert len(told(run(recorded).outlines)) == 1
+
+
 def test_files_that_are_elsewhere_are_none_of_another_projects(recorded: pytest.Pytester) -> None:
     data = json.loads(baselines(recorded).read_text())
     data["tests"] = {MOVED: data["tests"][NODE]}
