@@ -29,6 +29,7 @@ from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.recording_lines import recording_lines
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.journal import JournalError
@@ -149,7 +150,7 @@ class Session:
                 try:
                     self.measurements.begin_launch(current.launch, self._software(world_size))
                 except JournalError as error:
-                    pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
+                    pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
                 self._launch = current.launch  # now: where its first ranks fail, the next test begins it
                 self._controlled.clear()
             self.pools.retire_others(self._spec(world_size))

@@ -11,6 +11,7 @@ import pytest
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.provenance import commit_of
 from tests.fake_gpus import without_ranks
+from tests.options.test_option_resume import TESTS, interrupt
 from tests.options.test_option_update_baselines import KEY, NODE, baselines, measure, project, record, run
 
 __all__ = ["project"]
@@ -127,6 +128,18 @@ def test_a_test_of_a_journal(recorded: pytest.Pytester) -> None:
     baselines(recorded).with_name(f".{KEY}.journal").write_text(json.dumps({"plan": plan}) + "\n")
     text = run_tame(recorded, "--update-baselines", "--reason=x", "--resume")
     assert f"this recording is without {TAME}: select the same tests" in text
+
+
+def test_the_software_of_a_journal(recorded: pytest.Pytester) -> None:
+    recorded.makepyfile(test_it=TESTS)
+    interrupt(recorded)
+    journal = baselines(recorded).with_name(f".{KEY}.journal")
+    plan, *entries = map(json.loads, journal.read_text().splitlines())
+    for entry in entries:
+        entry["info"]["environment"][HOSTILE] = "1"
+    journal.write_text("".join(json.dumps(line) + "\n" for line in (plan, *entries)))
+    text = run_tame(recorded, "--update-baselines", "--reason=x", "--resume")
+    assert f"its launches ran with {TAME} '1', now it is None: install that version" in text
 
 
 def test_what_is_adopted(recorded: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
