@@ -72,6 +72,14 @@ def test_resident_memory_of_a_rank_with_a_gpu_is_shown_and_not_judged() -> None:
     assert grown_ranks(found) == ["rank 0"]
 
 
+def test_resident_memory_is_judged_where_malloc_does_not_tell() -> None:
+    lines = [
+        json.dumps({"tests": tests, "held": {"rank 0": {"rss": held, "rest": MIB, "gpu": MIB}}})
+        for tests, held in ((100, MIB), (150, 9 * MIB))
+    ]
+    assert [(c.quantity, c.flat) for c in curves(lines)] == [("rss", False), ("rest", True), ("gpu", True)]
+
+
 def test_a_rank_has_grown_once_however_it_shows() -> None:
     assert grown_ranks([curve(quantity, 0, 0, 9 * MIB) for quantity in ("rss", "pss", "malloc", "rest")]) == ["rank 0"]
     assert not grown_ranks([curve("pss", 0, 0, 9 * MIB), curve("fds", 0, 1, 2)])
