@@ -163,6 +163,8 @@ def test_a_body_that_is_cut_from_its_statement_has_a_hash(tmp_path: Path, monkey
     assert hash_of_cut(body) != whole
     assert hash_of_cut(body) == hash_of_cut(body.replace("# why", "# what"))
     assert hash_of_cut(body) != hash_of_cut(body.replace("# 1", "# 2"))
+    assert hash_of_cut("    lambda perf: 1,\n  2\n") != hash_of_cut("    lambda perf: 1,\n  3\n")  # no indentation
+    assert hash_of_cut("'a' '''b\n") != hash_of_cut("'a' '''c\n")  # after the last token
 
 
 DOCSTRING = """\
@@ -176,15 +178,52 @@ DOCSTRING = """\
 """
 
 
+STATEMENTS = """
+def test_it(perf):
+    x = 1
+    '''After a statement.
+
+    # And more.
+    '''
+    if perf:
+        x = 2
+
+    '''After a block.
+    # And more.
+    '''
+    perf.check(x)
+
+    # why
+
+    '''After a blank line.
+    # And more.
+    '''
+    return x
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "stored"),
     [
         (BODY, "bf76f3da2231757a"),
         (BODY.replace("    x = 1\n", f"{DOCSTRING}\n    x = 1  # here\n"), "016391df34811a15"),
+        (STATEMENTS, "88c4d1db7208352c"),
     ],
 )
 def test_hashes_in_files_are_still_those_of_their_bodies(tmp_path: Path, body: str, stored: str) -> None:
     assert hash_of(tmp_path, body) == stored
+
+
+def test_a_string_that_begins_a_statement_is_not_always_all_of_it(tmp_path: Path) -> None:
+    body = "\ndef test_it(perf):\n    '''\n# 1\n'''.join(perf)\n"
+    assert hash_of(tmp_path, body) != hash_of(tmp_path, body.replace("# 1", "# 2"))
+
+
+@pytest.mark.parametrize("end", ["\x0c", "\x85", "\u2028"])
+def test_only_a_line_break_ends_a_line(tmp_path: Path, end: str) -> None:
+    body = f"\ndef test_it(perf):\n    x = 'a{end}b{end}c'\n    y = '''\n# 1\n'''\n    # why\n    perf.check(x, y)\n"
+    assert hash_of(tmp_path, body) != hash_of(tmp_path, body.replace("# 1", "# 2"))
+    assert hash_of(tmp_path, body) == hash_of(tmp_path, body.replace("# why", "# what"))
 
 
 def test_a_wrapped_test_is_known_by_its_own_source(tmp_path: Path) -> None:
