@@ -39,7 +39,7 @@ def difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str
 
     What either does not tell differs from nothing.
     """
-    names = [name for name in sorted(stored.keys() & found.keys()) if not _alike(name, stored[name], found[name])]
+    names = _differing(stored, found)
     if not names:
         return None
     got, expected = (", ".join(f"{name} {facts[name]!r}" for name in names) for facts in (found, stored))
@@ -48,10 +48,14 @@ def difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str
 
 def cure_of(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str:
     """What to do where they differ."""
-    limit, here = stored.get(POWER_LIMIT), found.get(POWER_LIMIT)
-    if not isinstance(limit, (int, float)) or _alike(POWER_LIMIT, limit, here):
+    limit = stored.get(POWER_LIMIT)
+    if finite(limit) is None or _differing(stored, found) != [POWER_LIMIT]:
         return f"measure on such GPUs, or {FOLDER}"
     return f"measure with its power limit (nvidia-smi -pl {limit:g}), or {FOLDER}"
+
+
+def _differing(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> list[str]:
+    return [name for name in sorted(stored.keys() & found.keys()) if not _alike(name, stored[name], found[name])]
 
 
 def _alike(name: str, one: Scalar, other: Scalar) -> bool:

@@ -15,6 +15,8 @@ STORED: dict[str, Scalar] = {"cc": "9.0", "gpu_count": 2, "mem_gib": 140, "power
         ({"power_limit_w": 600.0}, "got GPUs with power_limit_w 600.0, expected power_limit_w 700.0"),
         ({"power_limit_w": 699.0}, "got GPUs with power_limit_w 699.0, expected power_limit_w 700.0"),
         ({"mem_gib": 94}, "got GPUs with mem_gib 94, expected mem_gib 140"),
+        ({"mem_gib": 138}, "got GPUs with mem_gib 138, expected mem_gib 140"),
+        ({"power_limit_w": "700"}, "got GPUs with power_limit_w '700', expected power_limit_w 700.0"),
         ({"cc": "9.0a"}, "got GPUs with cc '9.0a', expected cc '9.0'"),
         (
             {"power_limit_w": 600.0, "mem_gib": 94},
@@ -24,6 +26,7 @@ STORED: dict[str, Scalar] = {"cc": "9.0", "gpu_count": 2, "mem_gib": 140, "power
 )
 def test_what_differs_is_named(found: dict[str, Scalar], told: str) -> None:
     assert difference(STORED, {**STORED, **found}) == told
+    assert difference({**STORED, **found}, STORED) is not None
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,7 @@ def test_the_cure_names_the_limit() -> None:
     elsewhere = "keep baselines of these GPUs in a folder of their own (--baselines DIR)"
     assert cure_of(STORED, here) == f"measure with its power limit (nvidia-smi -pl 700), or {elsewhere}"
     assert cure_of(STORED, {**STORED, "mem_gib": 94}) == f"measure on such GPUs, or {elsewhere}"
+    assert cure_of(STORED, {**here, "mem_gib": 94}) == f"measure on such GPUs, or {elsewhere}"  # no limit makes it 140
     assert cure_of({"cc": "8.0"}, {"cc": "9.0"}) == f"measure on such GPUs, or {elsewhere}"
 
 
