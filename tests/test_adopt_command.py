@@ -39,7 +39,7 @@ def written(
     key: str = KEY,
     test: str = TEST,
     at: str = launch().at,
-    watts: float = 700.0,
+    watts: float | None = 700.0,
 ) -> str:
     """A file of results of so many launches."""
     ids = [f"{name}-{index}" for index in range(count)]
@@ -168,6 +168,16 @@ def test_results_of_another_power_limit_do_not_belong_together(capsys: pytest.Ca
         "adopt them on their own, into another folder (--baselines DIR)\n"
     )
     assert not Path("baselines").exists()
+
+
+def test_results_that_tell_no_limit_keep_no_others_together(capsys: pytest.CaptureFixture[str]) -> None:
+    assert adopt(written("none", watts=None), written("one"), written("two", watts=600.0)) == 1
+    assert f"error: results 'two.json': {OTHER_LIMIT} as in 'one.json': " in capsys.readouterr().err
+    adopt("one.json")
+    assert adopt("none.json", "two.json", "--mode=append") == 1
+    assert f"error: baselines 'baselines/{KEY}.json': {OTHER_LIMIT}, as when" in capsys.readouterr().err
+    assert adopt("none.json", "two.json", "--baselines=of-600-w") == 0
+    assert stored(Path("of-600-w")).match["power_limit_w"] == 600.0
 
 
 @pytest.mark.parametrize("mode", ["moved", "new", "all", "append"])

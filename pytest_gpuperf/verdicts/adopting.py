@@ -41,13 +41,14 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
     """
     candidates = [results.load(file).candidate for file in files]
     key = candidates[0].hardware_key
-    for file, candidate in zip(files, candidates, strict=True):
+    for number, (file, candidate) in enumerate(zip(files, candidates, strict=True)):
         if candidate.hardware_key != key:
             problem = f"is of {candidate.hardware_key!r}, expected {key!r} as in {str(files[0])!r}"
             raise ResultsError(file, problem, "adopt the results of each hardware on their own")
-        if why := difference(candidates[0].match, candidate.match):
-            problem = f"{why} as in {str(files[0])!r}: their figures cannot be compared"
-            raise ResultsError(file, problem, "adopt them on their own, into another folder (--baselines DIR)")
+        for earlier in range(number):  # the first may not tell what differs between two others
+            if why := difference(candidates[earlier].match, candidate.match):
+                problem = f"{why} as in {str(files[earlier])!r}: their figures cannot be compared"
+                raise ResultsError(file, problem, "adopt them on their own, into another folder (--baselines DIR)")
         if not candidate.tests:
             problem = "holds no figures of perf tests"
             raise ResultsError(file, problem, "adopt what a run with --gpus N and without --smoke has written")

@@ -1,7 +1,7 @@
 """The facts behind a hardware key, as files keep them, and what of them makes figures of two machines incomparable."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from pytest_gpuperf.verdicts.json_fields import Fields, finite, mismatch
@@ -52,6 +52,14 @@ def cure_of(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str:
     if finite(limit) is None or _differing(stored, found) != [POWER_LIMIT]:
         return f"measure on such GPUs, or {FOLDER}"
     return f"measure with its power limit (nvidia-smi -pl {limit:g}), or {FOLDER}"
+
+
+def united(several: Iterable[Mapping[str, Scalar]]) -> dict[str, Scalar]:
+    """What machines tell together whose figures can be compared: of each fact what the first says that tells it."""
+    facts: dict[str, Scalar] = {}
+    for told in several:
+        facts |= {name: value for name, value in told.items() if facts.get(name) is None}
+    return facts
 
 
 def _differing(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> list[str]:

@@ -8,6 +8,7 @@ from enum import Enum
 from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, Change, TestBaseline, Update
 from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launches_joined
 from pytest_gpuperf.verdicts.losses import Loss, bound_of, changes, comparable, gain, losses, unlike
+from pytest_gpuperf.verdicts.match import united
 from pytest_gpuperf.verdicts.metric_baseline import Anchor, LaunchFigure, MetricBaseline
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
@@ -161,7 +162,7 @@ def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     Returns:
         One candidate, and why tests are not in it.
     """
-    first = candidates[0]
+    match = united(candidate.match for candidate in candidates)
     launches: dict[str, LaunchInfo] = {}
     tests: dict[str, TestBaseline] = {}
     unfit: dict[str, str] = {}
@@ -178,7 +179,7 @@ def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     kept = {test: entry for test, entry in tests.items() if test not in unfit}
     used = {figure.launch for entry in kept.values() for metric in entry.metrics.values() for figure in metric.launches}
     described = {id_: info for id_, info in launches.items() if id_ in used}
-    return Baselines(first.hardware_key, first.match, described, kept), unfit
+    return Baselines(candidates[0].hardware_key, match, described, kept), unfit
 
 
 def enough(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Baselines, dict[str, str]]:
