@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ def mappings(ctx: Context) -> list[tuple[int, int, str, int]]:
     return found
 
 
+def outside_heap(found: Sequence[tuple[int, int, str, int]]) -> int:
+    """Resident bytes of mappings that are not the heap."""
+    return sum(resident for _, _, file, resident in found if file != "[heap]")
+
+
 def allocated() -> dict[str, int]:
     """Bytes that malloc has given out, touched or not; nothing where this is not glibc 2.33 or newer."""
     fields = [(name, ctypes.c_size_t) for name in MALLINFO2]
@@ -83,7 +89,7 @@ def reduced_on_subgroup(ctx: Context, number: int) -> float:
 def held_by_rank(ctx: Context) -> dict[str, dict[str, int]]:
     """What the rank holds on to; rank 0 also tells of the store and of the forkserver."""
     gc.collect()
-    rest = sum(resident for _, _, file, resident in mappings(ctx) if file != "[heap]")
+    rest = outside_heap(mappings(ctx))
     own = held("self") | allocated() | {"rest": rest, "groups": len(dist.distributed_c10d._world.pg_map)}
     if ctx.device.type == "cuda":
         free, total = torch.cuda.mem_get_info(ctx.device)

@@ -82,12 +82,19 @@ def test_resident_memory_is_judged_where_malloc_does_not_tell() -> None:
 
 def test_a_rank_has_grown_once_however_it_shows() -> None:
     assert grown_ranks([curve(quantity, 0, 0, 9 * MIB) for quantity in ("rss", "pss", "malloc", "rest")]) == ["rank 0"]
+    for quantity in ("rss", "malloc", "rest"):
+        assert grown_ranks([curve(quantity, 0, 0, 9 * MIB)]) == ["rank 0"]
     assert not grown_ranks([curve("pss", 0, 0, 9 * MIB), curve("fds", 0, 1, 2)])
 
 
-def test_malloc_tells_what_it_has_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TESTS", "RANKS", "EVERY"):
         monkeypatch.setenv(f"LEAK_{name}", "1")
+
+
+@pytest.mark.usefixtures("_of_a_run")
+def test_malloc_tells_what_it_has_given_out() -> None:
     from benchmarks.leak_module import allocated
 
     before = allocated()["malloc"]
@@ -95,6 +102,17 @@ def test_malloc_tells_what_it_has_given_out(monkeypatch: pytest.MonkeyPatch) -> 
     assert 8 * MIB <= allocated()["malloc"] - before < 9 * MIB
     del block
     assert allocated()["malloc"] - before < MIB
+    blocks = [ctypes.create_string_buffer(MIB // 16) for _ in range(129)]
+    assert 8 * MIB <= allocated()["malloc"] - before < 9 * MIB
+    del blocks[:-1]  # what is below the last one stays the process's
+    assert allocated()["malloc"] - before < MIB
+
+
+@pytest.mark.usefixtures("_of_a_run")
+def test_the_rest_of_a_ranks_memory_is_outside_the_heap() -> None:
+    from benchmarks.leak_module import outside_heap
+
+    assert outside_heap([(1, 2, "[heap]", 8), (2, 3, "", 4), (3, 4, "/lib/x.so", 2), (4, 5, "[stack]", 1)]) == 7
 
 
 def test_what_grew_is_found_though_a_mapping_was_extended_on_either_side() -> None:
