@@ -226,7 +226,10 @@ def test_writers_by_a_link_and_by_its_target_wait_for_each_other(
         save(path, baselines())
 
 
-def test_a_disk_that_fills_up_keeps_a_links_target(path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write", [lambda path: save(path, baselines(2.0)), lambda path: storage.replace(path, "text")])
+def test_a_disk_that_fills_up_keeps_a_links_target(
+    path: Path, target: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object]
+) -> None:
     save(target, baselines())
     before = target.read_bytes()
 
@@ -237,7 +240,7 @@ def test_a_disk_that_fills_up_keeps_a_links_target(path: Path, target: Path, mon
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BaselineWriteError, match=f"{target.resolve()}.*No space left"):
-        save(path, baselines(2.0))
+        write(path)
     assert (path.is_symlink(), target.read_bytes()) == (True, before)
     assert not list(target.parent.glob(".*.tmp"))
 
