@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -345,6 +346,21 @@ def test_a_step_whose_time_drifts_is_slowed_by_what_was_asked(monkeypatch: pytes
     monkeypatch.setattr(slowing, "seconds_of", lambda step, device, calls: step() * next(drift))
     # Each round is short of 5 % of its own time, 1.1 seconds in the middle.
     assert slowing.lacking(lambda: 1.0, lambda: 1.0, 0.05, torch.device("cpu"), 1) == pytest.approx(0.055)
+
+
+def test_each_trial_corrects_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    lacking = iter([0.05, 0.02, -0.03])
+    monkeypatch.setattr(slowing, "waiting", lambda device: waited.append)
+    monkeypatch.setattr(slowing, "calls_of", lambda step, device: 2)
+
+    def tried(step: Any, slow_step: Any, *_: object) -> float:
+        slow_step()
+        return next(lacking)
+
+    monkeypatch.setattr(slowing, "lacking", tried)
+    slowed(lambda ctx: lambda: None, 0.05)(cast(Any, SimpleNamespace(device=None)))()
+    assert waited == pytest.approx([0.0, 0.05, 0.07, 0.04])
 
 
 def test_a_test_that_is_not_there_cannot_be_slowed(pytester: pytest.Pytester) -> None:
