@@ -31,7 +31,7 @@ def register_reports(
         software = session.measurements.software
         config.stash[_BENCHMARK] = BenchmarkPlugin(session.machine, software, smoke=options.smoke)
         plugins.register(config.stash[_BENCHMARK], "gpuperf-benchmark")
-    findings = Findings()
+    findings = Findings(failing)
     if hasattr(config, "workerinput"):
         return findings  # none of them: the controller of xdist reports for all workers
     plugins.register(findings, "gpuperf-findings")

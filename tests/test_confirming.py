@@ -288,6 +288,27 @@ def test_a_test_that_a_fresh_launch_breaks_is_told_to_have_failed_by_itself(
     assert json.loads((with_others.path / "results.json").read_text())["candidate"]["tests"] == {}
 
 
+STRICT = """
+import pytest
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "test_a" in item.name:
+            item.add_marker(pytest.mark.xfail(strict=True))
+"""
+
+
+def test_a_test_that_passes_and_should_not_has_failed_by_itself(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.makeconftest(STRICT)
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    told = [line.partition(",title=")[2] for line in result.outlines if line.startswith("::error ")]
+    assert told == ["failed%3A test_it.py%3A%3Atest_a[2ranks]::[XPASS(strict)]"]
+
+
 def test_ctrl_c_in_a_fresh_launch_leaves_suspects_undecided(project: pytest.Pytester) -> None:
     figures(project, a=[90e9, 100e9, "interrupt"])
     result = project.runpytest_inprocess("--gpus=2", "-rs", no_reraise_ctrlc=True)

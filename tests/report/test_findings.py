@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Failure, Findings, Place
 from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
 from pytest_gpuperf.verdicts.verdict import Outcome
@@ -16,7 +17,7 @@ PLACE = Place("t.py", 4)
 
 
 def found(*reports: pytest.TestReport) -> Findings:
-    findings = Findings()
+    findings = Findings(FAILING)
     for item in reports:
         findings.pytest_runtest_logreport(item)
     return findings
@@ -96,9 +97,15 @@ def test_a_failure_has_its_place_and_the_exceptions_own_message() -> None:
 
 
 def test_what_the_verdicts_say_is_no_second_failure() -> None:
-    judged: dict[str, Any] = {"outcome": "failed", "user_properties": verdict_properties([SAME])}
+    properties = verdict_properties([SAME, replace(SAME, outcome=Outcome.REGRESSED)])
+    judged: dict[str, Any] = {"outcome": "failed", "user_properties": properties}
     assert found(report(**judged)).failures == []
     assert [failure.when for failure in found(report("teardown", **judged)).failures] == ["teardown"]
+
+
+def test_a_failure_that_no_verdict_explains_is_one() -> None:
+    judged = report(outcome="failed", longrepr="x", user_properties=verdict_properties([SAME]))
+    assert [failure.when for failure in found(judged).failures] == ["call"]
 
 
 def test_other_properties_are_no_verdicts() -> None:

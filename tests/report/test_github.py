@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
 from pytest_gpuperf.report.properties import verdict_properties
@@ -23,7 +24,7 @@ def recorded(identity: str, *more: str, mode: str = "") -> str:
 
 
 def printed(rootpath: Path, **environ: str) -> list[str]:
-    findings = Findings()
+    findings = Findings(FAILING)
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="ValueError: 50%\nraised on rank 1"))
     for item in (
         report(nodeid="t.py::test_f", outcome="failed", longrepr=crash, location=("sub/t.py", 9, "test_f")),
@@ -76,7 +77,7 @@ def test_an_annotation_is_escaped_by_githubs_rules() -> None:
 
 
 def test_a_title_is_one_line() -> None:
-    findings = Findings()
+    findings = Findings(FAILING)
     hostile = replace(MISSING, metric_name="a\n::error::b\x1b[31m ##[error]c")
     findings.pytest_runtest_logreport(report(outcome="failed", user_properties=verdict_properties([hostile])))
     terminal = Terminal()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.markdown import escaped, markdown
 from pytest_gpuperf.report.properties import verdict_properties
@@ -39,7 +40,7 @@ no baselines &#60;written&#62;
 
 
 def findings(*verdicts: Verdict, skips: int = 0) -> Findings:
-    found = Findings()
+    found = Findings(FAILING)
     for number, verdict in enumerate(verdicts):
         outcome = "failed" if verdict.outcome is Outcome.REGRESSED else "passed"
         nodeid = verdict.test if number < 2 else verdicts[1].test
@@ -65,11 +66,11 @@ def test_figures_that_were_not_checked_are_in_it() -> None:
 
 
 def test_nothing_to_say_is_no_summary() -> None:
-    assert markdown(Findings(), [], MIB) == ""
+    assert markdown(Findings(FAILING), [], MIB) == ""
 
 
 def test_tests_alone_are_counted() -> None:
-    found = Findings()
+    found = Findings(FAILING)
     found.pytest_runtest_logreport(report())
     assert markdown(found, [], MIB) == "### gpuperf\n\n1 tests on ranks: 0 failed, 1 passed, 0 skipped\n"
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.terminal import Summary
@@ -46,7 +47,7 @@ def judged(*verdicts: Verdict) -> pytest.TestReport:
 def terminal_after(
     run: Run, *reports: pytest.TestReport, isatty: bool = False, verbosity: int = 0, others_fail: bool = False
 ) -> Terminal:
-    findings, terminal = Findings(), Terminal(isatty=isatty)
+    findings, terminal = Findings(FAILING), Terminal(isatty=isatty)
     for item in reports:
         findings.pytest_runtest_logreport(item)
     writer = SimpleNamespace(fullwidth=100)
