@@ -5,6 +5,7 @@ That is what sharding is for: a rank that keeps the gathered parameters, or copi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,20 @@ def test_memory(ranks: Ranks, tmp_path: Path, optimizer: str, disk: bool) -> Non
     problem = wide(ranks.world_size, optimizer)
     memories = ranks.run(memory, problem=problem, folder=tmp_path if disk else None)
     assert_memory(memories, ranks.world_size, optimizer)
+
+
+def late(ctx: Context, shard: Shard) -> torch.Tensor:
+    """What it gathers is held a moment longer, as by a backend's thread."""
+    whole = programs.gather(ctx, shard)
+    held = [whole]
+    threading.Timer(0.05, held.clear).start()
+    return whole
+
+
+@pytest.mark.ranks(2)
+def test_what_goes_a_moment_later_is_not_kept(ranks: Ranks) -> None:
+    memories = ranks.run(memory, problem=wide(2, "sgd"), folder=None, gather=late)
+    assert_memory(memories, 2, "sgd")
 
 
 def hoarding(move: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Context, Shard], torch.Tensor]:
