@@ -327,7 +327,7 @@ def test_all_ranks_call_a_step_as_often(ranks, seconds, least, most):
 
 def calls_to_slow(ctx):
     calls = []
-    slowed(lambda ctx: lambda: calls.append(time.sleep(WINDOW)), 0.05)(ctx)
+    slowed(lambda ctx: lambda: calls.append(time.sleep(WINDOW / 2)), 0.05)(ctx)
     return len(calls)
 
 @pytest.mark.ranks(2)
