@@ -65,21 +65,24 @@ class Last:
         print("said while it settled")
 
 def test_prints_late(ranks, tmp_path):
+    for name in ("go.0", "go.1", "gone.0", "gone.1"):
+        os.mkfifo(tmp_path / name)  # whoever opens it waits for the other end
+
     def program(ctx):
         last = Last()
         last.itself = last  # found once garbage is looked for, which is when the test has ended
 
         def late():
-            while not (tmp_path / "go").exists():
-                time.sleep(0.01)
+            (tmp_path / f"go.{ctx.rank}").read_text()
             print("said after the run")
-            (tmp_path / f"gone.{ctx.rank}").touch()
+            (tmp_path / f"gone.{ctx.rank}").write_text("")
 
         threading.Thread(target=late).start()
     ranks.run(program)
-    (tmp_path / "go").touch()
-    while len(list(tmp_path.glob("gone.*"))) < 2:
-        time.sleep(0.01)
+    for rank in range(2):
+        (tmp_path / f"go.{rank}").write_text("")
+    for rank in range(2):
+        (tmp_path / f"gone.{rank}").read_text()
 
 def test_prints_after_that(ranks):
     ranks.run(lambda ctx: print("quiet"))

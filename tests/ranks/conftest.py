@@ -14,6 +14,7 @@ from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
+from tests.ranks.forked_rank import PRELOAD
 from tests.ranks.travelling import MODULE
 
 Call = Callable[..., list[Any]]
@@ -27,6 +28,22 @@ def pids(call: Call) -> list[int]:
 def notes(error: BaseException) -> list[str]:
     """What was noted on an error."""
     return getattr(error, "__notes__", [])
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    """A launcher whose forkserver has no torch; the module's."""
+    launcher = Launcher(PRELOAD)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def own_launcher() -> Iterator[Launcher]:
+    """The same, the test's own."""
+    launcher = Launcher(PRELOAD)
+    yield launcher
+    launcher.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The forkserver and its controller: how ranks come up, and that none outlives whom it serves."""
+"""The forkserver and its controller: how ranks come up, and what they have."""
 
 import os
 import re
@@ -6,70 +6,17 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
 from unittest import mock
 
 import pytest
 
-from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
+from tests.ranks.forked_rank import PRELOAD, WAIT, Rank
 from tests.ranks.processes import DEADLINE, open_files, survivors
-from tests.whole_run import environment
-
-PRELOAD = ("tests.ranks.light_rank",)
-WAIT = "connection.receive()"  # for ever: nothing more is sent
-ENVIRON = {"PATH": os.environ["PATH"]}
-
-
-class Rank:
-    """A process that a launcher forked, with the other ends of what it holds."""
-
-    def __init__(self, launcher: Launcher, source: str, environ: Mapping[str, str] = ENVIRON) -> None:
-        (self.connection, theirs), (self.inquiries, asked) = Channel.pair(), Channel.pair()
-        self.files: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
-        fds = [theirs.fileno(), asked.fileno(), *(file.fileno() for file in self.files)]
-        try:
-            self.pid = launcher.fork(environ, fds)
-            self.connection.send(source)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            theirs.close()
-            asked.close()
-
-    def printed(self) -> list[str]:
-        return [os.pread(file.fileno(), 1 << 16, 0).decode() for file in self.files]
-
-    def received(self) -> Any:
-        assert self.connection.poll(DEADLINE), self.printed()
-        return self.connection.receive()[0]
-
-    def close(self) -> None:
-        self.connection.close()
-        self.inquiries.close()
-        for file in self.files:
-            file.close()
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    launcher = Launcher(PRELOAD)
-    yield launcher
-    launcher.close()
-
-
-@pytest.fixture
-def own_launcher() -> Iterator[Launcher]:
-    launcher = Launcher(PRELOAD)
-    yield launcher
-    launcher.close()
 
 
 def ended(launcher: Launcher, source: str) -> tuple[int | None, list[str]]:
@@ -163,140 +110,6 @@ def test_a_rank_leads_a_process_group_and_ctrl_c_is_its_own(launcher: Launcher) 
     assert pid == group == rank.pid
     assert os.getpgid(server) != os.getpgrp()
     rank.close()
-
-
-CHILD = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); connection.send(c.pid); "
-
-
-def test_what_a_rank_started_ends_with_it(launcher: Launcher) -> None:
-    rank = Rank(launcher, CHILD)
-    assert survivors([rank.received()]) == []
-    rank.close()
-
-
-def test_closing_ends_the_forkserver_and_every_rank(own_launcher: Launcher) -> None:
-    ranks = [
-        Rank(own_launcher, CHILD + WAIT),
-        Rank(own_launcher, "import signal; signal.signal(15, lambda *a: 0);" + WAIT),
-    ]
-    child = ranks[0].received()
-    own_launcher.close()
-    assert survivors([child, *(rank.pid for rank in ranks)]) == []
-    own_launcher.close()  # again, and nothing happens
-    for rank in ranks:
-        rank.close()
-
-
-def test_ranks_die_with_the_forkserver_and_the_next_one_is_new(own_launcher: Launcher) -> None:
-    ranks = [Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT) for _ in range(2)]
-    server = ranks[0].received()
-    os.kill(server, signal.SIGKILL)
-    assert survivors([rank.pid for rank in ranks]) == []
-    assert own_launcher.exit_code(ranks[0].pid, DEADLINE) is None
-    again = Rank(own_launcher, "import os; connection.send(os.getppid())")
-    assert again.received() != server
-    for rank in [*ranks, again]:
-        rank.close()
-
-
-def test_nobody_waits_for_ranks_of_a_forkserver_that_is_gone(
-    own_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT)
-    os.kill(first.received(), signal.SIGKILL)
-    assert survivors([first.pid]) == []
-    with pytest.raises(LaunchError):
-        Rank(own_launcher, WAIT)
-    second = Rank(own_launcher, WAIT)  # of another one, which knows nothing of the first
-    receive = mock.Mock(side_effect=own_launcher._receive)
-    monkeypatch.setattr(own_launcher, "_receive", receive)
-    assert own_launcher.exit_code(first.pid, DEADLINE) is None
-    assert receive.call_count == 0
-    assert own_launcher.exit_code(second.pid, 0) is None
-    assert receive.call_count == 1
-    for rank in (first, second):
-        rank.close()
-
-
-def test_a_forkserver_that_is_gone_is_a_launch_error(own_launcher: Launcher) -> None:
-    rank = Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT)
-    server = rank.received()
-    os.kill(server, signal.SIGKILL)
-    assert survivors([server, rank.pid]) == []
-    with pytest.raises(
-        LaunchError, match=r"^the forkserver that starts ranks ended unexpectedly; it printed: nothing$"
-    ):
-        Rank(own_launcher, WAIT)
-    rank.close()
-
-
-OWNER = """
-import sys
-from tests.ranks.test_launcher import PRELOAD, WAIT, Rank
-from pytest_gpuperf.ranks.launcher import Launcher
-launcher = Launcher(PRELOAD)
-source = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); connection.send(os.getppid()); "
-ranks = [Rank(launcher, source + WAIT) for _ in range(3)]
-print(*(rank.pid for rank in ranks), ranks[0].received(), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_ranks_and_forkserver_die_with_a_killed_owner() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as owner:
-        assert owner.stdout is not None
-        pids = [int(word) for word in owner.stdout.readline().split()]
-        assert len(pids) == 4
-        owner.kill()
-        assert survivors(pids) == []
-
-
-def stopped_forkserver_of(rank: Rank) -> int:
-    server = int(rank.received())
-    os.kill(server, signal.SIGSTOP)
-    return server
-
-
-TELLS_ITS_SERVER = "import os; connection.send(os.getppid()); "
-
-
-def test_a_forkserver_that_was_stopped_goes_on_to_tell_how_ranks_ended_and_to_fork(own_launcher: Launcher) -> None:
-    first = Rank(own_launcher, TELLS_ITS_SERVER + WAIT)
-    server = stopped_forkserver_of(first)
-    os.kill(first.pid, signal.SIGKILL)
-    assert own_launcher.exit_code(first.pid, DEADLINE) == -signal.SIGKILL
-    os.kill(server, signal.SIGSTOP)
-    second = Rank(own_launcher, TELLS_ITS_SERVER)
-    assert second.received() == server
-    for rank in (first, second):
-        rank.close()
-
-
-def test_a_forkserver_that_was_stopped_ends_what_ranks_started_before_it_goes(own_launcher: Launcher) -> None:
-    rank = Rank(own_launcher, TELLS_ITS_SERVER + CHILD + WAIT)
-    stopped_forkserver_of(rank)
-    child = rank.received()
-    own_launcher.close()
-    assert survivors([rank.pid, child]) == []
-    rank.close()
-
-
-def test_a_forkserver_that_was_stopped_dies_with_a_killed_owner() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as owner:
-        assert owner.stdout is not None
-        pids = [int(word) for word in owner.stdout.readline().split()]
-        assert len(pids) == 4
-        os.kill(pids[-1], signal.SIGSTOP)
-        owner.kill()
-        try:
-            assert survivors(pids) == []
-        finally:
-            for pid in survivors(pids, within=0):
-                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_forkserver_that_cannot_start_shows_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

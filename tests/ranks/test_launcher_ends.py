@@ -1,0 +1,152 @@
+"""None outlives whom it serves: ranks, what they started, their forkserver, and whoever owns it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+
+from pytest_gpuperf.ranks.failures import LaunchError
+from pytest_gpuperf.ranks.launcher import Launcher
+from tests.ranks.forked_rank import WAIT, Rank
+from tests.ranks.processes import DEADLINE, survivors
+from tests.whole_run import environment
+
+CHILD = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); connection.send(c.pid); "
+
+
+def test_what_a_rank_started_ends_with_it(launcher: Launcher) -> None:
+    rank = Rank(launcher, CHILD)
+    assert survivors([rank.received()]) == []
+    rank.close()
+
+
+def test_closing_ends_the_forkserver_and_every_rank(own_launcher: Launcher) -> None:
+    ranks = [
+        Rank(own_launcher, CHILD + WAIT),
+        Rank(own_launcher, "import signal; signal.signal(15, lambda *a: 0);" + WAIT),
+    ]
+    child = ranks[0].received()
+    own_launcher.close()
+    assert survivors([child, *(rank.pid for rank in ranks)]) == []
+    own_launcher.close()  # again, and nothing happens
+    for rank in ranks:
+        rank.close()
+
+
+def test_ranks_die_with_the_forkserver_and_the_next_one_is_new(own_launcher: Launcher) -> None:
+    ranks = [Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT) for _ in range(2)]
+    server = ranks[0].received()
+    os.kill(server, signal.SIGKILL)
+    assert survivors([rank.pid for rank in ranks]) == []
+    assert own_launcher.exit_code(ranks[0].pid, DEADLINE) is None
+    again = Rank(own_launcher, "import os; connection.send(os.getppid())")
+    assert again.received() != server
+    for rank in [*ranks, again]:
+        rank.close()
+
+
+def test_nobody_waits_for_ranks_of_a_forkserver_that_is_gone(
+    own_launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT)
+    os.kill(first.received(), signal.SIGKILL)
+    assert survivors([first.pid]) == []
+    with pytest.raises(LaunchError):
+        Rank(own_launcher, WAIT)
+    second = Rank(own_launcher, WAIT)  # of another one, which knows nothing of the first
+    receive = mock.Mock(side_effect=own_launcher._receive)
+    monkeypatch.setattr(own_launcher, "_receive", receive)
+    assert own_launcher.exit_code(first.pid, DEADLINE) is None
+    assert receive.call_count == 0
+    assert own_launcher.exit_code(second.pid, 0) is None
+    assert receive.call_count == 1
+    for rank in (first, second):
+        rank.close()
+
+
+def test_a_forkserver_that_is_gone_is_a_launch_error(own_launcher: Launcher) -> None:
+    rank = Rank(own_launcher, "import os; connection.send(os.getppid()); " + WAIT)
+    server = rank.received()
+    os.kill(server, signal.SIGKILL)
+    assert survivors([server, rank.pid]) == []
+    with pytest.raises(
+        LaunchError, match=r"^the forkserver that starts ranks ended unexpectedly; it printed: nothing$"
+    ):
+        Rank(own_launcher, WAIT)
+    rank.close()
+
+
+OWNER = """
+import sys
+from tests.ranks.forked_rank import PRELOAD, WAIT, Rank
+from pytest_gpuperf.ranks.launcher import Launcher
+launcher = Launcher(PRELOAD)
+source = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); connection.send(os.getppid()); "
+ranks = [Rank(launcher, source + WAIT) for _ in range(3)]
+print(*(rank.pid for rank in ranks), ranks[0].received(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner_of_ranks() -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """A process that has started three ranks; their process ids, and behind them their forkserver's."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 4
+        yield owner, pids
+
+
+def test_ranks_and_forkserver_die_with_a_killed_owner() -> None:
+    with owner_of_ranks() as (owner, pids):
+        owner.kill()
+        assert survivors(pids) == []
+
+
+def stopped_forkserver_of(rank: Rank) -> int:
+    server = int(rank.received())
+    os.kill(server, signal.SIGSTOP)
+    return server
+
+
+TELLS_ITS_SERVER = "import os; connection.send(os.getppid()); "
+
+
+def test_a_forkserver_that_was_stopped_goes_on_to_tell_how_ranks_ended_and_to_fork(own_launcher: Launcher) -> None:
+    first = Rank(own_launcher, TELLS_ITS_SERVER + WAIT)
+    server = stopped_forkserver_of(first)
+    os.kill(first.pid, signal.SIGKILL)
+    assert own_launcher.exit_code(first.pid, DEADLINE) == -signal.SIGKILL
+    os.kill(server, signal.SIGSTOP)
+    second = Rank(own_launcher, TELLS_ITS_SERVER)
+    assert second.received() == server
+    for rank in (first, second):
+        rank.close()
+
+
+def test_a_forkserver_that_was_stopped_ends_what_ranks_started_before_it_goes(own_launcher: Launcher) -> None:
+    rank = Rank(own_launcher, TELLS_ITS_SERVER + CHILD + WAIT)
+    stopped_forkserver_of(rank)
+    child = rank.received()
+    own_launcher.close()
+    assert survivors([rank.pid, child]) == []
+    rank.close()
+
+
+def test_a_forkserver_that_was_stopped_dies_with_a_killed_owner() -> None:
+    with owner_of_ranks() as (owner, pids):
+        os.kill(pids[-1], signal.SIGSTOP)
+        owner.kill()
+        try:
+            assert survivors(pids) == []
+        finally:
+            for pid in survivors(pids, within=0):
+                os.kill(pid, signal.SIGKILL)
