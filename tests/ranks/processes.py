@@ -1,9 +1,14 @@
-"""What a process has open, and waiting for processes to be gone."""
+"""What a process has open, waiting for processes to be gone, and a process that may be killed with all it started."""
 
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import wait
+
+from tests.whole_run import environment
 
 DEADLINE = 20.0  # seconds; generous, since a machine may be busy
 
@@ -33,3 +38,13 @@ def _ends(pid: int, within: float) -> bool:
 def open_files() -> int:
     """How many files this process has open."""
     return len(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def owner_of(source: str) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """A process that runs this source, and the ids of what it has started, which it prints on one line."""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        yield owner, [int(word) for word in owner.stdout.readline().split()]

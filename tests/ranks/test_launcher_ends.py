@@ -2,10 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -13,8 +9,7 @@ import pytest
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
 from tests.ranks.forked_rank import WAIT, Rank
-from tests.ranks.processes import DEADLINE, survivors
-from tests.whole_run import environment
+from tests.ranks.processes import DEADLINE, owner_of, survivors
 
 CHILD = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); connection.send(c.pid); "
 
@@ -93,20 +88,9 @@ sys.stdin.read()
 """
 
 
-@contextmanager
-def owner_of_ranks() -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """A process that has started three ranks; their process ids, and behind them their forkserver's."""
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as owner:
-        assert owner.stdout is not None
-        pids = [int(word) for word in owner.stdout.readline().split()]
-        assert len(pids) == 4
-        yield owner, pids
-
-
 def test_ranks_and_forkserver_die_with_a_killed_owner() -> None:
-    with owner_of_ranks() as (owner, pids):
+    with owner_of(OWNER) as (owner, pids):
+        assert len(pids) == 4
         owner.kill()
         assert survivors(pids) == []
 
@@ -142,7 +126,8 @@ def test_a_forkserver_that_was_stopped_ends_what_ranks_started_before_it_goes(ow
 
 
 def test_a_forkserver_that_was_stopped_dies_with_a_killed_owner() -> None:
-    with owner_of_ranks() as (owner, pids):
+    with owner_of(OWNER) as (owner, pids):
+        assert len(pids) == 4
         os.kill(pids[-1], signal.SIGSTOP)
         owner.kill()
         try:

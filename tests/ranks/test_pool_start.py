@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +20,7 @@ from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.process import RankProcess
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import Call
-from tests.ranks.processes import DEADLINE, open_files, survivors
-from tests.whole_run import environment
+from tests.ranks.processes import DEADLINE, open_files, owner_of, survivors
 
 
 def test_a_rank_that_cannot_start_says_why(torch_launcher: Launcher) -> None:
@@ -132,11 +129,7 @@ sys.stdin.read()
 
 
 def test_ranks_die_with_a_killed_owner() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as owner:
-        assert owner.stdout is not None
-        processes = [int(word) for word in owner.stdout.readline().split()]
+    with owner_of(OWNER) as (owner, processes):
         assert len(processes) == 3
         owner.kill()
         assert survivors(processes) == []
