@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf.ranks.closing import await_ended
 
 TESTS, RANKS, EVERY = (int(os.environ[f"LEAK_{name}"]) for name in ("TESTS", "RANKS", "EVERY"))
 NUMEL = 2**20
@@ -89,6 +90,7 @@ def reduced_on_subgroup(ctx: Context, number: int) -> float:
 def held_by_rank(ctx: Context) -> dict[str, dict[str, int]]:
     """What the rank holds on to; rank 0 also tells of the store and of the forkserver."""
     gc.collect()
+    await_ended()  # what a sample sees is not the test's before
     rest = outside_heap(mappings(ctx))
     own = held("self") | allocated() | {"rest": rest, "groups": len(dist.distributed_c10d._world.pg_map)}
     if ctx.device.type == "cuda":

@@ -11,7 +11,6 @@ ProcessGroupNCCL.Options' own split_share changed nothing with torch 2.11 and NC
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 from datetime import timedelta
@@ -21,7 +20,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from pytest_gpuperf.ranks import malloc
 from pytest_gpuperf.ranks.caches import forget_meshes
+from pytest_gpuperf.ranks.closing import Closing
 from pytest_gpuperf.ranks.context import Meshes
 from pytest_gpuperf.ranks.messages import OpenGroup, Start
 
@@ -42,6 +43,7 @@ class Groups:
         """The keys of the store that the base needs."""
         self.meshes: Meshes = {}
         """Of the default group that there is."""
+        self._closing = Closing()
         self._stale: list[str] = []
         """The keys of groups that no rank has any more once the next one opens."""
 
@@ -51,7 +53,9 @@ class Groups:
         self.meshes.clear()
         forget_meshes(self._device)
         if request.fresh or not self._base_is_there():
-            self.close()
+            self._drop()
+            if request.fresh or self._device.type == "cuda":
+                self._free()  # else it was done after the test
             self._init(request)
             self._connect()
             if not self._can_split():
@@ -96,11 +100,17 @@ class Groups:
 
     def close(self) -> None:
         """Closes every group and gives their memory back."""
+        self._drop()
+        self._closing.wait()
+        self._free()
+
+    def _drop(self) -> None:
         self._base = None
         self._lasting = frozenset()
         if dist.is_initialized():
+            gloo = list(c10d._world.pg_map) if self._device.type == "cpu" else []
             dist.destroy_process_group()
-        self._free()
+            self._closing.let_go(gloo)
 
     def _init(self, request: OpenGroup) -> None:
         if self._store is None:
@@ -165,14 +175,6 @@ class Groups:
 
     def _free(self) -> None:
         gc.collect()
-        _trim()
+        malloc.trim()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _trim() -> None:
-    # glibc keeps what the test freed, spread over the arenas of gloo's threads, and takes more for the next
-    # test: half a MiB a test with all-reduces of 4 MiB. Giving it back takes 0.2 ms.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own; no other C library has it
-    if trim is not None:
-        trim(0)

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks import payload, stacks
+from pytest_gpuperf.ranks import malloc, payload, stacks
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
@@ -62,6 +62,8 @@ def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         start, _ = connection.receive()
         pid = os.getpid()
+        if start.backend == "gloo":
+            malloc.share_arena()
         rank = _Rank(start, Informant(inquiries, start.backend), connection)
         connection.send(Started(rank.store_port, threading.get_ident()))
         while True:

@@ -1,6 +1,7 @@
 """What a rank keeps from test to test: nothing of the groups that were closed, nothing of the memory."""
 
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -10,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from pytest_gpuperf import Context
+from pytest_gpuperf.ranks.closing import Closing
 from pytest_gpuperf.ranks.groups import Groups
 from pytest_gpuperf.ranks.messages import Start
 from pytest_gpuperf.ranks.pool import Pool
@@ -78,6 +80,30 @@ def test_a_mesh_of_closed_groups_is_not_handed_to_another_test(pool: Pool, call:
             assert of_product == of_mesh
             names.add(of_mesh)
     assert len(names) == 4  # no name was used twice: what is kept of the first mesh would not do for the second
+
+
+def test_all_groups_of_a_test_end_beside_the_next_one(pool: Pool, call: Call) -> None:
+    def listen(ctx: Context) -> None:
+        dist.new_group(list(range(ctx.world_size)))
+        listening: Any = Closing
+        let_go = listening.let_go
+
+        def told(closing: Closing, groups: list[dist.ProcessGroup]) -> None:
+            listening.sizes = [group.size() for group in groups]
+            listening.let_go = let_go
+            let_go(closing, groups)
+
+        listening.let_go = told
+
+    def ended(ctx: Context) -> list[int]:
+        listening: Any = Closing
+        sizes: list[int] = listening.sizes
+        return sizes
+
+    call(listen)
+    pool.settle()
+    pool.open_group("second", 60)
+    assert call(ended) == [[2, 2], [2, 2]]
 
 
 def test_a_backend_that_does_not_count_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import payload
+from pytest_gpuperf.ranks.closing import await_ended
 from pytest_gpuperf.ranks.excerpt import HEAD, TAIL
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
@@ -141,6 +142,7 @@ def test_no_file_is_left_open_by_runs_groups_and_pools(torch_launcher: Launcher)
     def program(ctx: Context) -> int:
         dist.barrier()
         gc.collect()
+        await_ended()
         return open_files()
 
     def exercise(pool: Pool, groups: range, runs: int) -> list[int]:

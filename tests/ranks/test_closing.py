@@ -1,0 +1,87 @@
+"""Groups end beside the next test, and not too many of them at a time."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pytest_gpuperf.ranks.closing import MOST, Closing, await_ended
+from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+
+
+class Group:
+    """Ends when its last reference goes and the test lets it."""
+
+    def __init__(self, name: str, may_end: threading.Event, ended: list[str]) -> None:
+        self.name = name
+        self._may_end = may_end
+        self._ended = ended
+
+    def __del__(self) -> None:
+        self._may_end.wait(60)
+        self._ended.append(self.name)
+
+
+@pytest.fixture
+def may_end() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_who_lets_go_of_groups_does_not_wait_for_their_end(may_end: threading.Event) -> None:
+    ended: list[str] = []
+    closing = Closing()
+    closing.let_go([Group("default", may_end, ended), Group("subgroup", may_end, ended)])
+    assert ended == []
+    may_end.set()
+    closing.wait()
+    assert sorted(ended) == ["default", "subgroup"]
+
+
+def test_a_reference_of_a_programs_own_is_not_dropped(may_end: threading.Event) -> None:
+    ended: list[str] = []
+    may_end.set()
+    kept = Group("kept", may_end, ended)
+    closing = Closing()
+    closing.let_go([kept])
+    closing.wait()
+    assert ended == []
+
+
+def test_where_too_many_are_ending_the_oldest_is_waited_for() -> None:
+    ended: list[str] = []
+    events = [threading.Event() for _ in range(MOST + 1)]
+    closing = Closing()
+    for number, event in enumerate(events[:MOST]):
+        closing.let_go([Group(f"group {number}", event, ended)])
+    one_more: Callable[[], None] = lambda: closing.let_go([Group("one more", events[MOST], ended)])  # noqa: E731
+    waiting = threading.Thread(target=one_more)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    events[0].set()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert ended == ["group 0"]
+    for event in events:
+        event.set()
+    closing.wait()
+    assert len(ended) == MOST + 1
+
+
+def test_groups_that_are_ending_are_nothing_that_a_test_left_behind(may_end: threading.Event) -> None:
+    before = Surroundings.now()
+    closing = Closing()
+    closing.let_go([Group("default", may_end, [])])
+    assert left_behind(before, Surroundings.now()) == []
+
+
+def test_the_end_of_all_groups_can_be_awaited_by_who_does_not_close_them(may_end: threading.Event) -> None:
+    ended: list[str] = []
+    closing = Closing()
+    for name in ("one", "another"):
+        closing.let_go([Group(name, may_end, ended)])
+    threading.Timer(0.05, may_end.set).start()
+    await_ended()
+    assert sorted(ended) == ["another", "one"]

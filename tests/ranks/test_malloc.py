@@ -1,0 +1,63 @@
+"""Ranks without GPUs have one arena of memory, unless the environment says how many."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pytest_gpuperf import Context
+from tests.ranks.conftest import Call
+
+SHARED = (
+    "from pytest_gpuperf.ranks import malloc; from tests.ranks.test_malloc import arenas; "
+    "malloc.share_arena(); print(arenas())"
+)
+
+
+def arenas() -> int:
+    """How many arenas malloc has once five threads have allocated: malloc_info(3) lists them as heaps."""
+    allocated, over = threading.Barrier(5), threading.Event()
+
+    def allocate() -> None:
+        block = ctypes.create_string_buffer(100_000)
+        allocated.wait()
+        over.wait()
+        del block
+
+    threads = [threading.Thread(target=allocate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    allocated.wait()
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    read, write = os.pipe()
+    file = ctypes.c_void_p(libc.fdopen(write, b"w"))
+    libc.malloc_info(0, file)
+    libc.fclose(file)
+    over.set()
+    for thread in threads:
+        thread.join()
+    with open(read) as told:
+        return told.read().count("<heap nr=")
+
+
+@pytest.mark.parametrize(("asked", "found"), [(None, 1), ("3", 3)], ids=["default", "asked"])
+def test_threads_share_the_main_arena_unless_the_environment_says_otherwise(
+    asked: str | None, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if asked is None:
+        monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    else:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", asked)
+    done = subprocess.run([sys.executable, "-c", SHARED], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == f"{found}\n"
+
+
+def test_a_rank_without_a_gpu_has_one_arena(call: Call) -> None:
+    def counted(ctx: Context) -> int:
+        return arenas()
+
+    assert call(counted) == [1, 1]
