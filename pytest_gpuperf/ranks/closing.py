@@ -7,42 +7,48 @@ with one peer and 40 ms with three, in which nobody computes. The wait does not 
 
 from __future__ import annotations
 
+import _thread
 import threading
+import weakref
 from typing import Any
 
 MOST = 2  # tests whose groups are ending at a time: their threads hold memory
-_NAME = "gpuperf closing groups"
+_closings: weakref.WeakSet[Closing] = weakref.WeakSet()
+"""Of this process."""
 
 
 class Closing:
     """The groups that are ending."""
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
+        self._ending: list[threading.Event] = []
+        """Each is set once the groups that were let go together have ended."""
+        _closings.add(self)
 
     def let_go(self, groups: list[Any]) -> None:
         """Drops the references of this list on a thread of its own; waits first where too many are ending already.
 
+        The thread is none that ``threading`` knows: a program that counts or names its threads does not find it.
         Work that a program left in a group is waited for, by torch, until its timeout.
         """
-        while len(self._threads) >= MOST:
-            self._threads.pop(0).join()
-        thread = threading.Thread(target=_drop, args=(groups,), name=_NAME, daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        while len(self._ending) >= MOST:
+            self._ending.pop(0).wait()
+        ended = threading.Event()
+        _thread.start_new_thread(_drop, (groups, ended))
+        self._ending.append(ended)
 
     def wait(self) -> None:
         """Returns when all have ended."""
-        while self._threads:
-            self._threads.pop(0).join()
+        while self._ending:
+            self._ending.pop(0).wait()
 
 
 def await_ended() -> None:
     """Returns when no groups of earlier tests are ending in this process: until then their sockets are open."""
-    for thread in threading.enumerate():
-        if thread.name == _NAME:
-            thread.join()
+    for closing in list(_closings):
+        closing.wait()
 
 
-def _drop(groups: list[Any]) -> None:
+def _drop(groups: list[Any], ended: threading.Event) -> None:
     groups.clear()
+    ended.set()

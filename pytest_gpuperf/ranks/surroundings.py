@@ -19,10 +19,9 @@ from types import FunctionType
 import torch
 import torch.distributed as dist
 
-# What torch and this plugin do by themselves in the course of ordinary work is nobody's forgetfulness.
+# What torch does by itself in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
 _CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
-_THREADS_OF = ("torch", "triton", "pytest_gpuperf")
 _LIMITS = {name: getattr(resource, name) for name in ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_CPU")}
 _AUTOCAST = ("cpu", "cuda")
 _SIGNALS = tuple(getattr(signal, f"SIG{name}") for name in ("HUP", "TERM", "INT", "USR1", "USR2", "ALRM", "CHLD"))
@@ -82,7 +81,7 @@ class Surroundings:
             threads={
                 f"{thread.name} ({thread.ident})": "running"
                 for thread in threading.enumerate()
-                if thread is not threading.main_thread() and not _is_nobodys(thread)
+                if thread is not threading.main_thread() and not _is_torchs(thread)
             },
             child_processes=_children(),
         )
@@ -129,11 +128,11 @@ def _stream(name: str) -> str:
     return "closed" if stream is None or stream.closed else "open"
 
 
-def _is_nobodys(thread: threading.Thread) -> bool:
+def _is_torchs(thread: threading.Thread) -> bool:
     # A thread of C++ that ran Python once, as autograd's do, has no target either.
     target = getattr(thread, "_target", None)
     module = type(thread).__module__ if target is None else getattr(target, "__module__", "")
-    return isinstance(thread, threading._DummyThread) or str(module).partition(".")[0] in _THREADS_OF
+    return isinstance(thread, threading._DummyThread) or str(module).partition(".")[0] in ("torch", "triton")
 
 
 def _working_directory() -> str:

@@ -71,10 +71,11 @@ def test_where_too_many_are_ending_the_oldest_is_waited_for() -> None:
 
 
 def test_groups_that_are_ending_are_nothing_that_a_test_left_behind(may_end: threading.Event) -> None:
-    before = Surroundings.now()
+    before, threads = Surroundings.now(), threading.enumerate()
     closing = Closing()
     closing.let_go([Group("default", may_end, [])])
     assert left_behind(before, Surroundings.now()) == []
+    assert threading.enumerate() == threads  # a program that counts its threads finds its own
 
 
 def test_the_end_of_all_groups_can_be_awaited_by_who_does_not_close_them(may_end: threading.Event) -> None:
