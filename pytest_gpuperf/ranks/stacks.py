@@ -17,7 +17,7 @@ _NO_STACK_IN = {  # states of a process, proc(5), in which it answers no signal
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _MAIN = "pytest_gpuperf/ranks/rank.py"  # a program may call the context, which lies beside it
-_INFORMANT = "pytest_gpuperf/ranks/informant.py"
+_OF_OUR_THREADS = ("pytest_gpuperf/ranks/informant.py", "pytest_gpuperf/ranks/closing.py")
 _LIBRARY = re.compile(r"(?:/lib/python3\.\d+)?/(?:site|dist)-packages/|/lib/python3\.\d+/")
 
 
@@ -43,7 +43,7 @@ def cut(dump: str, main_thread: int) -> str:
         elif blocks and line.strip():
             blocks[-1][1].append(line)
     main = [_without_harness(lines) for thread, lines in blocks if thread == main_thread]
-    others = [lines for thread, lines in blocks if thread != main_thread and not _is_informant(lines)]
+    others = [lines for thread, lines in blocks if thread != main_thread and not _is_ours(lines)]
     texts = ["\n".join(lines) for lines in main if lines]
     texts += ["another thread:\n" + "\n".join(lines) for lines in others]
     return "\n".join(texts) or NO_STACK
@@ -112,5 +112,5 @@ def _without_harness(lines: Sequence[str]) -> list[str]:
     return list(lines[:cut_at] if cut_at > 0 else lines)
 
 
-def _is_informant(lines: Sequence[str]) -> bool:
-    return any(_INFORMANT in line for line in lines)
+def _is_ours(lines: Sequence[str]) -> bool:
+    return any(file in line for line in lines for file in _OF_OUR_THREADS)

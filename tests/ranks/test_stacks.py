@@ -7,7 +7,7 @@ from pytest_gpuperf.ranks.stacks import NO_STACK, Frame, absent, cut, frames, is
 VENV = "/home/me/.venv/lib/python3.11/site-packages"
 MAIN = 0x00007FD2F1C3E740
 
-# Of a rank that waits in an all_reduce, with a thread of its own and the harness's.
+# Of a rank that waits in an all_reduce, with a thread of its own and the harness's two.
 DUMP = f"""Thread 0x00007fd2e8ff96c0 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
   File "/home/me/test_x.py", line 12 in watch
@@ -17,6 +17,9 @@ Thread 0x00007fd2e97fa6c0 (most recent call first):
   File "/usr/lib/python3.11/multiprocessing/connection.py", line 249 in recv
   File "{VENV}/pytest_gpuperf/ranks/informant.py", line 36 in _serve
   File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Thread 0x00007fd2e9ffb6c0 (most recent call first):
+  File "{VENV}/pytest_gpuperf/ranks/closing.py", line 48 in _drop
 
 Current thread 0x00007fd2f1c3e740 (most recent call first):
   File "{VENV}/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
