@@ -44,18 +44,21 @@ class Groups:
         self.meshes: Meshes = {}
         """Of the default group that there is."""
         self._closing = Closing()
+        self._settled = False
+        """Whether nothing was run since the memory of a test was given back."""
         self._stale: list[str] = []
         """The keys of groups that no rank has any more once the next one opens."""
 
     def open(self, request: OpenGroup) -> None:
         """Makes a new default group in place of whatever groups there are."""
         self._delete_stale_keys()
+        settled, self._settled = self._settled, False
         self.meshes.clear()
         forget_meshes(self._device)
         if request.fresh or not self._base_is_there():
             self._drop()
-            if request.fresh or self._device.type == "cuda":
-                self._free()  # else it was done after the test
+            if not settled or self._device.type == "cuda":
+                self._free()
             self._init(request)
             self._connect()
             if not self._can_split():
@@ -80,6 +83,7 @@ class Groups:
         # The other ranks may still be closing theirs, and none opens a new one yet.
         self._stale = [key for key in self._keys() if key not in self._lasting]
         self._free()
+        self._settled = True
 
     def count(self) -> tuple[int, int]:
         """How many groups were made, as far as torch numbers them, and how many there are."""

@@ -1,5 +1,7 @@
 """What a rank keeps from test to test: nothing of the groups that were closed, nothing of the memory."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -56,6 +58,29 @@ def test_memory_that_a_test_freed_goes_back_to_the_kernel(pool: Pool, call: Call
     pool.settle()
     after = call(resident)
     assert all(was - now > 32 * MIB for was, now in zip(before, after, strict=True))
+
+
+def test_what_a_failed_example_left_in_a_cycle_is_freed_before_the_next_one(pool: Pool, call: Call) -> None:
+    class Node:
+        pass
+
+    def fail(ctx: Context) -> None:
+        lasting: Any = Groups
+        node: Any = Node()
+        node.itself = node
+        lasting.last = weakref.ref(node)
+        gc.disable()  # what a cycle holds is to be freed whether or not the collector happens to come by
+        raise ValueError(ctx.rank)
+
+    def freed(ctx: Context) -> bool:
+        gc.enable()
+        lasting: Any = Groups
+        return lasting.last() is None
+
+    with pytest.raises(ValueError, match=r"(?m)^[01]$"):
+        call(fail)
+    pool.open_group("first", 60)
+    assert call(freed) == [True, True]
 
 
 def mesh_of_a_product(ctx: Context, groups_before: int) -> tuple[str, str]:
