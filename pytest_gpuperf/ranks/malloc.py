@@ -9,13 +9,14 @@ _M_ARENA_MAX = -8  # malloc.h
 
 
 def share_arena() -> None:
-    """Has all threads allocate from the main one's arena, unless ``MALLOC_ARENA_MAX`` says how many there are to be.
+    """Has all threads allocate from the main one's arena, unless the environment says how many there are to be.
 
     Gloo has three threads for each group. With arenas of their own, 2 MiB stay at the end of one here and one there,
     which ``malloc_trim`` gives back of the main arena only, and a rank's memory moves by that from test to test.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+    asked = "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_max" in os.environ.get("GLIBC_TUNABLES", "")
+    if mallopt is not None and not asked:
         mallopt(_M_ARENA_MAX, 1)
 
 

@@ -44,14 +44,18 @@ def arenas() -> int:
         return told.read().count("<heap nr=")
 
 
-@pytest.mark.parametrize(("asked", "found"), [(None, 1), ("3", 3)], ids=["default", "asked"])
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [({}, 1), ({"MALLOC_ARENA_MAX": "3"}, 3), ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=3"}, 3)],
+    ids=["default", "asked", "asked as a tunable"],
+)
 def test_threads_share_the_main_arena_unless_the_environment_says_otherwise(
-    asked: str | None, found: int, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, str], found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if asked is None:
-        monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
-    else:
-        monkeypatch.setenv("MALLOC_ARENA_MAX", asked)
+    for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
     done = subprocess.run([sys.executable, "-c", SHARED], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout == f"{found}\n"
 
