@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_gpuperf import Context
+from pytest_gpuperf.ranks import malloc
 from tests.ranks.conftest import Call
 
 SHARED = (
@@ -58,6 +60,13 @@ def test_threads_share_the_main_arena_unless_the_environment_says_otherwise(
         monkeypatch.setenv(name, value)
     done = subprocess.run([sys.executable, "-c", SHARED], stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout == f"{found}\n"
+
+
+def test_a_c_library_without_any_of_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    monkeypatch.setattr(malloc, "ctypes", SimpleNamespace(CDLL=lambda name: SimpleNamespace()))
+    malloc.share_arena()
+    malloc.trim()
 
 
 def test_a_rank_without_a_gpu_has_one_arena(call: Call) -> None:
