@@ -8,13 +8,12 @@ with one peer and 40 ms with three, in which nobody computes. The wait does not 
 from __future__ import annotations
 
 import _thread
+import gc
 import threading
-import weakref
 from typing import Any
 
 MOST = 2  # tests whose groups are ending at a time: their threads hold memory
-_closings: weakref.WeakSet[Closing] = weakref.WeakSet()
-"""Of this process."""
+PATIENCE = 10.0  # seconds; a hundred groups with seven peers each take 6
 
 
 class Closing:
@@ -23,16 +22,26 @@ class Closing:
     def __init__(self) -> None:
         self._ending: list[threading.Event] = []
         """Each is set once the groups that were let go together have ended."""
-        _closings.add(self)
 
-    def let_go(self, groups: list[Any]) -> None:
+    def let_go(self, groups: list[Any], *, patience: float = PATIENCE) -> None:
         """Drops the references of this list on a thread of its own; waits first where too many are ending already.
 
         The thread is none that ``threading`` knows: a program that counts or names its threads does not find it.
-        Work that a program left in a group is waited for, by torch, until its timeout.
+
+        Args:
+            groups: process groups; the list is empty once they have ended.
+            patience: seconds to wait for earlier ones.
+
+        Raises:
+            TimeoutError: earlier ones do not end, as torch waits for work that a program left in them.
         """
         while len(self._ending) >= MOST:
-            self._ending.pop(0).wait()
+            if not self._ending[0].wait(patience):
+                raise TimeoutError(
+                    f"process groups of an earlier test have not ended within {patience:g} s: its program left work in "
+                    "them that cannot end. Wait for all work in the program"
+                )
+            del self._ending[0]
         ended = threading.Event()
         _thread.start_new_thread(_drop, (groups, ended))
         self._ending.append(ended)
@@ -45,8 +54,9 @@ class Closing:
 
 def await_ended() -> None:
     """Returns when no groups of earlier tests are ending in this process: until then their sockets are open."""
-    for closing in list(_closings):
-        closing.wait()
+    for found in gc.get_objects():
+        if type(found) is Closing:
+            found.wait()
 
 
 def _drop(groups: list[Any], ended: threading.Event) -> None:

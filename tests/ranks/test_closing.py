@@ -1,5 +1,6 @@
 """Groups end beside the next test, and not too many of them at a time."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 
@@ -68,6 +69,21 @@ def test_where_too_many_are_ending_the_oldest_is_waited_for() -> None:
         event.set()
     closing.wait()
     assert len(ended) == MOST + 1
+
+
+def test_groups_that_do_not_end_are_no_reason_to_wait_forever(may_end: threading.Event) -> None:
+    closing = Closing()
+    for number in range(MOST):
+        closing.let_go([Group(f"group {number}", may_end, [])])
+    message = (
+        "process groups of an earlier test have not ended within 0.01 s: its program left work in them that cannot "
+        "end. Wait for all work in the program"
+    )
+    with pytest.raises(TimeoutError, match=f"^{re.escape(message)}$"):
+        closing.let_go([], patience=0.01)
+    may_end.set()
+    closing.let_go([], patience=60)
+    closing.wait()
 
 
 def test_groups_that_are_ending_are_nothing_that_a_test_left_behind(may_end: threading.Event) -> None:
