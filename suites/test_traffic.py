@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context, Ranks
 from suites.traffic import Call, Traffic, ring_bytes, sizes
@@ -109,20 +111,34 @@ def test_what_dtensors_call_is_seen(ranks: Ranks) -> None:
     assert [sizes(calls) for calls in ranks.run(calls_of, of_dtensors)] == [expected] * ranks.world_size
 
 
-def of_whole_numbers(ctx: Context) -> None:
-    x = numbers(ctx, dtype=torch.int64)
-    dist.all_reduce(x)
-    dist.broadcast(x, 0)
-    dist.all_to_all_single(
-        torch.empty(ctx.world_size, dtype=torch.int64), torch.ones(ctx.world_size, dtype=torch.int64)
-    )
+def of_unused_parameters(ctx: Context) -> list[Call]:
+    """Whole numbers in two steps: which parameters were used, in each; how large buckets are, before the second."""
+    module = DistributedDataParallel(nn.Linear(3, 2, device=ctx.device), find_unused_parameters=True)
+    traffic = Traffic()
+    with traffic:
+        for _ in range(2):
+            module(torch.ones(1, 3, device=ctx.device)).sum().backward()
+    return traffic.calls
 
 
 def test_bookkeeping_is_seen_and_not_counted(ranks: Ranks) -> None:
-    """Whole numbers that torch reduces and broadcasts; those of an all_to_all may be a program's own."""
+    for calls in ranks.run(of_unused_parameters):
+        used = [call.given for call in calls if call.bookkeeping and call.name == "all_reduce"]
+        assert used == [2 * 4] * 2  # an int32 for each parameter, in each step
+        assert sizes(calls) == {"all_reduce": 2 * (3 * 2 + 2) * 4}
+
+
+def of_whole_numbers(ctx: Context) -> None:
+    """A program's own: float32 as int32 in a broadcast, say."""
+    x = numbers(ctx)
+    dist.broadcast(x.view(torch.int32), 0)
+    dist.all_reduce(x.to(torch.int64))
+    functional.all_reduce(x.to(torch.int32), "sum", ctx.group).sum()
+
+
+def test_whole_numbers_of_a_program_are_counted(ranks: Ranks) -> None:
     calls = ranks.run(calls_of, of_whole_numbers)[0]
-    assert [(call.name, call.given) for call in calls[:2]] == [("all_reduce", 2 * PART), ("broadcast", 2 * PART)]
-    assert sizes(calls) == {"all_to_all": 8 * ranks.world_size}
+    assert sizes(calls) == {"broadcast": PART, "all_reduce": 3 * PART}
 
 
 def gather_in_a_list(ctx: Context) -> None:

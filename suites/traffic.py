@@ -7,12 +7,14 @@ CommDebugMode of torch.distributed.tensor sees them too, but counts calls, not b
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -61,8 +63,9 @@ MOVES_NOTHING = frozenset(
         "_wrap_tensor_autograd",
     ]
 )
-# Whole numbers that these carry are torch's bookkeeping: which parameters were used, which batches are left.
-BOOKKEEPING = frozenset(["all_reduce", "broadcast"])
+# Whole numbers that C++ gives to these are DistributedDataParallel's bookkeeping: which parameters were used, how large
+# its buckets are. Those that Python gives may be a program's own, and are counted.
+BOOKKEEPING = frozenset(["c10d.allreduce_", "c10d.broadcast_"])
 
 Messages = list[tuple[str, int]]
 """Collectives, and the bytes of what the rank gave to each: of all_to_all with the part that it keeps."""
@@ -120,8 +123,18 @@ def _call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None, resu
         operator.collective,
         sum(tensor.nbytes for tensor in given),
         sum(tensor.nbytes for tensor in size),
-        bookkeeping=operator.collective in BOOKKEEPING and not any(tensor.is_floating_point() for tensor in given),
+        bookkeeping=name in BOOKKEEPING
+        and not any(tensor.is_floating_point() for tensor in given)
+        and not _called_by_python(),
     )
+
+
+def _called_by_python() -> bool:
+    """Whether a function of torch.distributed calls the collective; if not, C++ does so by itself."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals is not vars(distributed_c10d):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
