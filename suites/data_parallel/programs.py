@@ -270,6 +270,12 @@ def ring_without_all_gather(ctx: Context, tensor: torch.Tensor) -> None:
     _reduce_scatter_hops(ctx, _chunks(ctx, tensor))
 
 
+def ring_with_broadcast(ctx: Context, tensor: torch.Tensor) -> None:
+    """Wrong on purpose: rank 0's sum, which all have already, is sent to all once more."""
+    ring_all_reduce(ctx, tensor)
+    dist.broadcast(tensor, 0)
+
+
 def _chunks(ctx: Context, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     if tensor.dim() != 1 or not tensor.is_contiguous():
         raise ValueError(
@@ -320,9 +326,9 @@ def all_reduce_by(
     return step
 
 
-def sum_and_bytes_sent(ctx: Context, **kwargs: Any) -> tuple[torch.Tensor, int]:
-    """What the all-reduce gives, and the bytes that this rank has sent for it."""
+def sum_and_traffic(ctx: Context, **kwargs: Any) -> tuple[torch.Tensor, dict[str, int]]:
+    """What the all-reduce gives, and the bytes that this rank has given to each collective for it."""
     step = all_reduce_by(ctx, **kwargs)
     with Traffic() as traffic:
         total = step()
-    return total, sizes(traffic.calls).get("send", 0)
+    return total, sizes(traffic.calls)

@@ -245,12 +245,14 @@ def test_ring_all_reduce(ranks: Ranks, data: st.DataObject, numel: int, dtype: t
 
 def assert_ring(ranks: Ranks, all_reduce: programs.AllReduce, numel: int, dtype: torch.dtype, seed: int) -> None:
     degree = ranks.world_size
-    results = ranks.run(programs.sum_and_bytes_sent, all_reduce=all_reduce, numel=numel, dtype=dtype, seed=seed)
+    results = ranks.run(programs.sum_and_traffic, all_reduce=all_reduce, numel=numel, dtype=dtype, seed=seed)
     # Of at most 4 whole numbers up to 15: exact in every dtype.
     expected = torch.stack([integers((numel,), dtype, seed=seed * 64 + rank) for rank in range(degree)]).sum(0)
     for rank, (result, _) in enumerate(results):
         assert_close(result, expected.to(dtype), 0, f"rank {rank}")
-    sent = [nbytes for _, nbytes in results]
+    for rank, (_, traffic) in enumerate(results):
+        assert set(traffic) <= {"send"}, f"rank {rank} sends by {sorted(traffic)}, not to the next rank alone"
+    sent = [traffic.get("send", 0) for _, traffic in results]
     assert sum(sent) == 2 * (degree - 1) * numel * dtype.itemsize
     if numel % degree == 0:
         assert sent == [2 * (degree - 1) * numel // degree * dtype.itemsize] * degree
@@ -260,6 +262,12 @@ def assert_ring(ranks: Ranks, all_reduce: programs.AllReduce, numel: int, dtype:
 def test_a_broken_ring_is_found(ranks: Ranks, broken: programs.AllReduce) -> None:
     with pytest.raises(AssertionError, match=r"^rank 0: "):
         assert_ring(ranks, broken, 16, torch.float64, 1)
+
+
+def test_a_ring_that_broadcasts_besides_is_found(ranks: Ranks) -> None:
+    """The sum is right, and so is what is sent around the ring."""
+    with pytest.raises(AssertionError, match=r"^rank 0 sends by \['broadcast', 'send'\], not to the next rank alone"):
+        assert_ring(ranks, programs.ring_with_broadcast, 16, torch.float64, 1)
 
 
 @pytest.mark.ranks(2)
