@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.data import integers, once
 from suites.strategies import seeds
 from suites.tensor_parallel import vocabulary as programs
@@ -20,6 +20,7 @@ from suites.tensor_parallel.comparison import Results, assert_close, assert_same
 from suites.tensor_parallel.inputs import DTYPE, EXACT
 from suites.tensor_parallel.sharding import Parameters
 from suites.tensor_parallel.training import Step
+from suites.traffic import Traffic
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -114,3 +115,31 @@ def test_a_broken_vocabulary_is_found(ranks: Ranks, broken: Callable[..., Step],
     got = ranks.run(once, broken, reduction="mean", **tensors)
     with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
         assert_same_vocabulary(got, "mean", **tensors)
+
+
+def most_sent_at_once(ctx: Context, program: Callable[..., Step], **kwargs: Any) -> tuple[dict[str, torch.Tensor], int]:
+    """What a step returns, and the bytes of the largest tensor that it gives to a collective, or gets of one."""
+    step = program(ctx, **kwargs)
+    with Traffic() as traffic:
+        results = step()
+    return results, max(call.size for call in traffic.calls)
+
+
+def assert_no_logits_sent(ranks: Ranks, program: Callable[..., Step], vocabulary: int) -> None:
+    """The largest tensor is what was looked up, N x W, or its gradient; the logits would be N x V."""
+    tensors = vocabulary_inputs(vocabulary=vocabulary, tokens=6, seed=1)
+    results = ranks.run(most_sent_at_once, program, reduction="mean", **tensors)
+    assert_same_vocabulary([result for result, _ in results], "mean", **tensors)
+    expected = 6 * EMBEDDED * DTYPE.itemsize
+    for rank, (_, nbytes) in enumerate(results):
+        assert nbytes == expected, f"rank {rank} sends {nbytes} bytes at once, not {expected} at most"
+
+
+def test_no_rank_has_all_logits(ranks: Ranks) -> None:
+    assert_no_logits_sent(ranks, programs.vocabulary_parallel, vocabulary=64)
+
+
+def test_logits_that_are_gathered_are_found(ranks: Ranks) -> None:
+    with pytest.raises(AssertionError, match=r"^rank 0 sends 1536 bytes at once, not 192 at most"):
+        # Of another size: torch 2.10 forgets an embedding's mask where the same sizes come again.
+        assert_no_logits_sent(ranks, programs.vocabulary_parallel_with_all_logits, vocabulary=32)

@@ -99,6 +99,17 @@ def _loss_of_shard(logits: torch.Tensor, target: torch.Tensor, **kwargs: Any) ->
     return functional.cross_entropy(mine, torch.where(target < 0, target, target % mine.shape[-1]), **kwargs)
 
 
+def vocabulary_parallel_with_all_logits(ctx: Context, **kwargs: Any) -> Step:
+    """Wrong on purpose: the loss is right, but every rank gathers all logits for it."""
+    return vocabulary_parallel(ctx, loss=_loss_of_all_logits, **kwargs)
+
+
+def _loss_of_all_logits(logits: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    assert isinstance(logits, DTensor)
+    whole = logits.redistribute(placements=[Replicate()]).to_local()
+    return functional.cross_entropy(whole, target, **kwargs)
+
+
 def _shard_of(tensor: torch.Tensor) -> torch.Tensor:
     assert isinstance(tensor, DTensor)
     return tensor.to_local()
