@@ -8,8 +8,9 @@ and the reduce-scatter behind it take the place of tensor parallelism's all-redu
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -192,10 +193,17 @@ def dropout(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> S
 
 def dropout_with_equal_seeds(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
     """Wrong on purpose: all ranks draw the same numbers, and drop the same places of their tokens."""
-    step = _dropped(ctx, nn.Dropout(p), x, grad)
+    return _seeded(itertools.count(), _dropped(ctx, nn.Dropout(p), x, grad))
 
+
+def dropout_with_one_seed_for_all_steps(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+    """Wrong on purpose: each rank has a seed of its own, and drops the same places in every step."""
+    return _seeded(itertools.repeat(ctx.rank), _dropped(ctx, nn.Dropout(p), x, grad))
+
+
+def _seeded(seeds: Iterator[int], step: Step) -> Step:
     def seeded() -> dict[str, torch.Tensor]:
-        torch.manual_seed(0)
+        torch.manual_seed(next(seeds))
         return step()
 
     return seeded
@@ -208,6 +216,20 @@ class _UnscaledDropout(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * (torch.rand_like(x) >= self.p)
+
+
+class _TokenDropout(nn.Module):
+    def __init__(self, p: float):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (torch.rand_like(x[..., :1]) >= self.p) / (1 - self.p)
+
+
+def dropout_of_whole_tokens(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+    """Wrong on purpose: all features of a token are kept or dropped together."""
+    return _dropped(ctx, _TokenDropout(p), x, grad)
 
 
 def dropout_without_scale(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:

@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.data import integers, once
 from suites.sequence_parallel import programs
 from suites.sequence_parallel.programs import EPS, TOKENS, Block, Norm, Parameters, Step, tokens_of
@@ -207,29 +207,55 @@ def test_a_plan_that_sends_more_is_found(ranks: Ranks) -> None:
 FALSE_ALARM = 1e-9  # how likely a right dropout is to be taken for a wrong one
 
 
-def assert_drops(got: Results, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:
-    """Each rank drops places of its own, a share p of them, and scales up the others and their gradients."""
-    kept = []
-    for rank, (result, mine, gradient) in enumerate(
+def twice(ctx: Context, program: Callable[..., Step], **kwargs: Any) -> Results:
+    """What two steps return."""
+    step = program(ctx, **kwargs)
+    return [step(), step()]
+
+
+def assert_drops(got: list[Results], *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:
+    """Each rank drops places of its own in each step, a share p of them, and scales up the others and their gradients.
+
+    Args:
+        got: what each rank's steps returned.
+        x: the input of all ranks.
+        grad: the gradient of their output.
+        p: how likely a place is to be dropped.
+    """
+    kept: dict[str, torch.Tensor] = {}
+    for rank, (steps, mine, gradient) in enumerate(
         zip(got, tokens_of(x, len(got)), tokens_of(grad, len(got)), strict=True)
     ):
-        mask = result["output"] != 0
-        scale = mask.to(DTYPE) / (1 - p if p < 1 else 1)
-        for name, whole in {"output": mine, "input gradient": gradient}.items():
-            # 1 - p, its reciprocal and the product are rounded, here and there: 6 u of the value.
-            assert_close(result[name], whole * scale, rtol=6 * U, where=f"rank {rank}, {name}")
-        kept.append(mask.flatten())
-    # A mean of n independent values between 0 and 1 is off by more than t with probability 2 exp(-2 n t^2) at most
-    # (Hoeffding 1963, theorem 1).
-    t = math.sqrt(math.log(2 / FALSE_ALARM) / (2 * kept[0].numel()))
-    for rank, mask in enumerate(kept):
-        share = float(mask.double().mean())
-        assert share == pytest.approx(1 - p, abs=t), f"rank {rank} keeps {share:.3f} of its places, not {1 - p}"
-    for (one, mine), (other, theirs) in itertools.combinations(enumerate(kept), 2):
-        share = float((mine == theirs).double().mean())
-        assert share == pytest.approx(p**2 + (1 - p) ** 2, abs=t), (
-            f"ranks {one} and {other} share {share:.3f} of a mask"
-        )
+        for number, result in enumerate(steps, start=1):
+            mask = result["output"] != 0
+            scale = mask.to(DTYPE) / (1 - p if p < 1 else 1)
+            for name, whole in {"output": mine, "input gradient": gradient}.items():
+                # 1 - p, its reciprocal and the product are rounded, here and there: 6 u of the value.
+                assert_close(result[name], whole * scale, rtol=6 * U, where=f"rank {rank}, step {number}, {name}")
+            kept[f"rank {rank} in step {number}"] = mask
+    # Within a mask first: all else is said of places that are independent of one another.
+    for where, mask in kept.items():
+        assert_agree(f"neighbouring features of {where}", mask[..., ::2], mask[..., 1::2], p)
+        assert_agree(f"neighbouring tokens of {where}", mask[:, ::2], mask[:, 1::2], p)
+    for where, mask in kept.items():
+        share, t = float(mask.double().mean()), most_off(mask.numel())
+        assert share == pytest.approx(1 - p, abs=t), f"{where} keeps {share:.3f} of its places, not {1 - p}"
+    for one, other in itertools.combinations(kept, 2):
+        assert_agree(f"{one} and {other}", kept[one], kept[other], p)
+
+
+def assert_agree(where: str, one: torch.Tensor, other: torch.Tensor, p: float) -> None:
+    """Two masks, or halves of one, agree in as many places as independent ones do."""
+    share, t = float((one == other).double().mean()), most_off(one.numel())
+    assert share == pytest.approx(p**2 + (1 - p) ** 2, abs=t), f"{where} share {share:.3f} of a mask"
+
+
+def most_off(n: int) -> float:
+    """How far a mean of n independent values between 0 and 1 may be off.
+
+    By more than t with probability 2 exp(-2 n t^2) at most (Hoeffding 1963, theorem 1).
+    """
+    return math.sqrt(math.log(2 / FALSE_ALARM) / (2 * n))
 
 
 def places(ranks: Ranks) -> dict[str, torch.Tensor]:
@@ -242,7 +268,7 @@ def places(ranks: Ranks) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.75, 1.0])
 def test_dropout(ranks: Ranks, p: float) -> None:
     inputs = places(ranks)
-    got = ranks.run(once, programs.dropout, p=p, **inputs)
+    got = ranks.run(twice, programs.dropout, p=p, **inputs)
     assert_drops(got, p=p, **inputs)
 
 
@@ -250,14 +276,16 @@ def test_dropout(ranks: Ranks, p: float) -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (programs.dropout_with_equal_seeds, "ranks 0 and 1 share 1.000 of a mask"),
-        (programs.dropout_without_scale, "rank 0, output: "),
+        (programs.dropout_with_equal_seeds, "rank 0 in step 1 and rank 1 in step 1 share 1.000 of a mask"),
+        (programs.dropout_with_one_seed_for_all_steps, "rank 0 in step 1 and rank 0 in step 2 share 1.000 of a mask"),
+        (programs.dropout_of_whole_tokens, "neighbouring features of rank 0 in step 1 share 1.000 of a mask"),
+        (programs.dropout_without_scale, "rank 0, step 1, output: "),
     ],
-    ids=["equal seeds", "no scale"],
+    ids=["equal seeds", "one seed for all steps", "whole tokens", "no scale"],
 )
 def test_broken_dropout_is_found(ranks: Ranks, broken: Callable[..., Step], message: str) -> None:
     inputs = places(ranks)
-    got = ranks.run(once, broken, p=0.5, **inputs)
+    got = ranks.run(twice, broken, p=0.5, **inputs)
     with pytest.raises(AssertionError, match=f"^{message}"):
         assert_drops(got, p=0.5, **inputs)
 
