@@ -59,7 +59,15 @@ def drawn(norm: Norm, batch: int, tokens: int, seed: int) -> dict[str, Any]:
     return {"norm": norm, "parameters": parameters, "x": x, "grad": grad}
 
 
-def reference(norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor) -> dict[str, torch.Tensor]:
+def twice(ctx: Context, program: Callable[..., Step], **kwargs: Any) -> Results:
+    """What two steps return."""
+    step = program(ctx, **kwargs)
+    return [step(), step()]
+
+
+def reference(
+    norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor, rate: float
+) -> dict[str, torch.Tensor]:
     """Output, gradients and trained parameters of the whole block: no module, no ``.grad``, no optimizer."""
     leaves = {name: value.clone().requires_grad_() for name, value in {"input": x, **parameters}.items()}
     x = leaves["input"]
@@ -71,7 +79,7 @@ def reference(norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.T
     return (
         {"output": output.detach()}
         | {f"{name} gradient": gradient for name, gradient in gradients.items()}
-        | {name: value - RATE * gradients[name] for name, value in parameters.items()}
+        | {name: value - rate * gradients[name] for name, value in parameters.items()}
     )
 
 
@@ -108,9 +116,11 @@ SHARED = {"output": TOKENS, "input gradient": TOKENS} | {
 }
 
 
-def assert_same(got: Results, *, norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor) -> None:
+def assert_same(
+    got: Results, *, norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor, rate: float = RATE
+) -> None:
     """Each rank has its tokens' output and gradient, its shard of the matrices, and all of the norm's parameters."""
-    expected = reference(norm, parameters, x, grad)
+    expected = reference(norm, parameters, x, grad, rate)
     tolerance = tolerances(x.shape[0] * x.shape[TOKENS])
     for rank, results in enumerate(got):
         assert set(results) == set(expected)
@@ -138,6 +148,15 @@ def test_block(ranks: Ranks, norm: Norm, shape: tuple[int, int], seed: int) -> N
 def test_block_of_four_ranks(ranks: Ranks, norm: Norm) -> None:
     inputs = drawn(norm, 2, 2 * ranks.world_size, 1)
     assert_same(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_second_step_repeats_the_first(ranks: Ranks, norm: Norm) -> None:
+    """Where parameters do not move: nothing of the first one's gradients is left."""
+    inputs = drawn(norm, 2, 2, 1)
+    for results in zip(*ranks.run(twice, programs.train, rate=0.0, **inputs), strict=True):
+        assert_same(list(results), rate=0.0, **inputs)
 
 
 def reduces_all_tokens(block: Block, mesh: DeviceMesh) -> Block:
@@ -205,12 +224,6 @@ def test_a_plan_that_sends_more_is_found(ranks: Ranks) -> None:
 
 
 FALSE_ALARM = 1e-9  # how likely a right dropout is to be taken for a wrong one
-
-
-def twice(ctx: Context, program: Callable[..., Step], **kwargs: Any) -> Results:
-    """What two steps return."""
-    step = program(ctx, **kwargs)
-    return [step(), step()]
 
 
 def assert_drops(got: list[Results], *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:

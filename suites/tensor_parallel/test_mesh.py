@@ -31,11 +31,12 @@ def check_two_dimensional(
     weight_placements: Sequence[Placement],
     x_placements: Sequence[Placement],
     width: int = 5,  # odd: no shard is as large as the others
+    returned: Callable[..., dict[str, torch.Tensor]] = once,
 ) -> None:
     mesh_shape = (2, ranks.world_size // 2)
     layer, tensors = parameters(("", width, width), degree=4, bias=False, seed=1), x_and_grad((7,), width, width, 1)
     got = ranks.run(
-        once,
+        returned,
         program,
         weight=layer["weight"],
         mesh_shape=mesh_shape,

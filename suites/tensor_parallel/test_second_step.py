@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
-from suites.tensor_parallel import linear_layers, vocabulary
+from suites.tensor_parallel import linear_layers, mesh, vocabulary
 from suites.tensor_parallel.comparison import assert_same, linear, per_rank, reference
 from suites.tensor_parallel.inputs import parameters, x_and_grad
 from suites.tensor_parallel.test_linear_layers import COLUMN
+from suites.tensor_parallel.test_mesh import check_two_dimensional, placements
 from suites.tensor_parallel.test_vocabulary import assert_same_vocabulary, vocabulary_inputs
 from suites.tensor_parallel.training import Step
 
@@ -39,3 +40,9 @@ def test_of_a_vocabulary(ranks: Ranks) -> None:
     tensors = vocabulary_inputs(vocabulary=8, tokens=6, seed=1)
     got = ranks.run(second, vocabulary.vocabulary_parallel, reduction="sum", **tensors)
     assert_same_vocabulary(got, "sum", **tensors)
+
+
+@pytest.mark.ranks(4)
+def test_of_a_layer_on_a_mesh(ranks: Ranks) -> None:
+    x = placements("batch, features")
+    check_two_dimensional(ranks, mesh.two_dimensional_linear, placements("rows, columns"), x, returned=second)
