@@ -359,9 +359,11 @@ def test_a_mesh_that_does_not_fit(ranks: Ranks, mesh: Mesh, message: str) -> Non
     ("mesh", "config", "message"),
     [
         ({"tp": 2}, Config(heads=3, kv_heads=3), "tp 2 divides not all of Config"),
+        ({"tp": 2}, Config(hidden=13), "tp 2 divides not all of Config"),
+        ({"tp": 2}, Config(vocabulary=17), "tp 2 divides not all of Config"),
         ({"pp": 2}, Config(layers=1), "1 layers make no 2 stages"),
     ],
-    ids=["heads", "layers"],
+    ids=["heads", "hidden features", "vocabulary", "layers"],
 )
 def test_a_model_that_does_not_fit_the_mesh(ranks: Ranks, mesh: Mesh, config: Config, message: str) -> None:
     given_case = fixed(mesh)._replace(config=config)
