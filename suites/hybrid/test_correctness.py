@@ -22,7 +22,7 @@ from torch.nn import functional
 from pytest_gpuperf import Context, Ranks
 from suites.hybrid import programs
 from suites.hybrid.model import NORM_EPSILON, ROTARY_BASE, Attention, Config, Llama, initial_weights
-from suites.hybrid.programs import LEARNING_RATE, MOMENTUM, Mesh, Trained
+from suites.hybrid.programs import BATCH_AXES, LEARNING_RATE, MOMENTUM, Mesh, Trained
 from suites.strategies import seeds
 
 pytestmark = pytest.mark.ranks(4)
@@ -87,7 +87,8 @@ def fixed(mesh: Mesh) -> Case:
 class Reference(NamedTuple):
     """What one device computes, and how far off in proportion rounding may put each result."""
 
-    losses: list[float]
+    losses: torch.Tensor
+    """Of each sequence, in each step: steps x sequences."""
     gradients: dict[str, torch.Tensor]
     parameters: dict[str, torch.Tensor]
     rtol: float
@@ -132,27 +133,27 @@ def predicted(weights: dict[str, torch.Tensor], config: Config, tokens: torch.Te
 
 def trained_alone(
     given_case: Case, dtype: torch.dtype
-) -> tuple[list[float], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Losses of all steps, gradients of the first, and parameters after the last: on whole batches, in one process."""
+) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Losses of all sequences, the first step's gradients, the last one's parameters: whole batches, in one process."""
     weights = initial_weights(given_case.config, dtype, given_case.seed)
     velocity = {name: torch.zeros_like(value) for name, value in weights.items()}
-    losses: list[float] = []
+    losses: list[torch.Tensor] = []
     first: dict[str, torch.Tensor] = {}
     for tokens, target in given_case.batches:
         leaves = {name: value.requires_grad_() for name, value in weights.items()}
-        loss = -predicted(leaves, given_case.config, tokens).gather(-1, target[..., None]).mean()
-        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        of_sequences = -predicted(leaves, given_case.config, tokens).gather(-1, target[..., None]).mean((1, 2))
+        gradients = dict(zip(leaves, torch.autograd.grad(of_sequences.mean(), list(leaves.values())), strict=True))
         velocity = {name: MOMENTUM * value + gradients[name] for name, value in velocity.items()}
         weights = {name: value.detach() - LEARNING_RATE * velocity[name] for name, value in weights.items()}
-        losses.append(loss.item())
+        losses.append(of_sequences.detach())
         first = first or gradients
-    return losses, first, weights
+    return torch.stack(losses), first, weights
 
 
 def reference(given_case: Case) -> Reference:
     losses, gradients, parameters = trained_alone(given_case, DTYPE)
     coarse_losses, *coarse = trained_alone(given_case, torch.float32)
-    lost = [abs(loss - exact) / abs(exact) for loss, exact in zip(coarse_losses, losses, strict=True)]
+    lost = [float(((coarse_losses - losses) / losses).abs().max())]
     for rounded, exact in zip(coarse, (gradients, parameters), strict=True):
         lost += [float((rounded[name] - exact[name]).abs().max() / exact[name].abs().max()) for name in exact]
     return Reference(losses, gradients, parameters, SLACK * UNIT_RATIO * max(lost))
@@ -192,6 +193,15 @@ def assert_split(got: list[Trained], given_case: Case) -> None:
             assert list(shape) == expected, f"rank {rank}, {name}: holds {list(shape)}, not {expected}"
 
 
+def share_of(rank: int, mesh: Mesh, losses: torch.Tensor) -> torch.Tensor:
+    """Of steps x sequences the rank's: the axes of the batch cut the sequences one after the other."""
+    degrees = list(mesh.values())
+    for index, (axis, degree) in enumerate(mesh.items()):
+        if axis in BATCH_AXES:
+            losses = losses.chunk(degree, 1)[rank // math.prod(degrees[index + 1 :]) % degree]
+    return losses
+
+
 def assert_near(got: torch.Tensor, expected: torch.Tensor, rtol: float, where: str) -> None:
     """Off by no more than the proportion of the largest element: small ones may be differences of large ones."""
     atol = rtol * float(expected.abs().max())
@@ -201,12 +211,12 @@ def assert_near(got: torch.Tensor, expected: torch.Tensor, rtol: float, where: s
 def assert_trained(got: list[Trained], given_case: Case, expected: Reference) -> None:
     """In the order of the training, so that the first message is about what went wrong first."""
     assert_groups([rank.groups for rank in got], given_case.mesh)
-    with_loss = [rank.losses for rank in got if rank.losses]
+    with_loss = {rank: trained.losses for rank, trained in enumerate(got) if trained.losses}
     assert len(with_loss) == len(got) // given_case.mesh.get("pp", 1)
-    # A rank's loss is the mean over its share of the batch, and the shares are of one size.
-    losses = torch.tensor(with_loss, dtype=DTYPE).mean(0)
-    exact = torch.tensor(expected.losses, dtype=DTYPE)
-    assert_near(losses[:1], exact[:1], expected.rtol, "first loss")
+    # A rank's loss is the mean over its own share of the batch.
+    losses = torch.tensor(list(with_loss.values()), dtype=DTYPE)
+    exact = torch.stack([share_of(rank, given_case.mesh, expected.losses).mean(1) for rank in with_loss])
+    assert_near(losses[:, 0], exact[:, 0], expected.rtol, "first loss")
     for rank, trained in enumerate(got):
         for name, tensor in trained.gradients.items():
             assert_near(tensor, expected.gradients[name], expected.rtol, f"rank {rank}, {name} gradient")
@@ -296,6 +306,12 @@ def with_one_share_for_all(ctx: Context, *, batches: Batches, **kwargs: Any) -> 
     return programs.train(ctx, batches=first, **kwargs)
 
 
+def with_the_share_of_another_rank(ctx: Context, *, batches: Batches, **kwargs: Any) -> Trained:
+    """Ranks take each other's shares: the mean over all of them is the same."""
+    others = [(x.roll(len(x) // 2, 0), target.roll(len(x) // 2, 0)) for x, target in batches]
+    return programs.train(ctx, batches=others, **kwargs)
+
+
 def with_unscaled_gradients(ctx: Context, **kwargs: Any) -> Trained:
     """The microbatches' gradients are summed, not averaged."""
     return programs.train(ctx, **kwargs, scale_grads=False)
@@ -319,6 +335,7 @@ def with_the_future_seen(ctx: Context, **kwargs: Any) -> Trained:
         (with_partial_sums, {"shard": 2, "tp": 2}, "first loss"),
         (with_replicas_that_never_meet, {"replicate": 2, "shard": 2}, "rank 0, embedding.weight gradient"),
         (with_one_share_for_all, {"shard": 2, "pp": 2}, "first loss"),
+        (with_the_share_of_another_rank, {"shard": 2, "pp": 2}, "first loss"),
         (with_unscaled_gradients, {"shard": 2, "pp": 2}, "rank 0, embedding.weight gradient"),
         (with_the_future_seen, {"shard": 2, "tp": 2}, "first loss"),
     ],
