@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_gpuperf import Context, Ranks
 from suites.overlap import programs
 from suites.strategies import seeds, worlds
+from suites.traffic import Traffic
 
 Gradients = list[torch.Tensor]
 Program = Callable[..., programs.Step]
@@ -101,6 +102,25 @@ def test_gradients_are_the_mean_over_ranks(
 ) -> None:
     world = data.draw(worlds(ranks))
     assert_mean(world.run(averaged, using=AVERAGED, mlp=mlp, bucket_mib=bucket_mib))
+
+
+def sent(ctx: Context, *, program: Program, bucket_mib: float) -> list[tuple[str, int]]:
+    """The collectives of the last step, and their bytes."""
+    step = program(ctx, mlp=MLP, bucket_mib=bucket_mib)
+    for _ in range(STEPS - 1):
+        step()
+    with Traffic() as traffic:
+        step()
+    return [(call.name, call.size) for call in traffic.calls]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", AVERAGED)
+@pytest.mark.parametrize(("bucket_mib", "layers"), [(programs.BUCKET_MIB, [3]), (2**-12, [2, 1]), (2**-13, [1, 1, 1])])
+def test_each_bucket_is_sent_by_itself(ranks: Ranks, name: str, bucket_mib: float, layers: list[int]) -> None:
+    """Layers are of 128 bytes, and a bucket closes with the one that fills it: the mean does not tell."""
+    expected = [("all_reduce", 128 * count) for count in layers]
+    assert ranks.run(sent, program=AVERAGED[name], bucket_mib=bucket_mib) == [expected] * 2
 
 
 def own_gradients(ctx: Context, *, mlp: programs.Mlp) -> programs.Step:
