@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
 
-from pytest_gpuperf.launches import again
+from pytest_gpuperf.launches import again, launch_of
 from pytest_gpuperf.measurements import Measurements
 from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
 from pytest_gpuperf.report.units import format_value
@@ -33,6 +33,8 @@ VERDICTS = pytest.StashKey[list[Verdict]]()
 """Of an item some of whose figures are suspect."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
 """Of an item that is a fresh launch of a suspect."""
+_REPORTS = pytest.StashKey[list[pytest.TestReport]]()
+"""Of the same, in order of its phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,16 @@ class Confirmation:
         self._held: list[Held] = []
 
     def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
-        """Runs a perf test; reports it unless it is suspect.
+        """Runs a perf test; reports it unless it is suspect, or a fresh launch of one that is.
 
         Args:
             item: the test.
             nextitem: what runs after it.
             at_once: whether a suspect is decided before the next test, in launches of its own.
         """
+        if launch_of(item).number > 1:
+            item.stash[_REPORTS] = runtestprotocol(item, log=False, nextitem=nextitem)
+            return
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         verdicts = item.stash.get(VERDICTS, None)
@@ -157,7 +162,9 @@ class Confirmation:
         while launches:
             (test, clone), *launches = launches
             following = launches[0][1] if launches else nextitem
-            reports = runtestprotocol(clone, log=False, nextitem=following)
+            # By the hook: who wraps a test wraps its fresh launches, with a timeout or filters of warnings for example.
+            clone.ihook.pytest_runtest_protocol(item=clone, nextitem=following)
+            reports = clone.stash[_REPORTS]
             test.broken = next((report for report in reports if not report.passed), None)
             figures = clone.stash.get(FIGURES, {})
             lacking = [suspect.metric_name for suspect in test.suspects if suspect.metric_name not in figures]

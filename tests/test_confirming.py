@@ -124,6 +124,26 @@ def test_the_most_launches_are_run_where_the_spread_is_too_wide(
     result.stdout.fnmatch_lines(["gpuperf: worse than expected, 25 fresh launches decide: *test_a*", line])
 
 
+def test_who_wraps_a_test_wraps_its_fresh_launches(project: pytest.Pytester) -> None:
+    project.makeconftest(
+        """
+        import pytest
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_protocol(item):
+            print(f"begins {item.name}")
+            done = yield
+            print(f"ends {item.name}")
+            return done
+        """
+    )
+    figures(project, b=[90e9, 100e9])
+    result = judged(project, "--capture=no")
+    result.assert_outcomes(passed=3)
+    wrapped = [line.split() for line in result.outlines if line.startswith(("begins test_b#", "ends test_b#"))]
+    assert wrapped == [[verb, f"test_b#{number}[2ranks]"] for number in range(2, 7) for verb in ("begins", "ends")]
+
+
 def test_each_launch_has_fixtures_of_its_own(project: pytest.Pytester) -> None:
     figures(project, a=[90e9, 100e9])
     judged(project).assert_outcomes(passed=3)
