@@ -104,4 +104,6 @@ class Console:
 
     def _logs_live(self) -> bool:
         config = self._config
+        if not config.pluginmanager.hasplugin("logging"):  # with -p no:logging there is no such ini key
+            return False
         return bool(config.getini("log_cli")) or config.getoption("log_cli_level", None) is not None

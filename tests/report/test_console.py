@@ -8,6 +8,8 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.report.console import Console
+from tests.fake_gpus import without_ranks
+from tests.scripted_figures import STEADY, TESTS, figures
 
 
 class Capture:
@@ -123,7 +125,7 @@ class Screen:
 def on_terminal(
     *, capture: str = "fd", log_cli: bool = False, level: str | None = None, written: int = 30, **plugins: object
 ) -> Console:
-    manager = SimpleNamespace(get_plugin={"terminalreporter": Screen(), **plugins}.get)
+    manager = SimpleNamespace(get_plugin={"terminalreporter": Screen(), **plugins}.get, hasplugin=lambda name: True)
     options = {"capture": capture, "log_cli_level": level}
     config = SimpleNamespace(
         getoption=lambda name, default: options[name],
@@ -152,6 +154,13 @@ def test_there_is_room_behind_what_pytest_wrote() -> None:
 )
 def test_where_others_print_or_nothing_can_be_wiped_there_is_no_room(settings: dict[str, Any]) -> None:
     assert on_terminal(**settings).room() == 0
+
+
+def test_perf_tests_run_without_what_logs_live(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=TESTS)
+    figures(pytester, a=STEADY, b=STEADY, c=STEADY)
+    pytester.runpytest_inprocess("--smoke", "-p", "no:logging").assert_outcomes(passed=3)
 
 
 def test_what_is_shown_is_wiped_once(capsys: pytest.CaptureFixture[str]) -> None:
