@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuperf.timing.record import Timing, observed, quartiles
 from pytest_gpuperf.verdicts.metric import Better, Metric
@@ -53,7 +53,8 @@ class Overlap:
         value, q1, q3 = (max(LEAST_SHARE, share) for share in (statistics.median(shares), q1, q3))
         clock = self.together.time.clock
         metric = Metric(value, "fraction", better, q1, q3, len(shares), clock=clock)
-        return observed(metric, self.together.conditions)
+        host_bound = any(arm.host_bound for arm in (self.together, self.compute, self.communication))
+        return replace(observed(metric, self.together.conditions), host_bound=host_bound)
 
 
 def _of_blocks(samples: Sequence[float]) -> list[float]:

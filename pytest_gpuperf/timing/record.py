@@ -225,7 +225,8 @@ class Comparison:
             interval=self.interval,
             at_least=self.at_least,
         )
-        return observed(metric, self.baseline.conditions)
+        host_bound = self.baseline.host_bound or self.optimized.host_bound
+        return replace(observed(metric, self.baseline.conditions), host_bound=host_bound)
 
 
 def bounds(gains: Sequence[float], one_sided: float) -> tuple[float, float]:
@@ -262,7 +263,11 @@ def _joined(timings: Sequence[Timing]) -> Timing:
             statistics.median(clocks) if clocks else None,
         ),
         ranks=tuple(
-            replace(of_rank[0], seconds=tuple(value for samples in of_rank for value in samples.seconds))
+            replace(
+                of_rank[0],
+                seconds=tuple(value for samples in of_rank for value in samples.seconds),
+                host_bound=any(samples.host_bound for samples in of_rank),
+            )
             for of_rank in ranks
         ),
     )

@@ -49,6 +49,13 @@ def test_what_was_observed_goes_with_the_figures() -> None:
     assert hot.exposed.invalid == "GPU-0: too hot"
 
 
+@pytest.mark.parametrize("late", range(4))
+def test_shares_say_where_the_time_of_an_arm_is_the_hosts(late: int) -> None:
+    samples = [RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=arm == late) for arm in range(3)]
+    found = Overlap(*(Timing((of_arm,), Link(None, "", multicast=False)) for of_arm in samples))
+    assert all(share.host_bound is (late < 3) for share in (found.exposed, found.efficiency, found.ideal))
+
+
 def logged(ctx: Context) -> tuple[list[str], list[RankSamples]]:
     """Three arms that note who is asked for a sample."""
     log: list[str] = []

@@ -40,6 +40,17 @@ def test_figures_say_what_told_their_time(cuda_graph: bool, host_bound: bool, cl
         assert (figure.clock, figure.host_bound) == (clock, host_bound)
 
 
+@pytest.mark.parametrize("late", [("baseline", 2), ("optimized", 1), None])
+def test_a_comparison_says_where_the_time_of_an_arm_is_the_hosts_in_any_group(late: tuple[str, int] | None) -> None:
+    def arm(name: str, group: int) -> Timing:
+        return Timing((RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=(name, group) == late),), NO_LINK)
+
+    found = Comparison(tuple(Pair(arm("baseline", group), arm("optimized", group)) for group in range(3)))
+    told = {name for name in ("baseline", "optimized") if getattr(found, name).time.host_bound}
+    assert told == ({late[0]} if late else set())
+    assert found.speedup.host_bound is bool(late)
+
+
 def test_a_sample_is_the_slowest_ranks() -> None:
     measured = timing((1.0, 5.0, 3.0), (2.0, 4.0, 3.5))
     assert measured.samples == (2.0, 5.0, 3.5)
