@@ -28,6 +28,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "NVIDIA H100 80GB HBM3": _HOPPER_SXM,
     "NVIDIA H100 PCIe": _HOPPER_PCIE,
     "NVIDIA A100": _AMPERE,
+    "NVIDIA H200 NVL": {},  # a PCIe card, whose peaks are lower than those of the SXM module and not known here
     "NVIDIA H200": _HOPPER_SXM,
 }
 

@@ -14,6 +14,7 @@ from pytest_gpuperf.hardware.peaks import peak
         ("NVIDIA A100-SXM4-80GB", "float32", 156e12),
         ("NVIDIA A100-SXM4-80GB", "float8_e4m3fn", None),
         ("NVIDIA H200", "int8", None),
+        ("NVIDIA H200 NVL", "bfloat16", None),
         ("NVIDIA GeForce RTX 4090", "bfloat16", None),
     ],
 )
