@@ -55,8 +55,10 @@ class Machine:
 
     @property
     def multicast(self) -> bool:
-        """Whether collectives may move fewer bytes than their ring algorithm must."""
-        return self.environ_multicast and any(gpu.compute_capability >= _HOPPER for gpu in self.gpus)
+        """Whether collectives may move fewer bytes than their ring algorithm must; it is NVLink's switch that adds."""
+        over_nvlink = self.linkage is not None and self.linkage.kind == "nvlink"
+        hopper = any(gpu.compute_capability >= _HOPPER for gpu in self.gpus)
+        return over_nvlink and self.environ_multicast and hopper
 
     @property
     def software(self) -> dict[str, str]:

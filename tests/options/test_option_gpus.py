@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from pytest_gpuperf import machine
 from pytest_gpuperf.hardware.errors import HardwareError
+from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.options import Options
 from tests import fake_gpus
@@ -192,6 +194,12 @@ def test_help_and_tests_without_ranks_do_not_load_torch(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("eight_gpus")
 def test_the_environment_says_whether_nccl_may_multicast(environ: dict[str, str], multicast: bool) -> None:
     assert Machine.of(8, environ).multicast is multicast
+
+
+@pytest.mark.parametrize("kind", ["nvlink", "pcie"])
+def test_multicast_is_nvlinks(kind: Literal["nvlink", "pcie"]) -> None:
+    gpus = fake_gpus.machine_of(2).gpus
+    assert Machine(gpus, Linkage(kind, "", None), environ_multicast=True).multicast is (kind == "nvlink")
 
 
 def test_a_machine_knows_its_key_its_facts_and_its_driver() -> None:
