@@ -119,3 +119,38 @@ def test_a_host_that_is_late_now_and_then_is_not(machine: Machine) -> None:
     clock, seconds = sampled(machine, late)
     assert sorted(seconds)[len(seconds) // 2] == pytest.approx(ON_DEVICE)
     assert not clock.host_bound
+
+
+def test_what_was_late_in_the_warm_up_counts_no_more(machine: Machine) -> None:
+    clock, _ = sampled(machine, cycle([1e-3]))
+    assert clock.host_bound
+    clock.begin()
+    assert not clock.host_bound
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ranks_wait_for_one_another_before_the_time_begins(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, world_size: int
+) -> None:
+    waited: list[float] = []
+
+    def all_reduce(token: torch.Tensor) -> None:
+        machine.enqueue(5e-6, 1e-3)  # the others are late by as much
+        waited.append(machine.device)
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: world_size)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    _, seconds = sampled(machine, cycle([ON_HOST]))
+    assert seconds == pytest.approx([ON_DEVICE] * len(seconds))
+    assert len(waited) == (50 if world_size > 1 else 0)
+
+
+def test_a_cold_sample_finds_the_cache_overwritten(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = torch.full((20,), 7, dtype=torch.uint8)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=10))
+    monkeypatch.setattr(torch, "empty", lambda nbytes, **kwargs: cache[:nbytes])
+    clock = CudaEventClock(torch.device("cpu"), cold=True)
+    found: list[list[int]] = []
+    clock.time(lambda: found.append(cache.tolist()), 1)
+    assert found == [[0] * 20]
+    assert clock.name == "cuda_event+cold"

@@ -2,12 +2,14 @@
 
 import functools
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from pytest_gpuperf import Context, Resettable
+from pytest_gpuperf.timing import measure as measure_module
 from pytest_gpuperf.timing.clock import Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
 from pytest_gpuperf.timing.measure import Timed, measure
@@ -25,10 +27,11 @@ class ScriptedClock:
         self._times = times
         self._left = left
         self.host_bound = host_bound
-        self.calls = 0
+        self.calls = self.begun = 0
 
     def begin(self) -> None:
-        """Keeps nothing."""
+        """Takes note of how many calls were before."""
+        self.begun = self.calls
 
     def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
         """What is left as it was made with, of steps of 1 ms."""
@@ -40,6 +43,25 @@ class ScriptedClock:
             step()
         self.calls += 1
         return steps * self._times[min(self.calls, len(self._times)) - 1]
+
+
+def alone(clock: ScriptedClock, monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """A step of the only rank, in this process."""
+    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    return Timed(cast(Any, SimpleNamespace(device=torch.device("cpu"))), clock, lambda: None, Sampling())
+
+
+def test_the_clock_hears_where_the_warm_up_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ScriptedClock([10e-3])
+    timed = alone(clock, monkeypatch)
+    timed.warm_up()
+    assert clock.begun == clock.calls > timed.plan.warmup_steps
+    timed.until_precise()
+    assert clock.begun == clock.calls - 10
+
+
+def test_a_slow_look_makes_no_plan_for_a_slow_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert alone(ScriptedClock([0.2e-3, 50e-3, 10e-3]), monkeypatch).plan.steps_per_sample == 5
 
 
 def sampled(ctx: Context, of_rank: list[list[float]], sampling: Sampling) -> tuple[int, int]:

@@ -1,13 +1,19 @@
 """Exposed communication: what blocks of three arms come to, and that they are taken there and back."""
 
 import time
+from collections.abc import Sequence
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
 from pytest_gpuperf import Context, Overlap, Timing
+from pytest_gpuperf.timing import interleaving
 from pytest_gpuperf.timing.overlap import LEAST_SHARE
 from pytest_gpuperf.timing.overlapping import overlap
-from pytest_gpuperf.timing.record import Link, RankSamples
+from pytest_gpuperf.timing.record import Link, RankSamples, block_ratios
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step
 from pytest_gpuperf.verdicts.validity import Conditions
@@ -42,6 +48,26 @@ def test_the_median_of_the_blocks_counts_and_their_quartiles_go_with_it() -> Non
     together = timing(12, 12, 13, 13, 20, 20)
     found = Overlap(together, timing(*[10] * 6), timing(*[4] * 6)).exposed
     assert (found.q1, found.value, found.q3) == pytest.approx((0.625, 0.75, 1.625))
+
+
+def test_both_samples_of_an_arm_in_a_block_count() -> None:
+    found = Overlap(timing(11, 13, 13, 11), timing(9, 11, 10, 10), timing(3, 5, 4, 4))
+    assert (found.exposed.q1, found.exposed.q3) == pytest.approx((0.5, 0.5))
+
+
+def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaving, "slowest", lambda seconds, device: list(seconds))
+    times = (float(number**2) for number in count(1))  # so that no two blocks agree
+    arms = [SimpleNamespace(plan=SimpleNamespace(samples=24), sample=lambda: next(times)) for _ in range(2)]
+    looked: list[list[float]] = []
+
+    def ratios(of_slowest: Sequence[Sequence[float]]) -> list[float]:
+        looked.append(list(of_slowest[0]))
+        return block_ratios(*of_slowest)
+
+    first, _ = interleaving.interleaved(cast(Any, arms), ratios, 0.0, torch.device("cpu"))
+    assert [len(look) for look in looked] == [10, 10, 4]
+    assert [value for look in looked for value in look] == first
 
 
 def test_what_was_observed_goes_with_the_figures() -> None:

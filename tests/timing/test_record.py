@@ -208,6 +208,15 @@ def test_the_precision_is_that_of_the_slowest_ranks_median() -> None:
     assert measured.precision == pytest.approx((9 - 2) / (9 + 2))
 
 
+def test_a_comparison_was_at_the_power_limit_if_a_group_was() -> None:
+    def at(*, power_capped: bool) -> Timing:
+        return replace(timing((1.0, 1.0)), conditions=replace(FIT, power_capped=power_capped))
+
+    groups = tuple(Pair(at(power_capped=capped), at(power_capped=capped)) for capped in (False, True, False))
+    assert Comparison(groups).speedup.power_capped
+    assert not Comparison(groups[2:]).speedup.power_capped
+
+
 def test_figures_have_the_clock_of_the_gpus_meanwhile() -> None:
     def at(clock: float | None) -> Timing:
         return replace(timing((1.0, 1.0)), conditions=replace(FIT, sm_clock=clock))
