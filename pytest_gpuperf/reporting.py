@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from pytest_gpuperf.collection import measures
+from pytest_gpuperf.collection import is_perf, measures
 from pytest_gpuperf.fixtures.perf import Checks
 from pytest_gpuperf.launches import launch_of
 from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
@@ -29,7 +29,7 @@ def register_reports(
     # pytest-benchmark asks about the machine while it is configured, which is later.
     if plugins.hasplugin("benchmark"):
         software = session.measurements.software
-        config.stash[_BENCHMARK] = BenchmarkPlugin(session.machine, software, smoke=options.smoke)
+        config.stash[_BENCHMARK] = BenchmarkPlugin(session.machine, software, is_perf, smoke=options.smoke)
         plugins.register(config.stash[_BENCHMARK], "gpuperf-benchmark")
     findings = Findings(failing)
     if hasattr(config, "workerinput"):

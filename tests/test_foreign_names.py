@@ -28,6 +28,11 @@ def test_fixtures_of_the_same_names_are_left_alone(pytester: pytest.Pytester) ->
     pytester.runpytest("--strict-markers").assert_outcomes(passed=2)
 
 
+def test_a_perf_test_of_another_suite_is_no_benchmark(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(OWN)
+    pytester.runpytest("--benchmark-only").assert_outcomes(skipped=2)
+
+
 @pytest.mark.parametrize("indirect", [False, True])
 def test_parameters_of_the_same_names_are_left_alone(pytester: pytest.Pytester, indirect: bool) -> None:
     fixture = "@pytest.fixture\ndef ranks(request):\n    return request.param\n" if indirect else ""

@@ -57,16 +57,25 @@ class ReplayClock:
 class BenchmarkPlugin:
     """Publishes what perf tests measured; registered only where pytest-benchmark is."""
 
-    def __init__(self, machine: Machine, software: Callable[[], Mapping[str, str]], *, smoke: bool) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        software: Callable[[], Mapping[str, str]],
+        is_perf: Callable[[pytest.Item], bool],
+        *,
+        smoke: bool,
+    ) -> None:
         """Not published yet.
 
         Args:
             machine: Of the run.
             software: Tells the versions that the ranks ran with.
+            is_perf: Whether an item is a perf test, and not one of another suite that means something else by that.
             smoke: Whether the run only tries bodies, and so measures nothing to publish.
         """
         self._machine = machine
         self._software = software
+        self._is_perf = is_perf
         self._smoke = smoke
         self._published: dict[str, dict[str, Any]] = {}
 
@@ -182,8 +191,7 @@ class BenchmarkPlugin:
         config = item.config
         asked = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
         names = getattr(item, "fixturenames", None)
-        perf = item.get_closest_marker("perf") is not None
-        return bool(asked) and perf and not self._smoke and names is not None and _FIXTURE not in names
+        return bool(asked) and self._is_perf(item) and not self._smoke and names is not None and _FIXTURE not in names
 
 
 def _codspeed(config: pytest.Config) -> bool:
