@@ -234,6 +234,10 @@ def test_a_machine_that_is_slower_as_a_whole_is_one_finding(
     result.stdout.fnmatch_lines(["the whole run is 5.3 % slower than its baselines (the median of all figures): *"])
     assert "12 figures on 2x-nvidia-h200-nv18: 11 shifted, 1 same" in result.outlines
     assert not any("fresh launches decide" in line for line in result.outlines)
+    # A finding also where no figure alone is worth one.
+    result = judged(pytester, "-o", "gpuperf_tolerance=0.3", "-o", "gpuperf_min_effect=0.2")
+    result.assert_outcomes(passed=12)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_verdict_says_that_its_baseline_is_of_other_gpus(
