@@ -28,7 +28,10 @@ def test_fixtures_of_the_same_names_are_left_alone(pytester: pytest.Pytester) ->
     pytester.runpytest("--strict-markers").assert_outcomes(passed=2)
 
 
-def test_a_perf_test_of_another_suite_is_no_benchmark(pytester: pytest.Pytester) -> None:
+def test_a_perf_test_of_another_suite_is_no_benchmark(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # with it pytest-benchmark disables itself
     pytester.makepyfile(OWN)
     pytester.runpytest("--benchmark-only").assert_outcomes(skipped=2)
 
