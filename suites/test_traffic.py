@@ -134,11 +134,13 @@ def of_whole_numbers(ctx: Context) -> None:
     dist.broadcast(x.view(torch.int32), 0)
     dist.all_reduce(x.to(torch.int64))
     functional.all_reduce(x.to(torch.int32), "sum", ctx.group).sum()
+    sizes = torch.ones(ctx.world_size, dtype=torch.int64, device=ctx.device)
+    dist.all_to_all_single(torch.empty_like(sizes), sizes)
 
 
 def test_whole_numbers_of_a_program_are_counted(ranks: Ranks) -> None:
     calls = ranks.run(calls_of, of_whole_numbers)[0]
-    assert sizes(calls) == {"broadcast": PART, "all_reduce": 3 * PART}
+    assert sizes(calls) == {"broadcast": PART, "all_reduce": 3 * PART, "all_to_all": 8 * ranks.world_size}
 
 
 def gather_in_a_list(ctx: Context) -> None:

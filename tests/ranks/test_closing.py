@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -56,8 +56,7 @@ def test_where_too_many_are_ending_the_oldest_is_waited_for() -> None:
     closing = Closing()
     for number, event in enumerate(events[:MOST]):
         closing.let_go([Group(f"group {number}", event, ended)])
-    one_more: Callable[[], None] = lambda: closing.let_go([Group("one more", events[MOST], ended)])  # noqa: E731
-    waiting = threading.Thread(target=one_more)
+    waiting = threading.Thread(target=closing.let_go, args=([Group("one more", events[MOST], ended)],))
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()

@@ -8,6 +8,7 @@ from types import ModuleType
 import cloudpickle
 import pytest
 import torch
+from torch import library
 
 from pytest_gpuperf.ranks import payload
 from tests.ranks.travelling import called_elsewhere, copied
@@ -74,21 +75,21 @@ def test_a_function_may_name_torchs_backends(function: Callable[[], object]) -> 
 
 
 def test_a_namespace_with_a_dot_keeps_its_operators() -> None:
-    library = torch.library.Library("pytest_gpuperf.payload", "DEF")
-    library.define("nothing(Tensor x) -> Tensor")
-    packet = getattr(torch.ops, "pytest_gpuperf.payload").nothing
+    namespace = library.Library("payload.dotted", "DEF")
+    namespace.define("nothing(Tensor x) -> Tensor")
+    packet = getattr(torch.ops, "payload.dotted").nothing
     assert copied(packet) is packet
     assert copied(packet.default) is packet.default
-    library._destroy()
+    namespace._destroy()
 
 
 def test_an_operator_that_is_not_registered_where_it_arrives_says_so() -> None:
-    library = torch.library.Library("pytest_gpuperf", "DEF")
-    library.define("gone(Tensor x) -> Tensor")
-    data = payload.dumps(torch.ops.pytest_gpuperf.gone)
-    del torch.ops.pytest_gpuperf.gone
-    library._destroy()
-    message = r"^torch\.ops\.pytest_gpuperf\.gone is not registered in this process: register it in an installed module"
+    namespace = library.Library("payload", "DEF")
+    namespace.define("gone(Tensor x) -> Tensor")
+    data = payload.dumps(torch.ops.payload.gone)
+    del torch.ops.payload.gone
+    namespace._destroy()
+    message = r"^torch\.ops\.payload\.gone is not registered in this process: register it in an installed module"
     with pytest.raises(AttributeError, match=message):
         payload.loads(data)
 

@@ -1,7 +1,6 @@
 """The rule that screens by one launch and decides by fresh ones."""
 
 import math
-import random
 import statistics
 from dataclasses import replace
 from typing import Any
@@ -12,13 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.prior import prior_dof
-from pytest_gpuperf.verdicts.rule import Policy, Rule, shifted
-
-
-def scattered(launches: int, center: float, spread: float) -> History:
-    """A history with the degrees of freedom that the numbers by hand are for."""
-    return History(launches, center, spread, 0.6 * (launches - 1))
-
+from pytest_gpuperf.verdicts.rule import Policy, Rule
+from tests.verdicts.by_hand import close, scattered
 
 STEADY = scattered(10, 0.0, 0.005)
 WIDE = scattered(10, 0.0, 0.03)
@@ -34,10 +28,6 @@ logs = st.floats(-20, 20)
 spreads = st.floats(0, 0.05)
 histories = st.builds(scattered, st.integers(1, 40), logs, spreads)
 rules = st.builds(Rule, st.just(Policy()), st.integers(1, 1000), spreads)
-
-
-def close(number: float) -> Any:
-    return pytest.approx(number, rel=1e-5)
 
 
 # The spread
@@ -358,88 +348,3 @@ def test_an_improvement_mirrors_a_regression(rule: Rule, history: History, loss:
     if rule.improved(history, history.center - loss):
         assert loss > 0
         assert rule.confirm(history, [history.center + loss] * 5).regressed
-
-
-# The policy
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"min_effect": 0.0}, r"policy min_effect is 0\.0, expected a finite number above 0"),
-        ({"detect": math.inf}, "policy detect is inf, expected a finite number above 0"),
-        ({"floor": -0.01}, r"policy floor is -0\.01, expected a finite number above 0"),
-        ({"prior_dof": 0}, "policy prior_dof is 0, expected a finite number above 0"),
-        ({"suite_alpha": 0.5}, r"policy suite_alpha is 0\.5, expected a chance between 0 and 0\.5"),
-        ({"suite_alpha": 0}, r"policy suite_alpha is 0, expected a chance between 0 and 0\.5"),
-        ({"power": 0.5}, r"policy power is 0\.5, expected a chance between 0\.5 and 1"),
-        ({"power": 95}, r"policy power is 95, expected a chance between 0\.5 and 1"),
-        (
-            {"kmin": 2},
-            "policy kmin is 2, expected a whole number of at least 3: "
-            "the median of fewer launches does not outvote a bad one",
-        ),
-        ({"kmin": 3.0}, r"policy kmin is 3\.0, expected a whole number of at least 3: .*"),
-        ({"kmax": 4}, "policy kmax is 4, expected a whole number of at least kmin, 5"),
-        # ln 1.05 + z(0.03) * 0.003 sqrt(pi / 50) = 0.050204, which is a slowdown by 5.15 %
-        (
-            {"min_effect": 0.05},
-            r"policy detect is 0\.05, but min_effect 0\.05, floor 0\.003 and kmax 25 let no check see less than "
-            r"0\.0515: raise detect, or lower min_effect",
-        ),
-        # (z(0.01) + z(0.03)) * 0.1 sqrt(pi / 50) = 0.105456, which is a slowdown by 11.12 %
-        ({"floor": 0.1}, r"policy detect is 0\.05, but .* let no check see less than 0\.1112: .*"),
-    ],
-)
-def test_a_policy_that_decides_nothing_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        Policy(**fields)
-
-
-@pytest.mark.parametrize("checks", [1, 1000])
-def test_a_policy_just_short_of_refusal_decides_something(checks: int) -> None:
-    policy = Policy(min_effect=0.0484)
-    with pytest.raises(ValueError, match="let no check see less than"):
-        Policy(min_effect=0.0486)
-    assert Rule(policy, checks, 0.003).launches(scattered(1000, 0.0, 0.003)) is not None
-
-
-def test_the_misses_of_screen_and_confirmation_add_up() -> None:
-    assert (Policy().screen_miss, Policy().confirm_miss) == (close(0.02), close(0.03))
-
-
-# The whole machine
-
-
-@pytest.mark.parametrize(
-    ("losses", "size"),
-    [
-        ([0.02] * 10, 0.02),
-        ([-0.02] * 10, -0.02),
-        ([0.0148] * 50, None),
-        ([0.0149] * 50, 0.0149),
-        ([0.02] * 9, None),
-        ([0.3] * 4 + [0.0] * 6, None),
-        ([0.3] * 5 + [0.0] * 5, None),  # as many regressions as not are no shift
-        ([-0.3] * 5 + [0.0] * 5, None),
-        ([0.3] * 6 + [0.0] * 4, 0.3),
-        ([0.02] * 7 + [-0.5] * 4, 0.02),
-        ([], None),
-    ],
-)
-def test_a_shift_of_the_whole_machine(losses: list[float], size: float | None) -> None:
-    assert shifted(losses) == (None if size is None else close(size))
-
-
-@given(st.lists(st.floats(-0.5, 0.5), min_size=10))
-def test_a_shift_is_symmetric(losses: list[float]) -> None:
-    shift = shifted(losses)
-    assert shifted([-loss for loss in losses]) == (None if shift is None else -shift)
-
-
-def test_chance_shifts_no_suite_of_the_fewest_checks() -> None:
-    """With a spread of 1 % and 10 launches in each baseline SHIFT is 3.5 standard errors away: 5 in 10 000 runs."""
-    draws = random.Random(1)
-    spread = 0.01 * math.sqrt(1 + math.pi / 20)
-    found = [shifted([draws.gauss(0, spread) for _ in range(10)]) for _ in range(4000)]
-    assert sum(shift is not None for shift in found) <= 10

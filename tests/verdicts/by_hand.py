@@ -1,0 +1,17 @@
+"""What tests of the rule need that compare it with numbers found by hand."""
+
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.verdicts.history import History
+
+
+def scattered(launches: int, center: float, spread: float) -> History:
+    """A history with the degrees of freedom that the numbers by hand are for."""
+    return History(launches, center, spread, 0.6 * (launches - 1))
+
+
+def close(number: float) -> Any:
+    """Equal to this, as far as a table tells it."""
+    return pytest.approx(number, rel=1e-5)
