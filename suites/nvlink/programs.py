@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,6 +22,8 @@ MIN_SAMPLES = 10
 Step = Callable[[], torch.Tensor]
 Row = list[list[float] | None]
 """One GPU's bandwidth to each GPU, as samples in B/s; None to itself."""
+Arrival = tuple[int, torch.Tensor]
+"""The GPU that a copy has reached, and the bytes there: results come to the test on the CPU, wherever they were."""
 
 
 def rank_input(rank: int, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
@@ -71,13 +74,28 @@ def ring_peer(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed:
     return step
 
 
-def copies_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
+def ring_never_left(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+    """Broken: every rank's buffer is copied, and stays on the rank's own GPU."""
+    source, _ = _ends(ctx, shape, dtype, seed)
+    return source.clone
+
+
+def arrival(ctx: Context, ring: Callable[..., Step], **kwargs: Any) -> Arrival:
+    """What one step of a ring copy leaves, and where: the bytes alone would be right on any GPU."""
+    return _arrival(ring(ctx, **kwargs)())
+
+
+def copies_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[Arrival]:
     """What arrived on each other GPU of the rank's buffer, in the order of the GPUs."""
     source = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
-    arrived = [torch.zeros_like(source, device=peer) for peer in _peers(ctx).values()]
-    for destination in arrived:
+    destinations = [torch.zeros_like(source, device=peer) for peer in _peers(ctx).values()]
+    for destination in destinations:
         destination.copy_(source, non_blocking=True)
-    return arrived
+    return [_arrival(destination) for destination in destinations]
+
+
+def _arrival(destination: torch.Tensor) -> Arrival:
+    return destination.get_device(), destination
 
 
 def unreachable(ctx: Context) -> list[int]:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.data import once
 from suites.nvlink import programs
 from suites.strategies import dtypes, seeds, shapes, worlds
 
@@ -31,10 +30,22 @@ byte_counts = st.sampled_from([1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
 def test_ring_copy(
     ranks: Ranks, program: Callable[..., programs.Step], data: st.DataObject, nbytes: int, seed: int
 ) -> None:
-    world = data.draw(worlds(ranks))
-    results = world.run(once, program, shape=(nbytes,), dtype=torch.uint8, seed=seed)
-    for rank, result in enumerate(results):
-        assert torch.equal(result, programs.rank_input(rank, shape=(nbytes,), dtype=torch.uint8, seed=seed))
+    check_ring(data.draw(worlds(ranks)), program, nbytes, seed)
+
+
+def check_ring(world: Ranks, program: Callable[..., programs.Step], nbytes: int, seed: int) -> None:
+    """Each rank's bytes are on the next rank's GPU."""
+    arrivals = world.run(programs.arrival, program, shape=(nbytes,), dtype=torch.uint8, seed=seed)
+    for rank, (gpu, arrived) in enumerate(arrivals):
+        assert torch.equal(arrived, programs.rank_input(rank, shape=(nbytes,), dtype=torch.uint8, seed=seed))
+        following = (rank + 1) % world.world_size
+        assert gpu == following, f"the copy of rank {rank} is on GPU {gpu}, expected it on GPU {following}"
+
+
+@on_gpus
+def test_copy_that_never_leaves_its_gpu_is_found(ranks: Ranks) -> None:
+    with pytest.raises(AssertionError, match="the copy of rank 0 is on GPU 0, expected it on GPU 1"):
+        check_ring(ranks, programs.ring_never_left, CHUNK + 1, seed=1)
 
 
 @on_gpus
@@ -43,10 +54,10 @@ def test_copies_arrive_on_every_gpu(
     ranks: Ranks, data: st.DataObject, shape: tuple[int, ...], dtype: torch.dtype, seed: int
 ) -> None:
     world = data.draw(worlds(ranks))
-    for rank, arrived in enumerate(world.run(programs.copies_to_all, shape=shape, dtype=dtype, seed=seed)):
+    for rank, arrivals in enumerate(world.run(programs.copies_to_all, shape=shape, dtype=dtype, seed=seed)):
         sent = programs.rank_input(rank, shape=shape, dtype=dtype, seed=seed)
-        assert len(arrived) == world.world_size - 1
-        assert all(torch.equal(copy, sent) for copy in arrived)
+        assert [gpu for gpu, _ in arrivals] == [gpu for gpu in range(world.world_size) if gpu != rank]
+        assert all(torch.equal(copy, sent) for _, copy in arrivals)
 
 
 @st.composite
