@@ -1,14 +1,14 @@
 """The collectives that ranks issued in a run, and where they part: read from torch's flight recorder.
 
 The recorder is c10d's own (``TORCH_FR_BUFFER_SIZE`` entries a process, on by default, for gloo and NCCL).
-Only its JSON is used here; this module loads no torch.
+Only plain containers of it come here; this module loads no torch.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _SAME_ON_ALL_RANKS = frozenset({"all_reduce", "allreduce", "_all_gather_base", "_reduce_scatter_base", "broadcast"})
 
@@ -32,21 +32,21 @@ class Collective:
         return f"{self.operation} {self.tensors}".rstrip()
 
 
-def parse(dump: bytes | str, since: int) -> list[Collective]:
-    """The collectives of a flight recorder's JSON that were issued at or after ``since``.
+def issued_since(record: Mapping[str, Any], since: int) -> list[Collective]:
+    """The collectives of a flight recorder's record that were issued at or after ``since``.
 
     Args:
-        dump: what ``_dump_fr_trace_json`` gave.
+        record: what ``_dump_fr_trace`` pickled.
         since: nanoseconds of ``time.time_ns``.
     """
-    entries = json.loads(dump).get("entries", [])
-    issued = [entry for entry in entries if entry["time_created_ns"] >= since and not entry.get("is_p2p", False)]
-    return [_collective(entry) for entry in issued]
+    entries = record.get("entries", [])
+    found = [entry for entry in entries if entry["time_created_ns"] >= since and not entry.get("is_p2p", False)]
+    return [_collective(entry) for entry in found]
 
 
-def latest(dump: bytes | str) -> int | None:
-    """When the last entry of a flight recorder's JSON was issued, be it a send: ``time.time_ns``; None without any."""
-    return max((entry["time_created_ns"] for entry in json.loads(dump).get("entries", [])), default=None)
+def latest(record: Mapping[str, Any]) -> int | None:
+    """When the last entry of a record was issued, be it a send, ``time.time_ns``; None without any."""
+    return max((entry["time_created_ns"] for entry in record.get("entries", [])), default=None)
 
 
 def disagreement(issued: Mapping[int, Sequence[Collective]], members: Mapping[str, Sequence[int]]) -> str | None:

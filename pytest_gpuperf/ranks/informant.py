@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.collectives import Collective, latest, parse
+from pytest_gpuperf.ranks.collectives import Collective, issued_since, latest
 
-_DUMPS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
+# Not the recorders' JSON, which takes twice as long to make and to read.
+_DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
 
 
 class Informant:
@@ -23,7 +26,7 @@ class Informant:
         """Collectives that were issued before, ``time.time_ns``, are not told of."""
         self._connection = connection
         # NCCL's recorder is one of its own.
-        self._dump: Callable[[], bytes] | None = getattr(_distributed_c10d, _DUMPS[backend], None)
+        self._dump: Callable[[bool, bool, bool], bytes] | None = getattr(_distributed_c10d, _DUMPS[backend], None)
         threading.Thread(target=self._serve, name="gpuperf informant", daemon=True).start()
 
     def silent(self) -> bool:
@@ -31,10 +34,9 @@ class Informant:
 
         The group's own first barrier is in the record: one without entries records nothing.
         """
-        if self._dump is None:
-            return False
+        record = self._record()
         try:
-            moment = latest(self._dump())
+            moment = None if record is None else latest(record)
         except Exception:  # a recorder that another torch keeps otherwise
             return False
         return moment is not None and moment < self.since
@@ -46,12 +48,19 @@ class Informant:
                 self._connection.send((self._collectives(), _members()))
 
     def _collectives(self) -> list[Collective] | None:
-        if self._dump is None:
-            return None
+        record = self._record()
         try:
-            return parse(self._dump(), self.since)
+            return None if record is None else issued_since(record, self.since)
         except Exception:  # a recorder that another torch keeps otherwise is no reason to end
             return None
+
+    def _record(self) -> Mapping[str, Any] | None:
+        if self._dump is None:
+            return None
+        with contextlib.suppress(Exception):  # a recorder that another torch keeps otherwise
+            record: Mapping[str, Any] = pickle.loads(self._dump(True, False, False))  # collectives, no stacks, all
+            return record
+        return None
 
 
 def _members() -> dict[str, tuple[int, ...]]:

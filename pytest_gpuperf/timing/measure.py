@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
 
 _ESTIMATES = 3
+_LOOKS = 3
 
 
 def measure(
@@ -92,21 +94,22 @@ class Timed:
 
     def _require_an_end(self) -> None:
         # Work on streams that nothing waits for is no part of what events on the current stream enclose.
-        looks = []
-        for _ in range(_ESTIMATES):
+        mine = math.inf, math.inf
+        for _ in range(_LOOKS):
             if self._reset is not None:
                 self._reset()
-            looks.append(self._clock.unfinished(self._step, self.plan.steps_per_sample))
-        seen, left = min(looks, key=lambda look: look[1])  # the host may have been late in the others
-        # All ranks decide together: one that raised alone would leave the others in their next collective.
-        seen, left = slowest([seen, left], self._device)
-        if left > max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
-            raise RuntimeError(
-                f"the device went on for {left * 1e6:.0f} us after the current stream had ended the step's work, which "
-                f"took {seen * 1e6:.0f} us: the step leaves work on streams that nothing waits for, and its time would "
-                "lack it; end the step with torch.cuda.current_stream().wait_stream(side), or with work.wait() for an "
-                "async collective"
-            )
+            look = self._clock.unfinished(self._step, self.plan.steps_per_sample)
+            mine = min(mine, look, key=lambda seen_left: seen_left[1])  # the host may have been late in the others
+            # All ranks decide together: one that raised alone would leave the others in their next collective.
+            seen, left = slowest(mine, self._device)
+            if left <= max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
+                return
+        raise RuntimeError(
+            f"the device went on for {left * 1e6:.0f} us after the current stream had ended the step's work, which "
+            f"took {seen * 1e6:.0f} us: the step leaves work on streams that nothing waits for, and its time would "
+            "lack it; end the step with torch.cuda.current_stream().wait_stream(side), or with work.wait() for an "
+            "async collective"
+        )
 
     def _warm_median(self) -> float:
         return statistics.median(slowest([self.sample() for _ in range(WARMUP_BATCH)], self._device))

@@ -1,34 +1,65 @@
 """What a flight recorder tells, and where the ranks' collectives part."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from pytest_gpuperf.ranks.collectives import Collective, disagreement, last_of_each, parse, say_ranks
+from pytest_gpuperf.ranks.collectives import Collective, disagreement, issued_since, last_of_each, say_ranks
 
 # Of torch 2.13 with gloo: a barrier, an all_reduce of float[4], and in a group of its own one of int64[2, 3].
-GLOO = (
-    '{"comm_lib_version":"","entries":['
-    '{"collective_seq_id":1,"input_dtypes":[],"input_sizes":[],"is_p2p":false,"op_id":1,"output_dtypes":[],'
-    '"output_sizes":[],"p2p_seq_id":0,"pg_id":0,"process_group":["0","default_pg"],"profiling_name":"gloo:barrier",'
-    '"record_id":0,"retired":true,"state":"scheduled","thread_id":"140560228866944","thread_name":"python",'
-    '"time_created_ns":1795239215556623026,"time_discovered_completed_ns":0,"time_discovered_started_ns":0,'
-    '"timeout_ms":240000},'
-    '{"collective_seq_id":2,"input_dtypes":["Float"],"input_sizes":[[4]],"is_p2p":false,"op_id":2,'
-    '"output_dtypes":["Float"],"output_sizes":[[4]],"p2p_seq_id":0,"pg_id":0,"process_group":["0","default_pg"],'
-    '"profiling_name":"gloo:all_reduce","record_id":1,"retired":true,"state":"scheduled",'
-    '"thread_id":"140560228866944","thread_name":"python","time_created_ns":1795239215587235517,'
-    '"time_discovered_completed_ns":0,"time_discovered_started_ns":0,"timeout_ms":240000},'
-    '{"collective_seq_id":1,"input_dtypes":["Long"],"input_sizes":[[2,3]],"is_p2p":false,"op_id":1,'
-    '"output_dtypes":["Long"],"output_sizes":[[2,3]],"p2p_seq_id":0,"pg_id":1,"process_group":["1","undefined"],'
-    '"profiling_name":"gloo:all_reduce","record_id":3,"retired":true,"state":"scheduled",'
-    '"thread_id":"140560228866944","thread_name":"python","time_created_ns":1795239215603227627,'
-    '"time_discovered_completed_ns":0,"time_discovered_started_ns":0,"timeout_ms":1800000}],'
-    '"nccl_comm_state":{},"pg_config":{"":{"desc":"","name":"","ranks":"[]"}},'
-    '"pg_status":{"0":{"last_completed_collective":"2"}},"version":"2.10"}'
-)
+GLOO: dict[str, Any] = {
+    "version": "2.10",
+    "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}},
+    "comm_lib_version": "",
+    "pg_status": {"0": {"last_completed_collective": "2"}},
+    "entries": [
+        {
+            "record_id": 0,
+            "pg_id": 0,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": 1,
+            "p2p_seq_id": 0,
+            "op_id": 1,
+            "profiling_name": "gloo:barrier",
+            "time_created_ns": 1795239215556623026,
+            "input_sizes": [],
+            "input_dtypes": [],
+            "output_sizes": [],
+            "output_dtypes": [],
+            "state": "scheduled",
+            "time_discovered_started_ns": None,
+            "time_discovered_completed_ns": None,
+            "retired": True,
+            "timeout_ms": 240000,
+            "is_p2p": False,
+        },
+        {
+            "record_id": 1,
+            "pg_id": 0,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": 2,
+            "profiling_name": "gloo:all_reduce",
+            "time_created_ns": 1795239215587235517,
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "state": "scheduled",
+            "is_p2p": False,
+        },
+        {
+            "record_id": 3,
+            "pg_id": 1,
+            "process_group": ("1", "undefined"),
+            "collective_seq_id": 1,
+            "profiling_name": "gloo:all_reduce",
+            "time_created_ns": 1795239215603227627,
+            "input_sizes": [[2, 3]],
+            "input_dtypes": ["Long"],
+            "state": "scheduled",
+            "is_p2p": False,
+        },
+    ],
+}
 AT_THE_ALL_REDUCE = 1795239215587235517
 
 
@@ -48,17 +79,17 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 
 def one(**changes: Any) -> Collective:
-    (collective,) = parse(json.dumps({"entries": [entry(**changes)]}), 0)
+    (collective,) = issued_since({"entries": [entry(**changes)]}, 0)
     return collective
 
 
 def test_gloos_recorder_is_understood() -> None:
-    assert parse(GLOO.encode(), 0) == [
+    assert issued_since(GLOO, 0) == [
         Collective("0", 1, "barrier", "", done=False),
         Collective("0", 2, "all_reduce", "Float[4]", done=False),
         Collective("1", 1, "all_reduce", "Long[2, 3]", done=False),
     ]
-    assert [str(collective) for collective in parse(GLOO, 0)] == [
+    assert [str(collective) for collective in issued_since(GLOO, 0)] == [
         "barrier",
         "all_reduce Float[4]",
         "all_reduce Long[2, 3]",
@@ -72,17 +103,17 @@ def test_nccls_recorder_is_understood_and_tells_what_is_done() -> None:
 
 
 def test_what_was_issued_before_the_run_is_not_told() -> None:
-    assert [str(c) for c in parse(GLOO, AT_THE_ALL_REDUCE)] == ["all_reduce Float[4]", "all_reduce Long[2, 3]"]
-    assert [str(c) for c in parse(GLOO, AT_THE_ALL_REDUCE + 1)] == ["all_reduce Long[2, 3]"]
+    assert [str(c) for c in issued_since(GLOO, AT_THE_ALL_REDUCE)] == ["all_reduce Float[4]", "all_reduce Long[2, 3]"]
+    assert [str(c) for c in issued_since(GLOO, AT_THE_ALL_REDUCE + 1)] == ["all_reduce Long[2, 3]"]
 
 
 def test_sends_and_receives_are_no_collectives() -> None:
-    assert parse(json.dumps({"entries": [entry(is_p2p=True, profiling_name="nccl:send 0->1")]}), 0) == []
+    assert issued_since({"entries": [entry(is_p2p=True, profiling_name="nccl:send 0->1")]}, 0) == []
 
 
-@pytest.mark.parametrize("dump", ['{"version": "2.10"}', '{"entries": []}'])
-def test_an_empty_recorder_tells_nothing(dump: str) -> None:
-    assert parse(dump, 0) == []
+@pytest.mark.parametrize("record", [{"version": "2.10"}, {"entries": []}])
+def test_an_empty_recorder_tells_nothing(record: dict[str, Any]) -> None:
+    assert issued_since(record, 0) == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What a rank tells of its collectives while its first thread is busy."""
 
-import json
+import pickle
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ ENTRY = {
     "collective_seq_id": 1,
     "input_dtypes": ["Float"],
     "input_sizes": [[4]],
-    "process_group": ["0", "default_pg"],
+    "process_group": ("0", "default_pg"),
     "profiling_name": "gloo:all_reduce",
     "state": "scheduled",
 }
@@ -28,7 +28,13 @@ class Recorder:
     """Stands in for torch's."""
 
     def __init__(self, dump: bytes) -> None:
-        self._dump_fr_trace_json = self._dump_nccl_trace_json = lambda: dump
+        self._dump = dump
+
+    def _dump_fr_trace(self, collectives: bool, stacks: bool, active_alone: bool) -> bytes:
+        assert (collectives, stacks, active_alone) == (True, False, False)
+        return self._dump
+
+    _dump_nccl_trace = _dump_fr_trace
 
 
 def asked(connection: Channel) -> Any:
@@ -41,7 +47,7 @@ def asked(connection: Channel) -> Any:
 def test_it_answers_as_often_as_it_is_asked_with_what_is_not_too_old(
     monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    dump = json.dumps({"entries": [{**ENTRY, "time_created_ns": moment} for moment in (10, 20)]}).encode()
+    dump = pickle.dumps({"entries": [{**ENTRY, "time_created_ns": moment} for moment in (10, 20)]})
     monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(dump))
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
@@ -52,7 +58,7 @@ def test_it_answers_as_often_as_it_is_asked_with_what_is_not_too_old(
         assert asked(ours) == ([one], {})
 
 
-@pytest.mark.parametrize("recorder", [object(), Recorder(b"no JSON"), Recorder(b'{"entries": [{}]}')])
+@pytest.mark.parametrize("recorder", [object(), Recorder(b"no pickle"), Recorder(pickle.dumps({"entries": [{}]}))])
 def test_a_recorder_that_is_missing_or_another_is_no_reason_to_end(
     monkeypatch: pytest.MonkeyPatch, recorder: object
 ) -> None:
@@ -72,7 +78,7 @@ class Destroyed(dict[str, list[int]]):
 
 
 def test_a_group_that_the_program_destroys_meanwhile_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(b'{"entries": []}'))
+    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(pickle.dumps({"entries": []})))
     world = SimpleNamespace(pg_names={"group": "0", "gone": "1"}, pg_group_ranks=Destroyed(group=[0, 1]))
     monkeypatch.setattr(informant_module, "distributed_c10d", SimpleNamespace(_world=world))
     ours, theirs = Channel.pair()
@@ -89,7 +95,7 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
     monkeypatch: pytest.MonkeyPatch, backend: str, moments: list[int], silent: bool
 ) -> None:
     entries = [{**ENTRY, "time_created_ns": moment, "is_p2p": moment == 25} for moment in moments]
-    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(json.dumps({"entries": entries}).encode()))
+    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(pickle.dumps({"entries": entries})))
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
@@ -97,7 +103,7 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
         assert informant.silent() is silent
 
 
-@pytest.mark.parametrize("recorder", [object(), Recorder(b"no JSON"), Recorder(b'{"entries": [{}]}')])
+@pytest.mark.parametrize("recorder", [object(), Recorder(b"no pickle"), Recorder(pickle.dumps({"entries": [{}]}))])
 def test_silence_is_not_assumed(monkeypatch: pytest.MonkeyPatch, recorder: object) -> None:
     monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
     ours, theirs = Channel.pair()

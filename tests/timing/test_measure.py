@@ -123,18 +123,42 @@ def test_work_that_one_rank_leaves_is_refused_by_all(call: Call) -> None:
     assert call(of_one) == ["refused"] * 2
 
 
-def test_a_host_that_was_late_once_is_no_reason_to_refuse(call: Call) -> None:
-    class Late(ScriptedClock):
-        looks = 0
+class Late(ScriptedClock):
+    """Saw work left in the looks of these numbers, since the host was late."""
 
-        def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
-            self.looks += 1
-            return 1e-3, 5e-3 if self.looks == 2 else 0.0
+    def __init__(self, late: set[int]) -> None:
+        super().__init__([1e-3])
+        self._late = late
+        self.looks = 0
 
-    def late(ctx: Context) -> int:
-        return len(Timed(ctx, Late([1e-3]), lambda: None, Sampling(samples=10)).until_precise())
+    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
+        """5 ms are left of 1 ms, or nothing."""
+        self.looks += 1
+        return 1e-3, 5e-3 if self.looks in self._late else 0.0
 
-    assert call(late) == [10, 10]
+
+@pytest.mark.parametrize(
+    ("late", "looks"),
+    [([set(), set()], 1), ([{1}, set()], 2), ([{1, 2}, set()], 3), ([{1}, {1}], 2), ([{1, 3}, {2, 3}], 2)],
+    ids=["never", "once", "twice", "both", "in turn"],
+)
+def test_a_host_that_was_late_is_no_reason_to_refuse(call: Call, late: list[set[int]], looks: int) -> None:
+    def looked(ctx: Context) -> int:
+        clock = Late(late[ctx.rank])
+        Timed(ctx, clock, lambda: None, Sampling(samples=10))
+        return clock.looks
+
+    assert call(looked) == [looks] * 2
+
+
+def test_a_host_that_is_always_late_is_not_told_from_work_that_is_left(call: Call) -> None:
+    def refused(ctx: Context) -> int:
+        clock = Late({1, 2, 3} if ctx.rank == 1 else {1})
+        with pytest.raises(RuntimeError, match=r"^the device went on for 5000 us after"):
+            Timed(ctx, clock, lambda: None, Sampling(samples=10))
+        return clock.looks
+
+    assert call(refused) == [3] * 2
 
 
 @pytest.mark.parametrize("host_bound", [True, False])
