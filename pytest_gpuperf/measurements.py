@@ -153,11 +153,13 @@ class Measurements:
             What an interrupted recording has measured of them already: node id, number of the launch.
 
         Raises:
-            JournalError: the recording cannot be gone on with.
+            JournalError: the recording cannot be gone on with, or would be lost and nobody has said that it may.
         """
         self._plan = Plan(
             self._machine.key, commit_of(self._rootpath), self._options.launches, tests, self._machine.match
         )
+        if self._options.resume is None:
+            Journal.spare(self.journal_path, self._plan)
         if not self._options.resume:
             return set()
         self._journal, self._restored = Journal.resume(self.journal_path, self._plan)

@@ -74,7 +74,20 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (
         "--resume",
-        {"action": "store_true", "help": "with --update-baselines: go on with a recording that was interrupted"},
+        {
+            "action": "store_true",
+            "default": None,
+            "help": "with --update-baselines: go on with a recording that was interrupted",
+        },
+    ),
+    (
+        "--no-resume",
+        {
+            "action": "store_false",
+            "dest": "resume",
+            "default": None,
+            "help": "with --update-baselines: drop what an interrupted recording has measured, and begin anew",
+        },
     ),
     (
         "--gpuperf-json",
@@ -163,7 +176,8 @@ class Options:
     mode: Mode = Mode.MOVED
     """Which entries a recording replaces."""
     accept_regression: bool = False
-    resume: bool = False
+    resume: bool | None = None
+    """Whether to go on with a recording that was interrupted; None if the user did not say."""
     results: Path | None = None
     """Where the results of the run go as JSON."""
     share: tuple[int, int] | None = None
@@ -201,9 +215,14 @@ class Options:
             raise pytest.UsageError("--update-baselines records what GPUs do: add --gpus N")
         if config.getoption("reason") and not update:
             raise pytest.UsageError("--reason is kept beside recorded baselines: add --update-baselines")
-        for option in ("accept_regression", "resume"):
-            if config.getoption(option) and not update:
-                raise pytest.UsageError(f"--{option.replace('_', '-')} is of a recording: add --update-baselines")
+        resume = config.getoption("resume")
+        for option, given in (
+            ("--accept-regression", config.getoption("accept_regression")),
+            ("--resume", resume),
+            ("--no-resume", resume is False),
+        ):
+            if given and not update:
+                raise pytest.UsageError(f"{option} is of a recording: add --update-baselines")
         if config.getoption("require_gpus") and gpus == 0:
             raise pytest.UsageError("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
         if update and _distributed(config):
@@ -211,6 +230,12 @@ class Options:
                 "--update-baselines records launches one after another, and xdist's workers would each record some: "
                 "drop -n"
             )
+        for option, dest in (("--lf", "lf"), ("--ff", "failedfirst"), ("--nf", "newfirst")):
+            if update and config.getoption(dest, False):
+                raise pytest.UsageError(
+                    f"--update-baselines runs every test once in each launch, launch after launch, and {option} picks "
+                    f"or moves some of these runs: drop {option}"
+                )
         if update and not config.getoption("reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")
@@ -231,7 +256,7 @@ class Options:
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("accept_regression")),
-            resume=bool(config.getoption("resume")),
+            resume=resume,
             results=None if results is None else config.invocation_params.dir / results,
         )
 

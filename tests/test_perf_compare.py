@@ -1,5 +1,7 @@
 """``perf.compare`` over several process groups, with real processes: only the GPUs are made up."""
 
+import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +111,13 @@ WAVERING = [1.9, 2.1, 2.0, 1.95, 2.05, 2.0, 2.0, 2.0]
 )
 def test_groups_are_added_until_the_speedup_is_decided(at_least: float | None, groups: int) -> None:
     assert len(raced(WAVERING, at_least).groups) == groups
+
+
+@pytest.mark.parametrize("at_least", [0, -1.2, math.nan, math.inf, "1.2"])
+def test_what_is_no_speedup_is_refused_before_anything_is_measured(at_least: Any) -> None:
+    message = f"at_least is the speedup that is asked for, a positive number, got {at_least!r}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        raced([], at_least)  # a group of which would be an IndexError
 
 
 def test_the_first_groups_share_the_budget() -> None:

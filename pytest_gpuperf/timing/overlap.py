@@ -41,7 +41,10 @@ class Overlap:
 
     @property
     def ideal(self) -> Metric:
-        """The time of the longer one of the two over that of the step; unit fraction, at most 1, higher is better."""
+        """The time of the longer one of the two over that of the step; unit fraction, higher is better.
+
+        At most 1 but for noise: nothing ends before its longer part has.
+        """
         return self._fraction([max(alone, wait) / both for both, alone, wait in self._blocks()], "higher")
 
     def _blocks(self) -> list[tuple[float, float, float]]:

@@ -17,7 +17,7 @@ from pytest_gpuperf.verdicts.launch_info import LaunchInfo, launch_info
 from pytest_gpuperf.verdicts.match import Scalar, difference, scalars
 from pytest_gpuperf.verdicts.metric import Metric
 
-ANEW = "record anew without --resume"
+ANEW = "record anew with --no-resume"
 _MANY = 3  # tests that a message names
 
 
@@ -139,6 +139,23 @@ class Journal:
             stream.close()
             raise
         return cls(path, stream), entries
+
+    @classmethod
+    def spare(cls, path: Path, plan: Plan) -> None:
+        """Refuses to lose what a recording like this one had measured when it was interrupted.
+
+        Raises:
+            JournalError: There is such a journal; one of another plan is no use to this recording, nor is a broken one.
+        """
+        try:
+            journal, entries = cls.resume(path, plan)
+        except JournalError:
+            return
+        journal.close()
+        if entries:
+            kept = len({entry.number for entry in entries})
+            problem = f"it keeps figures of {kept} of the {plan.launches} launches of this recording"
+            raise JournalError(path, problem, "go on with it by --resume, or drop it by --no-resume")
 
     def note(self, entry: Entry) -> None:
         """Keeps what a test measured, also if the machine stops now.

@@ -98,6 +98,27 @@ def test_it_goes_on_with_the_launches_that_are_missing(project: pytest.Pytester)
     assert_complete(project)
 
 
+def test_what_was_measured_is_not_dropped_unasked(project: pytest.Pytester) -> None:
+    interrupt(project)
+    ran(project)
+    message = usage_error(record(project))
+    assert message == (
+        f"journal {str(journal_of(project))!r}: it keeps figures of 3 of the 5 launches of this recording: go on with "
+        "it by --resume, or drop it by --no-resume"
+    )
+    assert ran(project) == []
+    assert record(project, "--no-resume").ret == pytest.ExitCode.OK
+    assert ran(project) == ["speed", "other"] * 5
+    assert_complete(project)
+    assert record(project, "--no-resume").ret == pytest.ExitCode.OK  # there is nothing to drop
+
+
+def test_what_is_no_use_to_a_recording_does_not_stop_it(project: pytest.Pytester) -> None:
+    interrupt(project)
+    assert record(project, "-k", "speed").ret == pytest.ExitCode.OK
+    assert not journal_of(project).exists()
+
+
 def test_a_launch_that_goes_on_elsewhere_is_another_launch(project: pytest.Pytester) -> None:
     interrupt(project)
     record(project, "--resume")
@@ -154,7 +175,7 @@ def test_what_is_in_the_journal_is_not_collected_again_by_collect_only(project: 
             ("--launches=6",),
             "its recording was of launches 5, this one is of 6: pass the same --launches, or record an",
         ),
-        (("-k", "speed"), f"this recording is without {OTHER}: select the same tests, or record anew without --resume"),
+        (("-k", "speed"), f"this recording is without {OTHER}: select the same tests, or record anew with --no-resume"),
     ],
 )
 def test_another_selection_is_refused(project: pytest.Pytester, options: tuple[str, ...], problem: str) -> None:

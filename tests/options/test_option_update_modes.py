@@ -91,8 +91,8 @@ def test_another_mode_is_a_usage_error_that_names_the_modes(pytester: pytest.Pyt
     result.stderr.fnmatch_lines([f"*error: argument {names}: ignored explicit argument '{mode}'"])
 
 
-@pytest.mark.parametrize("option", ["--accept-regression", "--resume"])
-def test_both_are_of_a_recording_only(pytester: pytest.Pytester, option: str) -> None:
+@pytest.mark.parametrize("option", ["--accept-regression", "--resume", "--no-resume"])
+def test_they_are_of_a_recording_only(pytester: pytest.Pytester, option: str) -> None:
     message = usage_error(pytester.runpytest_inprocess("--gpus=2", option))
     assert message == f"{option} is of a recording: add --update-baselines"
 

@@ -62,7 +62,7 @@ def test_an_interrupted_recording_goes_on_at_the_same_limit_alone(
     limit(monkeypatch, watts=600.0)
     message = usage_error(record(resumable, "--resume"))
     assert message.endswith(
-        f"{OTHER}, with which its recording began: go on on the same GPUs, or record anew without --resume"
+        f"{OTHER}, with which its recording began: go on on the same GPUs, or record anew with --no-resume"
     )
     limit(monkeypatch)
     record(resumable, "--resume")

@@ -71,6 +71,31 @@ def test_a_new_recording_begins_anew(path: Path) -> None:
     assert resumed(path) == []
 
 
+def test_what_a_recording_can_go_on_with_is_spared(path: Path) -> None:
+    left(path, ENTRY, replace(ENTRY, number=2), replace(ENTRY, number=2, test="test_b", body_hash="body-b"))
+    before = path.read_bytes()
+    message = (
+        f"journal {str(path)!r}: it keeps figures of 2 of the 5 launches of this recording: go on with it by --resume, "
+        "or drop it by --no-resume"
+    )
+    with pytest.raises(JournalError) as caught:
+        Journal.spare(path, PLAN)
+    assert str(caught.value) == message
+    Journal.spare(path, replace(PLAN, commit="def"))
+    assert path.read_bytes() == before
+    assert len(resumed(path)) == 3  # nobody holds it
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"no journal\n"])
+def test_what_nobody_can_go_on_with_is_not(path: Path, raw: bytes | None) -> None:
+    left(path)
+    if raw is not None:
+        path.write_bytes(raw)
+    Journal.spare(path, PLAN)
+    path.unlink()
+    Journal.spare(path, PLAN)
+
+
 def test_what_is_written_leaves_nothing(path: Path) -> None:
     Journal.begin(path, PLAN).remove()
     with pytest.raises(JournalError) as caught:
@@ -99,13 +124,13 @@ def test_two_recordings_do_not_share_one(path: Path) -> None:
         (
             replace(PLAN, match={"power_limit_w": 600.0}),
             "got GPUs with power_limit_w 600.0, expected power_limit_w 700.0, with which its recording began: go on on "
-            "the same GPUs, or record anew without --resume",
+            "the same GPUs, or record anew with --no-resume",
         ),
         (replace(PLAN, tests={"test_a": "body-a"}), "this recording is without test_b: select the same tests, or rec"),
         (replace(PLAN, tests={**PLAN.tests, "test_c": ""}), "this recording is with test_c: select the same tests"),
         (
             replace(PLAN, tests={**PLAN.tests, "test_a": "x"}),
-            "this recording is with another body of test_a: select the same tests, or record anew without --resume",
+            "this recording is with another body of test_a: select the same tests, or record anew with --no-resume",
         ),
         (
             replace(PLAN, tests={**PLAN.tests, **{f"test_{i}": "" for i in range(5)}}),
@@ -130,7 +155,7 @@ def _second_line(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (lambda raw: b"", "it is empty, so nothing was measured: record anew without --resume"),
+        (lambda raw: b"", "it is empty, so nothing was measured: record anew with --no-resume"),
         (lambda raw: b"\xff\n" + raw, "line 1 is broken: 'utf-8' codec"),
         (lambda raw: b"[]\n", r"line 1 is broken: file: got \[\], expected an object"),
         (lambda raw: b'{"plan": {}}\n', r"line 1 is broken: line.plan: got \[\], expected a key 'tests'"),
