@@ -116,7 +116,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "default": None,
             "metavar": "DIR",
-            "help": "folder of the baselines (default: ini gpuperf_baselines)",
+            "help": "folder of the baselines, relative to the working directory (default: ini gpuperf_baselines)",
         },
     ),
 )
@@ -195,7 +195,6 @@ class Options:
         smoke = bool(config.getoption("smoke"))
         gpus = _gpus(config.getoption("gpus"))
         launches = config.getoption("launches")
-        folder = config.getoption("baselines") or config.getini("gpuperf_baselines")
         if launches is not None and not update:
             raise pytest.UsageError("--launches says how many launches to record: add --update-baselines")
         if launches is not None and launches < 1:
@@ -246,7 +245,7 @@ class Options:
             update_baselines=update,
             launches=(launches or DEFAULT_LAUNCHES) if update else 1,
             reason=config.getoption("reason"),
-            baselines=config.rootpath / folder,
+            baselines=_baselines(config),
             timeout=_positive(config, "gpuperf_timeout"),
             example_timeout=_positive(config, "gpuperf_example_timeout"),
             grace=_positive(config, "gpuperf_grace"),
@@ -285,6 +284,13 @@ def _gpus(text: str) -> int | None:
     if not text.isdecimal():
         raise pytest.UsageError(f"--gpus takes a number of GPUs, 'auto' or 0, got {text!r}")
     return int(text)
+
+
+def _baselines(config: pytest.Config) -> Path:
+    folder = config.getoption("baselines")
+    if folder:
+        return config.invocation_params.dir / folder
+    return config.rootpath / config.getini("gpuperf_baselines")
 
 
 def _leases(config: pytest.Config) -> Path:

@@ -42,5 +42,11 @@ def test_the_option_goes_before_the_ini_key(project: pytest.Pytester) -> None:
     assert written(project, "--baselines=theirs") == [Path("theirs", f"{KEY}.json")]
 
 
+def test_the_option_names_it_from_where_the_user_is(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.makeini("[pytest]")
+    monkeypatch.chdir(project.path / "deeper")
+    assert written(project, "--baselines=theirs") == [Path("deeper", "theirs", f"{KEY}.json")]
+
+
 def test_an_absolute_folder_is_taken_as_it_is(project: pytest.Pytester) -> None:
     assert written(project, f"--baselines={project.path / 'absolute'}") == [Path("absolute", f"{KEY}.json")]
