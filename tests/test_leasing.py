@@ -82,6 +82,14 @@ def test_a_run_whose_tests_want_as_many_keeps_its_lease(make: Make, folder: Path
     assert free(folder, "GPU-1", "GPU-2")
 
 
+def test_a_run_whose_tests_want_more_ends_its_ranks_before_it_lets_go(make: Make, folder: Path) -> None:
+    free_when_they_left: list[bool] = []
+    leasing = make(leave=lambda: free_when_they_left.append(free(folder, "GPU-0")))
+    leasing.gpus(1, "test_x")
+    assert leasing.gpus(3, "test_y") == UUIDS
+    assert free_when_they_left == [False]
+
+
 def test_a_perf_test_has_the_whole_machine_and_runs_on_the_runs_own_gpus(make: Make, folder: Path) -> None:
     leasing = make()
     assert leasing.machine("test_x") == UUIDS

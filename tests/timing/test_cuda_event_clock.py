@@ -70,13 +70,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def sampled(machine: Machine, on_host: Iterator[float], samples: int = 40) -> tuple[CudaEventClock, list[float]]:
+def sampled(
+    machine: Machine, on_host: Iterator[float], samples: int = 40, on_device: float = ON_DEVICE
+) -> tuple[CudaEventClock, list[float]]:
     """So many samples after ten of warm-up; each of them has the host take its next time."""
     clock = CudaEventClock(torch.device("cpu"))
 
     def sample() -> float:
         took = next(on_host)
-        return clock.time(lambda: machine.enqueue(took, ON_DEVICE), STEPS) / STEPS
+        return clock.time(lambda: machine.enqueue(took, on_device), STEPS) / STEPS
 
     for _ in range(10):
         sample()
@@ -105,6 +107,15 @@ def test_a_host_that_takes_longer_than_a_gate_may_last_is_told(machine: Machine)
     clock, seconds = sampled(machine, cycle([1e-3]))
     assert min(seconds) > 10 * ON_DEVICE
     assert clock.host_bound
+
+
+@pytest.mark.parametrize(("on_device", "bound"), [(0.54e-3, True), (0.58e-3, False), (5e-3, False)])
+def test_a_device_that_has_much_left_to_do_then_has_its_own_time(
+    machine: Machine, on_device: float, bound: bool
+) -> None:
+    # The gate opens after 50 ms and the host is done after 100: 4 of 54 ms are left then, 8 of 58, 450 of 500.
+    clock, _ = sampled(machine, cycle([1e-3]), on_device=on_device)
+    assert clock.host_bound is bound
 
 
 def test_a_host_that_is_late_in_many_samples_is_told_though_the_median_is_the_devices(machine: Machine) -> None:

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pytest_gpuperf import Context, Resettable
 from pytest_gpuperf.timing import measure as measure_module
-from pytest_gpuperf.timing.clock import Reset
+from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
 from pytest_gpuperf.timing.measure import Timed, measure
 from pytest_gpuperf.timing.sampling import MAX_WARMUP_BATCHES, WARMUP_BATCH, Sampling
@@ -241,3 +242,12 @@ def test_blocks_end_once_the_ratio_is_known(call: Call) -> None:
     for slow, fast in call(raced, 10.0):
         assert len(slow.seconds) == len(fast.seconds)
         assert len(slow.seconds) < 200  # of which there would be time for
+
+
+def test_on_cpus_ranks_are_released_together(call: Call) -> None:
+    def late(ctx: Context) -> float:
+        token = torch.ones(1)
+        time.sleep(0.3 * ctx.rank)
+        return HostClock().time(lambda: dist.all_reduce(token), 1)
+
+    assert max(call(late)) < 0.2  # who came first has not timed its wait

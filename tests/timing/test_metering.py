@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +63,60 @@ def test_counters_are_read_around_steps_that_fill_the_window(call: Call) -> None
     assert moved is not None
     assert (energy.value, energy.unit, energy.better, energy.clock) == (1.0, "J", "lower", "counter")
     assert (moved.value, moved.unit) == (400.0, "B")
+
+
+@pytest.mark.parametrize(("window", "steps"), [(1.0, 7), (0.9, 6), (0.01, 1)])
+def test_the_window_is_filled_on_the_slowest_rank(monkeypatch: pytest.MonkeyPatch, window: float, steps: int) -> None:
+    monkeypatch.setattr(metering, "_meet", lambda *, cuda: None)
+    monkeypatch.setattr(metering, "slowest", lambda seconds, device: [0.15])
+    alone: Any = SimpleNamespace(device=torch.device("cpu"))
+    assert metering._steps(alone, lambda: None, Sampling(window=window)) == steps
+
+
+def read_late(ctx: Context) -> tuple[float, float]:
+    """When this rank had read its counters, the second rank later than the first, and when it took the next step."""
+    moments: dict[str, float] = {}
+
+    def program(ctx: Context) -> Step:
+        def step() -> None:
+            if "read" in moments:
+                moments.setdefault("stepped", time.monotonic())
+
+        return step
+
+    def read(uuid: str) -> Counters:
+        time.sleep(0.2 * ctx.rank)
+        moments.setdefault("read", time.monotonic())
+        return metering.NOTHING
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metering, "counters", read)
+        patch.setattr(metering, "nvml_session", lambda nvml: nullcontext(True))
+        meter(ctx, program, {}, Sampling(smoke=True), ("GPU-0", "GPU-1"))
+    return moments["read"], moments["stepped"]
+
+
+def test_nobody_steps_while_the_counters_of_another_are_read(call: Call) -> None:
+    (_, first_stepped), (second_read, _) = call(read_late)
+    assert first_stepped > second_read
+
+
+def released(ctx: Context) -> list[str]:
+    """What was done in which order."""
+    done: list[str] = []
+
+    def program(ctx: Context) -> Step:
+        done.append("prepared")
+        return lambda: None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metering, "release_memory", lambda device: done.append(f"released on {device}"))
+        meter(ctx, program, {}, Sampling(smoke=True), ())
+    return done
+
+
+def test_the_peak_is_of_this_program_alone(call: Call) -> None:
+    assert call(released) == [["released on cpu", "prepared"]] * 2
 
 
 def test_a_smoke_run_takes_one_step(call: Call) -> None:
