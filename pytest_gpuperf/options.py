@@ -287,10 +287,10 @@ def _gpus(text: str) -> int | None:
 
 
 def _baselines(config: pytest.Config) -> Path:
-    folder = config.getoption("baselines")
-    if folder:
-        return config.invocation_params.dir / folder
-    return config.rootpath / config.getini("gpuperf_baselines")
+    given = config.getoption("baselines")
+    if given:
+        return config.invocation_params.dir / str(given)
+    return config.rootpath / str(config.getini("gpuperf_baselines"))
 
 
 def _leases(config: pytest.Config) -> Path:

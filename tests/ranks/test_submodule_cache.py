@@ -1,16 +1,19 @@
 """What cloudpickle is spared to look for, function by function, is what it would have found."""
 
+import gc
 import importlib.util
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from cloudpickle import cloudpickle as internals
 
+from pytest_gpuperf import Context
 from pytest_gpuperf.ranks import payload
+from tests.ranks.conftest import Call
 
 
 def names_submodules() -> object:
@@ -58,3 +61,32 @@ def test_a_cloudpickle_without_that_function_is_left_alone(monkeypatch: pytest.M
     monkeypatch.delattr(internals, "_find_imported_submodules")
     with payload.SubmoduleCache().used():
         assert not hasattr(internals, "_find_imported_submodules")
+
+
+class Sum(NamedTuple):
+    """Travels back by value, as its module came."""
+
+    left: int
+    right: int
+
+    def total(self) -> int:
+        """What a walk through the modules is for."""
+        return self.left + self.right
+
+
+def walks(ctx: Context) -> int:
+    """What the rank has remembered so far."""
+    (cache,) = (found for found in gc.get_objects() if isinstance(found, payload.SubmoduleCache))
+    return len(cache._found)
+
+
+def test_ranks_remember_too(call: Call) -> None:
+    def summed(ctx: Context) -> Sum:
+        return Sum(ctx.rank, 1)
+
+    assert call(walks) == [0, 0]
+    assert [result.total() for result in call(summed)] == [1, 2]
+    once = call(walks)
+    assert min(once) > 0
+    call(summed)
+    assert call(walks) == once
