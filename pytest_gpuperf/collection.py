@@ -18,8 +18,13 @@ LACKS = pytest.StashKey[str]()
 """Why an item cannot run here, where that is a failure."""
 
 
-def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Gives a test that uses ranks one variant for each world size of its marker."""
+def parametrize(metafunc: pytest.Metafunc, gpus: int) -> None:
+    """Gives a test that uses ranks one variant for each world size of its marker.
+
+    Args:
+        metafunc: the test.
+        gpus: how many the run uses; 0 for gloo.
+    """
     nodeid = metafunc.definition.nodeid
     if foreign(metafunc.definition, WORLD_PARAM):
         return
@@ -40,12 +45,13 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
             f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, @pytest.mark.ranks(2)",
             pytrace=False,
         )
+    sizes = marker.sizes_on(gpus)
     metafunc.parametrize(
         WORLD_PARAM,
-        marker.world_sizes,
+        sizes,
         indirect=True,
         scope="session",
-        ids=[f"{size}rank{'s' if size > 1 else ''}" for size in marker.world_sizes],
+        ids=[f"{size}rank{'s' if size > 1 else ''}" for size in sizes],
     )
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 MARKERS = (
-    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None): run the test once for each world "
-    "size, its programs on so many ranks; timeout is in seconds and for each run; device='cuda' or 'cpu' binds the "
-    "test to one kind; isolation='process' gives it processes of its own, 'group' a process group on warm ones; env "
-    "is a dict of environment variables for its ranks, which are then its own",
+    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False): run the test once for "
+    "each world size, its programs on so many ranks; timeout is in seconds and for each run; device='cuda' or 'cpu' "
+    "binds the test to one kind; isolation='process' gives it processes of its own, 'group' a process group on warm "
+    "ones; env is a dict of environment variables for its ranks, which are then its own; largest=True leaves out, on "
+    "GPUs, what is smaller than the largest world that they hold",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
-_KEYWORDS = ("timeout", "device", "isolation", "env")
+_KEYWORDS = ("timeout", "device", "isolation", "env", "largest")
 _DEVICES = ("cuda", "cpu")
 _ISOLATIONS = ("group", "process")
 
@@ -33,6 +34,21 @@ class RanksMarker:
     """``process`` where the ranks must be the test's own."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the ranks' environment, sorted by name."""
+    largest: bool = False
+    """Whether, on GPUs, no world runs that is smaller than the largest that they hold."""
+
+    def sizes_on(self, gpus: int) -> tuple[int, ...]:
+        """The world sizes that are tests of a run.
+
+        Those that need more GPUs are among them, to be skipped with the reason.
+
+        Args:
+            gpus: how many the run uses; 0 for gloo.
+        """
+        if not self.largest or self.device == "cpu":
+            return self.world_sizes
+        least = max((size for size in self.world_sizes if size <= gpus), default=0)
+        return tuple(size for size in self.world_sizes if size >= least)
 
     @property
     def own_processes(self) -> bool:
@@ -65,6 +81,7 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
         device=_one_of(mark.kwargs.get("device"), _DEVICES, "device", where),
         isolation=_one_of(mark.kwargs.get("isolation"), _ISOLATIONS, "isolation", where) or "group",
         env=_environment(mark.kwargs.get("env"), where),
+        largest=_flag(mark.kwargs.get("largest", False), "largest", where),
     )
 
 
@@ -85,6 +102,12 @@ def _timeout(value: Any, where: str) -> float | None:
 def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
     if value is not None and (not isinstance(value, str) or value not in known):
         raise ValueError(f"{where} takes {keyword}={known[0]!r} or {keyword}={known[1]!r}, got {value!r}")
+    return value
+
+
+def _flag(value: Any, keyword: str, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where} takes {keyword}=True or {keyword}=False, got {value!r}")
     return value
 
 

@@ -92,7 +92,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One variant for each world size."""
-    parametrize(metafunc)
+    parametrize(metafunc, len(metafunc.config.stash[SESSION].machine.gpus))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -8,7 +8,7 @@ from tests.whole_run import WholeRun, run_pytest, write
 TEST = "import pytest\n@pytest.mark.ranks({arguments})\ndef test_it({fixtures}): pass\n"
 
 WRONG = [
-    ("2, size=3", "has no keyword 'size'; it takes world sizes, and timeout, device, isolation and env"),
+    ("2, size=3", "has no keyword 'size'; it takes world sizes, and timeout, device, isolation, env and largest"),
     ("0", "takes world sizes of 1 or more as integers, got 0"),
     ("-1", "takes world sizes of 1 or more as integers, got -1"),
     ("'four'", "takes world sizes of 1 or more as integers, got 'four'"),
@@ -41,6 +41,8 @@ WRONG = [
         "2, env={'CUDA_VISIBLE_DEVICES': '0'}",
         "cannot set CUDA_VISIBLE_DEVICES, which gives each test the GPUs that it leased",
     ),
+    ("2, largest=1", "takes largest=True or largest=False, got 1"),
+    ("2, largest=None", "takes largest=True or largest=False, got None"),
 ]
 
 
@@ -113,6 +115,8 @@ def test_a_test_with_the_marker_and_without_ranks_would_pass_unseen(pytester: py
         ((2,), {"isolation": "group", "env": {}}, RanksMarker((2,))),
         ((2,), {"isolation": None, "env": None}, RanksMarker((2,))),
         ((2,), {"env": {"B": "2", "A": ""}}, RanksMarker((2,), env=(("A", ""), ("B", "2")))),
+        ((2, 4), {"largest": True}, RanksMarker((2, 4), largest=True)),
+        ((2, 4), {"largest": False}, RanksMarker((2, 4))),
     ],
 )
 def test_a_marker_means_what_it_says(
@@ -132,6 +136,34 @@ def test_a_marker_means_what_it_says(
 )
 def test_a_test_with_an_environment_of_its_own_has_processes_of_its_own(marker: RanksMarker, own: bool) -> None:
     assert marker.own_processes is own
+
+
+@pytest.mark.parametrize(
+    ("marker", "gpus", "sizes"),
+    [
+        (RanksMarker((8, 2, 4)), 4, (8, 2, 4)),
+        (RanksMarker((8, 2, 4), largest=True), 4, (8, 4)),  # 8 to be skipped with its reason
+        (RanksMarker((8, 2, 4), largest=True), 7, (8, 4)),
+        (RanksMarker((8, 2, 4), largest=True), 8, (8,)),
+        (RanksMarker((8, 2, 4), largest=True), 16, (8,)),
+        (RanksMarker((8, 2, 4), largest=True), 1, (8, 2, 4)),
+        (RanksMarker((8, 2, 4), largest=True), 0, (8, 2, 4)),
+        (RanksMarker((8, 2, 4), device="cpu", largest=True), 8, (8, 2, 4)),
+        (RanksMarker((8, 2, 4), device="cuda", largest=True), 2, (8, 2, 4)),
+    ],
+)
+def test_the_largest_world_that_the_gpus_hold_stands_for_smaller_ones(
+    marker: RanksMarker, gpus: int, sizes: tuple[int, ...]
+) -> None:
+    assert marker.sizes_on(gpus) == sizes
+
+
+def test_a_run_has_what_its_gpus_hold(pytester: pytest.Pytester, eight_gpus: None) -> None:
+    pytester.makepyfile(test_sizes=TEST.format(arguments="2, 4, 8, largest=True", fixtures="ranks"))
+    for gpus, expected in ((0, [2, 4, 8]), (2, [2, 4, 8]), (4, [4, 8]), (8, [8])):
+        result = pytester.runpytest_inprocess("--collect-only", "-q", f"--gpus={gpus}")
+        names = [line for line in result.outlines if "::" in line]
+        assert names == [f"test_sizes.py::test_it[{size}ranks]" for size in expected]
 
 
 def test_each_world_size_is_a_test_with_its_own_name(pytester: pytest.Pytester) -> None:
@@ -165,7 +197,7 @@ def test_markers_are_listed(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--markers")
     result.stdout.fnmatch_lines(
         [
-            "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None): *",
+            "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False)*",
             "@pytest.mark.perf: *",
         ]
     )

@@ -13,7 +13,7 @@ LARGEST = 1.0  # magnitude of programs.uniform's gradients
 
 
 @pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8)
+@pytest.mark.ranks(2, 4, 8, largest=True)
 def test_bfloat16_gradients(perf: Perf) -> None:
     # 16 layers of 64 MiB: 1 GiB, each layer in a bucket of its own.
     gradients = functools.partial(programs.uniform, layers=perf.sized(16, smoke=2), width=perf.sized(4096, smoke=8))

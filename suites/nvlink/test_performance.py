@@ -10,7 +10,7 @@ import torch
 from pytest_gpuperf import Metric, MiB, Perf, Ranks
 from suites.nvlink import programs
 
-pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, device="cuda")]
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)]
 
 NBYTES = 256 * MiB
 # B/s. What an accepted NVLink machine gives each pair at the least; a healthy pair of H100 or H200 is at

@@ -21,7 +21,7 @@ ATOL = 2**-7
 
 
 @pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
 def test_all_gather_then_matmul(perf: Perf) -> None:
     pair = perf.configured(rtol=RTOL, atol=ATOL).compare(
         baseline=programs.all_gather_then_matmul,
