@@ -90,7 +90,10 @@ def tensors(
         largest = exact(kind, addends)
         return whole_numbers(size, kind, seed=seed, low=-largest, high=largest)
 
-    return st.tuples(shape or shapes(), dtype or dtypes(), seeds()).map(make)
+    # hypothesis warns where a strategy is taken for a truth value.
+    shape = shapes() if shape is None else shape
+    dtype = dtypes() if dtype is None else dtype
+    return st.tuples(shape, dtype, seeds()).map(make)
 
 
 def splits(total: int, parts: int, *, least: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
@@ -112,7 +115,7 @@ def splits(total: int, parts: int, *, least: int = 0) -> st.SearchStrategy[tuple
 
 
 def reduce_ops(*, product: bool = False) -> st.SearchStrategy[str]:
-    """Names of reductions of ``torch.distributed.ReduceOp`` that are exact on drawn tensors.
+    """Names of reductions that are exact on drawn tensors: a program passes ``getattr(dist.ReduceOp, name)``.
 
     Args:
         product: PRODUCT too; products of drawn numbers soon leave the exact range of small dtypes.

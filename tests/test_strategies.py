@@ -23,6 +23,11 @@ def test_sums_of_drawn_tensors_are_exact_in_their_dtype(tensor: torch.Tensor, se
     assert torch.equal(got.double(), wanted)
 
 
+@given(tensor=strategies.tensors(shape=st.just((2, 3)), dtype=st.just(torch.int32)))
+def test_tensors_have_the_shape_and_the_dtype_that_are_asked_for(tensor: torch.Tensor) -> None:
+    assert (tuple(tensor.shape), tensor.dtype) == ((2, 3), torch.int32)
+
+
 def test_a_dtype_that_does_not_count_so_far_is_refused() -> None:
     assert strategies.exact(torch.bfloat16, 256) == 1
     with pytest.raises(
