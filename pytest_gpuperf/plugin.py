@@ -291,7 +291,11 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
     __tracebackhide__ = True
     launch, measurements = launch_of(item), session.measurements
     if not checks.metrics:
-        pytest.fail(f"{launch.identity}: the perf test checked no metric, so nothing was judged", pytrace=False)
+        pytest.fail(
+            f"{launch.identity}: the perf test checked no metric, so nothing was judged: hand what it measures to "
+            "perf.check, for example perf.check(time=timing.time)",
+            pytrace=False,
+        )
     body = body_hash(item)
     candidate = measurements.candidate(launch.identity, body, checks.metrics) if session.options.results else None
     if candidate is not None:

@@ -262,7 +262,8 @@ def test_a_program_that_prepares_no_step_is_told_so(smoke: WholeRun, name: str, 
 def test_a_perf_test_that_checks_nothing_fails(smoke: WholeRun) -> None:
     assert smoke.outcomes["test_checks_nothing[2ranks]"] == "FAILED"
     assert smoke.report("test_checks_nothing[2ranks]").strip() == (
-        "test_perf.py::test_checks_nothing[2ranks]: the perf test checked no metric, so nothing was judged"
+        "test_perf.py::test_checks_nothing[2ranks]: the perf test checked no metric, so nothing was judged: hand what "
+        "it measures to perf.check, for example perf.check(time=timing.time)"
     )
 
 
