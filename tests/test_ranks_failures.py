@@ -146,6 +146,9 @@ def test_program_that_cannot_be_called(ranks):
     with pytest.raises(TypeError, match="^program must be a function that takes a context, got 42 of type int$"):
         ranks.run(42)
 
+def test_calls_no_function(ranks):
+    ranks.run(42)
+
 def test_argument_that_cannot_be_pickled(ranks):
     def program(ctx, lock):
         pass
@@ -337,6 +340,12 @@ def test_a_dtensor_result_says_what_to_return_instead(failures: WholeRun) -> Non
 )
 def test_what_cannot_be_sent_is_a_type_error(failures: WholeRun, name: str) -> None:
     assert failures.outcomes[name] == "PASSED", failures.report(name)
+
+
+def test_what_cannot_be_called_is_shown_in_the_test_alone(failures: WholeRun) -> None:
+    report = failures.report("test_calls_no_function[2ranks]")
+    assert ">       ranks.run(42)\nE       TypeError: program must be a function" in report
+    assert "pytest_gpuperf" not in report
 
 
 def test_sys_exit_on_a_rank_fails_the_test_and_the_run_goes_on(failures: WholeRun) -> None:
