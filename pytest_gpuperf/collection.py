@@ -31,7 +31,7 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int) -> None:
     try:
         marker = ranks_marker(metafunc.definition, nodeid)
     except ValueError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None  # else pytest tells it twice
     if WORLD_PARAM not in metafunc.fixturenames:
         if any(mark.name == "ranks" for mark in metafunc.definition.own_markers):
             pytest.fail(
