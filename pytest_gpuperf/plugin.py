@@ -20,6 +20,7 @@ from pytest_gpuperf.collection import (
     world_size,
 )
 from pytest_gpuperf.confirming import FAILING, FIGURES, VERDICTS, Confirmation, Ruling
+from pytest_gpuperf.explanations import leave_out_our_lines
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.launches import body_hash, launch_of
@@ -116,6 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses baselines that cannot be read before anything is measured."""
     ours = session.config.stash[SESSION]
+    leave_out_our_lines()  # now that tests have imported hypothesis, if any does
     ours.packing.collected(session.items, session.config)
     if session.config.option.collectonly:
         return

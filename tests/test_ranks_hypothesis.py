@@ -38,6 +38,16 @@ def test_fails(ranks, n):
     with SEEN.open("a") as file:
         print(n, file=file)
     ranks.run(fail, n)
+
+@settings(deadline=None, database=None)
+@given(n=st.integers(0, 10))
+def test_branches(ranks, n):
+    if n > 6:
+        n = -1
+    ranks.run(refuse, n)
+
+def refuse(ctx, n):
+    assert n >= 0
 """
 INI = "[pytest]\ngpuperf_example_timeout = 3\n"
 
@@ -76,6 +86,18 @@ def test_a_hang_is_shrunk_to_the_smallest_example(first: WholeRun) -> None:
     assert re.search(r"^E +n=2,?", report, re.MULTILINE)
     assert re.search(r"RankTimeout: rank 1 of 2 \(gloo\) did not return from test_it:hang within 3 s", report)
     assert re.search(r"called at \S+test_it\.py:\d+ in hang", report)
+
+
+def test_lines_of_the_plugin_explain_no_example(first: WholeRun) -> None:
+    report = first.report("test_fails[2ranks]")
+    assert re.search(r"^E +n=1234,?", report, re.MULTILINE)
+    assert "Explanation:" not in report
+
+
+def test_an_explanation_of_the_tests_own_lines_stays(first: WholeRun) -> None:
+    report = first.report("test_branches[2ranks]")
+    (line,) = re.findall(r"Explanation:\n.*\n.*test_it\.py:(\d+)", report)
+    assert TESTS.splitlines()[int(line) - 1].strip() == "n = -1"
 
 
 def test_the_test_after_a_hang_is_healthy(first: WholeRun) -> None:
