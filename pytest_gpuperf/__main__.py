@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_gpuperf import provenance
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
 from pytest_gpuperf.verdicts.adopting import adopt
 from pytest_gpuperf.verdicts.baselines import BaselineError
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]:
         print(one_line(line))
     written = len(adopted.merged.written)
-    print(f"baselines of {written} tests written to {adopted.path}" if written else "no baselines written")
+    print(
+        f"baselines of {format_count(written, 'test')} written to {adopted.path}" if written else "no baselines written"
+    )
     return 1 if adopted.failed else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_gpuperf.commands import Commands
 from pytest_gpuperf.measurements import Measurements, Saved
 from pytest_gpuperf.options import Options
+from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
 from pytest_gpuperf.verdicts.updating import Mode
 
@@ -39,4 +40,4 @@ def recording_lines(options: Options, measurements: Measurements, saved: Saved |
         lines += update_lines(saved.merged, accept)
     if not saved.tests:
         return [*lines, "no baselines written"]
-    return [*lines, f"baselines of {saved.tests} tests written to {saved.path}"]
+    return [*lines, f"baselines of {format_count(saved.tests, 'test')} written to {saved.path}"]

@@ -71,7 +71,7 @@ def medians() -> list[float]:
 
 def test_results_become_baselines(capsys: pytest.CaptureFixture[str]) -> None:
     assert adopt(written("one")) == 0
-    assert capsys.readouterr().out == f"baselines of 1 tests written to baselines/{KEY}.json\n"
+    assert capsys.readouterr().out == f"baselines of 1 test written to baselines/{KEY}.json\n"
     assert medians() == [100.0] * 5
     assert stored().match == {"gpu_count": 8, "power_limit_w": 700.0}
     (update,) = stored().updates

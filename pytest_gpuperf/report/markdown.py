@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import COLUMNS, cells, counted, ranked, unchecked_lines
+from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _ALIGNMENT = "|---|--:|--:|--:|--:|--:|---|"
@@ -41,7 +42,7 @@ def escaped(text: str) -> str:
 
 def _head(findings: Findings) -> str:
     outcomes = ", ".join(f"{findings.outcomes[name]} {name}" for name in ("failed", "passed", "skipped"))
-    lines = ["### gpuperf\n", f"{findings.outcomes.total()} tests on ranks: {outcomes}\n"]
+    lines = ["### gpuperf\n", f"{format_count(findings.outcomes.total(), 'test')} on ranks: {outcomes}\n"]
     if findings.verdicts:
         lines.append(f"{counted(findings.verdicts)}\n")
     return "\n".join(lines)
@@ -61,7 +62,7 @@ def _skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
         tests = {test: count for (why, test), count in skips.items() if why == reason}
         # One piece: a block that is cut open would swallow what comes after it.
         lines = [f"- {_code(test)}{f' ({count})' if count > 1 else ''}\n" for test, count in sorted(tests.items())]
-        summary = f"{sum(tests.values())} tests ran nowhere: {escaped(reason)}"
+        summary = f"{format_count(sum(tests.values()), 'test')} ran nowhere: {escaped(reason)}"
         yield f"\n<details><summary>{summary}</summary>\n\n{''.join(lines)}\n{_CLOSED}"
 
 

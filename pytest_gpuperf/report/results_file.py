@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuperf.report.properties import failed_by_itself, unchecked_of, verdicts_of
+from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
 from pytest_gpuperf.verdicts.match import Scalar
@@ -84,7 +85,7 @@ class ResultsFile:
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
             results.write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
-            line = f"results of {len(self._verdicts)} figures written to {self._path}"
+            line = f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}"
         except BaselineError as error:
             line = f"results not written: {error}"
             if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):

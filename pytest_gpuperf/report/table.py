@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.report.units import format_percent, format_value
+from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.verdict_line import policy_in_words
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
@@ -78,7 +78,8 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     """How many figures came to which outcome, worst first, and on which machine."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in _ORDER if counts[outcome])
-    return f"{len(verdicts)} figures on {', '.join(sorted({v.hardware_key for v in verdicts}))}: {total}"
+    machines = ", ".join(sorted({verdict.hardware_key for verdict in verdicts}))
+    return f"{format_count(len(verdicts), 'figure')} on {machines}: {total}"
 
 
 def verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None, fold: bool = False) -> list[Line]:
@@ -132,7 +133,7 @@ def skip_lines(skips: Counter[tuple[str, str]]) -> list[Line]:
     lines = []
     for reason in sorted({reason for reason, _ in skips}):
         tests = {test: count for (why, test), count in skips.items() if why == reason}
-        lines.append(Line(f"{sum(tests.values())} tests ran nowhere: {reason}", "yellow"))
+        lines.append(Line(f"{format_count(sum(tests.values()), 'test')} ran nowhere: {reason}", "yellow"))
         lines += [Line(f"  {test}{f' ({count})' if count > 1 else ''}") for test, count in sorted(tests.items())]
     return lines
 
@@ -163,4 +164,7 @@ def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
 
 def _folded(verdicts: Sequence[Verdict]) -> list[Line]:
     files = Counter(verdict.test.partition("::")[0] for verdict in verdicts)
-    return [Line(f"same: {count} figures of {file} (-v lists them)") for file, count in sorted(files.items())]
+    return [
+        Line(f"same: {format_count(count, 'figure')} of {file} (-v lists {'it' if count == 1 else 'them'})")
+        for file, count in sorted(files.items())
+    ]

@@ -6,6 +6,11 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _PREFIXED = frozenset({"B/s", "FLOP/s", "Hz", "W", "J"})
 
 
+def format_count(count: int, thing: str) -> str:
+    """So many of a thing: 1 test, 2 tests."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def format_value(value: float, unit: str) -> str:
     """Formats a value of an SI unit: 356.2 GB/s, 27.03 us, 1.40x, 12 %, 64 MiB; others get no prefix."""
     rounded = float(f"{value:.4g}")  # before the prefix is chosen, else 999.96 us reads "1000 us"

@@ -47,7 +47,7 @@ def test_a_recording_writes_every_launch(project: pytest.Pytester) -> None:
 
 def test_the_file_is_named_and_relative_to_where_pytest_was_called(project: pytest.Pytester) -> None:
     result = run(project, "--gpuperf-json=results.json")
-    assert f"gpuperf: results of 1 figures written to {project.path / 'results.json'}" in result.outlines
+    assert f"gpuperf: results of 1 figure written to {project.path / 'results.json'}" in result.outlines
 
 
 def test_a_broken_figure_is_no_candidate(project: pytest.Pytester) -> None:

@@ -137,7 +137,7 @@ def test_without_gpus_what_is_bound_to_cuda_or_measures_is_skipped(tests: pytest
     measures = "perf tests measure GPUs and none are in use: pass --gpus N, or --smoke to try each body unjudged"
     for lines in (
         [f"2 tests ran nowhere: {measures}", "  test_it.py::test_speed (2)"],
-        [f"1 tests ran nowhere: {bound}", "  test_it.py::test_cuda"],
+        [f"1 test ran nowhere: {bound}", "  test_it.py::test_cuda"],
     ):
         result.stdout.fnmatch_lines(lines, consecutive=True)
 
@@ -148,7 +148,7 @@ def test_the_reason_for_the_skip_is_in_the_usual_summary_too(pytester: pytest.Py
     pytester.makepyfile(f"import pytest\n{mark}@pytest.mark.ranks(2)\ndef test_speed(perf): pass")
     result = pytester.runpytest_inprocess("-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["1 tests ran nowhere: perf tests measure GPUs and none are in use*"])
+    result.stdout.fnmatch_lines(["1 test ran nowhere: perf tests measure GPUs and none are in use*"])
     result.stdout.fnmatch_lines(["SKIPPED [[]1[]] *: perf tests measure GPUs and none are in use: pass --gpus N, or*"])
 
 

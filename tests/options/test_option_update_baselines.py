@@ -75,7 +75,7 @@ def test_no_launch_of_a_test_is_picked_or_moved(project: pytest.Pytester, option
 def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest.Pytester) -> None:
     result = record(project)
     result.assert_outcomes(passed=5)
-    assert f"baselines of 1 tests written to {baselines(project)}" in result.outlines
+    assert f"baselines of 1 test written to {baselines(project)}" in result.outlines
     stored = load(baselines(project), KEY)
     assert stored is not None
     assert stored.match["gpu_count"] == 2
@@ -89,7 +89,7 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
 
     result = run(project)
     result.assert_outcomes(passed=1)
-    assert f"1 figures on {KEY}: 1 same" in result.outlines
+    assert f"1 figure on {KEY}: 1 same" in result.outlines
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
             f"{NODE} busbw: 250.0 GB/s is 16.7 % worse than the baseline 300.0 GB/s (spread 0.0 % over 5 launches, "
             f"bound 2.0 %, median of 5 fresh launches) on {KEY}",
         ),
-        (290e9, {"passed": 1}, f"1 figures on {KEY}: 1 same"),
-        (400e9, {"passed": 1}, f"1 figures on {KEY}: 1 improved"),
+        (290e9, {"passed": 1}, f"1 figure on {KEY}: 1 same"),
+        (400e9, {"passed": 1}, f"1 figure on {KEY}: 1 improved"),
         (
             500e9,
             {"failed": 1},
@@ -154,7 +154,7 @@ def test_a_figure_within_a_wide_spread_is_undecided_and_not_passed(project: pyte
     assert f"undecided: {NODE} busbw: 300.0 GB/s is 16.7 % worse than the baseline 360.0 GB/s" in result.stdout.str()
     assert "make the measurement quieter" in result.stdout.str()
     result.stdout.fnmatch_lines(["SKIPPED [[]1[]] test_it.py:*: undecided: *"])
-    assert f"1 figures on {KEY}: 1 undecided" in result.outlines
+    assert f"1 figure on {KEY}: 1 undecided" in result.outlines
     assert not any("ran nowhere" in line for line in result.outlines)
 
 
@@ -302,9 +302,9 @@ def test_a_recording_that_can_no_longer_be_written_goes_elsewhere_and_the_run_fa
     result = record(project)
     result.assert_outcomes(passed=5)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([f"baselines '{baselines(project)}': cannot be written: *", "baselines of 1 tests *"])
-    (line,) = [line for line in result.outlines if line.startswith("baselines of 1 tests written to ")]
-    elsewhere = Path(line.removeprefix("baselines of 1 tests written to "))
+    result.stdout.fnmatch_lines([f"baselines '{baselines(project)}': cannot be written: *", "baselines of 1 test *"])
+    (line,) = [line for line in result.outlines if line.startswith("baselines of 1 test written to ")]
+    elsewhere = Path(line.removeprefix("baselines of 1 test written to "))
     stored = load(elsewhere, KEY)
     assert stored is not None
     assert list(stored.tests) == [NODE]

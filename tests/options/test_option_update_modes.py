@@ -103,7 +103,7 @@ def test_what_moved_is_replaced_and_the_rest_stays_byte_for_byte(project: pytest
     result = update(project, "")
     assert result.ret == pytest.ExitCode.OK
     assert "1 tests left as they are: no centre moved by 0.5 %" in result.outlines
-    assert f"baselines of 1 tests written to {baselines(project)}" in result.outlines
+    assert f"baselines of 1 test written to {baselines(project)}" in result.outlines
     after = stored(project)
     assert after["tests"][NODE] == before["tests"][NODE]
     assert centers(project) == (300e9, 0.98)
@@ -156,7 +156,7 @@ def watched(request, perf):
     assert metrics["busbw"] == before
     assert metrics["energy"]["center"] == 3.0
     assert len(metrics["energy"]["launches"]) == 5
-    assert f"baselines of 1 tests written to {baselines(project)}" in result.outlines
+    assert f"baselines of 1 test written to {baselines(project)}" in result.outlines
 
 
 def test_all_replaces_all_that_ran(project: pytest.Pytester) -> None:

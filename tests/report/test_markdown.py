@@ -29,7 +29,7 @@ WHOLE = f"""\
 | same | 354.0 GB/s | 356.0 GB/s | -0.5 % | 2.4 % | 78.7 % | <code>t.py::test_a</code> busbw |
 | unjudged | 27.00 us |  |  |  |  | <code>t.py::test_b</code> time |
 
-<details><summary>1 tests ran nowhere: no GPUs</summary>
+<details><summary>1 test ran nowhere: no GPUs</summary>
 
 - <code>t.py::test_d</code>
 
@@ -72,7 +72,7 @@ def test_nothing_to_say_is_no_summary() -> None:
 def test_tests_alone_are_counted() -> None:
     found = Findings(FAILING)
     found.pytest_runtest_logreport(report())
-    assert markdown(found, [], MIB) == "### gpuperf\n\n1 tests on ranks: 0 failed, 1 passed, 0 skipped\n"
+    assert markdown(found, [], MIB) == "### gpuperf\n\n1 test on ranks: 0 failed, 1 passed, 0 skipped\n"
 
 
 @pytest.mark.parametrize("limit", [700, 1000, 2000, 10_000])

@@ -100,7 +100,7 @@ def test_what_is_the_same_is_folded_by_file_and_nothing_else_is() -> None:
     assert {line.split()[0] for line in lines[1:15]} == {outcome.outcome.value for outcome in others}
     assert lines[15:17] == [
         "same: 2 figures of t.py (-v lists them)",
-        "same: 1 figures of u.py (-v lists them)",
+        "same: 1 figure of u.py (-v lists it)",
     ]
     assert lines[17].startswith("17 figures on ")
     assert len(lines) == 18
@@ -108,8 +108,8 @@ def test_what_is_the_same_is_folded_by_file_and_nothing_else_is() -> None:
 
 def test_where_all_is_the_same_there_is_no_empty_table() -> None:
     assert texts(verdict_table([SAME], fold=True)) == [
-        "same: 1 figures of t.py (-v lists them)",
-        f"1 figures on {KEY}: 1 same",
+        "same: 1 figure of t.py (-v lists it)",
+        f"1 figure on {KEY}: 1 same",
     ]
 
 
@@ -141,7 +141,7 @@ def test_a_shortened_text_fits_and_keeps_both_ends(text: str, room: int) -> None
 def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
     skips = Counter({("no GPUs", "t.py::test_b"): 3, ("no GPUs", "t.py::test_a"): 1, ("needs 8", "t.py::test_a"): 1})
     assert texts(skip_lines(skips)) == [
-        "1 tests ran nowhere: needs 8",
+        "1 test ran nowhere: needs 8",
         "  t.py::test_a",
         "4 tests ran nowhere: no GPUs",
         "  t.py::test_a",

@@ -72,8 +72,8 @@ def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
     lines = terminal_after(Run("no baselines written"), judged(UNJUDGED), report("setup", **SKIPPED, nodeid="b")).lines
     assert lines[0] == "== gpuperf"
     assert lines[3:] == [
-        f"1 figures on {KEY}: 1 unjudged",
-        "1 tests ran nowhere: no GPUs",
+        f"1 figure on {KEY}: 1 unjudged",
+        "1 test ran nowhere: no GPUs",
         "  b",
         "no baselines written",
     ]
