@@ -142,7 +142,12 @@ def test_dtensor_result(ranks):
         return DTensor.from_local(torch.ones(2), init_device_mesh("cpu", (ctx.world_size,)))
     ranks.run(program)
 
+async def awaited(ctx):
+    return 1
+
 def test_program_that_cannot_be_called(ranks):
+    with pytest.raises(TypeError, match="^program must be a plain function, got the coroutine function .*a"):
+        ranks.run(awaited)
     with pytest.raises(TypeError, match="^program must be a function that takes a context, got 42 of type int$"):
         ranks.run(42)
 
@@ -297,7 +302,7 @@ def test_the_default_timeout_is_the_ini_keys(failures: WholeRun) -> None:
     ("name", "how"),
     [
         ("test_death_in_a_collective[2ranks]", f"was killed by {signal.SIGKILL.name}"),
-        ("test_death_while_others_return[2ranks]", "exited with code 3 before the program returned"),
+        ("test_death_while_others_return[2ranks]", "exited with code 3 before it returned"),
     ],
 )
 def test_a_death_is_told_with_rank_and_cause(failures: WholeRun, name: str, how: str) -> None:

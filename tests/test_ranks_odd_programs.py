@@ -225,7 +225,7 @@ def test_a_death_is_seen_though_a_child_of_the_rank_lives(run: WholeRun) -> None
     name = "test_a_child_keeps_what_a_dead_rank_held[2ranks]"
     assert run.outcomes[name] == "FAILED"
     assert "rank 1 of 2 (gloo) in test_odd:" in run.report(name)
-    assert "exited with code 7 before the program returned" in run.report(name)
+    assert "exited with code 7 before it returned" in run.report(name)
 
 
 def test_an_exception_in_a_thread_of_a_rank_is_a_warning(run: WholeRun) -> None:

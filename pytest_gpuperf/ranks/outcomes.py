@@ -61,3 +61,5 @@ class World:
     program: str
     timeout: float
     """Seconds that the run was given."""
+    own: bool = True
+    """Whether it was the test's; groups are opened and closed for tests without their having a say in it."""

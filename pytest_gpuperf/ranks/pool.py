@@ -259,7 +259,9 @@ class Pool:
             self.kill()
             raise
         if happened(outcomes):
-            self._fail(outcomes, World(self.spec.world_size, self.spec.backend, program, timeout))
+            self._fail(
+                outcomes, World(self.spec.world_size, self.spec.backend, program, timeout, own=isinstance(request, Run))
+            )
         return [outcome.payload for outcome in outcomes if isinstance(outcome, Answered)]
 
     def _fail(self, outcomes: Sequence[Outcome], world: World) -> None:

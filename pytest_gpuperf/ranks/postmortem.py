@@ -95,7 +95,7 @@ def describe_exit(code: int | None) -> str:
     if code < 0:
         known = -code in set(signal.Signals)
         return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
-    return f"exited with code {code} before the program returned"
+    return f"exited with code {code} before it returned"
 
 
 def _error(outcomes: Sequence[Outcome], root: int | None, world: World) -> BaseException:
@@ -158,9 +158,10 @@ def _withdrawal(outcomes: Sequence[Outcome], first: int, world: World) -> BaseEx
 
 def _timeout(outcomes: Sequence[Outcome], world: World) -> RankTimeout:
     stuck = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Stuck)]
+    cure = "give it longer with @pytest.mark.ranks(..., timeout=SECONDS)" if world.own else "the stacks tell why"
     return RankTimeout(
         f"{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "
-        f"{world.timeout:g} s; give it longer with @pytest.mark.ranks(..., timeout=SECONDS)"
+        f"{world.timeout:g} s; {cure}"
     )
 
 

@@ -76,7 +76,7 @@ FAULTS = (
         cause=r"ValueError: \('holds'",
     ),
     Fault("sys_exit", says=(r"RemoteError: rank 1 of \d .* raised SystemExit: 0",), rank="1", cause="SystemExit: 0"),
-    _died("os_exit", "exited with code 3 before the program returned"),
+    _died("os_exit", "exited with code 3 before it returned"),
     _died("sigkill", "was killed by SIGKILL"),
     _died("sigsegv", "was killed by SIGSEGV", r" in string_at \(ctypes\S+\), called at \S+programs.py:\d+ in sigsegv$"),
     _died("sigabrt", "was killed by SIGABRT", r" in \S+programs.py:\d+ in sigabrt$"),

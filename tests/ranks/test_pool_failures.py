@@ -84,7 +84,7 @@ def killed() -> None:
 @pytest.mark.parametrize(
     ("end", "how"),
     [
-        (exit_with_3, "exited with code 3 before the program returned"),
+        (exit_with_3, "exited with code 3 before it returned"),
         (
             segmentation_fault,
             r"was killed by SIGSEGV in string_at \(ctypes.*\), called at .*:\d+ in segmentation_fault",

@@ -120,7 +120,7 @@ def test_a_death_is_the_cause_of_what_its_peers_raise_before_it_is_noticed() -> 
 def test_an_exception_well_before_a_death_is_the_cause() -> None:
     error = root_cause(Died(20.0, 3), raised(1.0, ValueError("cause")))
     assert type(error) is ValueError
-    assert "rank 0 exited with code 3 before the program returned" in notes(error)
+    assert "rank 0 exited with code 3 before it returned" in notes(error)
 
 
 def test_ranks_that_did_the_same_share_a_note() -> None:
@@ -176,13 +176,21 @@ def test_a_rank_that_waited_for_the_failed_one_shows_where() -> None:
         (-signal.SIGSEGV, "was killed by SIGSEGV"),
         (-signal.SIGKILL, "was killed by SIGKILL"),
         (-(signal.SIGRTMIN + 3), f"was killed by signal {signal.SIGRTMIN + 3}"),
-        (0, "exited with code 0 before the program returned"),
-        (3, "exited with code 3 before the program returned"),
+        (0, "exited with code 0 before it returned"),
+        (3, "exited with code 3 before it returned"),
         (None, "died, and its exit code was not reported"),
     ],
 )
 def test_an_exit_is_told_in_words(code: int | None, words: str) -> None:
     assert describe_exit(code) == words
+
+
+def test_no_test_can_give_more_time_to_what_it_did_not_ask_for() -> None:
+    world = World(2, "nccl", "opening the process group", 60.0, own=False)
+    found = post_mortem([RETURNED, Stuck(1.0, WAITS)], world)
+    assert str(found.error) == (
+        "rank 1 of 2 (nccl) did not return from opening the process group within 60 s; the stacks tell why"
+    )
 
 
 def test_a_timeout_names_who_was_stuck_and_where_and_what_to_do() -> None:
@@ -319,7 +327,7 @@ def test_a_skip_of_all_ranks_for_one_reason_is_a_skip() -> None:
         (RETURNED, "rank 0 returned"),
         (skipped(2.0, "another reason"), "rank 0 raised the same there: Skipped: another reason"),
         (raised(2.0, ValueError("late")), "rank 0 raised ValueError: late"),
-        (Died(2.0, 1), "rank 0 exited with code 1 before the program returned"),
+        (Died(2.0, 1), "rank 0 exited with code 1 before it returned"),
     ],
     ids=["returned", "skipped otherwise", "raised", "died"],
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_gpuperf.ranks import pool as pool_module
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.failures import RankTimeout
 from pytest_gpuperf.ranks.pool import Pool
@@ -51,5 +52,18 @@ def test_a_rank_that_was_stopped_before_is_sent_what_it_does_not_read(pool: Pool
     os.kill(processes[1], signal.SIGSTOP)
     with pytest.raises(RankTimeout) as caught:
         call(lambda ctx, tensor: None, torch.ones(LARGE), timeout=2)
+    assert STOPPED in notes(caught.value)
+    assert survivors(processes) == []
+
+
+def test_a_rank_that_is_stopped_between_tests_opens_no_group(
+    pool: Pool, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "GROUP_TIMEOUT", 1.0)
+    processes = pids(call)
+    os.kill(processes[1], signal.SIGSTOP)
+    message = r"^ranks 0, 1 of 2 \(gloo\) did not return from opening the process group within 1 s; the stacks tell why"
+    with pytest.raises(RankTimeout, match=message) as caught:
+        pool.open_group("second", 60)
     assert STOPPED in notes(caught.value)
     assert survivors(processes) == []
