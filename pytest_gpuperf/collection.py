@@ -121,6 +121,16 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, sha
     items[:] = [*rest, *skipped, *launches]
 
 
+def in_launches(items: list[pytest.Item]) -> None:
+    """Puts what a recording measures last, launch after launch: what ordered it otherwise split launches in many.
+
+    Args:
+        items: what is going to run; changed in place. Within a launch and a world size their order stays.
+    """
+    measured = set(_measured(items))
+    items.sort(key=lambda item: (launch_of(item).number, world_size(item) or 0) if item in measured else (0, 0))
+
+
 def reason_to_skip(item: pytest.Item, options: Options, machine: Machine) -> str | None:
     """Why the item cannot run here; None if it can."""
     size = world_size(item)

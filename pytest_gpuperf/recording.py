@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Generator
 
-from pytest_gpuperf.collection import is_perf
+import pytest
+from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
+
+from pytest_gpuperf.collection import in_launches, is_perf
 from pytest_gpuperf.launches import LaunchOf, launch_of
 from pytest_gpuperf.measurements import Measurements
 
@@ -17,6 +20,22 @@ class Recording:
         self._launches: dict[str, LaunchOf] = {}
         """By the items' own node ids."""
         self._problem = ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
+        """Puts the launches one after another again, where other plugins have ordered the tests after all."""
+        yield
+        in_launches(items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Runs a perf test once in a launch: who runs it until it passes would choose what is recorded."""
+        if not (is_perf(item) and isinstance(item, pytest.Function)):
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        runtestprotocol(item, nextitem=nextitem)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Learns what is going to be recorded."""

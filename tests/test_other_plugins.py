@@ -1,0 +1,88 @@
+"""Beside plugins that order tests, rerun or repeat them: here, conftests do what those do."""
+
+import os
+import re
+
+import pytest
+
+from tests.fake_gpus import without_ranks
+from tests.scripted_figures import STEADY, TESTS, figures
+
+pytestmark = pytest.mark.usefixtures("eight_gpus")
+
+RECORDING = ("--gpus=2", "--update-baselines", "--reason=first")
+
+# As pytest-order: after this plugin has put the launches in their order.
+ORDERS = """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items):
+    yield
+    items.sort(key=lambda item: "test_b" not in item.name)
+"""
+
+# As pytest-rerunfailures.
+RERUNS = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    for last in (False, True):
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            rerun = report.failed and not last
+            if rerun:
+                report.outcome = "rerun"
+            item.ihook.pytest_runtest_logreport(report=report)
+            if rerun:
+                break
+        else:
+            return True
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Three perf tests."""
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=TESTS)
+    figures(pytester, a=STEADY, b=STEADY, c=STEADY)
+    return pytester
+
+
+def listed(result: pytest.RunResult) -> list[str]:
+    return [found[1] for line in result.outlines if (found := re.fullmatch(r"\S+::test_(\w(?:#\d)?)\[2ranks\]", line))]
+
+
+def test_launches_follow_one_another_whoever_orders_the_tests(project: pytest.Pytester) -> None:
+    project.makeconftest(ORDERS)
+    launches = ["", "#2", "#3", "#4", "#5"]
+    assert listed(project.runpytest_inprocess(*RECORDING, "--collect-only", "-q")) == [
+        f"{test}{launch}" for launch in launches for test in "bac"
+    ]
+
+
+def test_launches_follow_one_another_with_new_tests_first(project: pytest.Pytester) -> None:
+    other = project.makepyfile(test_other=TESTS.replace("test_a", "test_x"))
+    os.utime(other, (2**33, 2**33))
+    names = listed(project.runpytest_inprocess(*RECORDING, "--collect-only", "-q", "--nf"))
+    assert names[:7] == ["x", "b", "c", "a", "b", "c", "x#2"]
+    assert len(names) == 6 * 5
+
+
+def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester) -> None:
+    project.makeconftest(RERUNS)
+    figures(project, a=[100e9, None, 100e9], b=[100e9, 500e9, 100e9])  # the latter is above its limit
+    result = project.runpytest_inprocess(*RECORDING)
+    result.assert_outcomes(passed=13, failed=2)
+    assert "14 figures on 2x-nvidia-h200-nv18: 1 broken, 13 recorded" in result.outlines
+    told = [line.partition(": record")[0] for line in result.outlines if line.startswith("not written: ")]
+    assert told == [f"not written: test_it.py::test_{name}[2ranks]: it failed in launch 2 of 5" for name in "ab"]
+
+
+def test_a_judged_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester) -> None:
+    assert project.runpytest_inprocess(*RECORDING).ret == 0
+    project.makeconftest(RERUNS)
+    figures(project, a=[None, 100e9], b=[90e9], c=[100e9])
+    project.runpytest_inprocess("--gpus=2").assert_outcomes(passed=1, failed=2)
