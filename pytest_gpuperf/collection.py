@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 import pytest
+from _pytest.unittest import TestCaseFunction  # which pytest has under no public name
 
 from pytest_gpuperf.launches import body_hash, launch_of, repeated
 from pytest_gpuperf.machine import Machine
@@ -69,6 +70,15 @@ def uses(node: pytest.Item, fixture: str) -> bool:
 def foreign(node: pytest.Item, fixture: str) -> bool:
     """Whether a test has a fixture or a parameter of this name that is not this plugin's."""
     return fixture in getattr(node, "fixturenames", ()) and not uses(node, fixture)
+
+
+def lacks_variants(item: pytest.Item) -> bool:
+    """Whether the item is to run on ranks and cannot, as pytest makes no variants of a unittest.TestCase's methods."""
+    if not isinstance(item, TestCaseFunction):
+        return False
+    marks = [*item.own_markers, *(item.parent.own_markers if item.parent is not None else ())]
+    marked = any(mark.name == "ranks" for mark in marks) and not foreign(item, WORLD_PARAM)
+    return marked or uses(item, WORLD_PARAM)
 
 
 def world_size(item: pytest.Item) -> int | None:

@@ -12,6 +12,7 @@ from pytest_gpuperf.collection import (
     arrange,
     drop_measured,
     is_perf,
+    lacks_variants,
     mark_items,
     measures,
     need_ranks,
@@ -162,6 +163,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session.begin(item, world_size=world_size(item), perf=is_perf(item), launch=launch.number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
+    if lacks_variants(item):
+        pytest.fail(
+            f"{item.nodeid}: a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "
+            "make it a function, or its class one that is no TestCase",
+            pytrace=False,
+        )
     try:
         yield
         session.prepare()

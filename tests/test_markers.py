@@ -215,3 +215,43 @@ def test_the_markers_satisfy_strict_markers(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--strict-markers", "--collect-only", "-q")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*::test_it[[]2ranks[]]"])
+
+
+UNITTEST = """
+import unittest
+import pytest
+
+@pytest.mark.ranks(2)
+class TestOfMarkedClass(unittest.TestCase):
+    def test_it(self): pass
+
+class TestMarked(unittest.TestCase):
+    @pytest.mark.ranks(2)
+    def test_it(self): pass
+
+class TestWithRanks(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def _ranks(self, ranks): pass
+
+    def test_it(self): pass
+
+class TestPlain(unittest.TestCase):
+    def test_it(self): pass
+"""
+
+
+def test_a_test_case_that_is_to_run_on_ranks_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=UNITTEST)
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1, errors=3)
+    cure = "make it a function, or its class one that is no TestCase"
+    assert [line for line in result.outlines if line.startswith("test_it.py::") and line.endswith(cure)] == [
+        f"test_it.py::{name}::test_it: a test of a unittest.TestCase cannot run on ranks, since pytest makes no "
+        f"variants of it: {cure}"
+        for name in ("TestOfMarkedClass", "TestMarked", "TestWithRanks")
+    ]
+
+
+def test_a_module_may_mark_its_tests_for_ranks_and_have_test_cases(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import unittest, pytest\npytestmark = pytest.mark.ranks(2)\n" + UNITTEST.split("\n\n")[-1])
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)
