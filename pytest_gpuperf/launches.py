@@ -31,6 +31,11 @@ class LaunchOf:
 LAUNCH = pytest.StashKey[LaunchOf]()
 
 
+def identify(item: pytest.Item) -> None:
+    """Keeps the node id that the item was collected with: xdist adds the group to it under ``--dist=loadgroup``."""
+    item.stash.setdefault(LAUNCH, LaunchOf(item.nodeid, 1))
+
+
 def launch_of(item: pytest.Item) -> LaunchOf:
     """The item's launch; the first of itself where nothing else is said."""
     return item.stash.get(LAUNCH, LaunchOf(item.nodeid, 1))
@@ -59,7 +64,7 @@ def again(item: pytest.Function, number: int) -> pytest.Function:
     )
     # Also those that it was given when it was collected: by fixture, a perf test is one without a marker in its source.
     clone.own_markers[:] = item.own_markers
-    clone.stash[LAUNCH] = LaunchOf(item.nodeid, number)
+    clone.stash[LAUNCH] = LaunchOf(launch_of(item).identity, number)
     return clone
 
 

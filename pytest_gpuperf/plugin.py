@@ -24,7 +24,7 @@ from pytest_gpuperf.confirming import FAILING, FIGURES, VERDICTS, Confirmation, 
 from pytest_gpuperf.explanations import leave_out_our_lines
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
-from pytest_gpuperf.launches import body_hash, launch_of
+from pytest_gpuperf.launches import body_hash, identify, launch_of
 from pytest_gpuperf.machine import Machine
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
@@ -97,8 +97,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize(metafunc, len(metafunc.config.stash[SESSION].machine.gpus))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Knows tests by their fixtures, before anything is deselected."""
+    """Knows tests by their fixtures, before anything is deselected or named otherwise."""
+    identify(item)
     mark_items(item)
 
 
@@ -126,7 +128,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         ours.pools.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items):
         try:
-            ours.measurements.load(item.nodeid for item in session.items if is_perf(item))
+            ours.measurements.load(launch_of(item).identity for item in session.items if is_perf(item))
         except BaselineError as error:
             raise pytest.UsageError(one_line(str(error))) from error
 

@@ -55,6 +55,18 @@ def test_a_repeated_test_is_the_same_function_with_the_same_parameters_and_marks
         assert [mark.name for mark in again.iter_markers()] == [mark.name for mark in first.iter_markers()]
 
 
+def test_a_test_that_is_named_otherwise_later_keeps_its_identity(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = collected(pytester)
+    identities = [item.nodeid for item in items]
+    collected_as: Any = pytest.Function.nodeid
+    # As xdist does for tests of a group, where pytest lets it.
+    monkeypatch.setattr(pytest.Function, "nodeid", property(lambda item: f"{collected_as.fget(item)}@group"))
+    assert items[0].nodeid == f"{identities[0]}@group"
+    assert [launch_of(item).identity for item in repeated(items, 2)] == identities * 2
+
+
 def hash_of(tmp_path: Path, source: str) -> str:
     path = tmp_path / f"test_{len(list(tmp_path.iterdir()))}.py"
     path.write_text(source)
