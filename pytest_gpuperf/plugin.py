@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skips, order and launches; after other plugins have deselected."""
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine, shared=hasattr(config, "workerinput"))
-    if session.options.update_baselines and not config.option.collectonly:
+    if session.options.update_baselines and _runs_tests(config):
         try:
             measured = drop_measured(items, session.measurements.plan(planned(items)))
         except JournalError as error:
@@ -124,7 +124,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ours.packing.collected(session.items, session.config)
     if session.config.option.collectonly:
         return
-    if ours.machine.gpus and need_ranks(session.items):
+    if ours.machine.gpus and need_ranks(session.items) and _runs_tests(session.config):
         ours.pools.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items):
         try:
@@ -173,7 +173,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         )
     try:
         yield
-        session.prepare()
+        if _runs_tests(item.config):
+            session.prepare()
     finally:
         _report_output(item, session, "setup")
 
@@ -254,6 +255,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _interrupted(session: pytest.Session) -> bool:
     ended = session.exitstatus in (*_PASSED, pytest.ExitCode.TESTS_FAILED)
     return not ended or bool(session.shouldfail or session.shouldstop)
+
+
+def _runs_tests(config: pytest.Config) -> bool:
+    """Whether tests are run, not only listed (``--collect-only``) or set up (``--setup-only``, ``--setup-plan``)."""
+    return not (config.option.collectonly or config.getoption("setuponly", False))
 
 
 @pytest.fixture(scope="session")
