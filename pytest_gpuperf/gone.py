@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+_REPETITION = "__pytest_repeat_step_number"  # of pytest-repeat: with --count, all tests have other names than without
+
 
 class Collected:
     """Follows the collection: which files were collected whole, and which tests are in them."""
@@ -28,6 +30,9 @@ class Collected:
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Takes note of a test, before anything is deselected."""
         self._tests.add(item.nodeid)
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and _REPETITION in callspec.params:
+            self._incomplete.add(item.nodeid.partition("::")[0])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Takes note of a file; there is no report of one of which tests were named on the command line."""

@@ -105,6 +105,25 @@ def test_of_files_that_could_not_be_collected_nothing_is_told(recorded: pytest.P
     assert not told(result.outlines)
 
 
+REPEATS = """
+import pytest
+
+@pytest.fixture
+def __pytest_repeat_step_number(request): ...
+
+def pytest_generate_tests(metafunc):
+    metafunc.fixturenames.append("__pytest_repeat_step_number")
+    metafunc.parametrize("__pytest_repeat_step_number", range(2), indirect=True, ids=["1-2", "2-2"])
+"""
+
+
+def test_where_tests_are_repeated_under_other_names_nothing_is_told(recorded: pytest.Pytester) -> None:
+    recorded.makeconftest(REPEATS)
+    result = run(recorded)
+    result.assert_outcomes(passed=2, failed=2)
+    assert not told(result.outlines)
+
+
 def test_files_are_looked_for_from_the_root(recorded: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded.makepyfile(test_other="")
     hold(recorded, "test_other.py::test_old")
