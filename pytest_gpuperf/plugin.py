@@ -33,7 +33,7 @@ from pytest_gpuperf.recording import Recording
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
+from pytest_gpuperf.report.properties import forget_properties, unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.reporting import publish, register_reports
 from pytest_gpuperf.session import Session
@@ -162,6 +162,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Brings up the test's ranks after its fixtures, before its own time begins."""
     session = item.config.stash[SESSION]
     launch = launch_of(item)
+    forget_properties(item)
     session.begin(item, world_size=world_size(item), perf=is_perf(item), launch=launch.number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)

@@ -86,3 +86,35 @@ def test_a_judged_test_that_fails_is_not_run_until_it_passes(project: pytest.Pyt
     project.makeconftest(RERUNS)
     figures(project, a=[None, 100e9], b=[90e9], c=[100e9])
     project.runpytest_inprocess("--gpus=2").assert_outcomes(passed=1, failed=2)
+
+
+FAILS_ONCE = """
+import pytest
+from pathlib import Path
+
+@pytest.mark.ranks(1)
+def test_it(ranks, record_property):
+    record_property("mine", 1)
+    attempts = Path(__file__).with_name("attempts")
+    first = not attempts.exists()
+    attempts.touch()
+    def program(ctx):
+        assert not first
+    ranks.run(program)
+"""
+
+
+def test_of_a_failed_attempt_nothing_stands_under_one_that_passed(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        RERUNS
+        + """
+def pytest_runtest_logreport(report):
+    print("\\n" + report.outcome, report.when, [name for name, _ in report.user_properties])
+"""
+    )
+    pytester.makepyfile(FAILS_ONCE)
+    lines = pytester.runpytest_inprocess("--capture=no").outlines
+    told = {line.partition(" [")[0]: line for line in lines if " call [" in line}
+    assert "gpuperf_rank" in told["rerun call"]
+    assert "gpuperf" not in told["passed call"]
+    assert "mine" in told["passed call"]

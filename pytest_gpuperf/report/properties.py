@@ -22,6 +22,11 @@ RANKS_KEYWORD = "gpuperf: test on ranks"
 """Among a report's keywords where the test runs on ranks; "ranks" alone may be the name of a folder too."""
 
 
+def forget_properties(item: pytest.Item) -> None:
+    """Takes away what an earlier attempt has told of itself, where a plugin runs the item again."""
+    item.user_properties[:] = [entry for entry in item.user_properties if not str(entry[0]).startswith(PROPERTY)]
+
+
 def verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
     """The user properties of a test with these verdicts: one JSON for ourselves, plain figures for JUnit's readers."""
     told = list(verdicts)
