@@ -210,9 +210,10 @@ class Session:
 
     def _let_go(self, current: CurrentTest, last: bool) -> None:
         gpus = bool(self.machine.gpus)
+        # After the last test on CPUs, too: pytest-cov gathers what ranks wrote at their end before the run has ended.
         over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
         try:
-            if gpus and (over or self.leasing.wanted_alone(self.pools.gpus)):
+            if over or (gpus and self.leasing.wanted_alone(self.pools.gpus)):
                 self.pools.retire_all()
             elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
                 self.pools.rest()

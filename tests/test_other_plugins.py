@@ -118,3 +118,37 @@ def pytest_runtest_logreport(report):
     assert "gpuperf_rank" in told["rerun call"]
     assert "gpuperf" not in told["passed call"]
     assert "mine" in told["passed call"]
+
+
+# As pytest-cov, which gathers what other processes have written by then.
+GATHERS = """
+import os
+from pathlib import Path
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop():
+    yield
+    for pid in Path(__file__).with_name("pids").read_text().split():
+        print("alive" if Path("/proc", pid).exists() else "ended")
+"""
+
+TELLS_ITS_RANKS = """
+import os
+from pathlib import Path
+import pytest
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("n", [1, 2])
+def test_it(ranks, n):
+    pids = ranks.run(lambda ctx: os.getpid())
+    Path(__file__).with_name("pids").write_text(" ".join(map(str, pids)))
+"""
+
+
+def test_ranks_have_ended_when_other_plugins_gather_what_they_left(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(GATHERS)
+    pytester.makepyfile(TELLS_ITS_RANKS)
+    result = pytester.runpytest_inprocess("--capture=no")
+    result.assert_outcomes(passed=2)
+    assert sum(line.endswith("ended") for line in result.outlines) == 2
