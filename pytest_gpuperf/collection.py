@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from typing import TypeGuard
 
 import pytest
 from _pytest.unittest import TestCaseFunction  # which pytest has under no public name
@@ -100,6 +101,11 @@ def is_perf(item: pytest.Item) -> bool:
     return item.get_closest_marker("perf") is not None and not foreign(item, "perf")
 
 
+def perf_last(items: list[pytest.Item]) -> None:
+    """Puts perf tests last, as ``arrange`` will: ``--stepwise`` takes what is before a failure for passed."""
+    items.sort(key=lambda item: (1, world_size(item) or 0) if _is_perf_function(item) else (0, 0))
+
+
 def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, shared: bool = False) -> None:
     """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch.
 
@@ -116,7 +122,7 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, sha
             item.stash[LACKS] = reason
         elif reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
-    perf = [item for item in items if is_perf(item) and isinstance(item, pytest.Function)]
+    perf = [item for item in items if _is_perf_function(item)]
     last = set(perf)
     rest = [item for item in items if item not in last]
     if shared and machine.gpus:
@@ -199,7 +205,11 @@ def _place(item: pytest.Item) -> tuple[str, int]:
 
 
 def _measured(items: Sequence[pytest.Item]) -> list[pytest.Function]:
-    return [item for item in items if is_perf(item) and isinstance(item, pytest.Function) and _runs(item)]
+    return [item for item in items if _is_perf_function(item) and _runs(item)]
+
+
+def _is_perf_function(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return is_perf(item) and isinstance(item, pytest.Function)
 
 
 def _runs(item: pytest.Item) -> bool:

@@ -17,6 +17,7 @@ from pytest_gpuperf.collection import (
     measures,
     need_ranks,
     parametrize,
+    perf_last,
     planned,
     world_size,
 )
@@ -104,9 +105,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     mark_items(item)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips, order and launches; after other plugins have deselected."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Order, before other plugins deselect by it; skips and launches, after they have."""
+    perf_last(items)
+    yield
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine, shared=hasattr(config, "workerinput"))
     if session.options.update_baselines and _runs_tests(config):

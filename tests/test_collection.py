@@ -46,3 +46,29 @@ def test_workers_that_share_gpus_run_small_tests_first(
     options = Options.from_config(pytester.parseconfig())
     arrange(items, options, machine_of(gpus), shared=shared)
     assert [item.name for item in items] == names
+
+
+STEPS = """
+import pytest
+from pathlib import Path
+
+@pytest.mark.ranks(1)
+def test_speed(perf):
+    pass
+
+def test_fails_once():
+    attempts = Path(__file__).with_name("attempts")
+    first = not attempts.exists()
+    attempts.touch()
+    assert not first
+
+def test_without():
+    pass
+"""
+
+
+def test_stepwise_goes_on_in_the_order_in_which_tests_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(STEPS)
+    pytester.runpytest_inprocess("--stepwise").assert_outcomes(failed=1)
+    # The perf test comes last, and so it has not run yet.
+    pytester.runpytest_inprocess("--stepwise").assert_outcomes(passed=2, skipped=1)
