@@ -1,4 +1,4 @@
-"""What becomes of each perf test of a recording: its figures are kept once all its phases have passed."""
+"""Perf tests of a recording: they run once in each launch, and their figures are kept once all phases have passed."""
 
 from __future__ import annotations
 
