@@ -48,6 +48,8 @@ CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
 CONFIRMATION = pytest.StashKey[Confirmation]()
 FINDINGS = pytest.StashKey[Findings]()
+FAILURE = pytest.StashKey[BaseException]()
+"""Of a perf test that is judged or recorded, and has failed."""
 RESULTS = "gpuperf-results"
 
 _PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal
@@ -187,10 +189,21 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Judges a perf test's figures when its body has come to its end."""
     session = item.config.stash[SESSION]
+    if (failure := item.stash.get(FAILURE, None)) is not None:
+        raise failure  # pytest-retry calls a failed test again within its report: to run until it passes is no verdict
     try:
         yield
+        _judge(item, session)
+    except (Exception, pytest.fail.Exception) as error:
+        if is_perf(item) and (session.measurements.judged or session.options.update_baselines):
+            item.stash[FAILURE] = error
+        raise
     finally:
         _report_output(item, session, "call")
+
+
+def _judge(item: pytest.Item, session: Session) -> None:
+    __tracebackhide__ = True
     checks = item.stash.get(CHECKS, None)
     if isinstance(item, pytest.Function) and (checks is not None or is_perf(item)):
         checks = checks or Checks()

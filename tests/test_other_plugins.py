@@ -1,5 +1,6 @@
 """Beside plugins that order tests, rerun or repeat them: here, conftests do what those do."""
 
+import json
 import os
 import re
 
@@ -41,6 +42,26 @@ def pytest_runtest_protocol(item, nextitem):
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 """
 
+# As pytest-retry.
+RETRIES = """
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "call" and report.failed:
+        hook, other = item.ihook, pytest.Class.from_parent(item.session, name="Other")
+        pytest.CallInfo.from_call(lambda: hook.pytest_runtest_teardown(item=item, nextitem=other), when="teardown")
+        report.outcome = "retried"
+        hook.pytest_runtest_logreport(report=report)
+        item._initrequest()
+        pytest.CallInfo.from_call(lambda: hook.pytest_runtest_setup(item=item), when="setup")
+        call = pytest.CallInfo.from_call(lambda: hook.pytest_runtest_call(item=item), when="call")
+        again = pytest.TestReport.from_item_and_call(item, call)
+        report.outcome, report.longrepr = again.outcome, again.longrepr
+    return report
+"""
+
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
@@ -71,8 +92,9 @@ def test_launches_follow_one_another_with_new_tests_first(project: pytest.Pytest
     assert len(names) == 6 * 5
 
 
-def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester) -> None:
-    project.makeconftest(RERUNS)
+@pytest.mark.parametrize("plugin", [RERUNS, RETRIES], ids=["in the protocol", "in the report"])
+def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester, plugin: str) -> None:
+    project.makeconftest(plugin)
     figures(project, a=[100e9, None, 100e9], b=[100e9, 500e9, 100e9])  # the latter is above its limit
     result = project.runpytest_inprocess(*RECORDING)
     result.assert_outcomes(passed=13, failed=2)
@@ -81,11 +103,16 @@ def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.P
     assert told == [f"not written: test_it.py::test_{name}[2ranks]: it failed in launch 2 of 5" for name in "ab"]
 
 
-def test_a_judged_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester) -> None:
+@pytest.mark.parametrize("plugin", [RERUNS, RETRIES], ids=["in the protocol", "in the report"])
+def test_a_judged_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester, plugin: str) -> None:
     assert project.runpytest_inprocess(*RECORDING).ret == 0
-    project.makeconftest(RERUNS)
-    figures(project, a=[None, 100e9], b=[90e9], c=[100e9])
-    project.runpytest_inprocess("--gpus=2").assert_outcomes(passed=1, failed=2)
+    project.makeconftest(plugin)
+    figures(project, a=[None, 100e9], b=[90e9], c=[500e9, 100e9])
+    result = project.runpytest_inprocess("--gpus=2", "--gpuperf-json=results.json")
+    result.assert_outcomes(failed=3)
+    assert "2 figures on 2x-nvidia-h200-nv18: 1 broken, 1 regressed" in result.outlines
+    assert "RuntimeError: this launch came to nothing" in result.stdout.str()
+    assert len(json.loads((project.path / "results.json").read_text())["verdicts"]) == 2
 
 
 FAILS_ONCE = """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 
@@ -65,6 +65,8 @@ class Findings:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of one phase of a test."""
+        if not is_final(report):
+            return
         verdicts = verdicts_of(report)
         if report.when == "call" and verdicts is not None:
             self.verdicts += verdicts

@@ -27,6 +27,11 @@ def forget_properties(item: pytest.Item) -> None:
     item.user_properties[:] = [entry for entry in item.user_properties if not str(entry[0]).startswith(PROPERTY)]
 
 
+def is_final(report: pytest.TestReport) -> bool:
+    """Whether a report is of what became of a test, and not of an attempt that a plugin makes again."""
+    return report.passed or report.failed or report.skipped
+
+
 def verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
     """The user properties of a test with these verdicts: one JSON for ourselves, plain figures for JUnit's readers."""
     told = list(verdicts)

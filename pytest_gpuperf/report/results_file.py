@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.report.properties import failed_by_itself, unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts import results
 from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
@@ -51,6 +51,8 @@ class ResultsFile:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of what one test measured, once it has ended well but for its verdicts."""
+        if not is_final(report):
+            return
         if report.when == "call":
             self._take(report)
         elif report.when == "teardown":
