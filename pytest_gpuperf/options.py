@@ -229,12 +229,10 @@ class Options:
                 "--update-baselines records launches one after another, and xdist's workers would each record some: "
                 "drop -n"
             )
-        for option, dest in (("--lf", "lf"), ("--ff", "failedfirst"), ("--nf", "newfirst")):
-            if update and config.getoption(dest, False):
-                raise pytest.UsageError(
-                    f"--update-baselines runs every test once in each launch, launch after launch, and {option} picks "
-                    f"or moves some of these runs: drop {option}"
-                )
+        if update and config.getoption("lf", False):
+            raise pytest.UsageError(
+                "--update-baselines runs every test once in each launch, and --lf picks single launches: drop --lf"
+            )
         if update and not config.getoption("reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")

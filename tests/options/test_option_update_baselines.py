@@ -62,14 +62,12 @@ def test_it_needs_gpus(pytester: pytest.Pytester) -> None:
     assert message == "--update-baselines records what GPUs do: add --gpus N"
 
 
-@pytest.mark.parametrize("option", ["--lf", "--ff", "--nf"])
-def test_no_launch_of_a_test_is_picked_or_moved(project: pytest.Pytester, option: str) -> None:
-    assert usage_error(record(project, option)) == (
-        "--update-baselines runs every test once in each launch, launch after launch, and "
-        f"{option} picks or moves some of these runs: drop {option}"
+def test_no_single_launch_of_a_test_is_picked(project: pytest.Pytester) -> None:
+    assert usage_error(record(project, "--lf")) == (
+        "--update-baselines runs every test once in each launch, and --lf picks single launches: drop --lf"
     )
-    run(project, option, "--collect-only").assert_outcomes()  # of a run that records nothing, it may
-    assert record(project, "-p", "no:cacheprovider").ret == pytest.ExitCode.OK  # which brings the three options
+    run(project, "--lf", "--collect-only").assert_outcomes()  # of a run that records nothing, it may
+    assert record(project, "-p", "no:cacheprovider").ret == pytest.ExitCode.OK  # which brings the option
 
 
 def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest.Pytester) -> None:
