@@ -61,10 +61,11 @@ def test_a_test_that_is_named_otherwise_later_keeps_its_identity(
     items = collected(pytester)
     identities = [item.nodeid for item in items]
     collected_as: Any = pytest.Function.nodeid
-    # As xdist does for tests of a group, where pytest lets it.
-    monkeypatch.setattr(pytest.Function, "nodeid", property(lambda item: f"{collected_as.fget(item)}@group"))
-    assert items[0].nodeid == f"{identities[0]}@group"
-    assert [launch_of(item).identity for item in repeated(items, 2)] == identities * 2
+    with monkeypatch.context() as patch:  # this test is an item, too
+        # As xdist does for tests of a group, where pytest lets it.
+        patch.setattr(pytest.Function, "nodeid", property(lambda item: f"{collected_as.fget(item)}@group"))
+        assert items[0].nodeid == f"{identities[0]}@group"
+        assert [launch_of(item).identity for item in repeated(items, 2)] == identities * 2
 
 
 def hash_of(tmp_path: Path, source: str) -> str:
