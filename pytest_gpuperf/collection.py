@@ -101,9 +101,12 @@ def is_perf(item: pytest.Item) -> bool:
     return item.get_closest_marker("perf") is not None and not foreign(item, "perf")
 
 
-def perf_last(items: list[pytest.Item]) -> None:
+class PerfLast:
     """Puts perf tests last, as ``arrange`` will: ``--stepwise`` takes what is before a failure for passed."""
-    items.sort(key=lambda item: (1, world_size(item) or 0) if _is_perf_function(item) else (0, 0))
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """In the order in which tests run; other plugins deselect by it."""
+        items.sort(key=lambda item: (1, world_size(item) or 0) if _is_perf_function(item) else (0, 0))
 
 
 def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, shared: bool = False) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuperf.collection import (
     LACKS,
+    PerfLast,
     arrange,
     drop_measured,
     is_perf,
@@ -17,7 +18,6 @@ from pytest_gpuperf.collection import (
     measures,
     need_ranks,
     parametrize,
-    perf_last,
     planned,
     world_size,
 )
@@ -107,10 +107,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     mark_items(item)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Has perf tests put last, behind pytest's grouping of tests, which is registered next, so that it runs before."""
+    session.config.pluginmanager.register(PerfLast(), "gpuperf-perf-last")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Order, before other plugins deselect by it; skips and launches, after they have."""
-    perf_last(items)
+    """Skips, order and launches; after other plugins have deselected."""
     yield
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine, shared=hasattr(config, "workerinput"))
