@@ -241,6 +241,8 @@ def pytest_runtest_makereport(
     if failure is not None:
         item.user_properties.extend(_properties(failure))
     report = yield
+    if call.when == "teardown" and FAILURE in item.stash:
+        del item.stash[FAILURE]  # whose frames hold all that the test had at hand
     if failure is not None and report.failed:
         report.sections += [*failure.sections, ("run this alone", session.rerun_command())]
     return report

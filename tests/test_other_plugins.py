@@ -3,11 +3,13 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.fake_gpus import without_ranks
 from tests.scripted_figures import STEADY, TESTS, figures
+from tests.whole_run import run_pytest, write
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
 
@@ -179,3 +181,46 @@ def test_ranks_have_ended_when_other_plugins_gather_what_they_left(pytester: pyt
     result = pytester.runpytest_inprocess("--capture=no")
     result.assert_outcomes(passed=2)
     assert sum(line.endswith("ended") for line in result.outlines) == 2
+
+
+HOLDS = """
+import weakref
+import pytest
+
+class Held: pass
+
+REFERENCES = []
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("n", [1, 2])
+def test_it(perf, n):
+    held = Held()
+    REFERENCES.append(weakref.ref(held))
+    assert False
+"""
+
+COUNTS = """
+import gc
+from tests import fake_gpus
+import pytest
+
+patch = pytest.MonkeyPatch()
+fake_gpus.install(patch, visible=2)
+fake_gpus.without_ranks(patch)
+
+def pytest_sessionfinish():
+    import sys, test_it
+    for name in ("last_value", "last_exc", "last_traceback"):
+        setattr(sys, name, None)
+    gc.collect()
+    print("\\nheld:", sum(reference() is not None for reference in test_it.REFERENCES), "of", len(test_it.REFERENCES))
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--update-baselines", "--reason=x", "--launches=5")], ids=["judged", "recorded"]
+)
+def test_what_a_failed_perf_test_had_at_hand_is_let_go(tmp_path: Path, options: tuple[str, ...]) -> None:
+    write(tmp_path, {"test_it.py": HOLDS, "conftest.py": COUNTS})
+    lines = run_pytest(tmp_path, "--gpus=2", "--capture=no", *options).result.outlines
+    assert f"held: 0 of {10 if options else 2}" in lines
