@@ -6,7 +6,8 @@ from collections.abc import Container, Sequence
 from typing import TypeGuard
 
 import pytest
-from _pytest.unittest import TestCaseFunction  # which pytest has under no public name
+from _pytest.skipping import evaluate_skip_marks  # which pytest has under no public names, as the next
+from _pytest.unittest import TestCaseFunction
 
 from pytest_gpuperf.launches import body_hash, launch_of, repeated
 from pytest_gpuperf.machine import Machine
@@ -75,11 +76,16 @@ def foreign(node: pytest.Item, fixture: str) -> bool:
 
 def lacks_variants(item: pytest.Item) -> bool:
     """Whether the item is to run on ranks and cannot, as pytest makes no variants of a unittest.TestCase's methods."""
-    if not isinstance(item, TestCaseFunction):
+    if not isinstance(item, TestCaseFunction) or _is_skipped(item):
         return False
     marks = [*item.own_markers, *(item.parent.own_markers if item.parent is not None else ())]
     marked = any(mark.name == "ranks" for mark in marks) and not foreign(item, WORLD_PARAM)
     return marked or uses(item, WORLD_PARAM)
+
+
+def _is_skipped(item: TestCaseFunction) -> bool:
+    by_unittest = any(getattr(skipped, "__unittest_skip__", False) for skipped in (item.cls, item.obj))
+    return by_unittest or evaluate_skip_marks(item) is not None
 
 
 def world_size(item: pytest.Item) -> int | None:

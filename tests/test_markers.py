@@ -252,6 +252,38 @@ def test_a_test_case_that_is_to_run_on_ranks_fails(pytester: pytest.Pytester) ->
     ]
 
 
+SKIPPED = """
+import unittest
+import pytest
+
+@pytest.mark.skip(reason="here")
+@pytest.mark.ranks(2)
+class TestByMark(unittest.TestCase):
+    def test_it(self): pass
+
+@unittest.skip("here")
+@pytest.mark.ranks(2)
+class TestByUnittest(unittest.TestCase):
+    def test_it(self): pass
+
+@pytest.mark.ranks(2)
+class TestMethods(unittest.TestCase):
+    @pytest.mark.skipif(True, reason="here")
+    def test_by_mark(self): pass
+
+    @unittest.skip("here")
+    def test_by_unittest(self): pass
+
+    @pytest.mark.skipif(False, reason="here")
+    def test_runs(self): pass
+"""
+
+
+def test_a_test_case_that_is_skipped_need_not_run_on_ranks(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SKIPPED)
+    pytester.runpytest_inprocess().assert_outcomes(skipped=4, errors=1)
+
+
 def test_a_module_may_mark_its_tests_for_ranks_and_have_test_cases(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import unittest, pytest\npytestmark = pytest.mark.ranks(2)\n" + UNITTEST.split("\n\n")[-1])
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
