@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuperf.collection import arrange
+from pytest_gpuperf.collection import PerfLast, arrange
 from pytest_gpuperf.options import Options
 from tests.fake_gpus import machine_of
 
@@ -46,6 +46,26 @@ def test_workers_that_share_gpus_run_small_tests_first(
     options = Options.from_config(pytester.parseconfig())
     arrange(items, options, machine_of(gpus), shared=shared)
     assert [item.name for item in items] == names
+
+
+WORLDS = """
+import pytest
+
+@pytest.mark.ranks(4, 2)
+def test_speed(perf):
+    pass
+
+def test_without():
+    pass
+"""
+
+
+def test_who_deselects_by_the_order_sees_that_of_the_run(pytester: pytest.Pytester) -> None:
+    items, _record = pytester.inline_genitems(pytester.makepyfile(WORLDS), "-p", "no:cacheprovider")
+    PerfLast().pytest_collection_modifyitems(items)
+    seen = [item.name for item in items]
+    arrange(items, Options.from_config(pytester.parseconfig()), machine_of(4))
+    assert [item.name for item in items] == seen == ["test_without", "test_speed[2ranks]", "test_speed[4ranks]"]
 
 
 STEPS = """

@@ -235,6 +235,16 @@ class TestWithRanks(unittest.TestCase):
 
     def test_it(self): pass
 
+@pytest.mark.ranks(2)
+class TestWithOtherRanks(unittest.TestCase):
+    @pytest.fixture
+    def ranks(self): pass
+
+    @pytest.fixture(autouse=True)
+    def _ranks(self, ranks): pass
+
+    def test_it(self): pass
+
 class TestPlain(unittest.TestCase):
     def test_it(self): pass
 """
@@ -243,7 +253,7 @@ class TestPlain(unittest.TestCase):
 def test_a_test_case_that_is_to_run_on_ranks_fails(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=UNITTEST)
     result = pytester.runpytest_inprocess()
-    result.assert_outcomes(passed=1, errors=3)
+    result.assert_outcomes(passed=2, errors=3)
     cure = "make it a function, or its class one that is no TestCase"
     assert [line for line in result.outlines if line.startswith("test_it.py::") and line.endswith(cure)] == [
         f"test_it.py::{name}::test_it: a test of a unittest.TestCase cannot run on ranks, since pytest makes no "

@@ -94,6 +94,45 @@ def test_launches_follow_one_another_with_new_tests_first(project: pytest.Pytest
     assert len(names) == 6 * 5
 
 
+MIXED = """
+import pytest
+
+def test_plain(): pass
+
+@pytest.mark.ranks(2, 4)
+def test_speed(perf): pass
+
+@pytest.mark.ranks(4)
+def test_right(ranks): pass
+"""
+
+
+def test_in_each_launch_worlds_follow_one_another_and_other_tests_are_first(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(ORDERS.replace('items.sort(key=lambda item: "test_b" not in item.name)', "items.reverse()"))
+    pytester.makepyfile(test_it=MIXED)
+    lines = pytester.runpytest_inprocess(*RECORDING, "--gpus=4", "--collect-only", "-q").outlines
+    names = [line.partition("::")[2] for line in lines if "::" in line]
+    assert sorted(names[:2]) == ["test_plain", "test_right[4ranks]"]
+    assert names[2:] == [
+        f"test_speed{launch}[{size}ranks]" for launch in ("", "#2", "#3", "#4", "#5") for size in (2, 4)
+    ]
+
+
+DESELECTS = """
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if item.originalname != "test_b"]
+"""
+
+
+def test_who_is_last_to_deselect_a_test_deselects_all_its_launches(project: pytest.Pytester) -> None:
+    project.makeconftest(DESELECTS)
+    names = listed(project.runpytest_inprocess(*RECORDING, "--collect-only", "-q"))
+    assert names == [f"{test}{launch}" for launch in ("", "#2", "#3", "#4", "#5") for test in "ac"]
+
+
 @pytest.mark.parametrize("plugin", [RERUNS, RETRIES], ids=["in the protocol", "in the report"])
 def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester, plugin: str) -> None:
     project.makeconftest(plugin)
@@ -103,6 +142,48 @@ def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.P
     assert "14 figures on 2x-nvidia-h200-nv18: 1 broken, 13 recorded" in result.outlines
     told = [line.partition(": record")[0] for line in result.outlines if line.startswith("not written: ")]
     assert told == [f"not written: test_it.py::test_{name}[2ranks]: it failed in launch 2 of 5" for name in "ab"]
+
+
+PASSES_LATER = """
+import pytest
+from pathlib import Path
+from pytest_gpuperf import Metric
+
+@pytest.mark.ranks(1)
+def test_it(FIXTURE):
+    attempts = Path(__file__).with_name("attempts")
+    first = not attempts.exists()
+    attempts.touch()
+    assert not first
+    if hasattr(FIXTURE, "check"):
+        FIXTURE.check(time=Metric(1.0, "s", "lower"))
+"""
+
+# A plugin that comes later than this one's hooks.
+RERUNS_LATE = (
+    RERUNS.replace("def pytest_runtest_protocol", "def reruns")
+    + """
+class Late:
+    pytest_runtest_protocol = staticmethod(reruns)
+
+def pytest_sessionstart(session):
+    session.config.pluginmanager.register(Late())
+"""
+)
+
+
+def test_of_a_recording_other_tests_may_be_run_until_they_pass(project: pytest.Pytester) -> None:
+    project.makeconftest(RERUNS_LATE)
+    figures(project, a=[100e9, None, 100e9])
+    project.makepyfile(test_other=PASSES_LATER.replace("FIXTURE", "ranks"))
+    outcomes = project.runpytest_inprocess(*RECORDING).parseoutcomes()
+    assert (outcomes["passed"], outcomes["failed"], outcomes["rerun"]) == (15, 1, 1)
+
+
+def test_each_test_of_a_recording_is_announced_and_concluded(project: pytest.Pytester) -> None:
+    calls = project.inline_run(*RECORDING)
+    for hook in ("pytest_runtest_logstart", "pytest_runtest_logfinish"):
+        assert len({call.nodeid for call in calls.getcalls(hook)}) == len(calls.getcalls(hook)) == 15
 
 
 @pytest.mark.parametrize("plugin", [RERUNS, RETRIES], ids=["in the protocol", "in the report"])
@@ -137,6 +218,9 @@ def test_of_a_failed_attempt_nothing_stands_under_one_that_passed(pytester: pyte
     pytester.makeconftest(
         RERUNS
         + """
+def pytest_itemcollected(item):
+    item.user_properties.append(("theirs", 1))
+
 def pytest_runtest_logreport(report):
     print("\\n" + report.outcome, report.when, [name for name, _ in report.user_properties])
 """
@@ -146,7 +230,21 @@ def pytest_runtest_logreport(report):
     told = {line.partition(" [")[0]: line for line in lines if " call [" in line}
     assert "gpuperf_rank" in told["rerun call"]
     assert "gpuperf" not in told["passed call"]
-    assert "mine" in told["passed call"]
+    assert "['theirs', 'mine'" in told["passed call"]
+
+
+@pytest.mark.parametrize("plugin", [RERUNS, RETRIES], ids=["in the protocol", "in the report"])
+@pytest.mark.parametrize(
+    ("fixture", "options"), [("ranks", ()), ("ranks", ("--gpus=2",)), ("perf", ("--gpus=2", "--smoke"))]
+)
+def test_what_is_not_judged_may_be_run_until_it_passes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, plugin: str, fixture: str, options: tuple[str, ...]
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makeconftest(plugin)
+    pytester.makepyfile(PASSES_LATER.replace("FIXTURE", fixture))
+    outcomes = pytester.runpytest_inprocess(*options).parseoutcomes()
+    assert (outcomes["passed"], outcomes.get("failed")) == (1, None)
 
 
 # As pytest-cov, which gathers what other processes have written by then.
