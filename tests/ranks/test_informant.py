@@ -25,16 +25,15 @@ ENTRY = {
 
 
 class Recorder:
-    """Stands in for torch's."""
+    """Stands in for torch's, which has one for each backend."""
 
-    def __init__(self, dump: bytes) -> None:
+    def __init__(self, dump: bytes, backend: str = "gloo") -> None:
         self._dump = dump
+        setattr(self, {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}[backend], self._trace)
 
-    def _dump_fr_trace(self, collectives: bool, stacks: bool, active_alone: bool) -> bytes:
+    def _trace(self, collectives: bool, stacks: bool, active_alone: bool) -> bytes:
         assert (collectives, stacks, active_alone) == (True, False, False)
         return self._dump
-
-    _dump_nccl_trace = _dump_fr_trace
 
 
 def asked(connection: Channel) -> Any:
@@ -48,7 +47,7 @@ def test_it_answers_as_often_as_it_is_asked_with_what_is_not_too_old(
     monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     dump = pickle.dumps({"entries": [{**ENTRY, "time_created_ns": moment} for moment in (10, 20)]})
-    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(dump))
+    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(dump, backend))
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
@@ -95,7 +94,8 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
     monkeypatch: pytest.MonkeyPatch, backend: str, moments: list[int], silent: bool
 ) -> None:
     entries = [{**ENTRY, "time_created_ns": moment, "is_p2p": moment == 25} for moment in moments]
-    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(pickle.dumps({"entries": entries})))
+    recorder = Recorder(pickle.dumps({"entries": entries}), backend)
+    monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
@@ -103,7 +103,9 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
         assert informant.silent() is silent
 
 
-@pytest.mark.parametrize("recorder", [object(), Recorder(b"no pickle"), Recorder(pickle.dumps({"entries": [{}]}))])
+@pytest.mark.parametrize(
+    "recorder", [object(), Recorder(b"no pickle", "nccl"), Recorder(pickle.dumps({"entries": [{}]}), "nccl")]
+)
 def test_silence_is_not_assumed(monkeypatch: pytest.MonkeyPatch, recorder: object) -> None:
     monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
     ours, theirs = Channel.pair()
