@@ -49,7 +49,7 @@ CHECKS = pytest.StashKey[Checks]()
 CONFIRMATION = pytest.StashKey[Confirmation]()
 FINDINGS = pytest.StashKey[Findings]()
 FAILURE = pytest.StashKey[BaseException]()
-"""Of a perf test that is judged or recorded, and has failed."""
+"""Of a perf test that is judged or recorded, and has failed; until it has been torn down."""
 RESULTS = "gpuperf-results"
 
 _PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal

@@ -180,6 +180,12 @@ def test_of_a_recording_other_tests_may_be_run_until_they_pass(project: pytest.P
     assert (outcomes["passed"], outcomes["failed"], outcomes["rerun"]) == (15, 1, 1)
 
 
+def test_launches_share_fixtures_of_a_wider_scope(project: pytest.Pytester) -> None:
+    project.runpytest_inprocess(*RECORDING)
+    log = (project.path / "log").read_text().splitlines()
+    assert (log[0], log[-1], len(log)) == ("module up", "module down", 2 + 2 * 10)  # the others are of the test's own
+
+
 def test_each_test_of_a_recording_is_announced_and_concluded(project: pytest.Pytester) -> None:
     calls = project.inline_run(*RECORDING)
     for hook in ("pytest_runtest_logstart", "pytest_runtest_logfinish"):
