@@ -142,20 +142,29 @@ class Journal:
 
     @classmethod
     def spare(cls, path: Path, plan: Plan) -> None:
-        """Refuses to lose what a recording like this one had measured when it was interrupted.
+        """Refuses to lose what a recording had measured when it was interrupted.
 
         Raises:
-            JournalError: There is such a journal; one of another plan is no use to this recording, nor is a broken one.
+            JournalError: There is such a journal, of this recording or of another; nobody can go on with a broken one.
         """
         try:
-            journal, entries = cls.resume(path, plan)
-        except JournalError:
+            lines = path.read_bytes().splitlines()
+            kept = _plan(Fields.of(storage.parse(lines[0]), "line"))
+            journal, entries = cls.resume(path, kept)
+        except (OSError, IndexError, ValueError, RecursionError, JournalError):
             return
         journal.close()
-        if entries:
-            kept = len({entry.number for entry in entries})
-            problem = f"it keeps figures of {kept} of the {plan.launches} launches of this recording"
-            raise JournalError(path, problem, "go on with it by --resume, or drop it by --no-resume")
+        if not entries:
+            return
+        launches = f"{len({entry.number for entry in entries})} of the {kept.launches} launches"
+        try:
+            _same_plan(path, kept, plan)
+        except JournalError as other:
+            problem = f"it keeps figures of {launches} of another recording: {other.problem}"
+            cure = "go on with that one by its command and --resume, or drop it by --no-resume"
+            raise JournalError(path, problem, cure) from None
+        problem = f"it keeps figures of {launches} of this recording"
+        raise JournalError(path, problem, "go on with it by --resume, or drop it by --no-resume")
 
     def note(self, entry: Entry) -> None:
         """Keeps what a test measured, also if the machine stops now.

@@ -113,9 +113,21 @@ def test_what_was_measured_is_not_dropped_unasked(project: pytest.Pytester) -> N
     assert record(project, "--no-resume").ret == pytest.ExitCode.OK  # there is nothing to drop
 
 
-def test_what_is_no_use_to_a_recording_does_not_stop_it(project: pytest.Pytester) -> None:
+def test_nor_is_what_another_recording_measured(project: pytest.Pytester) -> None:
     interrupt(project)
-    assert record(project, "-k", "speed").ret == pytest.ExitCode.OK
+    message = usage_error(record(project, "-k", "speed"))
+    assert message == (
+        f"journal {str(journal_of(project))!r}: it keeps figures of 3 of the 5 launches of another recording: this "
+        f"recording is without {OTHER}: go on with that one by its command and --resume, or drop it by --no-resume"
+    )
+    assert record(project, "--resume").ret == pytest.ExitCode.OK
+    assert_complete(project)
+
+
+def test_what_nobody_can_go_on_with_stops_no_recording(project: pytest.Pytester) -> None:
+    interrupt(project)
+    journal_of(project).write_text("not a journal\n")
+    assert record(project).ret == pytest.ExitCode.OK
     assert not journal_of(project).exists()
 
 

@@ -81,7 +81,11 @@ def test_what_a_recording_can_go_on_with_is_spared(path: Path) -> None:
     with pytest.raises(JournalError) as caught:
         Journal.spare(path, PLAN)
     assert str(caught.value) == message
-    Journal.spare(path, replace(PLAN, commit="def"))
+    other = re.escape(
+        "2 of the 5 launches of another recording: its recording was of commit 'abc', this one is of 'def': go"
+    )
+    with pytest.raises(JournalError, match=other):
+        Journal.spare(path, replace(PLAN, commit="def"))
     assert path.read_bytes() == before
     assert len(resumed(path)) == 3  # nobody holds it
 
