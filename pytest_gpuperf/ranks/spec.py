@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 
 
@@ -29,9 +30,10 @@ class PoolSpec:
 def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the pool's ranks: the controller's, the test's, its own GPUs, loopback for the sockets.
 
-    What the user set stays: the socket interfaces, and that NCCL's groups may share channels, are only defaults.
+    What the user set stays: the socket interfaces, the flight recorder's size, and that NCCL's groups may share
+    channels, are only defaults.
     """
-    defaults = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    defaults = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_BUFFER_SIZE": _RECORDED}
     if spec.gpus and not spec.timed:
         defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
     inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}

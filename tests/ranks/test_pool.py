@@ -78,6 +78,7 @@ def test_a_pool_shows_its_ranks_its_own_gpus_alone() -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",
         "NCCL_SOCKET_IFNAME": "lo",
+        "TORCH_FR_BUFFER_SIZE": "2000",
         "X": "y",
     }
 
@@ -89,8 +90,8 @@ def test_groups_share_channels_only_where_nothing_is_timed_and_the_user_lets_the
     assert rank_environ(PoolSpec(2, ("GPU-a", "GPU-b")), {share: "0"})[share] == "0"
 
 
-def test_socket_interfaces_that_the_user_chose_stay() -> None:
-    chosen = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=bond0"}
+def test_what_the_user_chose_stays() -> None:
+    chosen = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=bond0", "TORCH_FR_BUFFER_SIZE": "20000"}
     assert rank_environ(PoolSpec(2), chosen) == {**chosen, "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -237,6 +238,7 @@ def test_the_tests_own_variables_reach_its_ranks_and_pytests_do_not() -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",
+        "TORCH_FR_BUFFER_SIZE": "2000",
         "X": "of the test",
         "NEW": "1",
     }
