@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Resettable
+from pytest_gpuperf.timing import clock as clock_module
 from pytest_gpuperf.timing import measure as measure_module
 from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
@@ -244,10 +245,15 @@ def test_blocks_end_once_the_ratio_is_known(call: Call) -> None:
         assert len(slow.seconds) < 200  # of which there would be time for
 
 
-def test_on_cpus_ranks_are_released_together(call: Call) -> None:
-    def late(ctx: Context) -> float:
-        token = torch.ones(1)
-        time.sleep(0.3 * ctx.rank)
-        return HostClock().time(lambda: dist.all_reduce(token), 1)
+def test_on_cpus_the_time_begins_once_all_ranks_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    moments = iter([1.0, 3.5])
 
-    assert max(call(late)) < 0.2  # who came first has not timed its wait
+    def look() -> float:
+        done.append("look at the clock")
+        return next(moments)
+
+    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=look))
+    monkeypatch.setattr(dist, "barrier", lambda: done.append("meet"))
+    assert HostClock().time(lambda: done.append("step"), 2, lambda: done.append("reset")) == 2.5
+    assert done == ["reset", "meet", "look at the clock", "step", "step", "look at the clock"]
