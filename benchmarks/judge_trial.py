@@ -31,9 +31,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.trial.runs import UNFIT, Figure, Run, holds, lines_of, summary, table
-from pytest_gpuperf.verdicts import results, storage
-from pytest_gpuperf.verdicts.baselines import BaselineError
-from pytest_gpuperf.verdicts.launch_info import LaunchInfo
+from pytest_gpuperf.baselines import results, storage
+from pytest_gpuperf.baselines.launch_info import LaunchInfo
+from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.verdicts.verdict import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuperf.sizes import GiB, KiB, MiB
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.figures.metric import Metric
+    from pytest_gpuperf.figures.overlap import Overlap
+    from pytest_gpuperf.figures.readings import Readings
+    from pytest_gpuperf.figures.timing import Comparison, Timing
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
-    from pytest_gpuperf.session import LeakWarning
-    from pytest_gpuperf.timing.overlap import Overlap
-    from pytest_gpuperf.timing.readings import Readings
-    from pytest_gpuperf.timing.record import Comparison, Timing
+    from pytest_gpuperf.run.session import LeakWarning
     from pytest_gpuperf.timing.stepping import Resettable
-    from pytest_gpuperf.verdicts.metric import Metric
 
 __all__ = [
     "CollectiveMismatch",
@@ -43,20 +43,20 @@ __all__ = [
 
 _HOMES = {
     "CollectiveMismatch": "ranks.failures",
-    "Comparison": "timing.record",
+    "Comparison": "figures.timing",
     "Context": "ranks.context",
-    "LeakWarning": "session",
-    "Metric": "verdicts.metric",
-    "Overlap": "timing.overlap",
+    "LeakWarning": "run.session",
+    "Metric": "figures.metric",
+    "Overlap": "figures.overlap",
     "Perf": "fixtures.perf",
     "RankDied": "ranks.failures",
     "RankError": "ranks.failures",
     "RankTimeout": "ranks.failures",
     "Ranks": "fixtures.ranks",
-    "Readings": "timing.readings",
+    "Readings": "figures.readings",
     "Resettable": "timing.stepping",
     "ResultError": "ranks.failures",
-    "Timing": "timing.record",
+    "Timing": "figures.timing",
 }
 
 

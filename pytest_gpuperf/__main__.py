@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuperf import provenance
+from pytest_gpuperf.baselines import provenance
+from pytest_gpuperf.baselines.adopt import adopt
+from pytest_gpuperf.baselines.merge import RELATIVE_BOUND, Mode, UpdatePolicy
+from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
-from pytest_gpuperf.verdicts.adopting import adopt
-from pytest_gpuperf.verdicts.baselines import BaselineError
-from pytest_gpuperf.verdicts.updating import RELATIVE_BOUND, Mode, UpdatePolicy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES
+from pytest_gpuperf.baselines.merge import Mode
+from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.updating import Mode
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"

@@ -7,7 +7,25 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuperf.collection import (
+from pytest_gpuperf.baselines.journal import JournalError
+from pytest_gpuperf.baselines.schema import BaselineError
+from pytest_gpuperf.fixtures.perf import Checks, Perf
+from pytest_gpuperf.fixtures.ranks import Ranks
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.markers import MARKERS
+from pytest_gpuperf.options import Options, add_options
+from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
+from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.properties import forget_properties, unchecked_properties, verdict_properties
+from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
+from pytest_gpuperf.run.confirming import FAILING, FIGURES, VERDICTS, Confirmation, Ruling
+from pytest_gpuperf.run.explanations import leave_out_our_lines
+from pytest_gpuperf.run.launches import body_hash, identify, launch_of
+from pytest_gpuperf.run.recording import Recording
+from pytest_gpuperf.run.reporting import publish, register_reports
+from pytest_gpuperf.run.selection import (
     LACKS,
     PerfLast,
     arrange,
@@ -21,26 +39,8 @@ from pytest_gpuperf.collection import (
     planned,
     world_size,
 )
-from pytest_gpuperf.confirming import FAILING, FIGURES, VERDICTS, Confirmation, Ruling
-from pytest_gpuperf.explanations import leave_out_our_lines
-from pytest_gpuperf.fixtures.perf import Checks, Perf
-from pytest_gpuperf.fixtures.ranks import Ranks
-from pytest_gpuperf.launches import body_hash, identify, launch_of
-from pytest_gpuperf.machine import Machine
-from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import Options, add_options
-from pytest_gpuperf.ranks.postmortem import PostMortem
-from pytest_gpuperf.recording import Recording
-from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
-from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.properties import forget_properties, unchecked_properties, verdict_properties
-from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
-from pytest_gpuperf.reporting import publish, register_reports
-from pytest_gpuperf.session import Session
+from pytest_gpuperf.run.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.verdicts.baselines import BaselineError
-from pytest_gpuperf.verdicts.journal import JournalError
 from pytest_gpuperf.verdicts.verdict import Outcome
 
 SESSION = pytest.StashKey[Session]()

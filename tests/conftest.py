@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
 
-from pytest_gpuperf import options, session
+from pytest_gpuperf import options
+from pytest_gpuperf.run import session
 from tests import fake_gpus
 
 # What is judged by the clock would fail wherever the machine stops for a moment.

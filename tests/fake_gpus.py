@@ -5,12 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpuperf import leasing, machine, session
+from pytest_gpuperf.hardware import machine
 from pytest_gpuperf.hardware.gpus import Gpu
 from pytest_gpuperf.hardware.linkage import Linkage
-from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.leases import leasing
 from pytest_gpuperf.ranks.spec import PoolSpec
-from pytest_gpuperf.session import Session
+from pytest_gpuperf.run import session
+from pytest_gpuperf.run.session import Session
 
 GIB = 2**30
 
@@ -65,6 +67,6 @@ def without_memory(patch: pytest.MonkeyPatch) -> None:
 def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run no program need no ranks: none are started, though GPUs are in use."""
     monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: None)
-    monkeypatch.setattr("pytest_gpuperf.session.Session._pool", lambda self, size: SimpleNamespace(pids=()))
-    monkeypatch.setattr("pytest_gpuperf.session.Session._software", lambda self, size: {"torch": "2.13.0"})
-    monkeypatch.setattr("pytest_gpuperf.session.Session._control", lambda self, size: {})
+    monkeypatch.setattr("pytest_gpuperf.run.session.Session._pool", lambda self, size: SimpleNamespace(pids=()))
+    monkeypatch.setattr("pytest_gpuperf.run.session.Session._software", lambda self, size: {"torch": "2.13.0"})
+    monkeypatch.setattr("pytest_gpuperf.run.session.Session._control", lambda self, size: {})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf import Context, Perf, Resettable
-from pytest_gpuperf.launches import launch_of
+from pytest_gpuperf.run.launches import launch_of
 
 if TYPE_CHECKING:
     import torch

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.figures.timing import Timing
+from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.report.properties import verdicts_of
-from pytest_gpuperf.timing.record import Timing
-from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 SECTION = "gpuperf"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuperf.baselines import results
+from pytest_gpuperf.baselines.match import Scalar
+from pytest_gpuperf.baselines.merge import joined
+from pytest_gpuperf.baselines.results import Results
+from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
-from pytest_gpuperf.verdicts import results
-from pytest_gpuperf.verdicts.baselines import BaselineError, Baselines
-from pytest_gpuperf.verdicts.match import Scalar
-from pytest_gpuperf.verdicts.results import Results
-from pytest_gpuperf.verdicts.updating import joined
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:

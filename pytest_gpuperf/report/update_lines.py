@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from pytest_gpuperf.baselines.losses import Loss
+from pytest_gpuperf.baselines.merge import MOVED, Merged
 from pytest_gpuperf.report.units import format_percent, format_value
-from pytest_gpuperf.verdicts.losses import Loss
-from pytest_gpuperf.verdicts.updating import MOVED, Merged
 
 
 def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_flatten
 
+from pytest_gpuperf.figures.timing import RankSamples, block_ratios
 from pytest_gpuperf.timing.clock import clock_for
 from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed
-from pytest_gpuperf.timing.record import RankSamples, block_ratios
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
 

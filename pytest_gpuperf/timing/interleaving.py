@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import torch
 
+from pytest_gpuperf.figures.precision import relative_halfwidth
 from pytest_gpuperf.timing.clock import slowest
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import BATCH
-from pytest_gpuperf.timing.stopping import relative_halfwidth
 
 Ratios: TypeAlias = Callable[[Sequence[Sequence[float]]], list[float]]
 """Of blocks: from the slowest rank's samples of each arm, two a block, to a figure for each block."""

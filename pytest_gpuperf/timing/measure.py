@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuperf.figures.precision import relative_halfwidth
+from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, slowest
-from pytest_gpuperf.timing.record import RankSamples
 from pytest_gpuperf.timing.sampling import BATCH, MAX_WARMUP_BATCHES, STEADY, WARMUP_BATCH, Plan, Sampling, plan
 from pytest_gpuperf.timing.stepping import Step, captured, prepare, reset_of
-from pytest_gpuperf.timing.stopping import relative_halfwidth
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context

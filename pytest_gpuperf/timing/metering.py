@@ -12,11 +12,11 @@ import pynvml
 import torch
 import torch.distributed as dist
 
+from pytest_gpuperf.figures.readings import RankReading
 from pytest_gpuperf.hardware.counters import Counters, counters
 from pytest_gpuperf.hardware.nvml import nvml_session
 from pytest_gpuperf.timing.clock import slowest
 from pytest_gpuperf.timing.device_memory import release_memory
-from pytest_gpuperf.timing.readings import RankReading
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
 

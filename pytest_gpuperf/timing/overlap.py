@@ -1,65 +1,41 @@
-"""Steps that compute and communicate at once, beside either alone. Knows no torch."""
+"""The timing of a step beside its parts, in one process group. Runs in rank processes."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpuperf.timing.record import Timing, observed, quartiles
-from pytest_gpuperf.verdicts.metric import Better, Metric
+from pytest_gpuperf.figures.timing import RankSamples, block_ratios
+from pytest_gpuperf.timing.clock import clock_for
+from pytest_gpuperf.timing.interleaving import interleaved
+from pytest_gpuperf.timing.measure import Timed
+from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.stepping import prepare
 
-LEAST_SHARE = 1e-3  # of a whole; a smaller one cannot be told from the noise of the times
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """Three arms of one process group, whose samples were taken in turn."""
-
-    together: Timing
-    """The step that does both at once."""
-    compute: Timing
-    communication: Timing
-
-    @property
-    def exposed(self) -> Metric:
-        """The share of the communication that the step waits for; unit fraction, lower is better.
-
-        The median over blocks of (together - compute) / communication: 0 all hidden, 1 none, above 1 worse than one
-        after the other. Where nothing is exposed, noise makes the difference negative as often as not, and such a
-        share is no figure to be compared with another; 0.001 stands for all of them.
-        """
-        return self._fraction([(both - alone) / wait for both, alone, wait in self._blocks()], "lower")
-
-    @property
-    def efficiency(self) -> Metric:
-        """The share of the communication that is hidden, 1 - exposed; unit fraction, higher is better.
-
-        Not below 0.001, which stands for a step that takes as long as one after the other, or longer.
-        """
-        return self._fraction([1 - (both - alone) / wait for both, alone, wait in self._blocks()], "higher")
-
-    @property
-    def ideal(self) -> Metric:
-        """The time of the longer one of the two over that of the step; unit fraction, higher is better.
-
-        At most 1 but for noise: nothing ends before its longer part has.
-        """
-        return self._fraction([max(alone, wait) / both for both, alone, wait in self._blocks()], "higher")
-
-    def _blocks(self) -> list[tuple[float, float, float]]:
-        arms = (self.together.samples, self.compute.samples, self.communication.samples)
-        return list(zip(*map(_of_blocks, arms), strict=True))
-
-    def _fraction(self, shares: Sequence[float], better: Better) -> Metric:
-        q1, q3 = quartiles(shares)
-        value, q1, q3 = (max(LEAST_SHARE, share) for share in (statistics.median(shares), q1, q3))
-        clock = self.together.time.clock
-        metric = Metric(value, "fraction", better, q1, q3, len(shares), clock=clock)
-        host_bound = any(arm.host_bound for arm in (self.together, self.compute, self.communication))
-        return replace(observed(metric, self.together.conditions), host_bound=host_bound)
+if TYPE_CHECKING:
+    from pytest_gpuperf.ranks.context import Context
 
 
-def _of_blocks(samples: Sequence[float]) -> list[float]:
-    """The mean of an arm's two samples in each block, which are neighbours in its list."""
-    return [sum(samples[i : i + 2]) / 2 for i in range(0, len(samples) - 1, 2)]
+def overlap(
+    context: Context, programs: Sequence[Callable[..., Any]], kwargs: Mapping[str, Any], sampling: Sampling
+) -> list[RankSamples]:
+    """Times the steps of all programs in blocks of ABCCBA; entry function of a run.
+
+    Args:
+        context: the rank's.
+        programs: the whole first, then its parts.
+        kwargs: for all of them.
+        sampling: what the author chose; its precision is that of the whole's time over the first part's.
+    """
+    arms = [
+        Timed(context, clock_for(context.device, cold=sampling.cold), prepare(context, program, kwargs), sampling)
+        for program in programs
+    ]
+    for arm in arms:
+        arm.warm_up()
+
+    def slowdowns(of_slowest: Sequence[Sequence[float]]) -> list[float]:
+        return block_ratios(of_slowest[0], of_slowest[1])
+
+    seconds = interleaved(arms, slowdowns, sampling.precision, context.device)
+    return [arm.samples(of_arm) for arm, of_arm in zip(arms, seconds, strict=True)]

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_gpuperf.baselines.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.launch_info import LaunchInfo
 from pytest_gpuperf.verdicts.rule import Policy, Rule
 
 FEWEST = 2  # launches that a part is held against: of one no spread is known

@@ -3,7 +3,7 @@
 import datetime
 from dataclasses import replace
 
-from pytest_gpuperf.verdicts.baselines import TestBaseline
+from pytest_gpuperf.baselines.schema import TestBaseline
 from pytest_gpuperf.verdicts.judge import asked
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 

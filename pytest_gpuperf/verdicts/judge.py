@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_gpuperf.verdicts.baselines import LEAST_LAUNCHES, Baselines, TestBaseline
+from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
+from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, TestBaseline
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Controls
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import EXPLAINED, LARGEST_LOSS, Policy, Rule
 from pytest_gpuperf.verdicts.shift import distinct, shift_of
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict

@@ -16,9 +16,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_gpuperf.figures.student import SMALLEST_DOF, upper_quantile
 from pytest_gpuperf.verdicts.history import History, refuse_without_logarithms
 from pytest_gpuperf.verdicts.prior import prior_dof, prior_spread
-from pytest_gpuperf.verdicts.student import SMALLEST_DOF, upper_quantile
 
 # Variance of a large normal sample's median over that of its mean. A small one's is less, 1.35 for 3 launches.
 # Kendall and Stuart, The Advanced Theory of Statistics, volume 1, chapter 10.

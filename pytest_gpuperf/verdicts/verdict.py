@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.verdicts.expected import Expected
-from pytest_gpuperf.verdicts.json_fields import Fields
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
-from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.expected import Expected
+from pytest_gpuperf.baselines.json_fields import Fields
+from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
+from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.figures.metric import Metric
 
 
 class Outcome(Enum):

@@ -19,14 +19,14 @@ from benchmarks.trial import slowing
 from benchmarks.trial.runs import Figure, Run, holds, summary, table
 from benchmarks.trial.slowing import slowed
 from pytest_gpuperf import Resettable
-from pytest_gpuperf.verdicts import results
-from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
-from pytest_gpuperf.verdicts.launch_info import LaunchInfo
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.verdicts.results import Results
+from pytest_gpuperf.baselines import results
+from pytest_gpuperf.baselines.launch_info import LaunchInfo
+from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
+from pytest_gpuperf.baselines.results import Results
+from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
-from tests.verdicts.examples import launch
+from tests.baselines.examples import launch
 from tests.whole_run import run_pytest, write
 
 KEY = "2x-nvidia-h200-nv18"

@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
-from pytest_gpuperf import machine
+from pytest_gpuperf.hardware import machine
 from pytest_gpuperf.hardware.errors import HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage
-from pytest_gpuperf.machine import Machine
+from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
 from tests import fake_gpus
 from tests.fake_gpus import without_ranks

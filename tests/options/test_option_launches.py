@@ -4,9 +4,9 @@ from unittest import mock
 
 import pytest
 
+from pytest_gpuperf.baselines.storage import load
 from pytest_gpuperf.ranks.failures import LaunchError
-from pytest_gpuperf.session import Session
-from pytest_gpuperf.verdicts.storage import load
+from pytest_gpuperf.run.session import Session
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, TEST

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.verdicts.journal import Journal
-from pytest_gpuperf.verdicts.storage import load
+from pytest_gpuperf.baselines.journal import Journal
+from pytest_gpuperf.baselines.storage import load
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, NODE, TEST, baselines, measure, run
@@ -163,7 +163,9 @@ def test_a_recording_that_was_killed_before_it_was_written_is_written_without_me
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_gpuperf.measurements.Measurements.save", lambda self, interrupted: self._journal.close())
+        patch.setattr(
+            "pytest_gpuperf.run.measurements.Measurements.save", lambda self, interrupted: self._journal.close()
+        )
         record(project)
     ran(project)
     result = record(project, "--resume")
@@ -218,7 +220,7 @@ def test_other_software_is_refused_and_nothing_measured(
 ) -> None:
     interrupt(project)
     ran(project)
-    monkeypatch.setattr("pytest_gpuperf.session.Session._software", lambda self, size: {"torch": "2.14.0"})
+    monkeypatch.setattr("pytest_gpuperf.run.session.Session._software", lambda self, size: {"torch": "2.14.0"})
     result = record(project, "--resume")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "its launches ran with torch '2.13.0', now it is '2.14.0': install that version, or" in result.stdout.str()

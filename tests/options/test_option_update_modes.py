@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.verdicts.updating import Mode
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, NODE, TEST, baselines, measure, run

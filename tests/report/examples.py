@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 KEY = "8x-nvidia-h200-nv18"

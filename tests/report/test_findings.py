@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Failure, Findings, Place
 from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
+from pytest_gpuperf.run.confirming import FAILING
 from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.report.examples import SAME, SKIPPED, UNJUDGED, report
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
 from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.run.confirming import FAILING
 from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.report.examples import SAME, UNJUDGED, report
 from tests.report.test_terminal import Run, Terminal

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.markdown import escaped, markdown
 from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.run.confirming import FAILING
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
 

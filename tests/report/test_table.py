@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuperf.baselines.expected import Expected
+from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.report.table import (
     Line,
     expected_lines,
@@ -17,8 +19,6 @@ from pytest_gpuperf.report.table import (
     unchecked_lines,
     verdict_table,
 )
-from pytest_gpuperf.verdicts.expected import Expected
-from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.report.examples import KEY, SAME, UNJUDGED
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.confirming import FAILING
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.terminal import Summary
+from pytest_gpuperf.run.confirming import FAILING
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
 

@@ -1,11 +1,11 @@
 """What an update of baselines says of itself."""
 
+from pytest_gpuperf.baselines.losses import Loss
+from pytest_gpuperf.baselines.merge import Merged
+from pytest_gpuperf.baselines.metric_baseline import Anchor
+from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.report.update_lines import update_lines
-from pytest_gpuperf.verdicts.baselines import Baselines
-from pytest_gpuperf.verdicts.losses import Loss
-from pytest_gpuperf.verdicts.metric_baseline import Anchor
-from pytest_gpuperf.verdicts.updating import Merged
-from tests.verdicts.examples import KEY
+from tests.baselines.examples import KEY
 
 LOSS = Loss("test_a", "busbw", "B/s", 300e9, 250e9, -1 / 6, 0.05)
 DRIFT = Loss("test_b", "time", "s", 1.0, 1.1, -0.1, 0.05, Anchor(1.0, "abc123", "2026-11-01"))

@@ -5,11 +5,11 @@ from datetime import date
 
 import pytest
 
+from pytest_gpuperf.baselines.expected import Expected
+from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
+from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.verdict_line import describe, run_policy_lines
-from pytest_gpuperf.verdicts.expected import Expected
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 

@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Metric, Readings, Resettable
+from pytest_gpuperf.figures.readings import RankReading
 from pytest_gpuperf.hardware.counters import Counters
+from pytest_gpuperf.hardware.fitness import Conditions
 from pytest_gpuperf.timing import metering
 from pytest_gpuperf.timing.metering import meter
-from pytest_gpuperf.timing.readings import RankReading
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step
-from pytest_gpuperf.verdicts.validity import Conditions
 from tests.ranks.conftest import Call
 
 STEP = 0.01  # seconds that a step takes at least

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from pytest_gpuperf.verdicts.baselines import TestBaseline
+from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
+from pytest_gpuperf.baselines.schema import TestBaseline
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.judge import Judge
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
-from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
+from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 
 # Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then those of 1.1 % (looser), 0.7 % (loose) and 22 %.
 STEADY = metric_baseline(*[100.0 * (1 + 1e-4 * (i - 4.5)) for i in range(10)])

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.verdicts.baselines import TestBaseline
+from pytest_gpuperf.baselines.schema import TestBaseline
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.judge import Judge
-from pytest_gpuperf.verdicts.metric import Metric
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
-from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
+from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 from tests.verdicts.judged import STEADY, judge_of
 
 MATMUL = "sustained matmul on 2 ranks"

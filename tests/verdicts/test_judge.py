@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.verdicts.baselines import Baselines, TestBaseline
+from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
+from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.judge import Judge
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
-from tests.verdicts.examples import KEY, TEST, baselines, launch, metric_baseline
+from tests.baselines.examples import KEY, TEST, baselines, launch, metric_baseline
 from tests.verdicts.judged import LOOSE, LOOSER, ONCE, STEADY, WILD, confirmed, judge_of, verdict_of
 
 

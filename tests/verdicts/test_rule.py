@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.prior import prior_dof
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from tests.verdicts.by_hand import close, scattered
+from tests.baselines.by_hand import close, scattered
 
 STEADY = scattered(10, 0.0, 0.005)
 WIDE = scattered(10, 0.0, 0.03)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.verdicts.rule import Policy, Rule
-from tests.verdicts.by_hand import close, scattered
+from tests.baselines.by_hand import close, scattered
 
 
 @pytest.mark.parametrize(

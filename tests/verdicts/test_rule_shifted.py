@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.verdicts.rule import shifted
-from tests.verdicts.by_hand import close
+from tests.baselines.by_hand import close
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ from datetime import date
 
 import pytest
 
-from pytest_gpuperf.verdicts.baselines import TestBaseline
-from pytest_gpuperf.verdicts.expected import Expected
+from pytest_gpuperf.baselines.expected import Expected
+from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
+from pytest_gpuperf.baselines.schema import TestBaseline
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.judge import Judge
-from pytest_gpuperf.verdicts.metric import Metric
-from pytest_gpuperf.verdicts.metric_baseline import MetricBaseline
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.shift import distinct
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
-from tests.verdicts.examples import KEY, TEST, baselines, metric_baseline
+from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 from tests.verdicts.judged import ONCE, STEADY, WILD, judge_of
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.verdicts.json_fields import FieldError
-from pytest_gpuperf.verdicts.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.json_fields import FieldError
+from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.verdicts.judged import LOOSE, STEADY, confirmed, verdict_of
 

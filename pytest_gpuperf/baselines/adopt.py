@@ -1,0 +1,97 @@
+"""Results of earlier runs, of a CI job perhaps, become baselines by the rules of an update."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_gpuperf.baselines import results, storage
+from pytest_gpuperf.baselines.match import difference
+from pytest_gpuperf.baselines.merge import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.results import ResultsError
+from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Where results went, and what became of each test."""
+
+    path: Path
+    merged: Merged
+    unfit: dict[str, str]
+    """Tests of which nothing could be adopted, and why."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something of the results was not adopted for a reason that wants a decision."""
+        return bool(self.unfit) or self.merged.failed
+
+
+def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stamp) -> Adopted:
+    """Merges files of results of one hardware into its baselines.
+
+    Args:
+        files: At least one; launches that several hold count once.
+        folder: Of the baselines.
+        policy: What may be replaced.
+        stamp: What the file keeps of the update.
+
+    Raises:
+        ResultsError: A file of results cannot be used, or they are of several hardwares.
+        BaselineError: The stored file cannot be used, is of other GPUs, or cannot be written; it is left as it is.
+    """
+    candidates = [results.load(file).candidate for file in files]
+    key = candidates[0].hardware_key
+    for number, (file, candidate) in enumerate(zip(files, candidates, strict=True)):
+        if candidate.hardware_key != key:
+            problem = f"is of {candidate.hardware_key!r}, expected {key!r} as in {str(files[0])!r}"
+            raise ResultsError(file, problem, "adopt the results of each hardware on their own")
+        for earlier in range(number):  # the first may not tell what differs between two others
+            if why := difference(candidates[earlier].match, candidate.match):
+                problem = f"{why} as in {str(files[earlier])!r}: their figures cannot be compared"
+                raise ResultsError(file, problem, "adopt them on their own, into another folder (--baselines DIR)")
+        if not candidate.tests:
+            problem = "holds no figures of perf tests"
+            raise ResultsError(file, problem, "adopt what a run with --gpus N and without --smoke has written")
+    candidate, unfit = joined(candidates)
+    if policy.mode is not Mode.APPEND:
+        candidate, few = enough(candidate)
+        unfit |= few
+    merged: list[Merged] = []
+    path = folder / f"{key}.json"
+
+    def change(stored: Baselines | None) -> Baselines | None:
+        if stored is not None:
+            stored.require(candidate.match, path)
+        known = stored or Baselines(key, candidate.match)
+        current, old = _current(known, candidate)
+        unfit.update(old)
+        outcome = merge(known, current, policy, stamp)
+        merged.append(outcome)
+        return outcome.baselines if outcome.written else None
+
+    storage.update(path, key, change)
+    return Adopted(path, merged[0], unfit)
+
+
+def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[str, str]]:
+    """Leaves out tests whose entry is of another body that was measured later, and says so of each."""
+    unfit = {}
+    for test, measured in candidate.tests.items():
+        entry = stored.tests.get(test)
+        if entry is None or entry.body_hash == measured.body_hash:
+            continue
+        before, after = _last(candidate, measured), _last(stored, entry)
+        if before < after:
+            unfit[test] = (
+                f"the results are of another body than its entry, and older: got launches until {before}, expected "
+                f"some after {after}: measure the test as it is now"
+            )
+    return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t not in unfit}), unfit
+
+
+def _last(baselines: Baselines, entry: TestBaseline) -> str:
+    # ISO 8601 in UTC, all of one form: as text they are in the order of time.
+    return max(
+        (baselines.launches[figure.launch].at for metric in entry.metrics.values() for figure in metric.launches),
+        default="",
+    )

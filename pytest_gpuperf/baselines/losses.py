@@ -1,0 +1,94 @@
+"""Losses that an update would write, and figures of two entries that can be held against one another."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_gpuperf.baselines.metric_baseline import Anchor, MetricBaseline
+from pytest_gpuperf.baselines.schema import Change, TestBaseline
+from pytest_gpuperf.figures.metric import Better
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A metric whose new centre is worse than an earlier one by more than the bound."""
+
+    test: str
+    name: str
+    unit: str
+    old: float
+    new: float
+    change: float
+    """Relative to the old centre, below 0."""
+    bound: float
+    anchor: Anchor | None = None
+    """Where the old centre is the anchor's; None where it is the stored one."""
+
+
+def losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -> list[Loss]:
+    """Metrics that are worse than what is stored, or than their anchor, by more than the bound.
+
+    Args:
+        test: Node id.
+        old: What is stored.
+        new: What would replace it.
+        tolerance: The bound, as a ratio minus 1, of metrics without one of their own.
+    """
+    found = []
+    for name, metric in comparable(old, new).items():
+        center, bound = new.metrics[name].center, bound_of(old, name, tolerance)
+        earlier: list[tuple[float, Anchor | None]] = [(metric.center, None)]
+        if metric.anchor is not None:
+            earlier.append((metric.anchor.center, metric.anchor))
+        for before, anchor in earlier:
+            if gain(metric.better, before, center) < -math.log1p(bound):
+                change = _change(metric.better, before, center)
+                found.append(Loss(test, name, metric.unit, before, center, change, bound, anchor))
+                break
+    return found
+
+
+def comparable(old: TestBaseline, new: TestBaseline) -> Mapping[str, MetricBaseline]:
+    """The old metrics that the new entry has too, of the same unit, direction and clock."""
+    return {
+        name: metric
+        for name, metric in old.metrics.items()
+        if name in new.metrics and not unlike(name, metric, new.metrics[name])
+    }
+
+
+def unlike(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
+    """Why figures of the two cannot be compared; empty where they can."""
+    for what in ("unit", "better", "clock"):
+        before, after = getattr(one, what), getattr(other, what)
+        if before != after and (what != "clock" or (before and after)):
+            return f"{what} of {name} was {before!r} and is {after!r}"
+    return ""
+
+
+def bound_of(entry: TestBaseline, name: str, tolerance: float) -> float:
+    """The loss, as a ratio minus 1, that is not written unless somebody accepts it.
+
+    It is what a run has to find. It does not grow with the spread: one bad launch, or launches of a slower program
+    among the others, would make it so wide that nothing is a loss.
+    """
+    own = entry.policy.get(name)
+    return tolerance if own is None or own.detect is None else own.detect
+
+
+def gain(better: Better, old: float, new: float) -> float:
+    """The logarithm of by how much the new figure is better."""
+    return math.log(new / old) if better == "higher" else math.log(old / new)
+
+
+def changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
+    """Where centres were and go, of the metrics that can be compared."""
+    return {
+        name: Change(metric.center, new.metrics[name].center)
+        for name, metric in comparable(old, new).items()
+        if metric.center != new.metrics[name].center
+    }
+
+
+def _change(better: Better, old: float, new: float) -> float:
+    return new / old - 1 if better == "higher" else 1 - new / old

@@ -1,0 +1,75 @@
+"""The facts behind a hardware key, as files keep them, and what of them makes figures of two machines incomparable."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from pytest_gpuperf.baselines.json_fields import Fields, finite, mismatch
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+POWER_LIMIT = "power_limit_w"
+FOLDER = "keep baselines of these GPUs in a folder of their own (--baselines DIR)"
+
+_ABOUT = {"mem_gib": 1.0}  # rounded, and how much of it a driver keeps for itself differs by version
+_DIGITS = 1e-4  # a file keeps five
+
+
+def scalars(fields: Fields) -> dict[str, Scalar]:
+    """Reads the facts.
+
+    Raises:
+        FieldError: Where one is no plain value.
+    """
+    found: dict[str, Scalar] = {}
+    for key, value in fields.values.items():
+        if (
+            value is None
+            or isinstance(value, (str, bool))
+            or (isinstance(value, (int, float)) and finite(value) is not None)
+        ):
+            found[key] = value
+        else:
+            raise mismatch(f"{fields.where}.{key}", value, "a string, a finite number, true, false or null")
+    return found
+
+
+def difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str | None:
+    """What was found and what is stored, where they differ; None where figures of both can be compared.
+
+    What either does not tell differs from nothing.
+    """
+    names = _differing(stored, found)
+    if not names:
+        return None
+    got, expected = (", ".join(f"{name} {facts[name]!r}" for name in names) for facts in (found, stored))
+    return f"got GPUs with {got}, expected {expected}"
+
+
+def cure_of(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str:
+    """What to do where they differ."""
+    limit = stored.get(POWER_LIMIT)
+    if finite(limit) is None or _differing(stored, found) != [POWER_LIMIT]:
+        return f"measure on such GPUs, or {FOLDER}"
+    return f"measure with its power limit (nvidia-smi -pl {limit:g}), or {FOLDER}"
+
+
+def united(several: Iterable[Mapping[str, Scalar]]) -> dict[str, Scalar]:
+    """What machines tell together whose figures can be compared: of each fact what the first says that tells it."""
+    facts: dict[str, Scalar] = {}
+    for told in several:
+        facts |= {name: value for name, value in told.items() if facts.get(name) is None}
+    return facts
+
+
+def _differing(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> list[str]:
+    return [name for name in sorted(stored.keys() & found.keys()) if not _alike(name, stored[name], found[name])]
+
+
+def _alike(name: str, one: Scalar, other: Scalar) -> bool:
+    if one is None or other is None:
+        return True
+    first, second = finite(one), finite(other)
+    if first is None or second is None:
+        return one == other
+    return math.isclose(first, second, rel_tol=_DIGITS, abs_tol=_ABOUT.get(name, 0.0))

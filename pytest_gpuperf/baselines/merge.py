@@ -1,0 +1,319 @@
+"""What an update makes of stored baselines: which entries it replaces, which it leaves, and which it refuses."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from pytest_gpuperf.baselines.launch_info import LaunchInfo, launches_joined
+from pytest_gpuperf.baselines.losses import Loss, bound_of, changes, comparable, gain, losses, unlike
+from pytest_gpuperf.baselines.match import united
+from pytest_gpuperf.baselines.metric_baseline import Anchor, LaunchFigure, MetricBaseline
+from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, Change, TestBaseline, Update
+
+# Two centres are medians of many launches each, and differ by more than this for a reason.
+RELATIVE_BOUND = 0.05
+UNDECIDABLE_ABOVE = 0.05  # of launches that scatter more, a slowdown of 15 % is within three standard deviations
+
+MIN_EFFECT = 0.015  # the smallest change of a centre that means anything
+MOVED = MIN_EFFECT / 3  # what is less than this changes no verdict, and would only change lines to review
+
+FEWEST_APPENDED = 3  # launches whose median tells a loss: that of fewer does not outvote a bad one
+
+
+class Mode(Enum):
+    """Which entries an update replaces."""
+
+    MOVED = "moved"
+    """The missing, the stale, and those whose centre moved."""
+    NEW = "new"
+    """The missing alone: entries, and metrics of entries of the same body."""
+    ALL = "all"
+    """All that ran."""
+    APPEND = "append"
+    """None: adds launches to what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who updates, when, on which commit and why."""
+
+    at: str
+    commit: str
+    author: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePolicy:
+    """What an update may do."""
+
+    mode: Mode = Mode.MOVED
+    accept_regression: bool = False
+    tolerance: float = RELATIVE_BOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of each test that was measured."""
+
+    baselines: Baselines
+    written: tuple[str, ...] = ()
+    unmoved: tuple[str, ...] = ()
+    """Left as they are: their centres moved by less than MOVED."""
+    present: tuple[str, ...] = ()
+    """Left as they are: only missing entries were asked for."""
+    unfit: Mapping[str, str] | None = None
+    """Why nothing could be appended, by test."""
+    refused: tuple[Loss, ...] = ()
+    """Why tests were left as they are: losses that nobody accepted."""
+    accepted: tuple[Loss, ...] = ()
+    dropped: Mapping[str, tuple[str, ...]] | None = None
+    """What somebody had written by hand about what was replaced, and no longer holds, by test."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something that was asked for was not done."""
+        return bool(self.refused or self.unfit)
+
+
+def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: Stamp) -> Merged:
+    """Updates stored baselines by what was measured.
+
+    An entry is written whole or left as it is; by Mode.NEW it gets the metrics that it lacks. Its anchors stay, but for
+    those that are better now by more than the bound, or whose loss is accepted: what somebody decided, with a reason in
+    the file, is no drift. A stale entry is no exception: the metrics that it has of the same unit, direction and clock
+    are held against what was stored.
+
+    Args:
+        stored: What is there; without tests where there is no file.
+        candidate: What was measured, as entries of their own.
+        policy: What may be replaced.
+        stamp: What the file keeps of the update.
+
+    Returns:
+        The new baselines, the stored ones where nothing is written; and what became of each test.
+    """
+    entries: dict[str, TestBaseline] = {}
+    unmoved, present, unfit = [], [], {}
+    lost: dict[str, list[Loss]] = {}
+    dropped: dict[str, tuple[str, ...]] = {}
+    described = {**stored.launches, **candidate.launches}
+    for test, measured in sorted(candidate.tests.items()):
+        old = stored.tests.get(test)
+        if policy.mode is Mode.NEW and old is not None:
+            if (longer := _with_new_metrics(old, measured, described)) is None:
+                present.append(test)
+            else:
+                entries[test] = longer
+            continue
+        new = measured
+        if policy.mode is Mode.APPEND:
+            if why := _unfit(old, measured):
+                unfit[test] = why
+                continue
+            assert old is not None
+            new = _appended(old, measured)
+        if old is None:
+            entries[test] = _anchored(new, {}, described)
+            continue
+        if policy.mode is Mode.MOVED and not _stale(old, new) and not _moved(old, new):
+            unmoved.append(test)
+            continue
+        found = losses(test, old, new, policy.tolerance)
+        moved = {loss.name for loss in found}
+        if policy.mode is Mode.APPEND:
+            # Launches of a slower program need not move the centre to spoil the spread.
+            found += [
+                loss
+                for loss in losses(test, old, measured, policy.tolerance)
+                if loss.name not in moved and len(measured.metrics[loss.name].launches) >= FEWEST_APPENDED
+            ]
+        if found:
+            lost[test] = found
+        if not found or policy.accept_regression:
+            entries[test] = _settled(old, new, moved, policy.tolerance, described)
+            if gone := _gone(old, entries[test], moved):
+                dropped[test] = gone
+    accepted = tuple(loss for test, found in lost.items() if test in entries for loss in found)
+    refused = tuple(loss for test, found in lost.items() if test not in entries for loss in found)
+    outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted, dropped)
+    if not entries:
+        return outcome
+    update = Update(
+        at=stamp.at,
+        commit=stamp.commit,
+        author=stamp.author,
+        reason=stamp.reason,
+        tests=tuple(entries),
+        launches=_launches(candidate, entries),
+        mode=policy.mode.value,
+        changed=_changes(stored, entries),
+        accepted=tuple(sorted({loss.test for loss in accepted})),
+    )
+    return replace(outcome, baselines=stored.updated(entries, candidate.launches, update))
+
+
+def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
+    """Puts the launches of several candidates of one hardware together.
+
+    A launch that several of them hold counts once.
+
+    Returns:
+        One candidate, and why tests are not in it.
+    """
+    match = united(candidate.match for candidate in candidates)
+    launches: dict[str, LaunchInfo] = {}
+    tests: dict[str, TestBaseline] = {}
+    unfit: dict[str, str] = {}
+    for candidate in candidates:
+        launches = launches_joined(launches, candidate.launches)
+        for test, entry in candidate.tests.items():
+            known = tests.get(test)
+            if known is None:
+                tests[test] = entry
+            elif why := _unlike(known, entry):
+                unfit[test] = f"the results do not belong together: {why}"
+            else:
+                tests[test] = _appended(known, entry)
+    kept = {test: entry for test, entry in tests.items() if test not in unfit}
+    used = {figure.launch for entry in kept.values() for metric in entry.metrics.values() for figure in metric.launches}
+    described = {id_: info for id_, info in launches.items() if id_ in used}
+    return Baselines(candidates[0].hardware_key, match, described, kept), unfit
+
+
+def enough(candidate: Baselines, least: int = LEAST_LAUNCHES) -> tuple[Baselines, dict[str, str]]:
+    """Leaves out the tests of too few launches to be a baseline, and says so of each."""
+    counts = {
+        test: min(len(metric.launches) for metric in entry.metrics.values())
+        for test, entry in candidate.tests.items()
+        if entry.metrics
+    }
+    few = {test: f"{count} launches, expected at least {least}" for test, count in counts.items() if count < least}
+    return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t in counts.keys() - few}), few
+
+
+def _unfit(old: TestBaseline | None, measured: TestBaseline) -> str:
+    if old is None:
+        return "it has no entry that launches could be added to"
+    if why := _unlike(old, measured):
+        return f"its entry is stale: {why}"
+    known = [{figure.launch for figure in metric.launches} for metric in old.metrics.values()]
+    if all(
+        figure.launch in ids
+        for ids, metric in zip(known, (measured.metrics[name] for name in old.metrics), strict=True)
+        for figure in metric.launches
+    ):
+        return "its entry has these launches already"
+    return ""
+
+
+def _stale(old: TestBaseline, new: TestBaseline) -> bool:
+    return bool(_unlike(old, new))
+
+
+def _unlike(one: TestBaseline, other: TestBaseline) -> str:
+    """Why figures of the two cannot be compared; empty where they can."""
+    if one.body_hash != other.body_hash:
+        return f"the test's body was {one.body_hash!r} and is {other.body_hash!r}"
+    if set(one.metrics) != set(other.metrics):
+        return f"its metrics were {sorted(one.metrics)} and are {sorted(other.metrics)}"
+    whys = (unlike(name, metric, other.metrics[name]) for name, metric in one.metrics.items())
+    return next((why for why in whys if why), "")
+
+
+def _appended(old: TestBaseline, measured: TestBaseline) -> TestBaseline:
+    return replace(
+        old,
+        metrics={
+            name: replace(metric, launches=_united(metric.launches, measured.metrics[name].launches))
+            for name, metric in old.metrics.items()
+        },
+    )
+
+
+def _with_new_metrics(
+    old: TestBaseline, measured: TestBaseline, described: Mapping[str, LaunchInfo]
+) -> TestBaseline | None:
+    """The entry with the metrics that it lacks; None if it lacks none, or is of another body."""
+    missing = {name: metric for name, metric in measured.metrics.items() if name not in old.metrics}
+    if not missing or old.body_hash != measured.body_hash:
+        return None
+    anchored = _anchored(replace(measured, metrics=missing), {}, described)
+    return replace(old, metrics={**old.metrics, **anchored.metrics})
+
+
+def _united(one: tuple[LaunchFigure, ...], other: tuple[LaunchFigure, ...]) -> tuple[LaunchFigure, ...]:
+    ids = {figure.launch for figure in one}
+    return (*one, *(figure for figure in other if figure.launch not in ids))
+
+
+def _moved(old: TestBaseline, new: TestBaseline) -> bool:
+    return any(
+        abs(new.metrics[name].center / metric.center - 1) > MOVED
+        # A spread in which nothing can be decided is no baseline to keep.
+        or new.metrics[name].sigma_b < metric.sigma_b > UNDECIDABLE_ABOVE
+        for name, metric in old.metrics.items()
+    )
+
+
+def _settled(
+    old: TestBaseline, new: TestBaseline, lost: set[str], tolerance: float, described: Mapping[str, LaunchInfo]
+) -> TestBaseline:
+    anchors = {}
+    stays = comparable(old, new)
+    for name, metric in stays.items():
+        # A file of schema 1 has no anchors: what it says now is the oldest that is known.
+        anchor = metric.anchor or _anchor(metric, described)
+        bound = math.log1p(bound_of(old, name, tolerance))
+        if name not in lost and gain(metric.better, anchor.center, new.metrics[name].center) <= bound:
+            anchors[name] = anchor
+    # What a reviewer wrote is about the body that was there.
+    by_hand = stays.keys() if old.body_hash == new.body_hash else set()
+    return replace(
+        _anchored(new, anchors, described),
+        expected={
+            name: known
+            for name, known in old.expected.items()
+            if name in by_hand and name not in lost and known.fits(new.metrics[name].center)
+        },
+        policy={name: bounds for name, bounds in old.policy.items() if name in by_hand},
+    )
+
+
+def _gone(old: TestBaseline, new: TestBaseline, lost: set[str]) -> tuple[str, ...]:
+    gone = {
+        "expected": old.expected.keys() - new.expected.keys() - lost,
+        "policy": old.policy.keys() - new.policy.keys(),
+    }
+    return tuple(key for key, names in gone.items() if names)
+
+
+def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], described: Mapping[str, LaunchInfo]) -> TestBaseline:
+    return replace(
+        entry,
+        metrics={
+            name: replace(metric, anchor=anchors.get(name) or _anchor(metric, described))
+            for name, metric in entry.metrics.items()
+        },
+    )
+
+
+def _anchor(metric: MetricBaseline, described: Mapping[str, LaunchInfo]) -> Anchor:
+    # Of the commit that was measured: results may be adopted on another one.
+    info = described[metric.launches[-1].launch]
+    return Anchor(metric.center, info.commit, info.at)
+
+
+def _launches(candidate: Baselines, entries: Mapping[str, TestBaseline]) -> int:
+    counts = (len(metric.launches) for test in entries for metric in candidate.tests[test].metrics.values())
+    return max(counts, default=1)
+
+
+def _changes(stored: Baselines, entries: Mapping[str, TestBaseline]) -> dict[str, dict[str, Change]]:
+    found: dict[str, dict[str, Change]] = {}
+    for test, entry in entries.items():
+        old = stored.tests.get(test)
+        if old is not None and (moved := changes(old, entry)):
+            found[test] = moved
+    return found

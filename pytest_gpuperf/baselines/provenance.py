@@ -1,0 +1,64 @@
+"""When, where and by whom figures came to be."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_gpuperf.baselines.merge import Stamp
+
+UNKNOWN = "unknown"
+
+SETTINGS = ("CUBLAS", "CUDNN_", "NCCL_", "NVSHMEM_", "TORCH_NCCL_", "TORCH_SYMM_MEM_")
+"""How the names of variables begin that may change how fast everything is."""
+MORE_SETTINGS = frozenset(
+    {
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_MODULE_LOADING",
+        "NVIDIA_TF32_OVERRIDE",
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+    }
+)
+_GIT_TIMEOUT = 10.0  # seconds; a repository on a hung network disk must not hang the run
+
+
+def now() -> str:
+    """ISO 8601, UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def today() -> datetime.date:
+    """The day in UTC, the same for all who share a file."""
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may change how fast everything is, by name."""
+    return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS) or name in MORE_SETTINGS}
+
+
+def commit_of(folder: Path) -> str:
+    """The commit that is checked out."""
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    # A runner may work on an export without history; GitHub's tell the commit in any case.
+    return os.environ.get("GITHUB_SHA", commit) if commit == UNKNOWN else commit
+
+
+def stamp(folder: Path, reason: str) -> Stamp:
+    """What a file keeps of an update that is made now."""
+    return Stamp(at=now(), commit=commit_of(folder), author=_git(folder, "config", "user.name"), reason=reason)
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=_GIT_TIMEOUT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return UNKNOWN
+    return done.stdout.strip() or UNKNOWN

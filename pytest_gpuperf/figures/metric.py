@@ -1,0 +1,125 @@
+"""One figure that a test measured, in SI units."""
+
+import numbers
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias, cast
+
+from pytest_gpuperf.baselines.json_fields import Fields, finite
+
+Better: TypeAlias = Literal["higher", "lower"]
+
+# A clock or a rounded line rate is off by less than 2 %; a figure further above its limit is a bug in the
+# test: no synchronisation, a cache, or multicast that the limit did not count on.
+LIMIT_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One launch's figure for one quantity.
+
+    Raises:
+        ValueError: For a figure that cannot be compared as a ratio, or that does not say what it is.
+    """
+
+    value: float
+    """Median of the samples, in unit."""
+    unit: str
+    """SI unit without prefix: B/s, s, FLOP/s; x for a ratio."""
+    better: Better
+    q1: float | None = None
+    q3: float | None = None
+    samples: int = 1
+    limit: float | None = None
+    """The best value physics allows, in unit."""
+    clock: str = ""
+    """What told the time."""
+    limit_name: str = ""
+    """What sets the limit."""
+    interval: tuple[float, float] | None = None
+    """Lower and upper bound of the value, each with 95 %; for speedups."""
+    at_least: float | None = None
+    """What the value must reach, by its interval, whatever the baseline."""
+    invalid: str = ""
+    """Why the machine was not fit for the measurement; empty if it was."""
+    power_capped: bool = False
+    """Whether a GPU was at its power limit meanwhile."""
+    sm_clock: float | None = None
+    """Of the busy GPUs meanwhile, in Hz; a figure may follow it, and nothing is judged by it."""
+    host_bound: bool = False
+    """Whether it is a time of the host, which launched the work too slowly for the device."""
+
+    def __post_init__(self) -> None:
+        """Refuses what has no meaning, and makes floats of other real numbers, such as numpy's."""
+        __tracebackhide__ = True
+        for name in ("value", "q1", "q3", "limit", "at_least"):
+            figure: object = getattr(self, name)
+            if figure is None and name != "value":
+                continue
+            if not isinstance(figure, (bool, int, float)) and isinstance(figure, numbers.Real):
+                figure = float(figure)
+                object.__setattr__(self, name, figure)
+            number = finite(figure)
+            if number is None or number <= 0:
+                cure = "check the measurement"
+                if hasattr(figure, "item"):
+                    cure = f"this is a {type(figure).__name__}, pass its .item()"
+                raise ValueError(f"metric {name} is {figure!r}, expected a finite number above 0: {cure}")
+        if self.q1 is not None and self.q3 is not None and self.q1 > self.q3:
+            raise ValueError(f"metric quartiles are q1={self.q1!r} and q3={self.q3!r}, expected q1 <= q3: swap them")
+        if self.interval is not None:
+            low, high = map(finite, self.interval)
+            if low is None or high is None or not 0 < low <= high:
+                raise ValueError(
+                    f"metric interval is {self.interval!r}, expected two finite numbers above 0, the lower one first: "
+                    "check the measurement"
+                )
+        if not isinstance(self.unit, str) or not self.unit:
+            raise ValueError(f"metric unit is {self.unit!r}, expected an SI unit: pass for example 'B/s' or 's'")
+        if self.better not in ("higher", "lower"):
+            raise ValueError(f"metric better is {self.better!r}, expected one of 'higher', 'lower': pass one")
+        if not isinstance(self.samples, int) or self.samples < 1:
+            raise ValueError(
+                f"metric samples is {self.samples!r}, expected an integer of at least 1: count the samples"
+            )
+
+    @property
+    def above_limit(self) -> bool:
+        """Whether the value is better than physics allows."""
+        if self.limit is None:
+            return False
+        if self.better == "higher":
+            return self.value > self.limit * (1 + LIMIT_TOLERANCE)
+        return self.value * (1 + LIMIT_TOLERANCE) < self.limit
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON types."""
+        return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "metric") -> "Metric":
+        """Reads what to_json wrote.
+
+        Raises:
+            FieldError: Where data is anything else.
+        """
+        fields = Fields.of(data, where)
+        fields.only(*cls.__dataclass_fields__)
+        return fields.built(
+            lambda: cls(
+                value=fields.number("value"),
+                unit=fields.text("unit"),
+                better=cast(Better, fields.choice("better", "higher", "lower")),
+                q1=fields.optional_number("q1"),
+                q3=fields.optional_number("q3"),
+                samples=fields.integer("samples"),
+                limit=fields.optional_number("limit"),
+                clock=fields.text("clock"),
+                limit_name=fields.text("limit_name"),
+                interval=fields.optional_interval("interval"),
+                at_least=fields.optional_number("at_least"),
+                invalid=fields.text("invalid"),
+                power_capped=fields.boolean("power_capped"),
+                sm_clock=fields.optional_number("sm_clock"),
+                host_bound=fields.boolean("host_bound"),
+            )
+        )

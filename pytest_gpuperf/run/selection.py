@@ -1,0 +1,225 @@
+"""What happens to tests when they are collected: world sizes, reasons to skip, order, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import TypeGuard
+
+import pytest
+from _pytest.skipping import evaluate_skip_marks  # which pytest has under no public names, as the next
+from _pytest.unittest import TestCaseFunction
+
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.markers import RanksMarker, ranks_marker
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.report.properties import RANKS_KEYWORD
+from pytest_gpuperf.run.launches import body_hash, launch_of, repeated
+
+WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
+PLUGIN = "pytest_gpuperf.plugin"  # where the fixtures are
+LACKS = pytest.StashKey[str]()
+"""Why an item cannot run here, where that is a failure."""
+
+
+def parametrize(metafunc: pytest.Metafunc, gpus: int) -> None:
+    """Gives a test that uses ranks one variant for each world size of its marker.
+
+    Args:
+        metafunc: the test.
+        gpus: how many the run uses; 0 for gloo.
+    """
+    nodeid = metafunc.definition.nodeid
+    if foreign(metafunc.definition, WORLD_PARAM):
+        return
+    try:
+        marker = ranks_marker(metafunc.definition, nodeid)
+    except ValueError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None  # else pytest tells it twice
+    if WORLD_PARAM not in metafunc.fixturenames:
+        if any(mark.name == "ranks" for mark in metafunc.definition.own_markers):
+            pytest.fail(
+                f"{nodeid}: the test is marked to run on ranks and has none, so that it would pass without them: have "
+                "it take the fixture ranks or perf, or drop the marker",
+                pytrace=False,
+            )
+        return
+    if marker is None:
+        pytest.fail(
+            f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, @pytest.mark.ranks(2)",
+            pytrace=False,
+        )
+    sizes = marker.sizes_on(gpus)
+    metafunc.parametrize(
+        WORLD_PARAM,
+        sizes,
+        indirect=True,
+        scope="session",
+        ids=[f"{size}rank{'s' if size > 1 else ''}" for size in sizes],
+    )
+
+
+def uses(node: pytest.Item, fixture: str) -> bool:
+    """Whether a test has this plugin's fixture, and not another of its name that knows nothing of it."""
+    info = getattr(node, "_fixtureinfo", None)  # pytest has no public way to tell whose a fixture is
+    for definition in reversed(() if info is None else info.name2fixturedefs.get(fixture, ())):
+        if definition.func.__module__ == PLUGIN:
+            return True
+        if fixture not in definition.argnames:
+            return False
+    return False
+
+
+def foreign(node: pytest.Item, fixture: str) -> bool:
+    """Whether a test has a fixture or a parameter of this name that is not this plugin's."""
+    return fixture in getattr(node, "fixturenames", ()) and not uses(node, fixture)
+
+
+def lacks_variants(item: pytest.Item) -> bool:
+    """Whether the item is to run on ranks and cannot, as pytest makes no variants of a unittest.TestCase's methods."""
+    if not isinstance(item, TestCaseFunction) or _is_skipped(item):
+        return False
+    marks = [*item.own_markers, *(item.parent.own_markers if item.parent is not None else ())]
+    marked = any(mark.name == "ranks" for mark in marks) and not foreign(item, WORLD_PARAM)
+    return marked or uses(item, WORLD_PARAM)
+
+
+def _is_skipped(item: TestCaseFunction) -> bool:
+    by_unittest = any(getattr(skipped, "__unittest_skip__", False) for skipped in (item.cls, item.obj))
+    return by_unittest or evaluate_skip_marks(item) is not None
+
+
+def world_size(item: pytest.Item) -> int | None:
+    """The item's world size; None if it uses no ranks."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get(WORLD_PARAM) if callspec is not None and uses(item, WORLD_PARAM) else None
+
+
+def mark_items(item: pytest.Item) -> None:
+    """Marks a user of the perf fixture as a perf test, so that ``-m perf`` means what it says, and tests on ranks."""
+    if uses(item, "perf") and not is_perf(item):
+        item.add_marker("perf")
+    if uses(item, WORLD_PARAM) or is_perf(item):
+        item.keywords[RANKS_KEYWORD] = True
+
+
+def is_perf(item: pytest.Item) -> bool:
+    """Whether the item is a perf test; one with a perf fixture of somebody else's is not."""
+    return item.get_closest_marker("perf") is not None and not foreign(item, "perf")
+
+
+class PerfLast:
+    """Puts perf tests last, as ``arrange`` will: ``--stepwise`` takes what is before a failure for passed."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """In the order in which tests run; other plugins deselect by it."""
+        items.sort(key=lambda item: (1, world_size(item) or 0) if _is_perf_function(item) else (0, 0))
+
+
+def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, shared: bool = False) -> None:
+    """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch.
+
+    Args:
+        items: what was collected; changed in place.
+        options: what the user said.
+        machine: what there is to run on.
+        shared: whether other workers of the same run share the GPUs: then other tests go by world size too. Small ones
+            run side by side as long as no large one needs all GPUs at once, and each worker starts ranks less often.
+    """
+    for item in items:
+        reason = reason_to_skip(item, options, machine)
+        if reason is not None and options.require_gpus:
+            item.stash[LACKS] = reason
+        elif reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+    perf = [item for item in items if _is_perf_function(item)]
+    last = set(perf)
+    rest = [item for item in items if item not in last]
+    if shared and machine.gpus:
+        rest.sort(key=lambda item: world_size(item) or 0)
+    # The world changes, and with it the processes, as seldom as can be.
+    perf.sort(key=lambda item: world_size(item) or 0)
+    measured = [item for item in perf if _runs(item)]
+    skipped = [item for item in perf if not _runs(item)]
+    launches = repeated(measured, options.launches)
+    for item in launches:
+        mark_items(item)
+    items[:] = [*rest, *skipped, *launches]
+
+
+def in_launches(items: list[pytest.Item]) -> None:
+    """Puts what a recording measures last, launch after launch: what ordered it otherwise split launches in many.
+
+    Args:
+        items: what is going to run; changed in place. Within a launch and a world size their order stays.
+    """
+    measured = set(_measured(items))
+    items.sort(key=lambda item: (launch_of(item).number, world_size(item) or 0) if item in measured else (0, 0))
+
+
+def reason_to_skip(item: pytest.Item, options: Options, machine: Machine) -> str | None:
+    """Why the item cannot run here; None if it can."""
+    size = world_size(item)
+    if size is None:
+        return None
+    marker = ranks_marker(item, item.nodeid)
+    gpus = len(machine.gpus)
+    perf = is_perf(item)
+    if gpus == 0 and perf and not options.smoke:
+        return "perf tests measure GPUs and none are in use: pass --gpus N, or --smoke to try each body unjudged"
+    return _device_reason(marker, size, gpus)
+
+
+def _device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | None:
+    device = None if marker is None else marker.device
+    if device == "cuda" and gpus == 0:
+        return "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
+    if gpus and device != "cpu" and size > gpus:
+        return f"needs {size} GPUs, {gpus} in use (--gpus)"
+    return None
+
+
+def need_ranks(items: Sequence[pytest.Item]) -> bool:
+    """Whether any test is going to run on ranks."""
+    return any(RANKS_KEYWORD in item.keywords and _runs(item) for item in items)
+
+
+def measures(items: Sequence[pytest.Item]) -> bool:
+    """Whether any perf test is going to run."""
+    return any(is_perf(item) and _runs(item) for item in items)
+
+
+def planned(items: Sequence[pytest.Item]) -> dict[str, str]:
+    """The perf tests that are going to run, by node id, with the hashes of their bodies."""
+    return {launch_of(item).identity: _body(item) for item in _measured(items)}
+
+
+def drop_measured(items: list[pytest.Item], done: Container[tuple[str, int]]) -> list[pytest.Item]:
+    """Takes out the perf tests that were measured already, by node id and launch; returns them."""
+    dropped: list[pytest.Item] = [item for item in _measured(items) if _place(item) in done]
+    measured = set(dropped)
+    items[:] = [item for item in items if item not in measured]
+    return dropped
+
+
+def _body(item: pytest.Function) -> str:
+    try:
+        return body_hash(item)
+    except (OSError, TypeError):  # no source to be found: the test's own failure, when it is judged
+        return ""
+
+
+def _place(item: pytest.Item) -> tuple[str, int]:
+    launch = launch_of(item)
+    return launch.identity, launch.number
+
+
+def _measured(items: Sequence[pytest.Item]) -> list[pytest.Function]:
+    return [item for item in items if _is_perf_function(item) and _runs(item)]
+
+
+def _is_perf_function(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return is_perf(item) and isinstance(item, pytest.Function)
+
+
+def _runs(item: pytest.Item) -> bool:
+    return item.get_closest_marker("skip") is None and LACKS not in item.stash

@@ -1,0 +1,128 @@
+"""One measured figure."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf.baselines.json_fields import FieldError
+from pytest_gpuperf.figures.metric import Metric
+
+BANDWIDTH = Metric(356e9, "B/s", "higher", 355e9, 357e9, 50, 450e9, "cuda_event", "NVLink")
+TIME = Metric(1e-3, "s", "lower")
+
+
+@pytest.mark.parametrize("name", ["value", "q1", "q3", "limit"])
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), 0.0, -1.0, True, "1", 10**400])
+def test_a_figure_without_a_ratio_is_refused_by_name(name: str, figure: Any) -> None:
+    fields = {"value": 1.0, "unit": "s", "better": "lower", name: figure}
+    with pytest.raises(ValueError, match=rf"metric {name} is '?{figure}'?, expected a finite number above 0: check"):
+        Metric(**fields)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    metric = Metric(np.float32(3.0), "s", "lower", q1=Fraction(5, 2), q3=np.int64(4))  # type: ignore[arg-type]
+    assert metric == Metric(3.0, "s", "lower", q1=2.5, q3=4.0)
+    assert {type(figure) for figure in (metric.value, metric.q1, metric.q3)} == {float}
+    with pytest.raises(
+        ValueError, match="metric value is nan, expected a finite number above 0: check the measurement"
+    ):
+        Metric(np.float32("nan"), "s", "lower")  # type: ignore[arg-type]
+
+
+def test_a_tensor_is_no_number() -> None:
+    message = r"metric value is tensor\(3\.\), expected a finite number above 0: this is a Tensor, pass its \.item\(\)"
+    with pytest.raises(ValueError, match=message):
+        Metric(torch.tensor(3.0), "s", "lower")  # type: ignore[arg-type]
+
+
+def test_a_figure_has_to_be_there() -> None:
+    nothing: Any = None
+    with pytest.raises(ValueError, match="metric value is None, expected a finite number above 0"):
+        Metric(nothing, "s", "lower")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"q1": 2.0, "q3": 1.0}, r"metric quartiles are q1=2\.0 and q3=1\.0, expected q1 <= q3: swap them"),
+        (
+            {"interval": (1.2, 1.1)},
+            r"metric interval is \(1\.2, 1\.1\), expected two finite numbers above 0, the lower",
+        ),
+        ({"interval": (float("nan"), 2.0)}, r"metric interval is \(nan, 2\.0\), expected two finite numbers above 0"),
+        ({"interval": (0.0, 2.0)}, r"metric interval is \(0\.0, 2\.0\), expected two finite numbers above 0"),
+        ({"unit": ""}, r"metric unit is '', expected an SI unit: pass for example 'B/s' or 's'"),
+        ({"better": "faster"}, r"metric better is 'faster', expected one of 'higher', 'lower': pass one"),
+        ({"samples": 0}, r"metric samples is 0, expected an integer of at least 1: count the samples"),
+    ],
+)
+def test_a_figure_says_what_it_is(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TIME, **fields)
+
+
+@pytest.mark.parametrize(
+    ("metric", "above"),
+    [
+        (replace(BANDWIDTH, value=450e9), False),
+        (replace(BANDWIDTH, value=458e9), False),
+        (replace(BANDWIDTH, value=460e9), True),
+        (replace(BANDWIDTH, value=460e9, limit=None), False),
+        (replace(TIME, limit=1e-3), False),
+        (replace(TIME, value=0.985e-3, limit=1e-3), False),
+        (replace(TIME, value=0.975e-3, limit=1e-3), True),
+    ],
+)
+def test_above_the_limit_is_beyond_its_tolerance_in_the_better_direction(metric: Metric, above: bool) -> None:
+    assert metric.above_limit is above
+
+
+@pytest.mark.parametrize("metric", [BANDWIDTH, TIME])
+def test_json_and_back(metric: Metric) -> None:
+    assert Metric.from_json(json.loads(json.dumps(metric.to_json()))) == metric
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"value": "fast"}, r"metric\.value: got 'fast', expected a finite number"),
+        ({"value": 10**400}, r"metric\.value: got 10+, expected a finite number"),
+        ({"value": -1.0}, r"metric: metric value is -1\.0, expected a finite number above 0"),
+        ({"unit": 3}, r"metric\.unit: got 3, expected a string"),
+        ({"better": []}, r"metric\.better: got \[\], expected one of 'higher', 'lower'"),
+        ({"samples": True}, r"metric\.samples: got True, expected an integer of at least 1"),
+        ({"speed": 1}, r"metric: got 'speed', expected no keys but value, unit, "),
+    ],
+)
+def test_json_that_is_no_metric_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(FieldError, match=message):
+        Metric.from_json({**BANDWIDTH.to_json(), **change})
+
+
+@pytest.mark.parametrize("name", list(BANDWIDTH.to_json()))
+def test_a_missing_key_is_named(name: str) -> None:
+    data = BANDWIDTH.to_json()
+    del data[name]
+    with pytest.raises(FieldError, match=rf"metric: got \[.*, expected a key '{name}'"):
+        Metric.from_json(data)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(BANDWIDTH.to_json())), json_values))
+def test_hostile_json_is_a_metric_or_a_field_error(change: dict[str, object]) -> None:
+    with suppress(FieldError):
+        Metric.from_json({**BANDWIDTH.to_json(), **change})

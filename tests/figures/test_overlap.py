@@ -1,0 +1,107 @@
+"""Exposed communication: what blocks of three arms come to, and that they are taken there and back."""
+
+import time
+from collections.abc import Sequence
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Overlap, Timing
+from pytest_gpuperf.figures.overlap import LEAST_SHARE
+from pytest_gpuperf.figures.timing import Link, RankSamples, block_ratios
+from pytest_gpuperf.hardware.fitness import Conditions
+from pytest_gpuperf.timing import interleaving
+from pytest_gpuperf.timing.overlap import overlap
+from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.stepping import Step
+from tests.ranks.conftest import Call
+
+
+def timing(*seconds: float, tripped: tuple[str, ...] = ()) -> Timing:
+    samples = RankSamples(seconds, "cuda_event", cuda_graph=False, steps_per_sample=1)
+    return Timing((samples,), Link(None, "", multicast=False), Conditions(tripped, power_capped=False))
+
+
+def of(together: float, compute: float, communication: float) -> Overlap:
+    """Blocks that all say the same, but for a drift within each that weighs on all arms."""
+    return Overlap(*(timing(*[0.9 * arm, 1.1 * arm] * 3) for arm in (together, compute, communication)))
+
+
+@pytest.mark.parametrize(
+    ("together", "exposed", "efficiency", "ideal"),
+    [(10, LEAST_SHARE, 1.0, 1.0), (12, 0.5, 0.5, 10 / 12), (14, 1.0, LEAST_SHARE, 10 / 14), (16, 1.5, 1e-3, 10 / 16)],
+    ids=["all hidden", "half hidden", "in turn", "worse than in turn"],
+)
+def test_shares(together: float, exposed: float, efficiency: float, ideal: float) -> None:
+    found = of(together, 10.0, 4.0)
+    assert found.exposed.value == pytest.approx(exposed)
+    assert found.efficiency.value == pytest.approx(efficiency)
+    assert found.ideal.value == pytest.approx(ideal)
+    for metric, better in ((found.exposed, "lower"), (found.efficiency, "higher"), (found.ideal, "higher")):
+        assert (metric.unit, metric.better, metric.samples, metric.clock) == ("fraction", better, 3, "cuda_event")
+
+
+def test_the_median_of_the_blocks_counts_and_their_quartiles_go_with_it() -> None:
+    together = timing(12, 12, 13, 13, 20, 20)
+    found = Overlap(together, timing(*[10] * 6), timing(*[4] * 6)).exposed
+    assert (found.q1, found.value, found.q3) == pytest.approx((0.625, 0.75, 1.625))
+
+
+def test_both_samples_of_an_arm_in_a_block_count() -> None:
+    found = Overlap(timing(11, 13, 13, 11), timing(9, 11, 10, 10), timing(3, 5, 4, 4))
+    assert (found.exposed.q1, found.exposed.q3) == pytest.approx((0.5, 0.5))
+
+
+def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaving, "slowest", lambda seconds, device: list(seconds))
+    times = (float(number**2) for number in count(1))  # so that no two blocks agree
+    arms = [SimpleNamespace(plan=SimpleNamespace(samples=24), sample=lambda: next(times)) for _ in range(2)]
+    looked: list[list[float]] = []
+
+    def ratios(of_slowest: Sequence[Sequence[float]]) -> list[float]:
+        looked.append(list(of_slowest[0]))
+        return block_ratios(*of_slowest)
+
+    first, _ = interleaving.interleaved(cast(Any, arms), ratios, 0.0, torch.device("cpu"))
+    assert [len(look) for look in looked] == [10, 10, 4]
+    assert [value for look in looked for value in look] == first
+
+
+def test_what_was_observed_goes_with_the_figures() -> None:
+    hot = Overlap(timing(12, 12, tripped=("GPU-0: too hot",)), timing(10, 10), timing(4, 4))
+    assert hot.exposed.invalid == "GPU-0: too hot"
+
+
+@pytest.mark.parametrize("late", range(4))
+def test_shares_say_where_the_time_of_an_arm_is_the_hosts(late: int) -> None:
+    samples = [RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=arm == late) for arm in range(3)]
+    found = Overlap(*(Timing((of_arm,), Link(None, "", multicast=False)) for of_arm in samples))
+    assert all(share.host_bound is (late < 3) for share in (found.exposed, found.efficiency, found.ideal))
+
+
+def logged(ctx: Context) -> tuple[list[str], list[RankSamples]]:
+    """Three arms that note who is asked for a sample."""
+    log: list[str] = []
+
+    def named(name: str, seconds: float) -> object:
+        def program(ctx: Context) -> Step:
+            def step() -> None:
+                log.append(name)
+                time.sleep(seconds)
+
+            return step
+
+        return program
+
+    arms = [named("t", 3e-3), named("c", 2e-3), named("m", 2e-3)]
+    samples = overlap(ctx, arms, {}, Sampling(budget=0.02, smoke=True))  # type: ignore[arg-type]
+    return log, samples
+
+
+def test_arms_are_sampled_there_and_back(call: Call) -> None:
+    for log, samples in call(logged):
+        assert "".join(log) == "tcmmct"
+        assert [len(arm.seconds) for arm in samples] == [2, 2, 2]

@@ -1,0 +1,50 @@
+"""Which modules travel to the ranks by value."""
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_gpuperf.run import packing
+
+
+def module(name: str, file: Path) -> ModuleType:
+    made = ModuleType(name)
+    made.__file__ = str(file)
+    return made
+
+
+class EditableFinder(MetaPathFinder):
+    """Finds one package, as the finder of an editable install does."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, None) if fullname == "editable_package" else None
+
+
+def test_what_is_installed_is_imported_even_below_the_rootdir(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pytestconfig.rootpath
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder()])
+    monkeypatch.setattr(packing, "_INSTALLED", (str(root / ".venv") + "/",))
+    made = packing.Packing(root)
+    installed = root / ".venv" / "lib" / "site-packages" / "no_such_package" / "module.py"
+    travels = {
+        "no_such_package.module": made._travels(module("no_such_package.module", installed)),
+        "editable_package.core": made._travels(
+            module("editable_package.core", root / "src" / "editable_package" / "core.py")
+        ),
+        "__main__": made._travels(module("__main__", root / "run.py")),
+        "no_such_test": made._travels(module("no_such_test", root / "elsewhere" / "no_such_test.py")),
+        "pytest_gpuperf": made._travels(module("pytest_gpuperf", root / "pytest_gpuperf" / "__init__.py")),
+    }
+    assert travels == {
+        "no_such_package.module": False,
+        "editable_package.core": False,
+        "__main__": False,
+        "no_such_test": True,  # on no path that a rank could import it from
+        "pytest_gpuperf": False,
+    }

@@ -1,0 +1,96 @@
+"""In which order tests run."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.run.selection import PerfLast, arrange
+from tests.fake_gpus import machine_of
+
+TESTS = """
+import pytest
+
+@pytest.mark.ranks(4)
+def test_wide(ranks):
+    pass
+
+@pytest.mark.ranks(4)
+def test_speed(perf):
+    pass
+
+@pytest.mark.ranks(2)
+def test_narrow(ranks):
+    pass
+
+def test_without():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "shared", "names"),
+    [
+        (4, True, ["test_without", "test_narrow[2ranks]", "test_wide[4ranks]", "test_speed[4ranks]"]),
+        (4, False, ["test_wide[4ranks]", "test_narrow[2ranks]", "test_without", "test_speed[4ranks]"]),
+        (0, True, ["test_wide[4ranks]", "test_narrow[2ranks]", "test_without", "test_speed[4ranks]"]),
+    ],
+    ids=["workers share GPUs", "one process", "workers share cores"],
+)
+def test_workers_that_share_gpus_run_small_tests_first(
+    pytester: pytest.Pytester, gpus: int, shared: bool, names: list[str]
+) -> None:
+    items, _record = pytester.inline_genitems(pytester.makepyfile(TESTS), "-p", "no:cacheprovider")
+    by_source = {"test_wide": 0, "test_speed": 1, "test_narrow": 2, "test_without": 3}
+    items.sort(key=lambda item: by_source[item.name.partition("[")[0]])
+    options = Options.from_config(pytester.parseconfig())
+    arrange(items, options, machine_of(gpus), shared=shared)
+    assert [item.name for item in items] == names
+
+
+WORLDS = """
+import pytest
+
+@pytest.mark.ranks(4, 2)
+def test_speed(perf):
+    pass
+
+def test_without():
+    pass
+"""
+
+
+def test_who_deselects_by_the_order_sees_that_of_the_run(pytester: pytest.Pytester) -> None:
+    items, _record = pytester.inline_genitems(pytester.makepyfile(WORLDS), "-p", "no:cacheprovider")
+    PerfLast().pytest_collection_modifyitems(items)
+    seen = [item.name for item in items]
+    arrange(items, Options.from_config(pytester.parseconfig()), machine_of(4))
+    assert [item.name for item in items] == seen == ["test_without", "test_speed[2ranks]", "test_speed[4ranks]"]
+
+
+STEPS = """
+import pytest
+from pathlib import Path
+
+@pytest.mark.ranks(1, 2)
+def test_speed(perf):
+    pass
+
+@pytest.mark.ranks(1, 2)
+def test_fails_once(ranks):
+    attempts = Path(__file__).with_name("attempts")
+    first = not attempts.exists()
+    if ranks.world_size == 2:
+        attempts.touch()
+        assert not first
+
+def test_without():
+    pass
+"""
+
+
+def test_stepwise_goes_on_in_the_order_in_which_tests_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(STEPS)
+    pytester.runpytest_inprocess("--stepwise").assert_outcomes(passed=1, failed=1)
+    # Perf tests come last, in each world, and so none has run yet.
+    pytester.runpytest_inprocess("--stepwise").assert_outcomes(passed=2, skipped=2, deselected=1)

@@ -1,0 +1,206 @@
+"""What a run owns: ranks on GPUs that are leased, and how they come and go; the control workload of a launch."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from pytest_gpuperf.hardware.errors import HardwareError
+from pytest_gpuperf.hardware.fitness import Conditions
+from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.leases import Leases
+from pytest_gpuperf.markers import RanksMarker
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.ranks import launcher as launcher_module
+from pytest_gpuperf.ranks.failures import RankDied
+from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.pools import Pools
+from pytest_gpuperf.report.console import Console
+from pytest_gpuperf.run import session as session_module
+from pytest_gpuperf.run.current_test import CurrentTest
+from pytest_gpuperf.run.session import Session
+from pytest_gpuperf.verdicts.controls import Control
+from tests.fake_gpus import machine_of, without_memory
+from tests.leases.waiting import until, waiters
+
+
+class StandingPools(Pools):
+    """Ranks that are on two GPUs until they are retired."""
+
+    there = True
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        return frozenset({"GPU-0", "GPU-1"}) if self.there else frozenset()
+
+    def retire_all(self) -> None:
+        self.there = False
+
+
+def holding(session: Session, request: pytest.FixtureRequest, launch: int | None = None) -> None:
+    """The session is in the middle of a test on both of its GPUs."""
+    session._current = CurrentTest(
+        item=request.node,
+        identity="test_x",
+        marker=RanksMarker((2,)),
+        timeout=60,
+        group="group",
+        seed=1,
+        launch=launch,
+        world_size=2,
+        gpus=session.leasing.gpus(2, "test_x"),
+    )
+
+
+@pytest.fixture
+def standing(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session whose ranks are on two GPUs."""
+    without_memory(monkeypatch)
+    monkeypatch.setattr(session_module, "Pools", StandingPools)
+    config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
+    session = Session(config, Options.from_config(config), machine_of(2), Console(config))
+    yield session
+    session.close()
+
+
+def alone(tmp_path: Path, timeout: float = 0.05) -> None:
+    """Somebody else measures on both GPUs.
+
+    Raises:
+        LeaseError: they are not his alone.
+    """
+    leases = Leases(tmp_path / "leases")
+    leases.acquire(("GPU-0", "GPU-1"), 2, holder="perf", timeout=timeout, alone=True).release()
+
+
+@pytest.mark.parametrize(
+    ("launch", "last", "stay"),
+    [(None, False, True), (None, True, False), (1, False, False)],
+    ids=["between tests", "after the last", "after perf tests"],
+)
+def test_ranks_stay_on_their_gpus_between_correctness_tests_and_the_folder_says_so(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path, launch: int | None, last: bool, stay: bool
+) -> None:
+    holding(standing, request, launch)
+    standing.end(last=last)
+    if stay:
+        with pytest.raises(LeaseError, match=r"GPU-0, GPU-1 with idle ranks of .*'test_x'"):
+            alone(tmp_path)
+    else:
+        alone(tmp_path)
+    standing.close()
+    alone(tmp_path)
+
+
+def test_ranks_leave_at_the_end_of_a_test_when_somebody_waits_to_be_alone(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path
+) -> None:
+    holding(standing, request)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(alone, tmp_path, timeout=20)
+        until(lambda: waiters(tmp_path / "leases") == 1)
+        standing.end()
+        waiting.result(timeout=20)
+    assert not standing.pools.gpus
+
+
+def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path
+) -> None:
+    holding(standing, request)
+    standing.end()
+    standing._current = CurrentTest(
+        item=request.node,
+        identity="test_y",
+        marker=RanksMarker(()),
+        timeout=60,
+        group="",
+        seed=1,
+        launch=None,
+        world_size=None,
+    )
+    standing.end(last=True)
+    alone(tmp_path)
+
+
+def test_a_gpu_that_tells_no_memory_is_leased_no_longer_than_its_test(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding(standing, request)
+    monkeypatch.setattr(standing.leasing, "memory_is_scarce", mock.Mock(side_effect=HardwareError("GPU-0 is lost")))
+    with pytest.raises(HardwareError, match=r"^GPU-0 is lost$"):
+        standing.end()
+    Leases(tmp_path / "leases").acquire(("GPU-0", "GPU-1"), 2, holder="another", timeout=0).release()
+
+
+def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
+    request: pytest.FixtureRequest, standing: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding(standing, request)
+    standing.current.marker = RanksMarker((2,), env=(("A", "1"),))
+    retired = mock.Mock()
+    monkeypatch.setattr(standing.pools, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
+    monkeypatch.setattr(standing.pools, "retire_with", retired)
+    with pytest.raises(RankDied, match=r"^rank 0 was killed$"):
+        standing.end()
+    retired.assert_called_once_with((("A", "1"),))
+
+
+def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = mock.Mock(wraps=Launcher)
+    monkeypatch.setattr(session_module, "Launcher", launcher)
+    monkeypatch.setattr(session_module, "PRELOAD_IF_USED", launcher_module.PRELOAD_IF_USED)
+    Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0), Console(pytestconfig)).close()
+    launcher.assert_called_once_with(launcher_module.PRELOAD, launcher_module.PRELOAD_IF_USED)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "unfit", "told"),
+    [
+        (2, "", {"sustained matmul on 2 ranks": Control(1.5, True), "all_reduce on 2 ranks": Control(0.25, False)}),
+        (2, "sustained_matmul", {"all_reduce on 2 ranks": Control(0.25, False)}),
+        (1, "", {"sustained matmul on 1 rank": Control(1.5, True)}),
+    ],
+)
+def test_each_part_of_the_control_workload_is_watched_by_itself(
+    pytestconfig: pytest.Config,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    world_size: int,
+    unfit: str,
+    told: dict[str, Control],
+) -> None:
+    times: list[float] = []
+
+    def watched_run(
+        session: Session, world_size: int, entry: Callable[..., float], args: object, program: object
+    ) -> tuple[list[float], Conditions]:
+        product = entry.__name__ == "sustained_matmul"
+        tripped = ("GPU-1: power brake",) if entry.__name__ == unfit else ()
+        times.append(session.current.timeout)
+        session.current.longest = 1.5
+        return [1.5 if product else 0.25] * world_size, Conditions(tripped, power_capped=product)
+
+    monkeypatch.setattr(Session, "watched_run", watched_run)
+    options = Options.from_config(pytestconfig)
+    session = Session(pytestconfig, options, machine_of(2), Console(pytestconfig))
+    session._current = current = CurrentTest(
+        item=request.node,
+        identity="test_x",
+        marker=RanksMarker((2,)),
+        timeout=1,
+        group="",
+        seed=1,
+        launch=1,
+        world_size=world_size,
+    )
+    try:
+        assert session._control(world_size) == told
+    finally:
+        session.close()
+    assert set(times) == {options.timeout}
+    assert (current.timeout, current.longest) == (1, 0.0)
