@@ -1,6 +1,5 @@
-"""Exposed communication: what blocks of three arms come to, and that they are taken there and back."""
+"""Exposed communication: what blocks of three arms come to."""
 
-import time
 from collections.abc import Sequence
 from itertools import count
 from types import SimpleNamespace
@@ -9,15 +8,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Overlap, Timing
+from pytest_gpuperf import Overlap, Timing
 from pytest_gpuperf.figures.overlap import LEAST_SHARE
 from pytest_gpuperf.figures.timing import Link, RankSamples, block_ratios
 from pytest_gpuperf.hardware.fitness import Conditions
 from pytest_gpuperf.timing import interleaving
-from pytest_gpuperf.timing.overlap import overlap
-from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.timing.stepping import Step
-from tests.ranks.conftest import Call
 
 
 def timing(*seconds: float, tripped: tuple[str, ...] = ()) -> Timing:
@@ -80,28 +75,3 @@ def test_shares_say_where_the_time_of_an_arm_is_the_hosts(late: int) -> None:
     samples = [RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=arm == late) for arm in range(3)]
     found = Overlap(*(Timing((of_arm,), Link(None, "", multicast=False)) for of_arm in samples))
     assert all(share.host_bound is (late < 3) for share in (found.exposed, found.efficiency, found.ideal))
-
-
-def logged(ctx: Context) -> tuple[list[str], list[RankSamples]]:
-    """Three arms that note who is asked for a sample."""
-    log: list[str] = []
-
-    def named(name: str, seconds: float) -> object:
-        def program(ctx: Context) -> Step:
-            def step() -> None:
-                log.append(name)
-                time.sleep(seconds)
-
-            return step
-
-        return program
-
-    arms = [named("t", 3e-3), named("c", 2e-3), named("m", 2e-3)]
-    samples = overlap(ctx, arms, {}, Sampling(budget=0.02, smoke=True))  # type: ignore[arg-type]
-    return log, samples
-
-
-def test_arms_are_sampled_there_and_back(call: Call) -> None:
-    for log, samples in call(logged):
-        assert "".join(log) == "tcmmct"
-        assert [len(arm.seconds) for arm in samples] == [2, 2, 2]
