@@ -36,8 +36,8 @@ from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, TestBasel
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Outcome
 
 EFFECT = 0.02
 AT_LIMIT = CHECKS // 4

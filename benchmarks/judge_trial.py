@@ -34,7 +34,7 @@ from benchmarks.trial.runs import UNFIT, Figure, Run, holds, lines_of, summary, 
 from pytest_gpuperf.baselines import results, storage
 from pytest_gpuperf.baselines.launch_info import LaunchInfo
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.verdicts.verdict import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -99,7 +99,7 @@ def unfit(run: Run, exit_status: int) -> str:
         return f"pytest ended with exit status {exit_status}"
     if not run.figures:
         return "nothing was judged"
-    telling_nothing = Counter(figure.outcome for figure in run.figures if Outcome(figure.outcome) in UNFIT)
+    telling_nothing = Counter(figure.outcome for figure in run.figures if Outcome.of(figure.outcome) in UNFIT)
     if telling_nothing:
         said = ", ".join(f"{count} {outcome}" for outcome, count in telling_nothing.items())
         return f"of {len(run.figures)} figures {said}: record baselines first"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 
 import pytest
@@ -14,17 +13,12 @@ from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
-from pytest_gpuperf.ranks.postmortem import PostMortem
-from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
-from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.properties import forget_properties, unchecked_properties, verdict_properties
-from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
-from pytest_gpuperf.run.confirming import FAILING, FIGURES, VERDICTS, Confirmation, Ruling
+from pytest_gpuperf.report.properties import failure_properties, forget_properties
+from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.explanations import leave_out_our_lines
-from pytest_gpuperf.run.launches import body_hash, identify, launch_of
-from pytest_gpuperf.run.recording import Recording
-from pytest_gpuperf.run.reporting import publish, register_reports
+from pytest_gpuperf.run.launches import identify, launch_of
 from pytest_gpuperf.run.selection import (
     LACKS,
     PerfLast,
@@ -41,18 +35,11 @@ from pytest_gpuperf.run.selection import (
 )
 from pytest_gpuperf.run.session import Session
 from pytest_gpuperf.timing.sampling import Sampling
-from pytest_gpuperf.verdicts.verdict import Outcome
 
 SESSION = pytest.StashKey[Session]()
-CONSOLE = pytest.StashKey[Console]()
 CHECKS = pytest.StashKey[Checks]()
-CONFIRMATION = pytest.StashKey[Confirmation]()
-FINDINGS = pytest.StashKey[Findings]()
 FAILURE = pytest.StashKey[BaseException]()
-"""Of a perf test that is judged or recorded, and has failed; until it has been torn down."""
-RESULTS = "gpuperf-results"
-
-_PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal
+"""On a perf test that is judged or recorded, and has failed; until it has been torn down."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,18 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--update-baselines records what GPUs do, and none are visible")
     if options.require_gpus and not machine.gpus:
         raise pytest.UsageError("--require-gpus: no GPU is visible")
-    config.stash[CONSOLE] = Console(config)
-    config.stash[SESSION] = session = Session(config, options, machine, config.stash[CONSOLE])
-    config.stash[CONFIRMATION] = Confirmation(
-        session.measurements, session.commands.record, config.stash[CONSOLE].print_line
-    )
-    config.pluginmanager.register(session.collection, "gpuperf-collected")
-    config.stash[FINDINGS] = register_reports(config, session, config.stash[CONSOLE], FAILING)
-    if options.update_baselines:
-        config.pluginmanager.register(Recording(session.measurements), "gpuperf-recording")
-    if options.results is not None and not hasattr(config, "workerinput"):
-        results = ResultsFile(options.results, machine.key, machine.match, FAILING)
-        config.pluginmanager.register(results, RESULTS)
+    config.stash[SESSION] = session = Session.of(config, options, machine)
+    session.register(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -119,9 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine, shared=hasattr(config, "workerinput"))
-    if session.options.update_baselines and _runs_tests(config):
+    if session.recording is not None and _runs_tests(config):
         try:
-            measured = drop_measured(items, session.measurements.plan(planned(items)))
+            measured = drop_measured(items, session.recording.plan(planned(items)))
         except JournalError as error:
             raise pytest.UsageError(one_line(str(error))) from error
         config.hook.pytest_deselected(items=measured)
@@ -136,9 +113,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if ours.machine.gpus and need_ranks(session.items) and _runs_tests(session.config):
         ours.pools.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
-    if measures(session.items):
+    if measures(session.items) and ours.launch.measured:
         try:
-            ours.measurements.load(launch_of(item).identity for item in session.items if is_perf(item))
+            ours.load_baselines([launch_of(item).identity for item in session.items if is_perf(item)])
         except BaselineError as error:
             raise pytest.UsageError(one_line(str(error))) from error
 
@@ -146,19 +123,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Holds a suspect's report back until fresh launches have decided."""
-    ours = item.config.stash[SESSION]
-    if not (ours.measurements.judged and is_perf(item) and isinstance(item, pytest.Function)):
+    confirmation = item.config.stash[SESSION].confirmation
+    if confirmation is None or not (is_perf(item) and isinstance(item, pytest.Function)):
         return None
     # A worker must report a test before it takes the next one.
     at_once = hasattr(item.config, "workerinput")
-    item.config.stash[CONFIRMATION].protocol(item, nextitem, at_once=at_once)
+    confirmation.protocol(item, nextitem, at_once=at_once)
     return True
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Decides about the suspects once every test has run."""
-    confirmation = session.config.stash[CONFIRMATION]
+    confirmation = session.config.stash[SESSION].confirmation
+    if confirmation is None:
+        return (yield)
     try:
         result = yield
         confirmation.decide()
@@ -173,7 +152,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session = item.config.stash[SESSION]
     launch = launch_of(item)
     forget_properties(item)
-    session.begin(item, world_size=world_size(item), perf=is_perf(item), launch=launch.number, identity=launch.identity)
+    number = launch.number if is_perf(item) else None
+    session.world.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
     if lacks_variants(item):
@@ -185,7 +165,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
         if _runs_tests(item.config):
-            session.prepare()
+            session.world.prepare()
     finally:
         _report_output(item, session, "setup")
 
@@ -200,7 +180,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         yield
         _judge(item, session)
     except (Exception, pytest.fail.Exception) as error:
-        if is_perf(item) and (session.measurements.judged or session.options.update_baselines):
+        if is_perf(item) and (session.judging or session.recording):
             item.stash[FAILURE] = error
         raise
     finally:
@@ -213,8 +193,8 @@ def _judge(item: pytest.Item, session: Session) -> None:
     if isinstance(item, pytest.Function) and (checks is not None or is_perf(item)):
         checks = checks or Checks()
         checks.closed = True
-        publish(item, checks)
-        _conclude(item, session, checks)
+        session.publish(item, checks)
+        session.concluding.conclude(item, checks)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -226,7 +206,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     finally:
         keep_lease = is_perf(item) and nextitem is not None and is_perf(nextitem)
         try:
-            session.end(keep_lease=keep_lease, last=nextitem is None)
+            session.world.end(keep_lease=keep_lease, last=nextitem is None)
         finally:
             _report_output(item, session, "teardown")
 
@@ -237,9 +217,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Tells the whole story of a run that failed: every rank, and the command that runs the test alone."""
     session = item.config.stash[SESSION]
-    failure = None if call.excinfo is None else session.failure_of(call.excinfo.value)
+    failure = None if call.excinfo is None else session.world.failure_of(call.excinfo.value)
     if failure is not None:
-        item.user_properties.extend(_properties(failure))
+        item.user_properties.extend(failure_properties(failure))
     report = yield
     if call.when == "teardown" and FAILURE in item.stash:
         del item.stash[FAILURE]  # whose frames hold all that the test had at hand
@@ -254,31 +234,26 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
     config = node.config
     if not config.getoption("usepdb", False) or call.excinfo is None:
         return
-    session, console = config.stash[SESSION], config.stash[CONSOLE]
-    failure = session.failure_of(call.excinfo.value)
+    session = config.stash[SESSION]
+    failure = session.world.failure_of(call.excinfo.value)
     if failure is not None:
         banner = iter([DEBUGGER_BANNER.format(rank=f"rank {failure.rank}") + "\n"])
-        if not session.debug(failure, lambda text: console.ask(next(banner, "") + text)):
-            console.say(NO_DEBUGGER)
+        if not session.pools.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
+            session.console.say(NO_DEBUGGER)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes what was recorded; the controller alone ever records."""
+    """Writes what was recorded, and the results; only the controller ever records."""
     ours = session.config.stash[SESSION]
-    ours.saved = ours.measurements.save(interrupted=_interrupted(session))
-    if ours.saved is not None and session.exitstatus in _PASSED:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED if ours.saved.failed else pytest.ExitCode.OK
-    if session.exitstatus in _PASSED and not ours.measurements.resumable and ours.measurements.left_out():
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    # Where all figures moved, or what is under all tests may have slowed some, that is a finding.
-    slower = (ours.measurements.shift or 0.0) > 0.0
-    if session.exitstatus == pytest.ExitCode.OK and (slower or session.config.stash[FINDINGS].shifted):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _interrupted(session: pytest.Session) -> bool:
-    ended = session.exitstatus in (*_PASSED, pytest.ExitCode.TESTS_FAILED)
-    return not ended or bool(session.shouldfail or session.shouldstop)
+    recording = ours.recording
+    saved = None if recording is None else recording.save(interrupted=is_interrupted(session))
+    ending = Ending(
+        saved=None if saved is None else not saved.failed,
+        left_out=recording is not None and not recording.resumable and bool(recording.left_out()),
+        slower=ours.findings.shifted or (ours.judging is not None and (ours.judging.shift or 0.0) > 0.0),
+        results_problem=ours.results is not None and not ours.results.write(),
+    )
+    session.exitstatus = exit_status(session.exitstatus, ending)
 
 
 def _runs_tests(config: pytest.Config) -> bool:
@@ -297,7 +272,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
             'those are collected, and request.getfixturevalue("ranks") comes later',
             pytrace=False,
         )
-    return Ranks(request.config.stash[SESSION], request.param)
+    return Ranks(request.config.stash[SESSION].world, request.param)
 
 
 @pytest.fixture
@@ -311,52 +286,12 @@ def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
             pytrace=False,
         )
     checks = request.node.stash[CHECKS] = Checks(request=request)
-    return Perf(session, ranks, checks, Sampling(smoke=session.options.smoke))
+    return Perf(session.world, ranks, checks, Sampling(smoke=session.options.smoke))
 
 
 def _report_output(item: pytest.Item, session: Session, when: str) -> None:
-    item.config.stash[CONSOLE].end_of_test()
+    session.console.end_of_test()
     if world_size(item) is None:
         return  # what idle ranks print is no test's own, least of all one's that has none
-    for title, text in session.take_output():
+    for title, text in session.world.take_output():
         item.add_report_section(when, title, text)
-
-
-def _properties(failure: PostMortem) -> list[tuple[str, str]]:
-    rank = [] if failure.rank is None else [("gpuperf_rank", str(failure.rank))]
-    place = [("gpuperf_place", failure.place)] if failure.place else []
-    return [*rank, ("gpuperf_cause", failure.cause), *place, ("gpuperf_ranks", "\n".join(failure.story))]
-
-
-def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
-    __tracebackhide__ = True
-    launch, measurements = launch_of(item), session.measurements
-    if not checks.metrics:
-        pytest.fail(
-            f"{launch.identity}: the perf test checked no metric, so nothing was judged: hand what it measures to "
-            "perf.check, for example perf.check(time=timing.time)",
-            pytrace=False,
-        )
-    body = body_hash(item)
-    candidate = measurements.candidate(launch.identity, body, checks.metrics) if session.options.results else None
-    if candidate is not None:
-        item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
-    if measurements.judged and launch.number > 1:
-        # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
-        unfit = Ruling.of(measurements.unjudged(launch.identity, checks.metrics), session.commands.record)
-        if unfit.outcome == "failed":
-            pytest.fail(unfit.text, pytrace=False)
-        item.stash[FIGURES] = checks.metrics
-        return
-    item.user_properties += unchecked_properties(measurements.unchecked(launch.identity, body, checks.metrics))
-    verdicts = measurements.conclude(launch.identity, body, checks.metrics)
-    verdicts += measurements.unjudged(launch.identity, checks.shown)
-    if any(verdict.outcome is Outcome.SUSPECT for verdict in verdicts):
-        item.stash[VERDICTS] = verdicts
-        return
-    item.user_properties += verdict_properties(verdicts)
-    ruling = Ruling.of(verdicts, session.commands.record)
-    if ruling.outcome == "failed":
-        pytest.fail(ruling.text, pytrace=False)
-    if ruling.outcome == "skipped":
-        raise pytest.skip.Exception(ruling.text, _use_item_location=True)

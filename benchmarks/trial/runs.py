@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 LEAST = 1e-4  # seconds of a step: 5 % of it is twice what an empty kernel takes, and more
 
@@ -42,7 +43,7 @@ class Figure:
     @property
     def is_alarm(self) -> bool:
         """Whether the run fails by it."""
-        return Outcome(self.outcome) in ALARMS and not self.of_the_gpus
+        return Outcome.of(self.outcome) in ALARMS and not self.of_the_gpus
 
 
 @dataclass(frozen=True, slots=True)

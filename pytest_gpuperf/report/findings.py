@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import pytest
 
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,7 @@ class Failure:
 class Findings:
     """Collects from the reports as they are logged; a plugin of the process that has them all."""
 
-    def __init__(self, failing: Collection[Outcome]) -> None:
-        """Nothing is collected yet; ``failing`` outcomes fail a test."""
-        self._failing = failing
+    def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.unchecked: list[tuple[str, str]] = []
         """Figures that have a baseline and that their tests did not check: test, metric."""
@@ -79,7 +77,7 @@ class Findings:
             # A failed teardown is the test's outcome, a skip in it is none.
             worst = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
-        if failed_by_itself(report, failing=any(verdict.outcome in self._failing for verdict in verdicts or [])):
+        if failed_by_itself(report, failing=any(verdict.outcome.fails for verdict in verdicts or [])):
             self.failures.append(Failure(report.nodeid, report.when, _message(report), _place(report)))
         test = report.nodeid.partition("[")[0]
         # A test with verdicts ran, also where nothing could be decided.

@@ -6,7 +6,7 @@ Written by the process that has all reports, never by xdist's workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,8 @@ from pytest_gpuperf.report.findings import Findings, Place
 from pytest_gpuperf.report.markdown import markdown
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import ranked
-from pytest_gpuperf.report.terminal import Told
+from pytest_gpuperf.report.terminal import ClosingLines
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
-from pytest_gpuperf.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -30,18 +29,16 @@ class GitHub:
 
     def __init__(
         self,
-        run: Told,
+        closing_lines: ClosingLines,
         findings: Findings,
         rootpath: Path,
         *,
-        failing: Collection[Outcome],
         record_command: RecordCommand,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._run = run
+        self._closing_lines = closing_lines
         self._findings = findings
         self._rootpath = rootpath
-        self._failing = failing
         self._record_command = record_command
         self._environ = environ
 
@@ -59,7 +56,7 @@ class GitHub:
         try:
             # What other commands of this step have written counts too.
             room = SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0)
-            text = markdown(self._findings, self._run.closing_lines(self._findings.verdicts), room)
+            text = markdown(self._findings, self._closing_lines(self._findings.verdicts), room)
             if text:
                 with path.open("a", encoding="utf-8") as file:
                     file.write(text)
@@ -71,7 +68,7 @@ class GitHub:
         return None
 
     def _annotations(self) -> Iterator[str]:
-        for verdict in ranked([v for v in self._findings.verdicts if v.outcome in self._failing]):
+        for verdict in ranked([v for v in self._findings.verdicts if v.outcome.fails]):
             title = one_line(f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}")
             message = describe(verdict, self._record_command)
             yield annotation(*self._located(self._findings.places[verdict.test]), title, message)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 PROPERTY = "gpuperf"
@@ -81,6 +82,13 @@ def failed_by_itself(report: pytest.TestReport, *, failing: bool) -> bool:
     """
     fresh = any(name == FRESH_LAUNCH_PROPERTY for name, _ in report.user_properties)
     return report.failed and (report.when != "call" or fresh or not failing)
+
+
+def failure_properties(failure: PostMortem) -> list[tuple[str, str]]:
+    """The user properties of a test whose run failed: which rank, where, and how the others ended."""
+    rank = [] if failure.rank is None else [("gpuperf_rank", str(failure.rank))]
+    place = [("gpuperf_place", failure.place)] if failure.place else []
+    return [*rank, ("gpuperf_cause", failure.cause), *place, ("gpuperf_ranks", "\n".join(failure.story))]
 
 
 def _plain(verdict: Verdict) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from pytest_gpuperf.baselines.results import Results
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -28,19 +28,15 @@ CANDIDATE_PROPERTY = "gpuperf_candidate"
 class ResultsFile:
     """Collects figures and verdicts from the reports, wherever the tests ran."""
 
-    def __init__(
-        self, path: Path, hardware_key: str, match: Mapping[str, Scalar], failing: Collection[Outcome]
-    ) -> None:
+    def __init__(self, path: Path, hardware_key: str, match: Mapping[str, Scalar]) -> None:
         """Nothing is collected yet.
 
         Args:
             path: The file.
             hardware_key: Of the run.
             match: Facts of the machine.
-            failing: Outcomes that fail a test.
         """
         self._path = path
-        self._failing = failing
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
@@ -71,7 +67,7 @@ class ResultsFile:
                 measured.append(Baselines.from_json(json.loads(str(value)), self._path, self._key))
         self._verdicts += verdicts
         # A test fails by its verdicts, or by itself: in a fresh launch, or since it passed and should not.
-        if failed_by_itself(report, failing=any(verdict.outcome in self._failing for verdict in verdicts)):
+        if failed_by_itself(report, failing=any(verdict.outcome.fails for verdict in verdicts)):
             self._leave(measured)
         else:
             self._passing[report.nodeid] = measured
@@ -80,19 +76,17 @@ class ResultsFile:
         tests = sorted({test for candidate in measured for test in candidate.tests})
         self._lines += [f"figures of {test} left out of the results: the test failed: mend it" for test in tests]
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the file, also of a run that was interrupted."""
+    def write(self) -> bool:
+        """Writes the file, also of a run that was interrupted; whether it could be written."""
         candidate, unfit = joined(self._candidates)
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
             results.write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
-            line = f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}"
         except BaselineError as error:
-            line = f"results not written: {error}"
-            if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._lines.append(line)
+            self._lines.append(f"results not written: {error}")
+            return False
+        self._lines.append(f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}")
+        return True
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """Says where the results are, and what is not among them."""

@@ -8,42 +8,13 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.verdict_line import policy_in_words
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 COLUMNS = ("verdict", "value", "baseline", "change", "spread", "of limit", "metric")
 
-_COLOURS = {
-    Outcome.INVALID: "red",
-    Outcome.BROKEN: "red",
-    Outcome.REGRESSED: "red",
-    Outcome.MISSED: "red",
-    Outcome.MISSING: "red",
-    Outcome.STALE: "red",
-    Outcome.SUSPECT: "yellow",
-    Outcome.SHIFTED: "yellow",
-    Outcome.UNDECIDED: "yellow",
-    Outcome.DOUBTFUL: "yellow",
-    Outcome.EXPECTED: "yellow",
-    Outcome.IMPROVED: "green",
-}
-# Worst first.
-_ORDER = (
-    Outcome.INVALID,
-    Outcome.BROKEN,
-    Outcome.REGRESSED,
-    Outcome.MISSED,
-    Outcome.MISSING,
-    Outcome.STALE,
-    Outcome.SUSPECT,
-    Outcome.SHIFTED,
-    Outcome.UNDECIDED,
-    Outcome.DOUBTFUL,
-    Outcome.EXPECTED,
-    Outcome.IMPROVED,
-    Outcome.SAME,
-    Outcome.RECORDED,
-    Outcome.UNJUDGED,
-)
+_COLOURS = {Effect.FAILS: "red", Effect.SKIPS: "yellow", Effect.PASSES: ""}
+_OF_PASSES = {Outcome.EXPECTED: "yellow", Outcome.IMPROVED: "green"}
 _LEAST_ROOM = 12  # characters of a test's id; on a terminal narrower than that takes, lines wrap
 _ELLIPSIS = "..."
 
@@ -58,7 +29,7 @@ class Line:
 
 def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts worst first; of one outcome, the largest loss first."""
-    return sorted(verdicts, key=lambda verdict: (_ORDER.index(verdict.outcome), verdict.change or 0.0))
+    return sorted(verdicts, key=lambda verdict: (verdict.outcome.severity, verdict.change or 0.0))
 
 
 def cells(verdict: Verdict) -> tuple[str, ...]:
@@ -77,7 +48,7 @@ def cells(verdict: Verdict) -> tuple[str, ...]:
 def counted(verdicts: Sequence[Verdict]) -> str:
     """How many figures came to which outcome, worst first, and on which machine."""
     counts = Counter(verdict.outcome for verdict in verdicts)
-    total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in _ORDER if counts[outcome])
+    total = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     machines = ", ".join(sorted({verdict.hardware_key for verdict in verdicts}))
     return f"{format_count(len(verdicts), 'figure')} on {machines}: {total}"
 
@@ -157,7 +128,7 @@ def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
     for verdict, before in zip(verdicts, rows, strict=True):
         after = f" {verdict.metric_name}"
         room = len(verdict.test) if width is None else max(_LEAST_ROOM, width - len(before) - len(after))
-        colour = _COLOURS.get(verdict.outcome, "")
+        colour = _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.outcome.effect])
         lines.append(Line(before + shortened(verdict.test, room) + after, colour))
     return lines
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -16,19 +16,15 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 
-class Told(Protocol):
-    """What the summary wants to know of the run."""
-
-    def closing_lines(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """What became of a recording, and the like, where the run came to these verdicts."""
-        ...
+ClosingLines: TypeAlias = Callable[[Sequence[Verdict]], list[str]]
+"""What the run as a whole has to say at its end, if it came to these verdicts."""
 
 
 class Summary:
     """Prints the verdicts, worst first, and the tests that ran in no variant, with the reasons."""
 
-    def __init__(self, run: Told, findings: Findings) -> None:
-        self._run = run
+    def __init__(self, closing_lines: ClosingLines, findings: Findings) -> None:
+        self._closing_lines = closing_lines
         self._findings = findings
 
     # pytest-benchmark's table has no heading, and would look like a part of this section: it goes first. With
@@ -52,7 +48,7 @@ class Summary:
             *policy_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere),
-            *map(Line, self._run.closing_lines(self._findings.verdicts)),
+            *map(Line, self._closing_lines(self._findings.verdicts)),
         ]
         if not lines:
             return

@@ -9,8 +9,9 @@ from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_percent, format_value
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 class RecordCommand(Protocol):

@@ -7,7 +7,7 @@ fresh ones come to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,50 +16,17 @@ from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: th
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
 from pytest_gpuperf.report.units import format_value
-from pytest_gpuperf.report.verdict_line import RecordCommand, describe
+from pytest_gpuperf.report.verdict_line import RecordCommand
+from pytest_gpuperf.run.concluding import FIGURES, VERDICTS, Ruling
+from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import again, launch_of
-from pytest_gpuperf.run.measurements import Measurements
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
-
-FAILING = frozenset(
-    {Outcome.INVALID, Outcome.REGRESSED, Outcome.MISSING, Outcome.STALE, Outcome.BROKEN, Outcome.MISSED}
-)
-SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED, Outcome.DOUBTFUL})
-"""None of them hides as a pass; a suspect is left only where a fresh launch failed or the run was interrupted."""
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 _ENDS_THE_RUN = (pytest.exit.Exception, KeyboardInterrupt)
 
-VERDICTS = pytest.StashKey[list[Verdict]]()
-"""Of an item some of whose figures are suspect."""
-FIGURES = pytest.StashKey[dict[str, Metric]]()
-"""Of an item that is a fresh launch of a suspect."""
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
-"""Of the same, in order of its phases."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What a test's verdicts mean for its outcome."""
-
-    outcome: str
-    """``failed``, ``skipped`` or ``passed``."""
-    text: str
-
-    @classmethod
-    def of(cls, verdicts: Sequence[Verdict], command: RecordCommand) -> Ruling:
-        """The worst of them decides; each that is not a pass has its line.
-
-        Args:
-            verdicts: of one test.
-            command: makes the command that records a baseline.
-        """
-        bad = [describe(verdict, command) for verdict in verdicts if verdict.outcome in FAILING]
-        if bad:
-            return cls("failed", "\n".join(bad))
-        open_ = [verdict for verdict in verdicts if verdict.outcome in SKIPPING]
-        if open_:
-            return cls("skipped", "; ".join(f"{v.outcome.value}: {describe(v, command)}" for v in open_))
-        return cls("passed", "")
+"""Of an item that is a fresh launch of a suspect, in order of its phases."""
 
 
 @dataclass(slots=True)
@@ -91,15 +58,15 @@ class Held:
 class Confirmation:
     """The suspects of one run."""
 
-    def __init__(self, measurements: Measurements, command: RecordCommand, say: Callable[[str], None]) -> None:
+    def __init__(self, judging: Judging, command: RecordCommand, say: Callable[[str], None]) -> None:
         """Holds nothing yet.
 
         Args:
-            measurements: judge the figures.
+            judging: judges the figures.
             command: makes the command that records a baseline.
             say: prints a line while the run goes on.
         """
-        self._measurements = measurements
+        self._judging = judging
         self._command = command
         self._say = say
         self._held: list[Held] = []
@@ -132,7 +99,7 @@ class Confirmation:
     def decide(self, nextitem: pytest.Item | None = None) -> None:
         """Measures all suspects in fresh launches, and reports them; if interrupted, it leaves them to ``release``."""
         for test in self._held:
-            judge = self._measurements.judge
+            judge = self._judging.judge
             test.shifted = frozenset(one.metric_name for one in test.suspects if judge.moved_with_the_run(one))
             alone = [one for one in test.suspects if one.metric_name not in test.shifted]
             test.launches = max(map(judge.launches, alone), default=0)
@@ -201,7 +168,7 @@ class Confirmation:
             return verdict.shifted()
         figures = test.figures.get(verdict.metric_name, [])
         # Other figures of the test may have had launches where this one could do nothing with any.
-        return self._measurements.confirmed(verdict, figures if self._measurements.judge.launches(verdict) else [])
+        return self._judging.confirmed(verdict, figures if self._judging.judge.launches(verdict) else [])
 
 
 def _teardown_before(follower: pytest.Item | None, item: pytest.Item) -> list[tuple[str, str]]:

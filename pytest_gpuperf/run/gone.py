@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 _REPETITION = "__pytest_repeat_step_number"  # of pytest-repeat: with --count, all tests have other names than without
 
 
-class Collected:
+class SeenTests:
     """Follows the collection: which files were collected whole, and which tests are in them."""
 
     def __init__(self, rootpath: Path, *, partly: bool) -> None:
@@ -56,13 +56,3 @@ class Collected:
             for test in sorted(set(stored) - self._tests)
             if (file := test.partition("::")[0]) in whole or (ours and not os.path.exists(self._rootpath / file))
         ]
-
-
-def gone_lines(tests: Sequence[str], path: Path) -> list[str]:
-    """What the summary says of tests that are no longer there, and of which this file has entries."""
-    if not tests:
-        return []
-    one = len(tests) == 1
-    what = "1 test that is" if one else f"{len(tests)} tests that are"
-    cure = f'delete {"its entry" if one else "their entries"} under "tests" in {path}'
-    return [f"the baselines hold {what} no longer there: {', '.join(tests)}: {cure}"]

@@ -1,55 +1,186 @@
-"""Perf tests of a recording: they run once in each launch, and their figures are kept once all phases have passed."""
+"""The recording half of perf tests: their figures are kept, launch after launch, and written when the run ends."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-import pytest
-from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
+from pytest_gpuperf.baselines.journal import Entry, Journal, Plan, same_software
+from pytest_gpuperf.baselines.merge import UpdatePolicy
+from pytest_gpuperf.baselines.provenance import commit_of, stamp
+from pytest_gpuperf.baselines.recorded import Launch, RecordedTest, Saved, save
+from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
 
-from pytest_gpuperf.run.launches import LaunchOf, launch_of
-from pytest_gpuperf.run.measurements import Measurements
-from pytest_gpuperf.run.selection import in_launches, is_perf
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """A test whose body has ended well, and whose teardown may still fail."""
+
+    test: str
+    body_hash: str
+    metrics: Mapping[str, Metric]
 
 
 class Recording:
-    """Follows the reports, since a test may still fail when its body has come to its end."""
+    """Keeps the figures of tests that pass whole; a journal keeps them too, so that a recording can be resumed."""
 
-    def __init__(self, measurements: Measurements) -> None:
-        self._measurements = measurements
-        self._launches: dict[str, LaunchOf] = {}
-        """By the items' own node ids."""
-        self._problem = ""
+    def __init__(self, path: Path, machine: Machine, options: Options, rootpath: Path) -> None:
+        """Nothing is recorded yet.
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
-        """Puts the launches one after another again, where other plugins have ordered the tests after all."""
-        yield
-        in_launches(items)
+        Args:
+            path: the file of this hardware's baselines.
+            machine: of the run.
+            options: what the user said of the recording.
+            rootpath: of the checkout whose commit is measured.
+        """
+        self.path = path
+        self.journal_path = path.with_name(f".{path.stem}.journal")
+        """Where it notes what it has measured so far."""
+        self._machine = machine
+        self._options = options
+        self._rootpath = rootpath
+        self._plan: Plan | None = None
+        self._journal: Journal | None = None
+        self._restored: list[Entry] = []
+        self._launches: dict[str, Launch] = {}
+        self._tests: dict[str, RecordedTest] = {}
+        self._passing: _Passing | None = None
+        self._problems: dict[str, str] = {}
+        """By test: what became of it in the first launch in which it did not pass."""
+        self.launch: Launch | None = None
+        """The current one."""
+        self.journal_problem: str | None = None
+        """Why an interruption would lose what was measured; None if it would not."""
+        self.saved: Saved | None = None
+        """Where the recording went, once the run has ended."""
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Runs a perf test once in a launch: who runs it until it passes would choose what is recorded."""
-        if not (is_perf(item) and isinstance(item, pytest.Function)):
+    def plan(self, tests: Mapping[str, str]) -> set[tuple[str, int]]:
+        """Says which tests are going to be measured, by node id with their bodies' hashes.
+
+        Returns:
+            What an interrupted recording has measured of them already: node id, number of the launch.
+
+        Raises:
+            JournalError: the recording cannot be resumed, or would be lost and nobody has said that it may.
+        """
+        machine, launches = self._machine, self._options.launches
+        self._plan = Plan(machine.key, commit_of(self._rootpath), launches, tests, machine.match)
+        if self._options.resume is None:
+            Journal.spare(self.journal_path, self._plan)
+        if not self._options.resume:
+            return set()
+        self._journal, self._restored = Journal.resume(self.journal_path, self._plan)
+        for entry in self._restored:
+            self._launches[entry.launch] = Launch(entry.number, entry.launch, entry.info)
+            self._recorded(entry.test, entry.body_hash).add(entry.number, entry.launch, entry.metrics)
+        return {(entry.test, entry.number) for entry in self._restored}
+
+    def begin_launch(self, launch: Launch) -> None:
+        """What is recorded from now on belongs to this launch.
+
+        Raises:
+            JournalError: another run is recording, or the one that was interrupted ran with other versions.
+        """
+        self.launch = launch
+        same_software(self.journal_path, self._restored, launch.info.environment)
+        if self._plan is not None and self._journal is None and self.journal_problem is None:
+            try:
+                self._journal = Journal.begin(self.journal_path, self._plan)
+            except OSError as error:
+                self._without_journal(error)
+
+    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        """Holds the figures of a test until it has ended; those of a broken measurement are not kept."""
+        verdicts = unjudged(test, metrics, self._machine.key, Outcome.RECORDED)
+        if all(verdict.outcome is Outcome.RECORDED for verdict in verdicts):
+            self._passing = _Passing(test, body_hash, metrics)
+        return verdicts
+
+    def ended(self, test: str, number: int, problem: str) -> None:
+        """Keeps the figures of a test that has passed whole.
+
+        Args:
+            test: node id.
+            number: of the launch.
+            problem: what became of the test, "failed" for example; empty if it passed.
+        """
+        passing, self._passing = self._passing, None
+        if problem:
+            of = f"launch {number} of {self._options.launches}"
+            self._problems.setdefault(test, f"it {problem} in {of}: record it again once it passes in all of them")
+        elif passing is not None and passing.test == test:
+            self._keep(passing)
+
+    def save(self, *, interrupted: bool) -> Saved | None:
+        """Writes what was recorded; to a temporary folder if the baselines cannot be written.
+
+        None if there is nothing to write: nothing was recorded, tests lack a launch, or the recording was interrupted
+        and can be resumed. One that could be written nowhere can be resumed too.
+        """
+        if self._journal is not None and interrupted:
+            self._journal.close()
             return None
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        runtestprotocol(item, nextitem=nextitem)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
+        self.saved = self._save()
+        if self._journal is not None and self.saved is not None and self.saved.nowhere:
+            self._journal.close()
+        elif self._journal is not None:
+            self._journal.remove()
+            self._journal = None
+        return self.saved
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Learns what is going to be recorded."""
-        self._launches = {item.nodeid: launch_of(item) for item in session.items if is_perf(item)}
+    @property
+    def resumable(self) -> bool:
+        """Whether a journal is left that --resume goes on with."""
+        return self._journal is not None
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Takes note of a phase; the last one says what becomes of the figures."""
-        launch = self._launches.get(report.nodeid)
-        if launch is None:
+    def left_out(self) -> dict[str, str]:
+        """Why tests that were recorded in some launches, and not in all alike, are not written."""
+        launches = self._options.launches
+        return {
+            test: self._problems.get(test) or kept.lack(launches)
+            for test, kept in sorted(self._tests.items())
+            if not kept.complete(launches)
+        }
+
+    def _save(self) -> Saved | None:
+        complete = {test: kept for test, kept in self._tests.items() if kept.complete(self._options.launches)}
+        if not complete:
+            return None
+        used = set().union(*(kept.launches() for kept in complete.values()))
+        candidate = Baselines(
+            self._machine.key,
+            self._machine.match,
+            {id_: self._launches[id_].info for id_ in used},
+            {test: kept.entry() for test, kept in complete.items()},
+        )
+        options = self._options
+        policy = UpdatePolicy(options.mode, options.accept_regression, options.policy.detect)
+        return save(self.path, candidate, policy, stamp(self._rootpath, options.reason))
+
+    def _recorded(self, test: str, body_hash: str) -> RecordedTest:
+        return self._tests.setdefault(test, RecordedTest(body_hash))
+
+    def _keep(self, passing: _Passing) -> None:
+        launch = self.launch
+        assert launch is not None
+        self._launches[launch.id] = launch
+        self._recorded(passing.test, passing.body_hash).add(launch.number, launch.id, passing.metrics)
+        if self._journal is None:
             return
-        if report.when == "setup":
-            self._problem = ""
-        if not report.passed and not self._problem:
-            skipped = report.skipped and not hasattr(report, "wasxfail")
-            self._problem = "was skipped" if skipped else "failed"
-        if report.when == "teardown":
-            self._measurements.ended(launch.identity, launch.number, self._problem)
+        entry = Entry(launch.number, launch.id, launch.info, passing.test, passing.body_hash, passing.metrics)
+        try:
+            self._journal.note(entry)
+        except OSError as error:
+            self._journal.remove()  # with a launch left out, it is nothing to go on with
+            self._journal = None
+            self._without_journal(error)
+
+    def _without_journal(self, error: OSError) -> None:
+        # The recording goes on: it can still come to its end.
+        self.journal_problem = f"journal {str(self.journal_path)!r}: cannot be written: got {error!r}"

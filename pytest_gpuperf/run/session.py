@@ -1,358 +1,181 @@
-"""What one pytest run owns: its hardware, its pools, the test that runs, and what was measured."""
+"""What one pytest run is made of, wired together. Holds no policy."""
 
 from __future__ import annotations
 
-import threading
-import time
-import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import pytest
 
-from pytest_gpuperf.baselines.journal import JournalError
-from pytest_gpuperf.hardware.fitness import FIT, Conditions, Expected, conditions
+from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.fixtures.perf import Checks
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leases.leasing import Leasing
-from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.ranks.excerpt import Excerpt
-from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
-from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
-from pytest_gpuperf.ranks.postmortem import PostMortem
-from pytest_gpuperf.ranks.results import read_results
-from pytest_gpuperf.ranks.spec import PoolSpec
+from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
 from pytest_gpuperf.report.commands import Commands
-from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.recording_lines import recording_lines
-from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
-from pytest_gpuperf.run.current_test import CurrentTest
-from pytest_gpuperf.run.gone import Collected, gone_lines
-from pytest_gpuperf.run.measurements import Measurements, Saved
-from pytest_gpuperf.run.packing import Packing, name_of
-from pytest_gpuperf.verdicts.controls import Control
-from pytest_gpuperf.verdicts.verdict import Verdict
-
-_AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
-_LEAST_AFTER_A_HANG = 5.0  # seconds
-
-
-class LeakWarning(UserWarning):
-    """A test left something behind in its ranks; they were replaced, so that no other test meets it."""
-
-
-class Console(Protocol):
-    """Where the user watches the run."""
-
-    @property
-    def live(self) -> bool:
-        """Whether what ranks print is shown as they print it."""
-        ...
-
-    def print_of_rank(self, rank: int, world_size: int, stream: str, text: str) -> None:
-        """Prints what a rank has printed."""
-        ...
-
-    def print_line(self, text: str) -> None:
-        """Prints a line of the plugin's own."""
-        ...
+from pytest_gpuperf.report.console import Console
+from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.github import GitHub
+from pytest_gpuperf.report.progress import Measuring, Progress
+from pytest_gpuperf.report.results_file import ResultsFile
+from pytest_gpuperf.report.terminal import Summary
+from pytest_gpuperf.run.closing import Closing
+from pytest_gpuperf.run.concluding import Concluding
+from pytest_gpuperf.run.confirming import Confirmation
+from pytest_gpuperf.run.current_launch import CurrentLaunch
+from pytest_gpuperf.run.gone import SeenTests
+from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.packing import Packing
+from pytest_gpuperf.run.recorded_run import RecordedRun
+from pytest_gpuperf.run.recording import Recording
+from pytest_gpuperf.run.selection import is_perf, measures
+from pytest_gpuperf.run.world import World
 
 
+@dataclass(frozen=True, slots=True)
 class Session:
-    """State of one pytest process. Starts ranks when a test first needs them."""
+    """The parts of one pytest process. No part starts a process until a test needs ranks."""
 
-    def __init__(self, config: pytest.Config, options: Options, machine: Machine, console: Console) -> None:
-        self.options = options
-        self.machine = machine
-        self.commands = Commands(
-            config.rootpath,
-            config.invocation_params.dir,
-            len(machine.gpus),
-            options.smoke,
-            config.getoption("baselines") or "",
-        )
-        self.pools = Pools(
+    options: Options
+    machine: Machine
+    console: Console
+    commands: Commands
+    pools: Pools
+    leasing: Leasing
+    packing: Packing
+    path: Path
+    """The file of this hardware's baselines."""
+    world: World
+    launch: CurrentLaunch
+    judging: Judging | None
+    """None if figures are recorded, or only shown."""
+    confirmation: Confirmation | None
+    """Goes with ``judging``."""
+    recording: Recording | None
+    concluding: Concluding
+    closing: Closing
+    seen: SeenTests
+    findings: Findings
+    benchmarks: BenchmarkPlugin | None
+    """None without pytest-benchmark."""
+    results: ResultsFile | None
+    """None unless this process writes the file of results."""
+
+    @classmethod
+    def of(cls, config: pytest.Config, options: Options, machine: Machine) -> Self:
+        """Makes the parts of a run."""
+        console, root = Console(config), config.rootpath
+        given = config.getoption("baselines") or ""
+        commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
+        pools = Pools(
             Launcher(PRELOAD, PRELOAD_IF_USED),
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
-        self.leasing = Leasing(options, machine, console.print_line, self.pools.retire_all)
-        self.packing = Packing(config.rootpath)
-        self.measurements = Measurements(options, machine, config.rootpath)
-        self.collection = Collected(config.rootpath, partly=bool(config.getoption("lf", False)))
-        self.saved: Saved | None = None
-        """Where a recording went, once the run has ended."""
-        self._current: CurrentTest | None = None
-        self._reported: CurrentTest | None = None
-        """The test that began last; its teardown is reported when it has ended."""
-        self._running = threading.RLock()  # prepare() has runs of its own
-        self._output: dict[str, Excerpt] = {}
-        """What ranks printed and no report has taken, by title."""
-        self._tests = 0
-        self._launch: int | None = None
-        self._controlled: set[int] = set()
-        """World sizes whose control workload the current launch has measured."""
-        self._renewals = 0
-        """How many process groups perf tests have asked for beyond their launches' own."""
-
-    @property
-    def current(self) -> CurrentTest:
-        """The test that runs now.
-
-        Raises:
-            RuntimeError: none does: the caller kept a fixture beyond its test.
-        """
-        if self._current is None:
-            raise RuntimeError("ranks can be used while a test runs, and none does")
-        return self._current
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """UUIDs of the GPUs that the current test has leased, or leases now; empty for gloo."""
-        self.prepare()
-        return self.current.gpus
-
-    def begin(self, item: pytest.Item, *, world_size: int | None, perf: bool, launch: int, identity: str) -> None:
-        """A test begins."""
-        marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
-        self._tests += 1
-        examples = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
-        self._current = self._reported = CurrentTest(
-            item=item,
-            identity=identity,
-            marker=marker,
-            timeout=marker.timeout or (self.options.example_timeout if examples else self.options.timeout),
-            group=self._group_of(launch if perf else None),
-            launch=launch if perf else None,
-            seed=zlib.crc32(identity.encode()) >> 1,
-            world_size=world_size,
+        leasing = Leasing(options, machine, console.print_line, pools.retire_all)
+        packing = Packing(root)
+        path = options.baselines / f"{machine.key}.json"
+        recording = Recording(path, machine, options, root) if options.update_baselines else None
+        judged = bool(machine.gpus) and not options.smoke and recording is None
+        judging = Judging(path, machine, options.policy) if judged else None
+        launch = CurrentLaunch(machine, root, smoke=options.smoke, judging=judging, recording=recording)
+        seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
+        worker = hasattr(config, "workerinput")
+        return cls(
+            options=options,
+            machine=machine,
+            console=console,
+            commands=commands,
+            pools=pools,
+            leasing=leasing,
+            packing=packing,
+            path=path,
+            world=World(machine, options, pools, leasing, packing, launch),
+            launch=launch,
+            judging=judging,
+            confirmation=None if judging is None else Confirmation(judging, commands.record, console.print_line),
+            recording=recording,
+            concluding=Concluding(
+                machine.key,
+                launch,
+                judging,
+                recording,
+                commands.record,
+                smoke=options.smoke,
+                results=options.results is not None,
+            ),
+            closing=Closing(options, commands, seen, path, judging, recording),
+            seen=seen,
+            findings=Findings(),
+            # pytest-benchmark asks about the machine while it is configured, which is later.
+            benchmarks=BenchmarkPlugin(machine, lambda: launch.software, is_perf, smoke=options.smoke)
+            if config.pluginmanager.hasplugin("benchmark")
+            else None,
+            results=None
+            if options.results is None or worker
+            else ResultsFile(options.results, machine.key, machine.match),
         )
 
-    def prepare(self) -> None:
-        """Leases what the test needs and brings up its ranks and their process group, unless that was done.
+    def register(self, config: pytest.Config) -> None:
+        """Registers the parts that have hooks of their own; reports only in the process that has all of them."""
+        plugins = config.pluginmanager
+        plugins.register(self.seen, "gpuperf-seen")
+        if self.benchmarks is not None:
+            plugins.register(self.benchmarks, "gpuperf-benchmark")
+        if self.recording is not None:
+            plugins.register(RecordedRun(self.recording), "gpuperf-recording")
+        if self.results is not None:
+            plugins.register(self.results, "gpuperf-results")
+        if hasattr(config, "workerinput"):
+            return  # the controller of xdist reports for all workers
+        plugins.register(self.findings, "gpuperf-findings")
+        plugins.register(Summary(self.closing.lines, self.findings), "gpuperf-summary")
+        plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
+        github = GitHub(self.closing.lines, self.findings, config.rootpath, record_command=self.commands.record)
+        plugins.register(github, "gpuperf-github")
 
-        That is before its own time begins, and earlier where a fixture runs a program. Perf tests have the machine to
-        themselves, and in each launch fresh processes.
-        """
-        current = self.current
-        world_size = current.world_size
-        if world_size is None or current.prepared:
-            return
-        current.prepared = True
-        self._lease(current, world_size)
-        if current.launch is not None:
-            if current.launch != self._launch:
-                self.pools.retire_all()
-                try:
-                    self.measurements.begin_launch(current.launch, self._software(world_size))
-                except JournalError as error:
-                    pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
-                self._launch = current.launch  # now: where its first ranks fail, the next test begins it
-                self._controlled.clear()
-            self.pools.retire_others(self._spec(world_size))
-            # In other surroundings the control workload would be another one.
-            if current.gpus and not current.marker.env and self.measurements.wants_control:
-                self.measurements.runs_on(current.identity, world_size)
-                if world_size not in self._controlled:
-                    self._controlled.add(world_size)
-                    self.measurements.control(world_size, self._control(world_size))
-        elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
-            self.pools.rest_others(self._spec(world_size))
-        if current.marker.own_processes:
-            self.pools.retire(self._spec(world_size))
-        self._pool(world_size)
-
-    def renew_group(self, world_size: int) -> None:
-        """Gives the current test's ranks a process group with new communicators; the launch goes on with it."""
-        self._renewals += 1
-        self.current.group = self._group_of(self.current.launch)
-        self._pool(world_size)
-
-    def _group_of(self, launch: int | None) -> str:
-        # Communicators belong to the launch: its perf tests share them, as one program would.
-        return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
-
-    def end(self, *, keep_lease: bool = False, last: bool = False) -> None:
-        """The test is over: closes what it opened, and lets go of what it leased. Ranks stay where they are, idle.
+    def load_baselines(self, tests: Sequence[str]) -> None:
+        """Reads the baselines, also before a recording: a file that cannot be read stops the run at once.
 
         Args:
-            keep_lease: whether the next test goes on where this one ends: a perf test of the same launch.
-            last: whether this process runs no other test.
+            tests: node ids of the perf tests that are going to run.
 
         Raises:
-            LeakWarning: it left something behind in its ranks, and warnings are errors.
+            BaselineError: the file is not one of this hardware's baselines, or of other GPUs than these.
         """
-        current, self._current = self._current, None
-        if current is None:
-            return
-        try:
-            if current.launch is None:
-                try:
-                    left = self.pools.settle()
-                except RankDied:
-                    current.failures.extend(self.pools.failures)
-                    raise
-                finally:
-                    self._collect_output()
-                    if current.marker.own_processes:
-                        self.pools.retire_with(current.marker.env)
-                if left:
-                    current.item.warn(
-                        LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
-                    )
-        finally:
-            if not keep_lease:
-                self._let_go(current, last)
-
-    def _let_go(self, current: CurrentTest, last: bool) -> None:
-        gpus = bool(self.machine.gpus)
-        # After the last test on CPUs, too: pytest-cov gathers what ranks wrote at their end before the run has ended.
-        over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
-        try:
-            if over or (gpus and self.leasing.wanted_alone(self.pools.gpus)):
-                self.pools.retire_all()
-            elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
-                self.pools.rest()
-        finally:
-            self.leasing.release(staying=self.pools.gpus, await_memory=bool(current.gpus))
-        self.leasing.make_way()
-
-    def failure_of(self, error: BaseException | None) -> PostMortem | None:
-        """What is known of the run that raised this, if one did."""
-        failures = [] if self._reported is None else list(self._reported.failures)
-        raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
-        return next((failure for failure in reversed(failures) if failure.error in raised), None)
-
-    def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
-        """Opens the debugger on the rank that failed, if it is still there."""
-        return self.pools.debug(failure, terminal)
+        stored = storage.load(self.path, self.machine.key)
+        if stored is not None:
+            stored.require(self.machine.match, self.path)
+            self.closing.stored = frozenset(stored.tests)
+        if self.judging is not None:
+            self.judging.load(stored, tests)
 
     def rerun_command(self) -> str:
         """The command that runs the test that began last alone."""
-        assert self._reported is not None
-        return self.commands.run(self._reported.identity, self._reported.item.path)
+        reported = self.world.reported
+        assert reported is not None
+        return self.commands.run(reported.identity, reported.item.path)
 
-    def take_output(self) -> list[tuple[str, str]]:
-        """What ranks printed since the last call: title, text."""
-        self._collect_output()
-        output, self._output = self._output, {}
-        return [(title, str(text)) for title, text in output.items()]
-
-    def closing_lines(self, verdicts: Sequence[Verdict]) -> list[str]:
-        """What the run's summary says of a recording, or of a run as a whole that came to these verdicts."""
-        gone = gone_lines(self.collection.gone(self.measurements.stored), self.measurements.path)
-        if self.options.update_baselines:
-            return [*gone, *recording_lines(self.options, self.measurements, self.saved, self.commands)]
-        moved = shift_lines(self.measurements.shift, self.measurements.moved)
-        return [*gone, *run_policy_lines(self.options.policy, verdicts), *moved]
-
-    def run(
-        self,
-        world_size: int,
-        entry: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        program: Callable[..., Any],
-    ) -> list[Any]:
-        """Calls ``entry(context, *args, **kwargs)`` on every rank; the results in rank order.
-
-        Raises:
-            RuntimeError: another thread's run has not ended.
-        """
-        __tracebackhide__ = True
-        if not self._running.acquire(blocking=False):
-            raise RuntimeError("ranks do one run after another, and one of another thread has not ended")
-        try:
-            self.prepare()
-            current = self.current
-            task = self.packing.packed((entry, tuple(args), kwargs), program)
-            pool = self._pool(world_size)
-            start = time.monotonic()
-            try:
-                payloads = pool.run(task, program=name_of(program), seed=current.seed, timeout=current.timeout)
-            except RanksSkipped as skipped:
-                pytest.skip(str(skipped))
-            except RankTimeout:
-                # Others of its runs will hang too, when hypothesis looks for a smaller one: they need not take as long.
-                after = max(_LEAST_AFTER_A_HANG, _AFTER_A_HANG * current.longest)
-                current.timeout = min(current.timeout, after)
-                raise
-            finally:
-                self._collect_output()
-                if pool.failure is not None:
-                    current.failures.append(pool.failure)
-            current.longest = max(current.longest, time.monotonic() - start)
-            return read_results(payloads, pool.spec, name_of(program))
-        finally:
-            self._running.release()
-
-    def watched_run(
-        self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
-    ) -> tuple[list[Any], Conditions]:
-        """The results of a run in rank order, and what was observed of its GPUs meanwhile."""
-        __tracebackhide__ = True
-        gpus = self.gpus[:world_size]
-        if not gpus or self.options.smoke:
-            return self.run(world_size, entry, args, {}, program), FIT
-        processes = self._pool(world_size).pids
-        with Watch(gpus) as watch:
-            results = self.run(world_size, entry, args, {}, program)
-        nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        return results, conditions(watch.seen, Expected(nvlinks, processes), watch.xids)
-
-    def _software(self, world_size: int) -> dict[str, str]:
-        from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
-
-        versions: list[dict[str, str]] = self.run(world_size, software, (), {}, software)
-        return versions[0]
-
-    def _control(self, world_size: int) -> dict[str, Control]:
-        """The control workload by name; what the machine was not fit for is missing."""
-        from pytest_gpuperf.timing.control import workload
-
-        of = f"{world_size} rank{'s' if world_size > 1 else ''}"
-        controls = {}
-        # A test may ask for less time than this takes, which is none of its own.
-        asked, self.current.timeout = self.current.timeout, max(self.current.timeout, self.options.timeout)
-        for name, part in workload(world_size).items():
-            ranks, found = self.watched_run(world_size, part, (), part)
-            if not found.tripped:
-                controls[f"{name} on {of}"] = Control(ranks[0], found.power_capped)
-        self.current.timeout, self.current.longest = asked, 0.0
-        return controls
+    def publish(self, item: pytest.Item, checks: Checks) -> None:
+        """Makes a benchmark of what the test has measured in its first launch, if pytest-benchmark is there."""
+        # One benchmark for each test, under one name in every run; later launches are for the baselines.
+        first = launch_of(item).number == 1
+        if self.benchmarks is not None and first and checks.timing is not None and checks.request is not None:
+            self.benchmarks.publish(checks.request, checks.timing, {**checks.metrics, **checks.shown})
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
         self.pools.close()
         self.leasing.close()
 
-    def _lease(self, current: CurrentTest, world_size: int) -> None:
-        if not self.machine.gpus or current.marker.device == "cpu":
-            self.leasing.cores(world_size, current.identity)
-        elif current.launch is not None:
-            current.gpus = self.leasing.machine(current.identity)
-        else:
-            current.gpus = self.leasing.gpus(world_size, current.identity, self.pools.warm(world_size))
 
-    def _spec(self, world_size: int) -> PoolSpec:
-        current = self.current
-        return PoolSpec(world_size, current.gpus[:world_size], current.marker.env, timed=current.launch is not None)
-
-    def _pool(self, world_size: int) -> Pool:
-        current = self.current
-        try:
-            pool = self.pools.get(self._spec(world_size), current.group, current.timeout)
-        finally:
-            self._collect_output()
-        if (death := self.pools.take_death()) is not None:
-            current.item.warn(LeakWarning(f"before {current.identity} began, after another test had ended: {death}"))
-        return pool
-
-    def _collect_output(self) -> None:
-        for spec, rank, stream, text in self.pools.output():
-            title = f"{stream} of rank {rank} of {spec.world_size}"
-            self._output[title] = self._output.get(title, Excerpt()) + text
+def _measuring(items: Sequence[pytest.Item]) -> Mapping[str, Measuring]:
+    launches = {item.nodeid: launch_of(item) for item in items if measures([item])}
+    return {nodeid: Measuring(launch.identity, launch.number) for nodeid, launch in launches.items()}

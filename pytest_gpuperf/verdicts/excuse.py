@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from pytest_gpuperf.baselines.schema import TestBaseline
 from pytest_gpuperf.verdicts.judge import asked
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 def excused(verdict: Verdict, entry: TestBaseline | None, today: datetime.date) -> Verdict:

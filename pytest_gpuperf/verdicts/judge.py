@@ -12,9 +12,10 @@ from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, TestBasel
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Controls
 from pytest_gpuperf.verdicts.history import History
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import EXPLAINED, LARGEST_LOSS, Policy, Rule
 from pytest_gpuperf.verdicts.shift import distinct, shift_of
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 class Judge:

@@ -1,44 +1,14 @@
 """What a figure came to, as a value that travels between processes and into files."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from pytest_gpuperf.baselines.expected import Expected
 from pytest_gpuperf.baselines.json_fields import Fields
 from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
 from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.figures.metric import Metric
-
-
-class Outcome(Enum):
-    """What a figure turned out to be."""
-
-    SAME = "same"
-    IMPROVED = "improved"
-    REGRESSED = "regressed"
-    SUSPECT = "suspect"
-    """Worse in its first launch than it should be; fresh launches decide."""
-    UNDECIDED = "undecided"
-    """Suspect, and no alarm, but of a spread so wide that a loss could hide from any number of launches."""
-    SHIFTED = "shifted"
-    """Worse where most figures moved alike, or no more than the control workload explains: tells nothing of its own."""
-    MISSING = "missing"
-    STALE = "stale"
-    """The baseline is of another test body, unit, direction or clock."""
-    INVALID = "invalid"
-    """The machine was not fit for the measurement."""
-    BROKEN = "broken"
-    """Above the physical limit: the measurement is wrong."""
-    MISSED = "missed"
-    """Surely below what the test asks for, whatever the baseline."""
-    DOUBTFUL = "doubtful"
-    """Perhaps below what the test asks for."""
-    RECORDED = "recorded"
-    """Became the baseline; the caller says so, judge never does."""
-    UNJUDGED = "unjudged"
-    """Only shown; the caller says so, judge never does."""
-    EXPECTED = "expected"
-    """Regressed, as is known until a date; the caller says so, judge never does."""
+from pytest_gpuperf.verdicts.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +88,7 @@ class Verdict:
             test=fields.text("test"),
             metric_name=fields.text("metric_name"),
             metric=Metric.from_json(metric.values, metric.where),
-            outcome=Outcome(fields.choice("outcome", *(outcome.value for outcome in Outcome))),
+            outcome=Outcome.of(fields.choice("outcome", *(outcome.value for outcome in Outcome))),
             hardware_key=fields.text("hardware_key"),
             baseline=baseline,
             change=fields.optional_number("change"),
@@ -133,3 +103,29 @@ class Verdict:
             elsewhere=fields.boolean("elsewhere") if "elsewhere" in fields.values else False,
             policy=None if fields.values.get("policy") is None else MetricPolicy.from_json(fields.child("policy")),
         )
+
+
+def unjudged(
+    test: str,
+    metrics: Mapping[str, Metric],
+    hardware_key: str,
+    outcome: Outcome = Outcome.UNJUDGED,
+    *,
+    smoke: bool = False,
+) -> list[Verdict]:
+    """Figures that are only shown or recorded; one above its physical limit is a broken measurement all the same.
+
+    Args:
+        test: Node id.
+        metrics: By name.
+        hardware_key: Names the machine.
+        outcome: What becomes of the others.
+        smoke: Whether the run only tries bodies, whose few samples break no limit that counts.
+    """
+
+    def found(metric: Metric) -> Outcome:
+        if metric.invalid:
+            return Outcome.INVALID
+        return Outcome.BROKEN if metric.above_limit and not smoke else outcome
+
+    return [Verdict(test, name, metric, found(metric), hardware_key) for name, metric in metrics.items()]

@@ -10,7 +10,8 @@ from pytest_gpuperf.baselines.expected import Expected
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.excuse import excused
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, TEST, baselines
 
 KNOWN: dict[str, Any] = {"status": "regressed", "reason": "a slow driver", "until": "2027-01-31"}

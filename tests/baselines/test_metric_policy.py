@@ -11,8 +11,9 @@ from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseli
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 
 NOISY = "launches differ by 5 % at this size"

@@ -25,7 +25,8 @@ from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaselin
 from pytest_gpuperf.baselines.results import Results
 from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import launch
 from tests.whole_run import run_pytest, write
 

@@ -163,9 +163,7 @@ def test_a_recording_that_was_killed_before_it_was_written_is_written_without_me
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "pytest_gpuperf.run.measurements.Measurements.save", lambda self, interrupted: self._journal.close()
-        )
+        patch.setattr("pytest_gpuperf.run.recording.Recording.save", lambda self, interrupted: self._journal.close())
         record(project)
     ran(project)
     result = record(project, "--resume")
@@ -220,7 +218,7 @@ def test_other_software_is_refused_and_nothing_measured(
 ) -> None:
     interrupt(project)
     ran(project)
-    monkeypatch.setattr("pytest_gpuperf.run.session.Session._software", lambda self, size: {"torch": "2.14.0"})
+    monkeypatch.setattr("pytest_gpuperf.run.world.World._software", lambda self, size: {"torch": "2.14.0"})
     result = record(project, "--resume")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "its launches ran with torch '2.13.0', now it is '2.14.0': install that version, or" in result.stdout.str()

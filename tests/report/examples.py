@@ -8,7 +8,8 @@ import pytest
 from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 KEY = "8x-nvidia-h200-nv18"
 BASELINE = MetricBaseline("B/s", "higher", "", (LaunchFigure("a", 50, 350e9), LaunchFigure("b", 50, 362e9)))

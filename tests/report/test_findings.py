@@ -9,15 +9,14 @@ import pytest
 
 from pytest_gpuperf.report.findings import Failure, Findings, Place
 from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
-from pytest_gpuperf.run.confirming import FAILING
-from pytest_gpuperf.verdicts.verdict import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome
 from tests.report.examples import SAME, SKIPPED, UNJUDGED, report
 
 PLACE = Place("t.py", 4)
 
 
 def found(*reports: pytest.TestReport) -> Findings:
-    findings = Findings(FAILING)
+    findings = Findings()
     for item in reports:
         findings.pytest_runtest_logreport(item)
     return findings

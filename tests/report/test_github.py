@@ -10,8 +10,7 @@ import pytest
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
 from pytest_gpuperf.report.properties import verdict_properties
-from pytest_gpuperf.run.confirming import FAILING
-from pytest_gpuperf.verdicts.verdict import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome
 from tests.report.examples import SAME, UNJUDGED, report
 from tests.report.test_terminal import Run, Terminal
 
@@ -24,7 +23,7 @@ def recorded(identity: str, *more: str, mode: str = "") -> str:
 
 
 def printed(rootpath: Path, **environ: str) -> list[str]:
-    findings = Findings(FAILING)
+    findings = Findings()
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="ValueError: 50%\nraised on rank 1"))
     for item in (
         report(nodeid="t.py::test_f", outcome="failed", longrepr=crash, location=("sub/t.py", 9, "test_f")),
@@ -37,7 +36,6 @@ def printed(rootpath: Path, **environ: str) -> list[str]:
         Run(),
         findings,
         rootpath,
-        failing={Outcome.REGRESSED, Outcome.MISSING},
         record_command=recorded,
         environ=environ,
     ).pytest_terminal_summary(cast(Any, terminal))
@@ -77,7 +75,7 @@ def test_an_annotation_is_escaped_by_githubs_rules() -> None:
 
 
 def test_a_title_is_one_line() -> None:
-    findings = Findings(FAILING)
+    findings = Findings()
     hostile = replace(MISSING, metric_name="a\n::error::b\x1b[31m ##[error]c")
     findings.pytest_runtest_logreport(report(outcome="failed", user_properties=verdict_properties([hostile])))
     terminal = Terminal()
@@ -85,7 +83,6 @@ def test_a_title_is_one_line() -> None:
         Run(),
         findings,
         Path("/src"),
-        failing={Outcome.MISSING},
         record_command=recorded,
         environ={"GITHUB_ACTIONS": "true"},
     )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.markdown import escaped, markdown
 from pytest_gpuperf.report.properties import verdict_properties
-from pytest_gpuperf.run.confirming import FAILING
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
 
 MIB = 2**20
@@ -40,7 +40,7 @@ no baselines &#60;written&#62;
 
 
 def findings(*verdicts: Verdict, skips: int = 0) -> Findings:
-    found = Findings(FAILING)
+    found = Findings()
     for number, verdict in enumerate(verdicts):
         outcome = "failed" if verdict.outcome is Outcome.REGRESSED else "passed"
         nodeid = verdict.test if number < 2 else verdicts[1].test
@@ -66,11 +66,11 @@ def test_figures_that_were_not_checked_are_in_it() -> None:
 
 
 def test_nothing_to_say_is_no_summary() -> None:
-    assert markdown(Findings(FAILING), [], MIB) == ""
+    assert markdown(Findings(), [], MIB) == ""
 
 
 def test_tests_alone_are_counted() -> None:
-    found = Findings(FAILING)
+    found = Findings()
     found.pytest_runtest_logreport(report())
     assert markdown(found, [], MIB) == "### gpuperf\n\n1 test on ranks: 0 failed, 1 passed, 0 skipped\n"
 

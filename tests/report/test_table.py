@@ -19,7 +19,7 @@ from pytest_gpuperf.report.table import (
     unchecked_lines,
     verdict_table,
 )
-from pytest_gpuperf.verdicts.verdict import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome
 from tests.report.examples import KEY, SAME, UNJUDGED
 
 TEST = "suites/collectives/test_performance.py::test_bus_bandwidth[4ranks-reduce_scatter-16MiB]"

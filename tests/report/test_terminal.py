@@ -11,8 +11,8 @@ import pytest
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.terminal import Summary
-from pytest_gpuperf.run.confirming import FAILING
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
 
 LONG = replace(SAME, test=f"t.py::test_{'a' * 200}")
@@ -36,7 +36,7 @@ class Run:
     def __init__(self, *lines: str) -> None:
         self._lines = lines
 
-    def closing_lines(self, _: Sequence[Verdict]) -> list[str]:
+    def __call__(self, _: Sequence[Verdict]) -> list[str]:
         return list(self._lines)
 
 
@@ -47,7 +47,7 @@ def judged(*verdicts: Verdict) -> pytest.TestReport:
 def terminal_after(
     run: Run, *reports: pytest.TestReport, isatty: bool = False, verbosity: int = 0, others_fail: bool = False
 ) -> Terminal:
-    findings, terminal = Findings(FAILING), Terminal(isatty=isatty)
+    findings, terminal = Findings(), Terminal(isatty=isatty)
     for item in reports:
         findings.pytest_runtest_logreport(item)
     writer = SimpleNamespace(fullwidth=100)

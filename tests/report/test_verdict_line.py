@@ -10,8 +10,9 @@ from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaselin
 from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.verdict_line import describe, run_policy_lines
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
 KEY = "8x-nvidia-h200-nv18"

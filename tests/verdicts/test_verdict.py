@@ -39,7 +39,7 @@ def test_json_and_back(verdict: Verdict) -> None:
     [
         (
             {"outcome": "fine"},
-            r"verdict\.outcome: got 'fine', expected one of 'same', 'improved', 'regressed'",
+            r"verdict\.outcome: got 'fine', expected one of 'invalid', 'broken', 'regressed'",
         ),
         ({"test": None}, r"verdict\.test: got None, expected a string"),
         ({"metric": 1}, r"verdict\.metric: got 1, expected an object"),

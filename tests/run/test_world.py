@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuperf.hardware.errors import HardwareError
 from pytest_gpuperf.hardware.fitness import Conditions
+from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
@@ -17,10 +18,9 @@ from pytest_gpuperf.ranks import launcher as launcher_module
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
-from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.run import session as session_module
-from pytest_gpuperf.run.current_test import CurrentTest
 from pytest_gpuperf.run.session import Session
+from pytest_gpuperf.run.world import CurrentTest, World
 from pytest_gpuperf.verdicts.controls import Control
 from tests.fake_gpus import machine_of, without_memory
 from tests.leases.waiting import until, waiters
@@ -41,7 +41,7 @@ class StandingPools(Pools):
 
 def holding(session: Session, request: pytest.FixtureRequest, launch: int | None = None) -> None:
     """The session is in the middle of a test on both of its GPUs."""
-    session._current = CurrentTest(
+    session.world._current = CurrentTest(
         item=request.node,
         identity="test_x",
         marker=RanksMarker((2,)),
@@ -60,7 +60,7 @@ def standing(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.Monk
     without_memory(monkeypatch)
     monkeypatch.setattr(session_module, "Pools", StandingPools)
     config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
-    session = Session(config, Options.from_config(config), machine_of(2), Console(config))
+    session = Session.of(config, Options.from_config(config), machine_of(2))
     yield session
     session.close()
 
@@ -84,7 +84,7 @@ def test_ranks_stay_on_their_gpus_between_correctness_tests_and_the_folder_says_
     request: pytest.FixtureRequest, standing: Session, tmp_path: Path, launch: int | None, last: bool, stay: bool
 ) -> None:
     holding(standing, request, launch)
-    standing.end(last=last)
+    standing.world.end(last=last)
     if stay:
         with pytest.raises(LeaseError, match=r"GPU-0, GPU-1 with idle ranks of .*'test_x'"):
             alone(tmp_path)
@@ -101,7 +101,7 @@ def test_ranks_leave_at_the_end_of_a_test_when_somebody_waits_to_be_alone(
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(alone, tmp_path, timeout=20)
         until(lambda: waiters(tmp_path / "leases") == 1)
-        standing.end()
+        standing.world.end()
         waiting.result(timeout=20)
     assert not standing.pools.gpus
 
@@ -110,8 +110,8 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
     request: pytest.FixtureRequest, standing: Session, tmp_path: Path
 ) -> None:
     holding(standing, request)
-    standing.end()
-    standing._current = CurrentTest(
+    standing.world.end()
+    standing.world._current = CurrentTest(
         item=request.node,
         identity="test_y",
         marker=RanksMarker(()),
@@ -121,7 +121,7 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
         launch=None,
         world_size=None,
     )
-    standing.end(last=True)
+    standing.world.end(last=True)
     alone(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_a_gpu_that_tells_no_memory_is_leased_no_longer_than_its_test(
     holding(standing, request)
     monkeypatch.setattr(standing.leasing, "memory_is_scarce", mock.Mock(side_effect=HardwareError("GPU-0 is lost")))
     with pytest.raises(HardwareError, match=r"^GPU-0 is lost$"):
-        standing.end()
+        standing.world.end()
     Leases(tmp_path / "leases").acquire(("GPU-0", "GPU-1"), 2, holder="another", timeout=0).release()
 
 
@@ -139,12 +139,12 @@ def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
     request: pytest.FixtureRequest, standing: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holding(standing, request)
-    standing.current.marker = RanksMarker((2,), env=(("A", "1"),))
+    standing.world.current.marker = RanksMarker((2,), env=(("A", "1"),))
     retired = mock.Mock()
     monkeypatch.setattr(standing.pools, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
     monkeypatch.setattr(standing.pools, "retire_with", retired)
     with pytest.raises(RankDied, match=r"^rank 0 was killed$"):
-        standing.end()
+        standing.world.end()
     retired.assert_called_once_with((("A", "1"),))
 
 
@@ -154,7 +154,7 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     launcher = mock.Mock(wraps=Launcher)
     monkeypatch.setattr(session_module, "Launcher", launcher)
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", launcher_module.PRELOAD_IF_USED)
-    Session(pytestconfig, Options.from_config(pytestconfig), machine_of(0), Console(pytestconfig)).close()
+    Session.of(pytestconfig, Options.from_config(pytestconfig), Machine((), None, False)).close()
     launcher.assert_called_once_with(launcher_module.PRELOAD, launcher_module.PRELOAD_IF_USED)
 
 
@@ -176,19 +176,19 @@ def test_each_part_of_the_control_workload_is_watched_by_itself(
 ) -> None:
     times: list[float] = []
 
-    def watched_run(
-        session: Session, world_size: int, entry: Callable[..., float], args: object, program: object
+    def watched(
+        world: World, world_size: int, entry: Callable[..., float], args: object, program: object
     ) -> tuple[list[float], Conditions]:
         product = entry.__name__ == "sustained_matmul"
         tripped = ("GPU-1: power brake",) if entry.__name__ == unfit else ()
-        times.append(session.current.timeout)
-        session.current.longest = 1.5
+        times.append(world.current.timeout)
+        world.current.longest = 1.5
         return [1.5 if product else 0.25] * world_size, Conditions(tripped, power_capped=product)
 
-    monkeypatch.setattr(Session, "watched_run", watched_run)
+    monkeypatch.setattr(World, "_watched", watched)
     options = Options.from_config(pytestconfig)
-    session = Session(pytestconfig, options, machine_of(2), Console(pytestconfig))
-    session._current = current = CurrentTest(
+    session = Session.of(pytestconfig, options, machine_of(2))
+    session.world._current = current = CurrentTest(
         item=request.node,
         identity="test_x",
         marker=RanksMarker((2,)),
@@ -199,7 +199,7 @@ def test_each_part_of_the_control_workload_is_watched_by_itself(
         world_size=world_size,
     )
     try:
-        assert session._control(world_size) == told
+        assert session.world._control(world_size) == told
     finally:
         session.close()
     assert set(times) == {options.timeout}

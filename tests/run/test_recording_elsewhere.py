@@ -9,11 +9,9 @@ import pytest
 
 from pytest_gpuperf.baselines.storage import load
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.report.commands import Commands
-from pytest_gpuperf.report.recording_lines import recording_lines
-from pytest_gpuperf.run.measurements import Measurements
 from tests.fake_gpus import machine_of
-from tests.run.test_measurements import KEY, SOFTWARE, busbw, options, passed, record, stored
+from tests.run.halves import Halves
+from tests.run.test_recording import KEY, SOFTWARE, busbw, options, passed, record, stored
 
 __all__ = ["options"]
 
@@ -27,7 +25,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: Options, elsewhere: Path) -> None:
-    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
     options.baselines.write_text("a file in the folder's place")
@@ -48,44 +46,44 @@ def test_a_recording_that_can_be_kept_nowhere_stays_in_its_journal(
 ) -> None:
     elsewhere.rmdir()
     options = replace(options, launches=1)
-    measurements = Measurements(options, machine_of(8), options.baselines.parent)
-    measurements.plan({"test_a": "body"})
+    measurements = Halves(options, machine_of(8), options.baselines.parent)
+    measurements.recorded.plan({"test_a": "body"})
     measurements.begin_launch(1, SOFTWARE)
     passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
     broken = options.baselines / f"{KEY}.json"
     broken.write_text("broken meanwhile")
     saved = measurements.save(interrupted=interrupted)
-    lines = recording_lines(options, measurements, saved, Commands(options.baselines.parent, Path(), 8))
+    lines = measurements.closing_lines()
     why = rf"baselines '{broken}': got no valid JSON .*; nor can it be kept in a temporary folder: got FileNotFound.*"
     assert re.fullmatch(
         f"no baselines written: {'interrupted' if interrupted else why}; what was measured is kept in "
-        f"{measurements.journal_path}: go on with the same command and --resume",
+        f"{measurements.recorded.journal_path}: go on with the same command and --resume",
         lines[-1],
     )
     assert interrupted or (saved is not None and saved.failed)
     broken.unlink()
-    again = Measurements(replace(options, resume=True), machine_of(8), options.baselines.parent)
-    assert again.plan({"test_a": "body"}) == {("test_a", 1)}
+    again = Halves(replace(options, resume=True), machine_of(8), options.baselines.parent)
+    assert again.recorded.plan({"test_a": "body"}) == {("test_a", 1)}
     saved = again.save()
     assert saved is not None
     assert (saved.tests, saved.problem) == (1, None)
-    assert not again.journal_path.exists()
+    assert not again.recorded.journal_path.exists()
 
 
 def test_a_recording_without_a_journal_that_can_be_kept_nowhere_says_so(options: Options, elsewhere: Path) -> None:
     elsewhere.rmdir()
-    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
     options.baselines.write_text("a file in the folder's place")
-    saved = measurements.save()
-    lines = recording_lines(options, measurements, saved, Commands(options.baselines.parent, Path(), 8))
+    measurements.save()
+    lines = measurements.closing_lines()
     assert re.match(r"baselines '.*': cannot be written: .*; nor can it be kept in a temporary folder: got", lines[-2])
     assert lines[-1] == "no baselines written"
 
 
 def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Options, elsewhere: Path) -> None:
-    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
     options.baselines.mkdir()
@@ -100,7 +98,7 @@ def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Options, elsewher
 
 
 def test_a_file_that_another_power_limit_came_into_meanwhile_is_left(options: Options, elsewhere: Path) -> None:
-    measurements = Measurements(options, machine_of(8, watts=600.0), options.baselines.parent)
+    measurements = Halves(options, machine_of(8, watts=600.0), options.baselines.parent)
     measurements.load([])
     for launch in (1, 2):
         measurements.begin_launch(launch, SOFTWARE)

@@ -10,14 +10,15 @@ import pytest
 from pytest_gpuperf import Metric
 from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.baselines.provenance import settings
+from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.baselines.storage import load, save
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.run.measurements import Measurements, Saved
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Outcome
 from tests.fake_gpus import machine_of
+from tests.run.halves import Halves
 
 KEY = "8x-nvidia-h200-nv18"
 SOFTWARE = {"torch": "2.13.0"}
@@ -48,14 +49,14 @@ def busbw(value: float) -> Metric:
     return Metric(value, "B/s", "higher", value * 0.99, value * 1.01, 50, limit=450e9, clock="cuda_event")
 
 
-def passed(measurements: Measurements, launch: int, test: str, metrics: dict[str, Metric]) -> None:
+def passed(measurements: Halves, launch: int, test: str, metrics: dict[str, Metric]) -> None:
     measurements.conclude(test, "body", metrics)
     measurements.ended(test, launch, "")
 
 
 def record(options: Options, *tests: str, value: float = 100e9, steady: bool = False) -> Saved | None:
     """One recording of these tests, each launch as many times the first unless steady."""
-    measurements = Measurements(options, machine_of(8), options.baselines.parent)
+    measurements = Halves(options, machine_of(8), options.baselines.parent)
     measurements.load([])
     for launch in range(1, options.launches + 1):
         measurements.begin_launch(launch, SOFTWARE)
@@ -71,7 +72,7 @@ def stored(options: Options) -> Baselines:
 
 
 def judged(options: Options, **metrics: Metric) -> list[Outcome]:
-    measurements = Measurements(replace(options, update_baselines=False), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, update_baselines=False), machine_of(8), options.baselines.parent)
     measurements.load([])
     return [verdict.outcome for verdict in measurements.conclude("test_a", "body", metrics)]
 
@@ -166,7 +167,7 @@ def test_a_second_recording_replaces_its_own_tests_and_keeps_the_others(options:
 
 
 def test_a_test_that_lacks_a_launch_is_not_written(options: Options) -> None:
-    measurements = Measurements(options, machine_of(8), options.baselines.parent)
+    measurements = Halves(options, machine_of(8), options.baselines.parent)
     for launch, tests in [(1, ("test_a", "test_b")), (2, ("test_a",))]:
         measurements.begin_launch(launch, SOFTWARE)
         for test in tests:
@@ -181,7 +182,7 @@ def test_a_test_that_lacks_a_launch_is_not_written(options: Options) -> None:
 
 
 def test_a_test_whose_metrics_differ_by_launch_is_not_written(options: Options) -> None:
-    measurements = Measurements(options, machine_of(8), options.baselines.parent)
+    measurements = Halves(options, machine_of(8), options.baselines.parent)
     for launch, name in [(1, "busbw"), (2, "algbw")]:
         measurements.begin_launch(launch, SOFTWARE)
         passed(measurements, launch, "test_a", {name: busbw(300e9)})
@@ -194,7 +195,7 @@ def test_a_test_whose_metrics_differ_by_launch_is_not_written(options: Options) 
 
 @pytest.mark.parametrize("problem", ["failed", "was skipped"])
 def test_a_test_that_does_not_pass_in_a_launch_is_not_written(options: Options, problem: str) -> None:
-    measurements = Measurements(replace(options, launches=3), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, launches=3), machine_of(8), options.baselines.parent)
     for launch, became in [(1, ""), (2, problem), (3, "failed")]:
         measurements.begin_launch(launch, SOFTWARE)
         measurements.conclude("test_a", "body", {"busbw": busbw(300e9)})
@@ -206,7 +207,7 @@ def test_a_test_that_does_not_pass_in_a_launch_is_not_written(options: Options, 
 
 
 def test_a_test_that_runs_twice_in_a_launch_is_not_written(options: Options) -> None:
-    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     for _ in range(2):
         passed(measurements, 1, "test_a", {"busbw": busbw(300e9)})
@@ -214,7 +215,7 @@ def test_a_test_that_runs_twice_in_a_launch_is_not_written(options: Options) -> 
 
 
 def test_a_figure_above_its_limit_is_broken_and_not_kept(options: Options) -> None:
-    measurements = Measurements(replace(options, launches=1), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     metrics = {"good": busbw(300e9), "bad": busbw(900e9)}
     outcomes = [verdict.outcome for verdict in measurements.conclude("test_a", "body", metrics)]
@@ -226,7 +227,7 @@ def test_a_smoke_run_judges_nothing_and_reads_no_file(options: Options) -> None:
     options.baselines.mkdir()
     (options.baselines / f"{KEY}.json").write_text("broken")
     smoke = replace(options, smoke=True, update_baselines=False)
-    measurements = Measurements(smoke, machine_of(8), options.baselines.parent)
+    measurements = Halves(smoke, machine_of(8), options.baselines.parent)
     measurements.load([])
     verdicts = measurements.conclude("test_a", "body", {"busbw": busbw(900e9)})
     assert [verdict.outcome for verdict in verdicts] == [Outcome.UNJUDGED]
@@ -234,9 +235,9 @@ def test_a_smoke_run_judges_nothing_and_reads_no_file(options: Options) -> None:
 
 
 def test_without_gpus_nothing_is_judged(options: Options) -> None:
-    without = Measurements(replace(options, update_baselines=False), Machine((), None, False), options.baselines.parent)
+    without = Halves(replace(options, update_baselines=False), Machine((), None, False), options.baselines.parent)
     without.load([])
-    assert not without.judged
+    assert without.session.judging is None
     verdicts = without.conclude("test_a", "body", {"busbw": busbw(300e9)})
     assert [(verdict.outcome, verdict.hardware_key) for verdict in verdicts] == [(Outcome.UNJUDGED, "cpu")]
 
@@ -246,7 +247,7 @@ def test_a_file_that_cannot_be_read_stops_the_run_before_anything_is_measured(op
     options.baselines.mkdir()
     (options.baselines / f"{KEY}.json").write_text("broken")
     with pytest.raises(BaselineError, match="got no valid JSON"):
-        Measurements(replace(options, update_baselines=update), machine_of(8), options.baselines.parent).load([])
+        Halves(replace(options, update_baselines=update), machine_of(8), options.baselines.parent).load([])
 
 
 def test_nothing_measured_is_nothing_written(options: Options) -> None:
@@ -290,7 +291,7 @@ def test_a_machine_without_git_records_all_the_same(options: Options, monkeypatc
 
 @pytest.mark.parametrize("recording", [False, True])
 def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Options, recording: bool) -> None:
-    measurements = Measurements(replace(options, update_baselines=recording), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, update_baselines=recording), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     shown = measurements.unjudged("test_a", {"busbw": busbw(300e9), "too_fast": busbw(900e9)})
     assert [verdict.outcome for verdict in shown] == [Outcome.UNJUDGED, Outcome.BROKEN]
@@ -299,7 +300,7 @@ def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Options,
 
 @pytest.mark.parametrize("update", [True, False])
 def test_an_invalid_figure_is_neither_judged_nor_recorded(options: Options, update: bool) -> None:
-    measurements = Measurements(replace(options, update_baselines=update), machine_of(8), options.baselines.parent)
+    measurements = Halves(replace(options, update_baselines=update), machine_of(8), options.baselines.parent)
     measurements.load([])
     measurements.begin_launch(1, SOFTWARE)
     metrics = {"hot": replace(busbw(100e9), invalid="GPU GPU-1: power brake"), "cool": busbw(100e9)}

@@ -1,0 +1,58 @@
+"""What the run as a whole has to say at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from pytest_gpuperf.baselines.merge import Mode
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.report.closing import gone_lines, recording_lines
+from pytest_gpuperf.report.commands import Commands
+from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
+from pytest_gpuperf.run.gone import SeenTests
+from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.recording import Recording
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+
+class Closing:
+    """The closing lines of one run."""
+
+    def __init__(
+        self,
+        options: Options,
+        commands: Commands,
+        seen: SeenTests,
+        path: Path,
+        judging: Judging | None,
+        recording: Recording | None,
+    ) -> None:
+        self._options = options
+        self._commands = commands
+        self._seen = seen
+        self._path = path
+        self._judging = judging
+        self._recording = recording
+        self.stored: Collection[str] = ()
+        """Node ids of the tests that the baselines have entries of, once they are read."""
+
+    def lines(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """What the summary says of a recording, or of a run as a whole that came to these verdicts."""
+        gone = gone_lines(self._seen.gone(self.stored), self._path)
+        if self._recording is not None:
+            return [*gone, *self._of_recording(self._recording)]
+        moved = [] if self._judging is None else shift_lines(self._judging.shift, self._judging.moved)
+        return [*gone, *run_policy_lines(self._options.policy, verdicts), *moved]
+
+    def _of_recording(self, recording: Recording) -> list[str]:
+        problem = [] if recording.journal_problem is None else [recording.journal_problem]
+        journal = recording.journal_path if recording.resumable else None
+        lines = recording_lines(recording.saved, journal=journal, unfit=recording.left_out(), accept=self._accept)
+        return [*problem, *lines]
+
+    def _accept(self, identity: str) -> str:
+        if self._options.mode is Mode.APPEND:
+            launches = f"--launches={self._options.launches}"
+            return self._commands.record(identity, launches, "--accept-regression", mode=Mode.APPEND.value)
+        return self._commands.record(identity, "--accept-regression")

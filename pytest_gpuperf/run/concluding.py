@@ -1,0 +1,148 @@
+"""What becomes of a perf test when its body has ended: its figures are concluded, and rule its outcome."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pytest
+
+from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
+from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
+from pytest_gpuperf.report.verdict_line import RecordCommand, describe
+from pytest_gpuperf.run.current_launch import CurrentLaunch
+from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.launches import body_hash, launch_of
+from pytest_gpuperf.run.recording import Recording
+from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
+
+VERDICTS = pytest.StashKey[list[Verdict]]()
+"""On an item some of whose figures are suspect."""
+FIGURES = pytest.StashKey[dict[str, Metric]]()
+"""On an item that is a fresh launch of a suspect."""
+
+
+class _Half(Protocol):
+    """Judging or recording."""
+
+    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        """The verdicts on one test's figures."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a test's verdicts mean for its outcome."""
+
+    outcome: str
+    """``failed``, ``skipped`` or ``passed``."""
+    text: str
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict], command: RecordCommand) -> Ruling:
+        """The worst of them decides; each that is not a pass has its line.
+
+        Args:
+            verdicts: of one test.
+            command: makes the command that records a baseline.
+        """
+        bad = [describe(verdict, command) for verdict in verdicts if verdict.outcome.fails]
+        if bad:
+            return cls("failed", "\n".join(bad))
+        open_ = [verdict for verdict in verdicts if verdict.outcome.skips]
+        if open_:
+            return cls("skipped", "; ".join(f"{v.outcome.value}: {describe(v, command)}" for v in open_))
+        return cls("passed", "")
+
+
+class Concluding:
+    """Concludes the perf tests of one run."""
+
+    def __init__(
+        self,
+        hardware_key: str,
+        launch: CurrentLaunch,
+        judging: Judging | None,
+        recording: Recording | None,
+        command: RecordCommand,
+        *,
+        smoke: bool,
+        results: bool,
+    ) -> None:
+        """Keeps what it needs.
+
+        Args:
+            hardware_key: names the machine.
+            launch: that the figures are of.
+            judging: judges them, if they are judged.
+            recording: keeps them, if they are recorded.
+            command: makes the command that records a baseline.
+            smoke: whether the run only tries bodies.
+            results: whether the run writes a file of results.
+        """
+        self._key = hardware_key
+        self._launch = launch
+        self._judging = judging
+        self._half: _Half | None = judging or recording
+        self._command = command
+        self._smoke = smoke
+        self._results = results
+
+    def conclude(self, item: pytest.Function, checks: Checks) -> None:
+        """Fails or skips the test by its figures, unless they are suspect: then fresh launches will.
+
+        Raises:
+            pytest.fail.Exception: a figure fails the test, or it has checked none.
+            pytest.skip.Exception: a figure leaves it open.
+        """
+        __tracebackhide__ = True
+        launch = launch_of(item)
+        if not checks.metrics:
+            pytest.fail(
+                f"{launch.identity}: the perf test checked no metric, so nothing was judged: hand what it measures to "
+                "perf.check, for example perf.check(time=timing.time)",
+                pytrace=False,
+            )
+        body = body_hash(item)
+        candidate = self._launch.candidate(launch.identity, body, checks.metrics) if self._results else None
+        if candidate is not None:
+            item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
+        if self._judging is not None and launch.number > 1:
+            self._keep_fresh(item, launch.identity, checks.metrics)
+            return
+        if self._judging is not None:
+            unchecked = self._judging.unchecked(launch.identity, body, checks.metrics)
+            item.user_properties += unchecked_properties(unchecked)
+        verdicts = self._concluded(launch.identity, body, checks.metrics) + self._shown(launch.identity, checks.shown)
+        if any(verdict.outcome is Outcome.SUSPECT for verdict in verdicts):
+            item.stash[VERDICTS] = verdicts
+            return
+        item.user_properties += verdict_properties(verdicts)
+        self._rule(verdicts)
+
+    def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:
+        __tracebackhide__ = True
+        # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
+        unfit = Ruling.of(self._shown(test, metrics), self._command)
+        if unfit.outcome == "failed":
+            pytest.fail(unfit.text, pytrace=False)
+        item.stash[FIGURES] = metrics
+
+    def _concluded(self, test: str, body: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        return self._shown(test, metrics) if self._half is None else self._half.conclude(test, body, metrics)
+
+    def _shown(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        return unjudged(test, metrics, self._key, smoke=self._smoke)
+
+    def _rule(self, verdicts: Sequence[Verdict]) -> None:
+        __tracebackhide__ = True
+        ruling = Ruling.of(verdicts, self._command)
+        if ruling.outcome == "failed":
+            pytest.fail(ruling.text, pytrace=False)
+        if ruling.outcome == "skipped":
+            raise pytest.skip.Exception(ruling.text, _use_item_location=True)

@@ -1,0 +1,44 @@
+"""The exit status of a run, decided in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+_PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a run came to, beside the outcomes of its tests."""
+
+    saved: bool | None = None
+    """Whether a recording was written as it was asked for; None if the run wrote none."""
+    left_out: bool = False
+    """Whether a test that was recorded is not written, and nothing is left to resume."""
+    slower: bool = False
+    """Whether figures are worse for what is under all tests, which fails none of them."""
+    results_problem: bool = False
+    """Whether the file of results could not be written."""
+
+
+def exit_status(status: int, ending: Ending) -> int:
+    """The exit status of a run, from that which its tests gave it.
+
+    A failure stays what it is. A recording that was resumed and had nothing left to measure has collected no tests, and
+    is a success if it was written.
+    """
+    if status not in _PASSED:
+        return status
+    if ending.saved is not None:
+        status = pytest.ExitCode.OK
+    failed = ending.saved is False or ending.left_out or ending.results_problem
+    slower = ending.slower and status == pytest.ExitCode.OK
+    return pytest.ExitCode.TESTS_FAILED if failed or slower else status
+
+
+def is_interrupted(session: pytest.Session) -> bool:
+    """Whether a run ended before all its tests had run."""
+    ended = session.exitstatus in (*_PASSED, pytest.ExitCode.TESTS_FAILED)
+    return not ended or bool(session.shouldfail or session.shouldstop)

@@ -1,0 +1,371 @@
+"""The ranks of the test that runs: they are prepared, they run programs, and they end with the test."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.baselines.journal import JournalError
+from pytest_gpuperf.hardware.fitness import FIT, Conditions, Expected, conditions
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.watch import Watch
+from pytest_gpuperf.leases.leasing import Leasing
+from pytest_gpuperf.markers import RanksMarker, ranks_marker
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.ranks.excerpt import Excerpt
+from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
+from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.pools import Pools
+from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.ranks.results import read_results
+from pytest_gpuperf.ranks.spec import PoolSpec
+from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.run.current_launch import CurrentLaunch
+from pytest_gpuperf.run.packing import Packing, name_of
+from pytest_gpuperf.verdicts.controls import Control
+
+_AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
+_LEAST_AFTER_A_HANG = 5.0  # seconds
+_KEPT_FAILURES = 16  # of one test: hypothesis meets hundreds while it shrinks, and raises some of the last
+
+
+class LeakWarning(UserWarning):
+    """A test left something behind in its ranks; they were replaced, so that no other test meets it."""
+
+
+@dataclass(slots=True)
+class CurrentTest:
+    """The test that runs now, as far as its ranks are concerned."""
+
+    item: pytest.Item
+    identity: str
+    """Node id, the same in each launch."""
+    marker: RanksMarker
+    timeout: float
+    """Seconds for a run."""
+    group: str
+    """Name of its process groups: a test's own, or one for all perf tests of a launch."""
+    seed: int
+    launch: int | None
+    """Number of a perf test's launch; None for other tests."""
+    world_size: int | None
+    """How many ranks it has; None if it uses none."""
+    prepared: bool = False
+    """Whether its lease was taken and its ranks were brought up."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that it has leased; empty for gloo."""
+    longest: float = 0.0
+    """Seconds of its longest run that returned."""
+    failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
+    """Of its last runs that failed."""
+
+
+class World:
+    """The ranks of one test after another. Starts them when a test first needs them."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        options: Options,
+        pools: Pools,
+        leasing: Leasing,
+        packing: Packing,
+        launch: CurrentLaunch,
+    ) -> None:
+        self.machine = machine
+        self._options = options
+        self._pools = pools
+        self._leasing = leasing
+        self._packing = packing
+        self._launch = launch
+        self._current: CurrentTest | None = None
+        self.reported: CurrentTest | None = None
+        """The test that began last; its teardown is reported when it has ended."""
+        self._running = threading.Lock()
+        self._output: dict[str, Excerpt] = {}
+        """What ranks printed and no report has taken, by title."""
+        self._tests = 0
+        self._renewals = 0
+        """How many process groups perf tests have asked for beyond their launches' own."""
+
+    @property
+    def current(self) -> CurrentTest:
+        """The test that runs now.
+
+        Raises:
+            RuntimeError: no test runs: the caller kept a fixture beyond its test.
+        """
+        if self._current is None:
+            raise RuntimeError("ranks can be used while a test runs, and none does")
+        return self._current
+
+    @property
+    def backend(self) -> str:
+        """The backend of the current test's process group: ``nccl`` on GPUs, else ``gloo``."""
+        return "nccl" if self.machine.gpus and self.current.marker.device != "cpu" else "gloo"
+
+    def begin(self, item: pytest.Item, *, world_size: int | None, launch: int | None, identity: str) -> None:
+        """A test begins.
+
+        Args:
+            item: the test.
+            world_size: how many ranks it has; None if it uses none.
+            launch: the number of a perf test's launch; None for other tests.
+            identity: node id, the same in each launch.
+        """
+        marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
+        self._tests += 1
+        examples = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+        self._current = self.reported = CurrentTest(
+            item=item,
+            identity=identity,
+            marker=marker,
+            timeout=marker.timeout or (self._options.example_timeout if examples else self._options.timeout),
+            group=self._group_of(launch),
+            launch=launch,
+            seed=zlib.crc32(identity.encode()) >> 1,
+            world_size=world_size,
+        )
+
+    def prepare(self) -> None:
+        """Leases what the test needs and brings up its ranks and their process group, unless that was done.
+
+        That is before its own time begins, and earlier if a fixture runs a program. Perf tests have the machine to
+        themselves, and in each launch fresh processes.
+        """
+        current = self.current
+        world_size = current.world_size
+        if world_size is None or current.prepared:
+            return
+        current.prepared = True
+        self._lease(current, world_size)
+        if current.launch is not None:
+            self._prepare_launch(current, world_size, current.launch)
+        elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
+            self._pools.rest_others(self._spec(world_size))
+        if current.marker.own_processes:
+            self._pools.retire(self._spec(world_size))
+        self._pool(world_size)
+
+    def lease_gpus(self) -> tuple[str, ...]:
+        """Prepares the current test's ranks, and returns the UUIDs of their GPUs; empty for gloo."""
+        self.prepare()
+        return self.current.gpus
+
+    def renew_group(self, world_size: int) -> None:
+        """Gives the current test's ranks a process group with new communicators; the launch goes on with it."""
+        self._renewals += 1
+        self.current.group = self._group_of(self.current.launch)
+        self._pool(world_size)
+
+    def run(
+        self,
+        world_size: int,
+        entry: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        program: Callable[..., Any],
+    ) -> list[Any]:
+        """Calls ``entry(context, *args, **kwargs)`` on every rank; the results in rank order.
+
+        Raises:
+            RuntimeError: another thread's run has not ended.
+        """
+        __tracebackhide__ = True
+        with self._alone():
+            self.prepare()
+            return self._execute(world_size, entry, args, kwargs, program)
+
+    def watched_run(
+        self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
+    ) -> tuple[list[Any], Conditions]:
+        """The results of a run in rank order, and what was observed of its GPUs meanwhile."""
+        __tracebackhide__ = True
+        with self._alone():
+            self.prepare()
+            return self._watched(world_size, entry, args, program)
+
+    def end(self, *, keep_lease: bool = False, last: bool = False) -> None:
+        """The test is over: closes what it opened, and lets go of what it leased. Ranks stay where they are, idle.
+
+        Args:
+            keep_lease: whether the next test goes on where this one ends: a perf test of the same launch.
+            last: whether this process runs no other test.
+
+        Raises:
+            LeakWarning: it left something behind in its ranks, and warnings are errors.
+        """
+        current, self._current = self._current, None
+        if current is None:
+            return
+        try:
+            if current.launch is None:
+                self._settle(current)
+        finally:
+            if not keep_lease:
+                self._let_go(current, last)
+
+    def failure_of(self, error: BaseException | None) -> PostMortem | None:
+        """What is known of the run that raised this, if one did."""
+        failures = [] if self.reported is None else list(self.reported.failures)
+        raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
+        return next((failure for failure in reversed(failures) if failure.error in raised), None)
+
+    def take_output(self) -> list[tuple[str, str]]:
+        """What ranks printed since the last call: title, text."""
+        self._collect_output()
+        output, self._output = self._output, {}
+        return [(title, str(text)) for title, text in output.items()]
+
+    def _prepare_launch(self, current: CurrentTest, world_size: int, launch: int) -> None:
+        if launch != self._launch.number:
+            self._pools.retire_all()
+            software = self._software(world_size)  # if these ranks fail, the next test begins the launch
+            try:
+                self._launch.begin(launch, software)
+            except JournalError as error:
+                pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
+        self._pools.retire_others(self._spec(world_size))
+        # In other surroundings the control workload would be another one.
+        if current.gpus and not current.marker.env and self._launch.wants_control(current.identity, world_size):
+            self._launch.control(world_size, self._control(world_size))
+
+    def _software(self, world_size: int) -> dict[str, str]:
+        from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
+
+        versions: list[dict[str, str]] = self._execute(world_size, software, (), {}, software)
+        return versions[0]
+
+    def _control(self, world_size: int) -> dict[str, Control]:
+        """The control workload by name; what the machine was not fit for is missing."""
+        from pytest_gpuperf.timing.control import workload
+
+        of = f"{world_size} rank{'s' if world_size > 1 else ''}"
+        controls = {}
+        # A test may ask for less time than this takes, which is none of its own.
+        asked, self.current.timeout = self.current.timeout, max(self.current.timeout, self._options.timeout)
+        for name, part in workload(world_size).items():
+            ranks, found = self._watched(world_size, part, (), part)
+            if not found.tripped:
+                controls[f"{name} on {of}"] = Control(ranks[0], found.power_capped)
+        self.current.timeout, self.current.longest = asked, 0.0
+        return controls
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._running.acquire(blocking=False):
+            raise RuntimeError("ranks do one run after another, and one of another thread has not ended")
+        try:
+            yield
+        finally:
+            self._running.release()
+
+    def _execute(
+        self,
+        world_size: int,
+        entry: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        program: Callable[..., Any],
+    ) -> list[Any]:
+        """A run on ranks that are prepared, or are just being prepared."""
+        __tracebackhide__ = True
+        current = self.current
+        task = self._packing.packed((entry, tuple(args), kwargs), program)
+        pool = self._pool(world_size)
+        start = time.monotonic()
+        try:
+            payloads = pool.run(task, program=name_of(program), seed=current.seed, timeout=current.timeout)
+        except RanksSkipped as skipped:
+            pytest.skip(str(skipped))
+        except RankTimeout:
+            # Others of its runs will hang too, when hypothesis looks for a smaller one: they need not take as long.
+            after = max(_LEAST_AFTER_A_HANG, _AFTER_A_HANG * current.longest)
+            current.timeout = min(current.timeout, after)
+            raise
+        finally:
+            self._collect_output()
+            if pool.failure is not None:
+                current.failures.append(pool.failure)
+        current.longest = max(current.longest, time.monotonic() - start)
+        return read_results(payloads, pool.spec, name_of(program))
+
+    def _watched(
+        self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
+    ) -> tuple[list[Any], Conditions]:
+        __tracebackhide__ = True
+        gpus = self.current.gpus[:world_size]
+        if not gpus or not self._launch.measured:
+            return self._execute(world_size, entry, args, {}, program), FIT
+        processes = self._pool(world_size).pids
+        with Watch(gpus) as watch:
+            results = self._execute(world_size, entry, args, {}, program)
+        nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
+        return results, conditions(watch.seen, Expected(nvlinks, processes), watch.xids)
+
+    def _settle(self, current: CurrentTest) -> None:
+        try:
+            left = self._pools.settle()
+        except RankDied:
+            current.failures.extend(self._pools.failures)
+            raise
+        finally:
+            self._collect_output()
+            if current.marker.own_processes:
+                self._pools.retire_with(current.marker.env)
+        if left:
+            current.item.warn(
+                LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
+            )
+
+    def _let_go(self, current: CurrentTest, last: bool) -> None:
+        gpus = bool(self.machine.gpus)
+        # After the last test on CPUs, too: pytest-cov gathers what ranks wrote at their end before the run has ended.
+        over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
+        try:
+            if over or (gpus and self._leasing.wanted_alone(self._pools.gpus)):
+                self._pools.retire_all()
+            elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
+                self._pools.rest()
+        finally:
+            self._leasing.release(staying=self._pools.gpus, await_memory=bool(current.gpus))
+        self._leasing.make_way()
+
+    def _lease(self, current: CurrentTest, world_size: int) -> None:
+        if not self.machine.gpus or current.marker.device == "cpu":
+            self._leasing.cores(world_size, current.identity)
+        elif current.launch is not None:
+            current.gpus = self._leasing.machine(current.identity)
+        else:
+            current.gpus = self._leasing.gpus(world_size, current.identity, self._pools.warm(world_size))
+
+    def _group_of(self, launch: int | None) -> str:
+        # Communicators belong to the launch: its perf tests share them, as one program would.
+        return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
+
+    def _spec(self, world_size: int) -> PoolSpec:
+        current = self.current
+        return PoolSpec(world_size, current.gpus[:world_size], current.marker.env, timed=current.launch is not None)
+
+    def _pool(self, world_size: int) -> Pool:
+        current = self.current
+        try:
+            pool = self._pools.get(self._spec(world_size), current.group, current.timeout)
+        finally:
+            self._collect_output()
+        if (death := self._pools.take_death()) is not None:
+            current.item.warn(LeakWarning(f"before {current.identity} began, after another test had ended: {death}"))
+        return pool
+
+    def _collect_output(self) -> None:
+        for spec, rank, stream, text in self._pools.output():
+            title = f"{stream} of rank {rank} of {spec.world_size}"
+            self._output[title] = self._output.get(title, Excerpt()) + text
