@@ -6,8 +6,6 @@ Importing this package imports neither torch nor pytest's internals: ``pytest --
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuperf.sizes import GiB, KiB, MiB
-
 if TYPE_CHECKING:
     from pytest_gpuperf.figures.metric import Metric
     from pytest_gpuperf.figures.overlap import Overlap
@@ -40,6 +38,8 @@ __all__ = [
     "ResultError",
     "Timing",
 ]
+
+KiB, MiB, GiB = 1024, 1024**2, 1024**3
 
 _HOMES = {
     "CollectiveMismatch": "ranks.failures",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.report.closing import gone_lines, recording_lines
 from pytest_gpuperf.report.commands import Commands
+from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
 from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
