@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
-    from pytest_gpuperf.run.world import LeakWarning
+    from pytest_gpuperf.run.current_ranks import LeakWarning
     from pytest_gpuperf.timing.stepping import Resettable
 
 __all__ = [
@@ -45,7 +45,7 @@ _HOMES = {
     "CollectiveMismatch": "ranks.failures",
     "Comparison": "figures.timing",
     "Context": "ranks.context",
-    "LeakWarning": "run.world",
+    "LeakWarning": "run.current_ranks",
     "Metric": "figures.metric",
     "Overlap": "figures.overlap",
     "Perf": "fixtures.perf",

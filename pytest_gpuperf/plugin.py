@@ -153,7 +153,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     launch = launch_of(item)
     forget_properties(item)
     number = launch.number if is_perf(item) else None
-    session.world.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
+    session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
     if lacks_variants(item):
@@ -165,7 +165,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
         if _runs_tests(item.config):
-            session.world.prepare()
+            session.ranks.prepare()
     finally:
         _report_output(item, session, "setup")
 
@@ -206,7 +206,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     finally:
         keep_lease = is_perf(item) and nextitem is not None and is_perf(nextitem)
         try:
-            session.world.end(keep_lease=keep_lease, last=nextitem is None)
+            session.ranks.end(keep_lease=keep_lease, last=nextitem is None)
         finally:
             _report_output(item, session, "teardown")
 
@@ -217,7 +217,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Tells the whole story of a run that failed: every rank, and the command that runs the test alone."""
     session = item.config.stash[SESSION]
-    failure = None if call.excinfo is None else session.world.failure_of(call.excinfo.value)
+    failure = None if call.excinfo is None else session.ranks.failure_of(call.excinfo.value)
     if failure is not None:
         item.user_properties.extend(failure_properties(failure))
     report = yield
@@ -235,7 +235,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
     if not config.getoption("usepdb", False) or call.excinfo is None:
         return
     session = config.stash[SESSION]
-    failure = session.world.failure_of(call.excinfo.value)
+    failure = session.ranks.failure_of(call.excinfo.value)
     if failure is not None:
         banner = iter([DEBUGGER_BANNER.format(rank=f"rank {failure.rank}") + "\n"])
         if not session.pools.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
@@ -272,7 +272,7 @@ def ranks(request: pytest.FixtureRequest) -> Ranks:
             'those are collected, and request.getfixturevalue("ranks") comes later',
             pytrace=False,
         )
-    return Ranks(request.config.stash[SESSION].world, request.param)
+    return Ranks(request.config.stash[SESSION].ranks, request.param)
 
 
 @pytest.fixture
@@ -286,12 +286,12 @@ def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
             pytrace=False,
         )
     checks = request.node.stash[CHECKS] = Checks(request=request)
-    return Perf(session.world, ranks, checks, Sampling(smoke=session.options.smoke))
+    return Perf(session.ranks, ranks, checks, Sampling(smoke=session.options.smoke))
 
 
 def _report_output(item: pytest.Item, session: Session, when: str) -> None:
     session.console.end_of_test()
     if world_size(item) is None:
         return  # what idle ranks print is no test's own, least of all one's that has none
-    for title, text in session.world.take_output():
+    for title, text in session.ranks.take_output():
         item.add_report_section(when, title, text)

@@ -11,8 +11,8 @@ from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases import leasing
 from pytest_gpuperf.ranks.spec import PoolSpec
-from pytest_gpuperf.run import world
-from pytest_gpuperf.run.world import World
+from pytest_gpuperf.run import current_ranks
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 
 GIB = 2**30
 
@@ -47,10 +47,10 @@ def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     patch.setattr(machine, "linkage", lambda gpus: link(len(gpus)))
     patch.setattr(machine, "driver_version", lambda: "570.86")
     patch.setattr(leasing, "used_memory", lambda uuid: 0)
-    patch.setattr(world, "Watch", lambda gpus: nullcontext(SimpleNamespace(seen=(), xids=())))
-    patch.setattr(World, "_control", lambda self, size: {})
+    patch.setattr(current_ranks, "Watch", lambda gpus: nullcontext(SimpleNamespace(seen=(), xids=())))
+    patch.setattr(CurrentRanks, "_control", lambda self, size: {})
     without_memory(patch)
-    patch.setattr(World, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
+    patch.setattr(CurrentRanks, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
 
 
 def limit(patch: pytest.MonkeyPatch, visible: int = 8, watts: float = 700.0) -> None:
@@ -67,6 +67,10 @@ def without_memory(patch: pytest.MonkeyPatch) -> None:
 def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run no program need no ranks: none are started, though GPUs are in use."""
     monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: None)
-    monkeypatch.setattr("pytest_gpuperf.run.world.World._pool", lambda self, size: SimpleNamespace(pids=()))
-    monkeypatch.setattr("pytest_gpuperf.run.world.World._software", lambda self, size: {"torch": "2.13.0"})
-    monkeypatch.setattr("pytest_gpuperf.run.world.World._control", lambda self, size: {})
+    monkeypatch.setattr(
+        "pytest_gpuperf.run.current_ranks.CurrentRanks._pool", lambda self, size: SimpleNamespace(pids=())
+    )
+    monkeypatch.setattr(
+        "pytest_gpuperf.run.current_ranks.CurrentRanks._software", lambda self, size: {"torch": "2.13.0"}
+    )
+    monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks._control", lambda self, size: {})

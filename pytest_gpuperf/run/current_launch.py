@@ -40,7 +40,7 @@ class CurrentLaunch:
         self._judging = judging
         self._recording = recording
         self._controlled: set[int] = set()
-        """World sizes whose control workload this launch has measured."""
+        """CurrentRanks sizes whose control workload this launch has measured."""
         self._launch: Launch | None = None
         self.measured = bool(machine.gpus) and not smoke
         """Whether figures of the run say how fast the hardware is."""

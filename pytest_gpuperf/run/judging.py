@@ -33,7 +33,7 @@ class Judging:
         self._policy = policy
         self._judge: Judge | None = None
         self._world_sizes: dict[str, int] = {}
-        """World sizes of the tests that the control workload can explain."""
+        """CurrentRanks sizes of the tests that the control workload can explain."""
 
     def load(self, baselines: Baselines | None, tests: Iterable[str]) -> None:
         """Takes the baselines, and the node ids of the perf tests that are going to run.

@@ -24,10 +24,10 @@ from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
 from pytest_gpuperf.report.terminal import Summary
-from pytest_gpuperf.run.closing import Closing
 from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.confirming import Confirmation
 from pytest_gpuperf.run.current_launch import CurrentLaunch
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
@@ -35,7 +35,7 @@ from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.selection import is_perf, measures
-from pytest_gpuperf.run.world import World
+from pytest_gpuperf.run.summary_lines import SummaryLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Session:
     packing: Packing
     path: Path
     """The file of this hardware's baselines."""
-    world: World
+    ranks: CurrentRanks
     launch: CurrentLaunch
     judging: Judging | None
     """None if figures are recorded, or only shown."""
@@ -59,7 +59,7 @@ class Session:
     """Goes with ``judging``."""
     recording: Recording | None
     concluding: Concluding
-    closing: Closing
+    summary: SummaryLines
     seen: SeenTests
     findings: Findings
     benchmarks: BenchmarkPlugin | None
@@ -97,7 +97,7 @@ class Session:
             leasing=leasing,
             packing=packing,
             path=path,
-            world=World(machine, options, pools, leasing, packing, launch),
+            ranks=CurrentRanks(machine, options, pools, leasing, packing, launch),
             launch=launch,
             judging=judging,
             confirmation=None if judging is None else Confirmation(judging, commands.record, console.print_line),
@@ -111,7 +111,7 @@ class Session:
                 smoke=options.smoke,
                 results=options.results is not None,
             ),
-            closing=Closing(options, commands, seen, path, judging, recording),
+            summary=SummaryLines(options, commands, seen, path, judging, recording),
             seen=seen,
             findings=Findings(),
             # pytest-benchmark asks about the machine while it is configured, which is later.
@@ -136,9 +136,9 @@ class Session:
         if hasattr(config, "workerinput"):
             return  # the controller of xdist reports for all workers
         plugins.register(self.findings, "gpuperf-findings")
-        plugins.register(Summary(self.closing.lines, self.findings), "gpuperf-summary")
+        plugins.register(Summary(self.summary.lines, self.findings), "gpuperf-summary")
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
-        github = GitHub(self.closing.lines, self.findings, config.rootpath, record_command=self.commands.record)
+        github = GitHub(self.summary.lines, self.findings, config.rootpath, record_command=self.commands.record)
         plugins.register(github, "gpuperf-github")
 
     def load_baselines(self, tests: Sequence[str]) -> None:
@@ -153,13 +153,13 @@ class Session:
         stored = storage.load(self.path, self.machine.key)
         if stored is not None:
             stored.require(self.machine.match, self.path)
-            self.closing.stored = frozenset(stored.tests)
+            self.summary.stored = frozenset(stored.tests)
         if self.judging is not None:
             self.judging.load(stored, tests)
 
     def rerun_command(self) -> str:
         """The command that runs the test that began last alone."""
-        reported = self.world.reported
+        reported = self.ranks.reported
         assert reported is not None
         return self.commands.run(reported.identity, reported.item.path)
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf.baselines.storage import load
 from pytest_gpuperf.ranks.failures import LaunchError
-from pytest_gpuperf.run.world import World
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, TEST
@@ -105,7 +105,7 @@ def test_a_launch_that_could_not_begin_begins_with_the_next_test(
     without_ranks(monkeypatch)
     versions = {"torch": "2.13.0"}
     software = mock.Mock(side_effect=[versions, LaunchError("rank 0 ended while it started"), *[versions] * 4])
-    monkeypatch.setattr(World, "_software", software)
+    monkeypatch.setattr(CurrentRanks, "_software", software)
     pytester.makepyfile(test_it=TESTS)
     figures(pytester, a=[1e9], b=[1e9], c=[1e9])
     result = pytester.runpytest_inprocess("--gpus=2", "--update-baselines", "--reason=x")

@@ -218,7 +218,9 @@ def test_other_software_is_refused_and_nothing_measured(
 ) -> None:
     interrupt(project)
     ran(project)
-    monkeypatch.setattr("pytest_gpuperf.run.world.World._software", lambda self, size: {"torch": "2.14.0"})
+    monkeypatch.setattr(
+        "pytest_gpuperf.run.current_ranks.CurrentRanks._software", lambda self, size: {"torch": "2.14.0"}
+    )
     result = record(project, "--resume")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "its launches ran with torch '2.13.0', now it is '2.14.0': install that version, or" in result.stdout.str()

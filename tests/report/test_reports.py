@@ -17,7 +17,7 @@ KEY = "2x-nvidia-h200-nv18"
 CONFTEST = """
 import os, sys, types
 import pytest
-from pytest_gpuperf.run.world import World
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.figures.timing import RankSamples
 from tests import fake_gpus
 
@@ -44,7 +44,7 @@ for module, contents in ("measure", {"measure": measure}), ("compare", {"compare
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(contents)
 
-patch.setattr(World, "_execute", run)
+patch.setattr(CurrentRanks, "_execute", run)
 
 if os.environ.get("TEST_BROKEN"):
     @pytest.fixture
@@ -104,7 +104,7 @@ def program(ctx): ...
 @pytest.fixture
 def brake(monkeypatch):
     tripped = Conditions(("GPU GPU-1: power brake",), power_capped=False)
-    monkeypatch.setattr("pytest_gpuperf.run.world.conditions", lambda *_: tripped)
+    monkeypatch.setattr("pytest_gpuperf.run.current_ranks.conditions", lambda *_: tripped)
     monkeypatch.setattr("pytest_gpuperf.fixtures.perf.PAUSE", 0.0)
 
 def test_checked(perf, brake):

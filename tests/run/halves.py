@@ -51,7 +51,7 @@ class Halves:
         return self.recorded.left_out()
 
     def closing_lines(self) -> list[str]:
-        return self.session.closing.lines([])
+        return self.session.summary.lines([])
 
     def save(self, *, interrupted: bool = False) -> Saved | None:
         return None if self.session.recording is None else self.recorded.save(interrupted=interrupted)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.run.world import World
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests.fake_gpus import without_ranks
 from tests.run.test_judged_run import CONFTEST
 from tests.scripted_figures import STEADY, TESTS, figures, judged
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("eight_gpus")
 CONTROL = """
 import json
 from pathlib import Path
-from pytest_gpuperf.run.world import World
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.verdicts.controls import Control
 
 CONTROL = Path(__file__).with_name("control.json")
@@ -26,7 +26,7 @@ def control(self, world_size):
     CONTROL.write_text(json.dumps(seconds[1:] or seconds))
     return {f"matmul on {world_size} ranks": Control(seconds[0], CONTROL.with_name("control_at_limit").exists())}
 
-World._control = control
+CurrentRanks._control = control
 """
 
 
@@ -40,7 +40,7 @@ def controlled(
 ) -> None:
     """Baselines of 10 launches, whose control workload took 1 ms; it will take that long now."""
     without_ranks(monkeypatch)
-    monkeypatch.setattr(World, "_control", World._control)  # and undone after the test
+    monkeypatch.setattr(CurrentRanks, "_control", CurrentRanks._control)  # and undone after the test
     pytester.makeconftest(CONTROL)
     pytester.makepyfile(test_it=tests)
     if at_limit:
@@ -76,7 +76,7 @@ def test_a_loss_that_other_software_may_have_caused_fails_the_run(
 ) -> None:
     controlled(pytester, monkeypatch, now=[1.05e-3])
     if what == "version":
-        monkeypatch.setattr(World, "_software", lambda self, size: {"torch": "2.14.0"})
+        monkeypatch.setattr(CurrentRanks, "_software", lambda self, size: {"torch": "2.14.0"})
     else:
         monkeypatch.setenv("NCCL_PROTO", "LL")
     figures(pytester, a=[94e9], b=[100e9])
@@ -188,7 +188,7 @@ def test_no_control_workload_runs_in_surroundings_of_a_tests_own(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_ranks(monkeypatch)
-    monkeypatch.setattr(World, "_control", World._control)
+    monkeypatch.setattr(CurrentRanks, "_control", CurrentRanks._control)
     pytester.makeconftest(CONTROL)
     pytester.makepyfile(
         test_it="""

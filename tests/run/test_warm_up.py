@@ -42,7 +42,7 @@ def test_a_run_starts_the_forkserver_only_for_tests_that_need_it(
     fake_gpus.install(monkeypatch, 2)
     started: list[bool] = []
     monkeypatch.setattr(Launcher, "start", lambda self: started.append(True))
-    monkeypatch.setattr("pytest_gpuperf.run.world.World.prepare", lambda self, world_size: None)
+    monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks.prepare", lambda self, world_size: None)
     pytester.makepyfile(TESTS)
     pytester.inline_run("-p", "no:cacheprovider", *arguments)
     assert len(started) == starts
@@ -56,7 +56,7 @@ def test_no_ranks_are_brought_up_for_tests_that_are_only_set_up(
     fake_gpus.install(monkeypatch, 2)
     fake_gpus.without_ranks(monkeypatch)
     calls: list[int] = []
-    monkeypatch.setattr("pytest_gpuperf.run.world.World.prepare", lambda self: calls.append(1))
+    monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks.prepare", lambda self: calls.append(1))
     pytester.makepyfile(TESTS)
     pytester.inline_run("-p", "no:cacheprovider", "-k", "not skipped", gpus, option)
     assert len(calls) == 2 * prepared  # also for the test without ranks, of which nothing is brought up

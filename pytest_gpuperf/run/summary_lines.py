@@ -16,7 +16,7 @@ from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
-class Closing:
+class SummaryLines:
     """The closing lines of one run."""
 
     def __init__(

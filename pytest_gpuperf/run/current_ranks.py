@@ -68,7 +68,7 @@ class CurrentTest:
     """Of its last runs that failed."""
 
 
-class World:
+class CurrentRanks:
     """The ranks of one test after another. Starts them when a test first needs them."""
 
     def __init__(

@@ -19,8 +19,8 @@ from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.run import session as session_module
+from pytest_gpuperf.run.current_ranks import CurrentRanks, CurrentTest
 from pytest_gpuperf.run.session import Session
-from pytest_gpuperf.run.world import CurrentTest, World
 from pytest_gpuperf.verdicts.controls import Control
 from tests.fake_gpus import machine_of, without_memory
 from tests.leases.waiting import until, waiters
@@ -41,7 +41,7 @@ class StandingPools(Pools):
 
 def holding(session: Session, request: pytest.FixtureRequest, launch: int | None = None) -> None:
     """The session is in the middle of a test on both of its GPUs."""
-    session.world._current = CurrentTest(
+    session.ranks._current = CurrentTest(
         item=request.node,
         identity="test_x",
         marker=RanksMarker((2,)),
@@ -84,7 +84,7 @@ def test_ranks_stay_on_their_gpus_between_correctness_tests_and_the_folder_says_
     request: pytest.FixtureRequest, standing: Session, tmp_path: Path, launch: int | None, last: bool, stay: bool
 ) -> None:
     holding(standing, request, launch)
-    standing.world.end(last=last)
+    standing.ranks.end(last=last)
     if stay:
         with pytest.raises(LeaseError, match=r"GPU-0, GPU-1 with idle ranks of .*'test_x'"):
             alone(tmp_path)
@@ -101,7 +101,7 @@ def test_ranks_leave_at_the_end_of_a_test_when_somebody_waits_to_be_alone(
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(alone, tmp_path, timeout=20)
         until(lambda: waiters(tmp_path / "leases") == 1)
-        standing.world.end()
+        standing.ranks.end()
         waiting.result(timeout=20)
     assert not standing.pools.gpus
 
@@ -110,8 +110,8 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
     request: pytest.FixtureRequest, standing: Session, tmp_path: Path
 ) -> None:
     holding(standing, request)
-    standing.world.end()
-    standing.world._current = CurrentTest(
+    standing.ranks.end()
+    standing.ranks._current = CurrentTest(
         item=request.node,
         identity="test_y",
         marker=RanksMarker(()),
@@ -121,7 +121,7 @@ def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
         launch=None,
         world_size=None,
     )
-    standing.world.end(last=True)
+    standing.ranks.end(last=True)
     alone(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_a_gpu_that_tells_no_memory_is_leased_no_longer_than_its_test(
     holding(standing, request)
     monkeypatch.setattr(standing.leasing, "memory_is_scarce", mock.Mock(side_effect=HardwareError("GPU-0 is lost")))
     with pytest.raises(HardwareError, match=r"^GPU-0 is lost$"):
-        standing.world.end()
+        standing.ranks.end()
     Leases(tmp_path / "leases").acquire(("GPU-0", "GPU-1"), 2, holder="another", timeout=0).release()
 
 
@@ -139,12 +139,12 @@ def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
     request: pytest.FixtureRequest, standing: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holding(standing, request)
-    standing.world.current.marker = RanksMarker((2,), env=(("A", "1"),))
+    standing.ranks.current.marker = RanksMarker((2,), env=(("A", "1"),))
     retired = mock.Mock()
     monkeypatch.setattr(standing.pools, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
     monkeypatch.setattr(standing.pools, "retire_with", retired)
     with pytest.raises(RankDied, match=r"^rank 0 was killed$"):
-        standing.world.end()
+        standing.ranks.end()
     retired.assert_called_once_with((("A", "1"),))
 
 
@@ -177,7 +177,7 @@ def test_each_part_of_the_control_workload_is_watched_by_itself(
     times: list[float] = []
 
     def watched(
-        world: World, world_size: int, entry: Callable[..., float], args: object, program: object
+        world: CurrentRanks, world_size: int, entry: Callable[..., float], args: object, program: object
     ) -> tuple[list[float], Conditions]:
         product = entry.__name__ == "sustained_matmul"
         tripped = ("GPU-1: power brake",) if entry.__name__ == unfit else ()
@@ -185,10 +185,10 @@ def test_each_part_of_the_control_workload_is_watched_by_itself(
         world.current.longest = 1.5
         return [1.5 if product else 0.25] * world_size, Conditions(tripped, power_capped=product)
 
-    monkeypatch.setattr(World, "_watched", watched)
+    monkeypatch.setattr(CurrentRanks, "_watched", watched)
     options = Options.from_config(pytestconfig)
     session = Session.of(pytestconfig, options, machine_of(2))
-    session.world._current = current = CurrentTest(
+    session.ranks._current = current = CurrentTest(
         item=request.node,
         identity="test_x",
         marker=RanksMarker((2,)),
@@ -199,7 +199,7 @@ def test_each_part_of_the_control_workload_is_watched_by_itself(
         world_size=world_size,
     )
     try:
-        assert session.world._control(world_size) == told
+        assert session.ranks._control(world_size) == told
     finally:
         session.close()
     assert set(times) == {options.timeout}
