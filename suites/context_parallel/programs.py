@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from pytest_gpuperf import Context
+from suites.shared.step import Step, Tensors
 
 Layout = Literal["contiguous", "head-tail"]
-Step = Callable[[], dict[str, torch.Tensor]]
 
 Attention = Callable[
     [Context, torch.Tensor, torch.Tensor, torch.Tensor, Sequence[torch.Tensor], bool],
@@ -63,7 +63,7 @@ def attend(
     grad: torch.Tensor,
     causal: bool,
     layout: Layout,
-) -> Step:
+) -> Step[Tensors]:
     """Forward and backward of this rank's tokens; the step returns their output and gradients.
 
     Args:
@@ -83,7 +83,7 @@ def attend(
     output_gradient = grad[:, :, mine].to(ctx.device)
     on_device = [tokens.to(ctx.device) for tokens in held]
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         output = attention(ctx, leaves[0], leaves[1], leaves[2], on_device, causal)
         gradients = torch.autograd.grad(output, leaves, output_gradient)
         return {"output": output} | {f"{name} gradient": g for name, g in zip(names, gradients, strict=True)}
@@ -232,7 +232,7 @@ def torch_ring_attention(
     causal: bool,
     layout: Layout,
     **tensors: torch.Tensor,
-) -> Step:
+) -> Step[Tensors]:
     """Torch's own: ``context_parallel`` turns scaled_dot_product_attention into a ring; on CUDA alone.
 
     It is experimental; the options that it can only be given by private names are here. Its load balancing is the
@@ -250,7 +250,7 @@ def torch_ring_attention(
     # tells it that length.
     tokens = tensors["query"].shape[SEQUENCE]
 
-    def within() -> dict[str, torch.Tensor]:
+    def within() -> Tensors:
         set_rotate_method(rotation)
         _cp_options.enable_load_balance = layout == "head-tail"
         indices = torch.arange(tokens, device=ctx.device)

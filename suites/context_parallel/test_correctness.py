@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
 from suites.context_parallel import programs
-from suites.context_parallel.comparison import assert_attends, drawn, fixed
+from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
 from suites.context_parallel.programs import SEQUENCE, Attention, Layout, positions
-from suites.context_parallel.rounding import Arithmetic, by_hand, in_kernels
-from suites.data import once
-from suites.strategies import seeds, worlds
+from suites.context_parallel.reference import assert_attends, drawn, fixed
+from suites.shared.step import once
+from suites.shared.strategies import seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -120,6 +120,7 @@ def test_your_own_attention(ranks: Ranks, layout: Layout) -> None:
     assert_attends(got, tensors, causal=True, layout=layout)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize(
     ("broken", "causal", "layout", "wrong"),
     [
