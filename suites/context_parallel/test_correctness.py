@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +12,7 @@ from torch.nn import functional
 from pytest_gpuperf import Context, Ranks
 from suites.context_parallel import programs
 from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
-from suites.context_parallel.programs import SEQUENCE, Attention, Layout, positions
+from suites.context_parallel.programs import SEQUENCE, Attention, Layout, Positions, positions
 from suites.context_parallel.reference import assert_attends, drawn, fixed
 from suites.shared.step import once
 from suites.shared.strategies import seeds, worlds
@@ -94,12 +92,7 @@ def test_scores_in_the_thousands(ranks: Ranks, attention: Attention, dtype: torc
 
 
 def gathered_attention(
-    ctx: Context,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
-    causal: bool,
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     """Someone's own: all keys and values are gathered first (The Llama 3 Herd of Models, section 3.3.2)."""
     mesh = ctx.mesh((ctx.world_size,))

@@ -70,6 +70,14 @@ def test_fully_shard(
     ranks: Ranks, data: st.DataObject, precision: Precision, reshard: bool, offload: bool, count: bool
 ) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
+    accounts, added = fully_sharded(ranks, problem, precision, reshard, offload=offload, count=count)
+    assert_fully_sharded(accounts, problem, precision=precision, added=added, reshard=reshard, offload=offload)
+
+
+def fully_sharded(
+    ranks: Ranks, problem: Problem, precision: Precision, reshard: bool, **options: Any
+) -> tuple[list[programs.Account], Tensors | None]:
+    """The ranks' accounts, and the fractions that were added to the parameters for computation to round off."""
     added = None if precision.compute is None else fractions(problem, whole_batch(problem))
     accounts = ranks.run(
         programs.account,
@@ -78,10 +86,9 @@ def test_fully_shard(
         parameters=None if added is None else plus(problem.parameters(), added),
         precision=precision.policy,
         reshard_after_forward=reshard,
-        offload=offload,
-        count=count,
+        **options,
     )
-    assert_fully_sharded(accounts, problem, precision=precision, added=added, reshard=reshard, offload=offload)
+    return accounts, added
 
 
 @pytest.mark.ranks(4)
@@ -89,17 +96,8 @@ def test_fully_shard(
 @given(data=st.data(), replicas=st.sampled_from([1, 2]), reshard=st.booleans(), precision=st.sampled_from(FULL + MIXED))
 def test_hybrid_sharding(ranks: Ranks, data: st.DataObject, replicas: int, reshard: bool, precision: Precision) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
-    added = None if precision.compute is None else fractions(problem, whole_batch(problem))
     # One replica: a mesh of one dimension, the default, of shards over all ranks.
-    accounts = ranks.run(
-        programs.account,
-        programs.fully_sharded,
-        problem=problem,
-        replicas=replicas if replicas > 1 else None,
-        parameters=None if added is None else plus(problem.parameters(), added),
-        precision=precision.policy,
-        reshard_after_forward=reshard,
-    )
+    accounts, added = fully_sharded(ranks, problem, precision, reshard, replicas=replicas if replicas > 1 else None)
     assert_fully_sharded(accounts, problem, replicas=replicas, precision=precision, added=added, reshard=reshard)
 
 
@@ -300,6 +298,7 @@ def test_parameters_that_are_gathered_too_often_are_found(ranks: Ranks) -> None:
         assert_fully_sharded(accounts, problem, reshard=False)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_gathers_that_nobody_counts_are_refused(ranks: Ranks) -> None:
     """The results are right, and no sum of the counted bytes would tell."""
