@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ranks(2, 4)
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "head-tail")
 layouts: st.SearchStrategy[Layout] = st.sampled_from(LAYOUTS)
-dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
+attention_dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 
 
 def arithmetic_of(attention: Attention, degree: int) -> Arithmetic:
@@ -39,7 +39,7 @@ def arithmetic_of(attention: Attention, degree: int) -> Arithmetic:
     features=st.integers(1, 5),
     causal=st.booleans(),
     layout=layouts,
-    dtype=dtypes,
+    dtype=attention_dtypes,
     seed=seeds,
 )
 def test_attention(
