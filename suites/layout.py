@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ ASPECTS = ("correctness", "memory", "performance", "reference", "synchronization
 """What a file ``test_<aspect>.py`` may be about, besides a module of ``programs/``."""
 LONGEST = 400
 """Lines of a module of programs."""
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
 def subjects(suites: Path) -> list[str]:
@@ -31,9 +33,18 @@ def complaints(suites: Path, pages: Path, subject: str) -> list[str]:
     """
     folder = suites / subject
     found = [*_of_files(folder), *_of_code(suites, folder)]
-    if not (pages / f"{subject}.md").is_file():
+    page = pages / f"{subject}.md"
+    if page.is_file():
+        found += _of_links(page)
+    else:
         found.append(f"{subject} has no page: write {pages.name}/{subject}.md")
     return found
+
+
+def _of_links(page: Path) -> Iterator[str]:
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+        if not (page.parent / target).exists():
+            yield f"{page.parent.name}/{page.name} links to {target}, which is not there"
 
 
 def _of_files(folder: Path) -> Iterator[str]:

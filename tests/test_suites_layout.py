@@ -17,7 +17,7 @@ FILES = {
     "ours/__init__.py": "",
     "ours/programs.py": PROGRAMS,
     "ours/test_correctness.py": f"import pytest\n\n\n@pytest.mark.deliberate_break\n{BREAK}",
-    "pages/ours.md": "# Ours\n",
+    "pages/ours.md": "# [Ours](../ours/__init__.py), after [a paper](https://arxiv.org/abs/1910.02054)\n",
 }
 
 
@@ -36,6 +36,7 @@ def test_a_right_subject(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"pages/ours.md": "[code](../ours/ring.py)"}, "pages/ours.md links to ../ours/ring.py, which is not there"),
         ({"pages/ours.md": None}, "ours has no page: write pages/ours.md"),
         ({"ours/test_correctness.py": None}, "ours has no test_correctness.py: every subject has one"),
         ({"ours/programs.py": None}, "ours has no programs.py: every subject has one, or a package programs/"),
