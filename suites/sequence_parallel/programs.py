@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_gpuperf import Context
+from suites.shared.sharding import local_tensor
 from suites.shared.step import Step, Tensors, gradient_of
 from suites.shared.traffic import Traffic, ring_bytes
 
@@ -95,12 +96,6 @@ def _block(ctx: Context, norm: Norm, parameters: Tensors, p: float = 0.0) -> Blo
     return block
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds: of a DTensor its shard, and of one that is a sum its summand."""
-    held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return held.detach().clone()  # it may not have arrived yet: only arithmetic waits for it
-
-
 def summed(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank holds, and of a sum the sum.
 
@@ -108,7 +103,7 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
     """
     if isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements):
         tensor = tensor.redistribute(placements=[Replicate()])
-    return local(tensor)
+    return local_tensor(tensor)
 
 
 def train(
@@ -146,7 +141,7 @@ def train(
         output.backward(output_gradient)
         gradients = {f"{name} gradient": held_of(gradient_of(value)) for name, value in block.named_parameters()}
         optimizer.step()
-        parameters = {name: local(value) for name, value in block.named_parameters()}
+        parameters = {name: local_tensor(value) for name, value in block.named_parameters()}
         return {"output": output.detach().clone(), "input gradient": gradient_of(x), **gradients, **parameters}
 
     return step
@@ -251,7 +246,7 @@ def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor
 
 def train_without_sum_over_tokens(ctx: Context, **kwargs: Any) -> Step[Tensors]:
     """Wrong on purpose: the norm's gradients are those of this rank's tokens; nobody adds them up."""
-    return train(ctx, held_of=local, **kwargs)
+    return train(ctx, held_of=local_tensor, **kwargs)
 
 
 def train_without_gather(ctx: Context, **kwargs: Any) -> Step[Tensors]:

@@ -1,9 +1,9 @@
-"""What is trained, on what, and what comes of it on one device: whole numbers, so that nothing is rounded.
+"""What is trained and on what: whole numbers, so that nothing is rounded. Three kinds of data parallelism train it.
 
 R ranks, B rows of input, I inputs, H hidden features, O outputs. The network is ``x @ S.T`` plus a layer, ReLU and
 a layer. A rank's loss is ``(output * grad).sum()``, the loss of all is the mean over the ranks. Weights, inputs and
 output gradients are small whole numbers, output gradients multiples of R; learning rate and momentum are 1. All
-that training computes is then whole too. The suites of sharded data parallelism and of offloading use it as well.
+that training computes is then whole too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training steps in which each of R ranks holds a shard of parameters, gradients or optimizer state.
 
-The steps return what those of suites.data_parallel do, of sharded tensors this rank's shard. They also note what the
-rank holds, in the dictionary ``memory``; suites.traffic counts what it sends.
+The steps return what ``suites.shared.training.problem_step`` does, of sharded tensors this rank's shard. They also note
+what the rank holds, in the dictionary ``memory``; suites.shared.traffic counts what it sends.
 """
 
 from __future__ import annotations
