@@ -1,1 +1,1 @@
-"""What is run: one folder a subject, with programs.py, test_correctness.py and test_performance.py in each."""
+"""What is run: a folder for each subject, whose files docs/adding-a-suite.md names, and what several share."""

@@ -9,8 +9,11 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
+from suites.shared.examples import DEALT
+
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 100, "quick": 20}
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
+BREAK = "deliberate_break: the test runs a program that is wrong in one place, and passes if the suite finds it"
 
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
 for profile, most in EXAMPLES.items():
@@ -19,8 +22,9 @@ settings.load_profile("suites")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known."""
-    config.addinivalue_line("markers", SHARE)
+    """Makes the markers known."""
+    for marker in (SHARE, BREAK):
+        config.addinivalue_line("markers", marker)
 
 
 @pytest.hookimpl(trylast=True)  # once it is known which of them are selected
@@ -34,8 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         and getattr(item.function, "is_hypothesis_test", False)
     ]
     variants = Counter(item.function for item in drawn)
+    shared: dict[object, int] = {}
     for item in {item.function: item for item in drawn}.values():
         mark = item.get_closest_marker("examples")
         share = 1.0 if mark is None else float(mark.args[0])
-        examples = math.ceil(settings().max_examples * share / variants[item.function])
-        settings(max_examples=examples)(item.function)
+        shared[item.function] = math.ceil(settings().max_examples * share / variants[item.function])
+        settings(max_examples=shared[item.function])(item.function)
+    for item in drawn:
+        item.stash[DEALT] = shared[item.function]

@@ -12,10 +12,12 @@ import pytest
 
 from pytest_gpuperf import Context, Ranks
 
+SUITES = Path(__file__).parent
+# Programs are one module of a subject, or a package of them; what they share travels as well.
 MODULES = sorted(
-    f"suites.{path.parent.name}.{path.stem}"
-    for path in Path(__file__).parent.glob("*/[!_]*.py")
-    if not path.name.startswith("test_")
+    ".".join(path.relative_to(SUITES.parent).with_suffix("").parts)
+    for pattern in ("*/programs.py", "*/programs/[!_]*.py", "shared/[!_]*.py")
+    for path in SUITES.glob(pattern)
 )
 
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context, Ranks
-from suites.traffic import Call, Traffic, ring_bytes, sizes
+from suites.shared.traffic import Call, Traffic, ring_bytes, sizes
 
 pytestmark = pytest.mark.ranks(2, 3)
 

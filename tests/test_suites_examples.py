@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.whole_run import ROOT, run_pytest
 
-SIMULATION = "suites/pipeline_parallel/test_simulation.py"
+SIMULATION = "suites/pipeline_parallel/test_reference.py"
 
 
 def test_variants_that_are_selected_share_the_examples(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 from pytest_gpuperf import Context, Perf, Ranks
 from suites.collectives import programs
 from suites.collectives.test_performance import DTYPE, OPERATIONS
+from suites.shared.step import Step
 
 _PLAN = json.loads(os.environ["AGAINST_NCCL_TESTS_PLAN"])
 OPS: list[str] = _PLAN["ops"]
@@ -24,7 +25,7 @@ RANKS: list[int] = _PLAN["ranks"]
 SWEEPS: list[dict[str, Any]] = _PLAN["sweeps"]
 
 
-def ring(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> programs.Step:
+def ring(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     """Each rank sends to the next: ncclSend and ncclRecv on the current stream, as sendrecv_perf calls them.
 
     The suite's program does it by batch_isend_irecv, which is asynchronous and so runs on a stream of torch's: going

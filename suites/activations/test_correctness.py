@@ -12,12 +12,12 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from pytest_gpuperf import Context, Ranks
-from suites.activations import programs
-from suites.activations.comparison import Result, assert_close, assert_same
-from suites.activations.inputs import Arguments, arguments, own
-from suites.activations.lending import lend, lends
-from suites.data import once
-from suites.strategies import seeds, worlds
+from suites.activations.programs import techniques as programs
+from suites.activations.programs.lending import lend, lends
+from suites.activations.reference import Arguments, arguments, assert_blocks, own
+from suites.shared.comparison import assert_close
+from suites.shared.step import Tensors, once
+from suites.shared.strategies import seeds, worlds
 
 
 def reseed(ctx: Context, seed: int) -> None:
@@ -27,7 +27,7 @@ def reseed(ctx: Context, seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def every_technique(ctx: Context, *, each: list[Arguments], seed: int, steps: int) -> list[dict[str, Result]]:
+def every_technique(ctx: Context, *, each: list[Arguments], seed: int, steps: int) -> list[dict[str, Tensors]]:
     """Steps of all techniques, each on the rank's own input but for ``shard``, whose ranks work on the first's."""
     prepared = {
         name: programs.train(ctx, technique=technique, **each[0 if name == "shard" else ctx.rank])
@@ -35,7 +35,7 @@ def every_technique(ctx: Context, *, each: list[Arguments], seed: int, steps: in
     }
     if ctx.world_size % 2 == 0:
         prepared["lend"] = lend(ctx, **each[ctx.rank])
-    results: list[dict[str, Result]] = []
+    results: list[dict[str, Tensors]] = []
     for _ in range(steps):
         results.append({})
         for name, step in prepared.items():
@@ -44,7 +44,7 @@ def every_technique(ctx: Context, *, each: list[Arguments], seed: int, steps: in
     return results
 
 
-def kept_and_others(ctx: Context, **kwargs: Any) -> tuple[Result, Result, torch.Tensor]:
+def kept_and_others(ctx: Context, **kwargs: Any) -> tuple[Tensors, Tensors, torch.Tensor]:
     """What keeping gives; what others give unlike it, as ``technique, name``; and all of sharding's as one vector.
 
     Everything is equal if it is right. To hand over all tensors of all would take longer than the rest of the test.
@@ -62,7 +62,7 @@ def kept_and_others(ctx: Context, **kwargs: Any) -> tuple[Result, Result, torch.
     return kept, unlike, flat(sharded)
 
 
-def flat(result: Result) -> torch.Tensor:
+def flat(result: Tensors) -> torch.Tensor:
     return torch.cat([tensor.reshape(-1) for _, tensor in sorted(result.items())])
 
 
@@ -85,7 +85,7 @@ def test_every_technique_gives_the_same(ranks: Ranks, data: st.DataObject, seed:
     world = data.draw(worlds(ranks))
     each = inputs_of(world, seed=seed, **sizes)
     for rank, (kept, unlike, sharded) in enumerate(world.run(kept_and_others, each=each, seed=seed)):
-        assert_same(kept, each[rank], f"rank {rank}, keep")
+        assert_blocks(kept, each[rank], f"rank {rank}, keep")
         for where, tensor in unlike.items():
             assert_close(tensor, kept[where.partition(", ")[2]], f"rank {rank}, {where}")
         if rank == 0:
@@ -134,6 +134,7 @@ def shard_with_ranks_in_another_order(ctx: Context, model: nn.Sequential) -> pro
     return programs.under(lambda: saved_tensors_hooks(pack, unpack), model)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     "broken",
@@ -150,13 +151,13 @@ def test_a_broken_technique_is_found(ranks: Ranks, broken: programs.Technique) -
     given = arguments(blocks=2, rows=2, width=8, hidden=8, dropout=True, seed=1)
     given["x"] = given["x"] + 1001
 
-    def program(ctx: Context) -> Result:
+    def program(ctx: Context) -> Tensors:
         reseed(ctx, 1)
-        return once(ctx, programs.train, technique=broken, **given)  # type: ignore[no-any-return]
+        return once(ctx, programs.train, technique=broken, **given)
 
     result, _ = ranks.run(program)
     with pytest.raises(AssertionError, match=r"^rank 0, (input|\d\.\w+) gradient: "):
-        assert_same(result, given, "rank 0")
+        assert_blocks(result, given, "rank 0")
 
 
 @pytest.mark.ranks(2)
@@ -170,4 +171,4 @@ def test_your_own_technique(ranks: Ranks) -> None:
 
     given = arguments(blocks=1, rows=3, width=3, hidden=4, dropout=True, seed=1)  # whole numbers below 128
     for rank, result in enumerate(ranks.run(once, programs.train, technique=in_int8, **given)):
-        assert_same(result, given, f"rank {rank}")
+        assert_blocks(result, given, f"rank {rank}")

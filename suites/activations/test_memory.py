@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
-from suites.activations import programs
-from suites.activations.inputs import DTYPE, arguments
-from suites.activations.memory import LiveBytes, memory
+from suites.activations.programs import techniques as programs
+from suites.activations.programs.memory import memory
+from suites.activations.reference import DTYPE, arguments
+from suites.shared.memory import LiveBytes
 
 
 @pytest.mark.ranks(2)
@@ -37,6 +38,7 @@ def test_memory_is_as_promised(ranks: Ranks) -> None:
         assert all(less < more for less, more in zip(peaks[name], peaks["keep"], strict=True)), (name, peaks)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
     def kept(ctx: Context, *, hoards: bool, x: torch.Tensor, **given: Any) -> int:
@@ -84,6 +86,7 @@ def move_nothing(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize(
     ("copied", "device", "message"),
     [(clone_on_the_device, "meta", "its copy is on meta"), (move_nothing, "cpu", "nothing was copied")],

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.data import integers
+from suites.shared.inputs import integers, rank_input
+from suites.shared.step import Step
 
 OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -22,10 +23,8 @@ OPS = {
     "product": dist.ReduceOp.PRODUCT,
 }
 
-Step = Callable[[], torch.Tensor]
 
-
-def rank_input(
+def reduction_input(
     rank: int, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum", world_size: int = 1
 ) -> torch.Tensor:
     """What a rank starts with, on the CPU, exact under ``op`` whatever the order of the reduction."""
@@ -36,15 +35,17 @@ def rank_input(
         case "avg":  # multiples of the world size: each rank's share of the mean is whole
             return integers(shape, dtype, seed=seed * 64 + rank, low=-3, high=3) * world_size
         case _:
-            return integers(shape, dtype, seed=seed * 64 + rank)
+            return rank_input(rank, shape=shape, dtype=dtype, seed=seed)
 
 
 def _mine(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum") -> torch.Tensor:
     world_size = ctx.world_size
-    return rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed, op=op, world_size=world_size).to(ctx.device)
+    return reduction_input(ctx.rank, shape=shape, dtype=dtype, seed=seed, op=op, world_size=world_size).to(ctx.device)
 
 
-def all_reduce(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum") -> Step:
+def all_reduce(
+    ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum"
+) -> Step[torch.Tensor]:
     x = _mine(ctx, shape, dtype, seed, op)
 
     def step() -> torch.Tensor:
@@ -54,7 +55,7 @@ def all_reduce(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed
     return step
 
 
-def all_gather(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+def all_gather(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     x = _mine(ctx, shape, dtype, seed)
     out = torch.empty((ctx.world_size * shape[0], *shape[1:]), dtype=dtype, device=ctx.device)
 
@@ -65,7 +66,9 @@ def all_gather(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed
     return step
 
 
-def reduce_scatter(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum") -> Step:
+def reduce_scatter(
+    ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum"
+) -> Step[torch.Tensor]:
     """``shape`` is that of the output; the input has R times its first dimension."""
     x = _mine(ctx, (ctx.world_size * shape[0], *shape[1:]), dtype, seed, op)
     out = torch.empty(shape, dtype=dtype, device=ctx.device)
@@ -79,7 +82,7 @@ def reduce_scatter(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, 
 
 def reduce_scatter_then_all_gather(
     ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, op: str = "sum"
-) -> Step:
+) -> Step[torch.Tensor]:
     """An all_reduce in its two halves; ``shape`` is that of input and output, R divides its first dimension."""
     if shape[0] % ctx.world_size:
         raise ValueError(f"{shape[0]} rows cannot be scattered evenly over {ctx.world_size} ranks")
@@ -95,7 +98,7 @@ def reduce_scatter_then_all_gather(
     return step
 
 
-def broadcast(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int) -> Step:
+def broadcast(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int) -> Step[torch.Tensor]:
     x = _mine(ctx, shape, dtype, seed)
 
     def step() -> torch.Tensor:
@@ -105,7 +108,9 @@ def broadcast(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed:
     return step
 
 
-def reduce(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int, op: str = "sum") -> Step:
+def reduce(
+    ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int, op: str = "sum"
+) -> Step[torch.Tensor]:
     """Only the root's tensor has a defined value afterwards."""
     x = _mine(ctx, shape, dtype, seed, op)
 
@@ -130,7 +135,7 @@ def gather(
     return step
 
 
-def scatter(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int) -> Step:
+def scatter(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, root: int) -> Step[torch.Tensor]:
     """The root sends rank r the input that rank r would start with elsewhere."""
     out = torch.empty(shape, dtype=dtype, device=ctx.device)
     parts = None
@@ -144,7 +149,7 @@ def scatter(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: i
     return step
 
 
-def all_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+def all_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     """Each rank sends rows r * shape[0] to (r + 1) * shape[0] of its input to rank r."""
     x = _mine(ctx, (ctx.world_size * shape[0], *shape[1:]), dtype, seed)
     out = torch.empty_like(x)
@@ -156,7 +161,7 @@ def all_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed
     return step
 
 
-def all_to_all_uneven(ctx: Context, *, splits: list[list[int]], dtype: torch.dtype, seed: int) -> Step:
+def all_to_all_uneven(ctx: Context, *, splits: list[list[int]], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     """Rank i sends ``splits[i][j]`` elements to rank j."""
     size = ctx.world_size
     if [len(row) for row in splits] != [size] * size:
@@ -174,7 +179,7 @@ def all_to_all_uneven(ctx: Context, *, splits: list[list[int]], dtype: torch.dty
     return step
 
 
-def send_recv(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+def send_recv(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     """A ring: each rank sends to the next and receives from the one before, at the same time."""
     x = _mine(ctx, shape, dtype, seed)
     out = torch.empty_like(x)

@@ -9,11 +9,12 @@ import torch
 
 from pytest_gpuperf import GiB, KiB, MiB, Perf
 from suites.collectives import programs
+from suites.shared.step import Step
 
 DTYPE = torch.bfloat16
 
 # Each operation's program, and by how many ranks nccl-tests' size S is divided to give its ``shape``.
-OPERATIONS: dict[str, tuple[Callable[..., programs.Step], bool]] = {
+OPERATIONS: dict[str, tuple[Callable[..., Step[torch.Tensor]], bool]] = {
     "all_reduce": (programs.all_reduce, False),
     "all_gather": (programs.all_gather, True),
     "reduce_scatter": (programs.reduce_scatter, True),

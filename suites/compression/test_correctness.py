@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
-from suites.compression import programs, quantized
-from suites.data import integers, once
-from suites.strategies import seeds, worlds
+from suites.compression.programs import averaging as programs
+from suites.compression.programs import quantized
+from suites.shared.comparison import assert_within
+from suites.shared.inputs import integers
+from suites.shared.step import Step, Tensors, once
+from suites.shared.strategies import seeds, worlds
 
 Future = torch.futures.Future[torch.Tensor]
 
@@ -74,7 +77,7 @@ def excess(results: list[list[torch.Tensor]], drawn: list[list[torch.Tensor]], u
     return worst
 
 
-def averages(ctx: Context, *, drawn: Gradients, names: list[str], block: int) -> dict[str, torch.Tensor]:
+def averages(ctx: Context, *, drawn: Gradients, names: list[str], block: int) -> Tensors:
     """What each way to average gives, as one vector."""
     own = [gradient.to(ctx.device) for gradient in drawn[ctx.rank]]
     results = {}
@@ -112,11 +115,6 @@ def bounds(name: str, drawn: Gradients, block: int) -> tuple[torch.Tensor, torch
     return stacked.mean(dim=0), bound + 1e-14 * stacked.abs().sum(dim=0)  # float64 rounds too, by 2**-53
 
 
-def assert_within(got: torch.Tensor, mean: torch.Tensor, bound: torch.Tensor, where: str) -> None:
-    beyond = (got.double() - mean).abs() - bound
-    assert bool((beyond <= 0).all()), f"{where}: {beyond.max().item():.3g} beyond the bound"
-
-
 @pytest.mark.ranks(2, 4, 8)
 @given(data=st.data(), block=st.sampled_from([3, 8, 32]))
 def test_every_hook_keeps_its_bound(ranks: Ranks, data: st.DataObject, block: int) -> None:
@@ -152,7 +150,9 @@ def test_bound_is_reached(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize("program", [programs.average_in_float32, programs.average_in_bfloat16])
-def test_every_step_gives_the_same_on_every_rank(ranks: Ranks, program: Callable[..., programs.Step]) -> None:
+def test_every_step_gives_the_same_on_every_rank(
+    ranks: Ranks, program: Callable[..., Step[list[torch.Tensor]]]
+) -> None:
     def several(ctx: Context) -> list[torch.Tensor]:
         step = program(ctx, gradients=functools.partial(programs.uniform, layers=3, width=5))
         first = [gradient.clone() for gradient in step()]
@@ -242,6 +242,7 @@ def bounds_with_feedback(drawn: Gradients, name: str, block: int, steps: int) ->
     return steps * stacked.mean(dim=0), bound + float32
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(("name", "largest", "rounded"), [("int8", 127.0, 0.49), ("float8", 448.0, 271.9)])
 def test_missing_feedback_is_found(ranks: Ranks, name: str, largest: float, rounded: float) -> None:
@@ -325,6 +326,7 @@ BROKEN: list[tuple[programs.Hook, Callable[[int], float]]] = [
 ]
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize(("hook", "value"), BROKEN, ids=[hook.__name__ for hook, _ in BROKEN])
 def test_bound_sees_a_broken_hook(ranks: Ranks, hook: programs.Hook, value: Callable[[int], float]) -> None:
@@ -358,6 +360,7 @@ class Unscaled(quantized.Quantizer):
         return clamped.to(self.dtype).view(torch.uint8), torch.ones_like(blocks[:, :1])
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("broken", [None, Truncating, WithScalesOfOthers, Unscaled])
 def test_bound_sees_a_broken_quantizer(ranks: Ranks, broken: type[quantized.Quantizer] | None) -> None:

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from pytest_gpuperf import Perf
-from suites.compression import programs
+from suites.compression.programs import averaging as programs
 
 LARGEST = 1.0  # magnitude of programs.uniform's gradients
 

@@ -7,9 +7,12 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
-from suites.compression import programs, quantized
-from suites.compression.test_correctness import QUANTIZERS, assert_within, bounds_with_feedback, given_to
-from suites.data import integers, once
+from suites.compression.programs import averaging as programs
+from suites.compression.programs import quantized
+from suites.compression.test_correctness import QUANTIZERS, bounds_with_feedback, given_to
+from suites.shared.comparison import assert_within
+from suites.shared.inputs import integers
+from suites.shared.step import once
 
 LARGEST = {"int8": 127.0, "float8": 448.0}
 BLOCK = 8

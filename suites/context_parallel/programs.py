@@ -16,14 +16,14 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from pytest_gpuperf import Context
+from suites.shared.step import Step, Tensors
 
 Layout = Literal["contiguous", "head-tail"]
-Step = Callable[[], dict[str, torch.Tensor]]
 
-Attention = Callable[
-    [Context, torch.Tensor, torch.Tensor, torch.Tensor, Sequence[torch.Tensor], bool],
-    torch.Tensor,
-]
+Positions = Sequence[torch.Tensor]
+"""Which tokens of the sequence each rank holds, in its order."""
+
+Attention = Callable[[Context, torch.Tensor, torch.Tensor, torch.Tensor, Positions, bool], torch.Tensor]
 """``attention(ctx, query, key, value, positions, causal)``: this rank's output, of this rank's tokens.
 
 ``positions[r]`` says which tokens of the sequence rank r holds. Causal tokens see those up to themselves.
@@ -63,7 +63,7 @@ def attend(
     grad: torch.Tensor,
     causal: bool,
     layout: Layout,
-) -> Step:
+) -> Step[Tensors]:
     """Forward and backward of this rank's tokens; the step returns their output and gradients.
 
     Args:
@@ -83,7 +83,7 @@ def attend(
     output_gradient = grad[:, :, mine].to(ctx.device)
     on_device = [tokens.to(ctx.device) for tokens in held]
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         output = attention(ctx, leaves[0], leaves[1], leaves[2], on_device, causal)
         gradients = torch.autograd.grad(output, leaves, output_gradient)
         return {"output": output} | {f"{name} gradient": g for name, g in zip(names, gradients, strict=True)}
@@ -136,7 +136,7 @@ def ring_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
+    positions: Positions,
     causal: bool,
     *,
     rotate: Callable[[Context, torch.Tensor], torch.Tensor] = rotate,
@@ -196,12 +196,7 @@ def all_to_all(ctx: Context, tensor: torch.Tensor, *, split: int, join: int) -> 
 
 
 def ulysses_attention(
-    ctx: Context,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
-    causal: bool,
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     """An all-to-all gives each rank some heads of all tokens, another one gives the tokens back.
 
@@ -232,7 +227,7 @@ def torch_ring_attention(
     causal: bool,
     layout: Layout,
     **tensors: torch.Tensor,
-) -> Step:
+) -> Step[Tensors]:
     """Torch's own: ``context_parallel`` turns scaled_dot_product_attention into a ring; on CUDA alone.
 
     It is experimental; the options that it can only be given by private names are here. Its load balancing is the
@@ -250,7 +245,7 @@ def torch_ring_attention(
     # tells it that length.
     tokens = tensors["query"].shape[SEQUENCE]
 
-    def within() -> dict[str, torch.Tensor]:
+    def within() -> Tensors:
         set_rotate_method(rotation)
         _cp_options.enable_load_balance = layout == "head-tail"
         indices = torch.arange(tokens, device=ctx.device)
@@ -264,12 +259,7 @@ def torch_ring_attention(
 
 
 def _whole_attention(
-    ctx: Context,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
-    causal: bool,
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
@@ -285,12 +275,7 @@ def ring_attention_without_gradient_rotation(ctx: Context, *args: Any) -> torch.
 
 
 def ring_attention_that_averages_its_hops(
-    ctx: Context,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
-    causal: bool,
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     """Wrong on purpose: each hop has a softmax of its own, and the hops' outputs count the same."""
     held = torch.stack([key, value])
@@ -301,29 +286,19 @@ def ring_attention_that_averages_its_hops(
     return torch.stack(outputs).mean(0)
 
 
-def _as_if_contiguous(positions: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _as_if_contiguous(positions: Positions) -> tuple[torch.Tensor, ...]:
     return torch.cat(list(positions)).sort().values.chunk(len(positions))
 
 
 def ring_attention_with_contiguous_mask(
-    ctx: Context,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
-    causal: bool,
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     """Wrong on purpose: the mask takes each rank's tokens for one contiguous part."""
     return ring_attention(ctx, query, key, value, _as_if_contiguous(positions), causal)
 
 
 def ulysses_attention_in_order_of_ranks(
-    ctx: Context,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
-    causal: bool,
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     """Wrong on purpose: the kernel's mask takes the gathered tokens for ones in their own order."""
     return ulysses_attention(ctx, query, key, value, _as_if_contiguous(positions), causal)

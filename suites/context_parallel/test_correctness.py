@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,17 +11,17 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
 from suites.context_parallel import programs
-from suites.context_parallel.comparison import assert_attends, drawn, fixed
-from suites.context_parallel.programs import SEQUENCE, Attention, Layout, positions
-from suites.context_parallel.rounding import Arithmetic, by_hand, in_kernels
-from suites.data import once
-from suites.strategies import seeds, worlds
+from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
+from suites.context_parallel.programs import SEQUENCE, Attention, Layout, Positions, positions
+from suites.context_parallel.reference import assert_attends, drawn, fixed
+from suites.shared.step import once
+from suites.shared.strategies import seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
 
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "head-tail")
 layouts: st.SearchStrategy[Layout] = st.sampled_from(LAYOUTS)
-dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
+attention_dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 
 
 def arithmetic_of(attention: Attention, degree: int) -> Arithmetic:
@@ -41,7 +39,7 @@ def arithmetic_of(attention: Attention, degree: int) -> Arithmetic:
     features=st.integers(1, 5),
     causal=st.booleans(),
     layout=layouts,
-    dtype=dtypes,
+    dtype=attention_dtypes,
     seed=seeds,
 )
 def test_attention(
@@ -94,12 +92,7 @@ def test_scores_in_the_thousands(ranks: Ranks, attention: Attention, dtype: torc
 
 
 def gathered_attention(
-    ctx: Context,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: Sequence[torch.Tensor],
-    causal: bool,
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     """Someone's own: all keys and values are gathered first (The Llama 3 Herd of Models, section 3.3.2)."""
     mesh = ctx.mesh((ctx.world_size,))
@@ -120,6 +113,7 @@ def test_your_own_attention(ranks: Ranks, layout: Layout) -> None:
     assert_attends(got, tensors, causal=True, layout=layout)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize(
     ("broken", "causal", "layout", "wrong"),
     [

@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
 from suites.context_parallel import programs
-from suites.context_parallel.comparison import drawn
 from suites.context_parallel.programs import Attention
-from suites.traffic import Messages, messages_of
+from suites.context_parallel.reference import drawn
+from suites.shared.traffic import Messages, messages_of
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -76,6 +76,7 @@ def with_a_gather(
     return programs.ring_attention(ctx, query, key, value, *args)
 
 
+@pytest.mark.deliberate_break
 def test_a_collective_that_is_not_expected_is_found(ranks: Ranks) -> None:
     keys = BATCH * 3 * SHARE * FEATURES * 4
     besides = [("c10d.allgather_", (ranks.world_size + 1) * keys)]
@@ -83,6 +84,7 @@ def test_a_collective_that_is_not_expected_is_found(ranks: Ranks) -> None:
     assert sent(ranks, with_a_gather, torch.float32, kv_heads=3) == [expected] * ranks.world_size
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize("wasteful", [repeated_before_the_ring, sent_in_float64])
 def test_a_ring_that_sends_more_is_found(ranks: Ranks, wasteful: Attention) -> None:
     expected = [(name, 2 * nbytes) for name, nbytes in hops(ranks.world_size, 4, kv_heads=3)]

@@ -7,95 +7,26 @@ parameters after the optimizer's step.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from pytest_gpuperf import Context
-from suites.data import integers
-from suites.data_parallel.problem import Batch, Network, Packed, Parameters, Problem, optimizer_for
-from suites.traffic import Traffic, sizes
+from suites.shared.inputs import integers
+from suites.shared.problems import Problem, optimizer_for
+from suites.shared.step import Step, Tensors
+from suites.shared.traffic import Traffic, sizes
+from suites.shared.training import Packed, all_steps, batches_on_device, problem_network, problem_step, trajectory
 
-Step = Callable[[], dict[str, torch.Tensor]]
 AllReduce = Callable[[Context, torch.Tensor], None]
 """Sums a tensor of one dimension over the ranks, in place."""
 
 
-def training_step(
-    problem: Problem,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: Sequence[Batch],
-    accumulating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    local: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach,
-) -> Step:
-    """A step of forward and backward over the microbatches, and of the optimizer.
-
-    Args:
-        problem: what is trained.
-        module: whose parameters are named as the problem's, or with a prefix ``module.``.
-        optimizer: of the module's parameters.
-        batches: of the steps, one after the other and then anew.
-        accumulating: around every microbatch but the last: its gradients need not be reduced yet.
-        local: this rank's part of a parameter or gradient.
-    """
-    coming = itertools.cycle(batches)
-    names = list(problem.parameters())
-
-    def step() -> dict[str, torch.Tensor]:
-        x, grad = next(coming)
-        x = x.detach().requires_grad_()
-        optimizer.zero_grad()
-        outputs = []
-        for index, (microbatch, microbatch_grad) in enumerate(zip(x, grad, strict=True)):
-            with accumulating() if index + 1 < len(x) else contextlib.nullcontext():
-                output = module(microbatch)
-                output.backward(microbatch_grad.to(output.dtype))  # of mixed precision, a lower one
-            outputs.append(output.detach())
-        parameters = {name.removeprefix("module."): value for name, value in module.named_parameters()}
-        gradients = {name: local(gradient_of(name, parameters[name])).clone() for name in names}
-        optimizer.step()
-        return {
-            "output": torch.cat(outputs),
-            "input gradient": gradient_of("input", x).flatten(0, 1),
-            **{f"{name} gradient": gradient for name, gradient in gradients.items()},
-            **{name: local(parameters[name]).clone() for name in names},
-        }
-
-    return step
-
-
-def gradient_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """What backward has left in ``.grad``."""
-    assert tensor.grad is not None, f"{name} has no gradient"
-    return tensor.grad
-
-
-def trajectory(ctx: Context, program: Callable[..., Step], *, problem: Problem, **kwargs: Any) -> Packed:
-    """What all steps of the problem return, by step and name."""
-    step = program(ctx, problem=problem, **kwargs)
-    return Packed.of(all_steps(step, problem.steps))
-
-
-def all_steps(
-    step: Step, steps: int, last: contextlib.AbstractContextManager[object] | None = None
-) -> dict[str, torch.Tensor]:
-    """What so many steps return, by step and name; the last one is made within ``last``."""
-    results: dict[str, torch.Tensor] = {}
-    for number in range(1, steps + 1):
-        with last if last is not None and number == steps else contextlib.nullcontext():
-            returned = step()
-        results |= {f"step {number}, {name}": value for name, value in returned.items()}
-    return results
-
-
 def trajectory_and_traffic(
-    ctx: Context, program: Callable[..., Step], *, problem: Problem, **kwargs: Any
+    ctx: Context, program: Callable[..., Step[Tensors]], *, problem: Problem, **kwargs: Any
 ) -> tuple[Packed, dict[str, int]]:
     """The same, and the bytes that the last step gave to each collective: counting them slows a step down."""
     step = program(ctx, problem=problem, **kwargs)
@@ -119,21 +50,6 @@ def trajectory_and_buckets(
     return results, buckets
 
 
-def on_device(ctx: Context, problem: Problem) -> list[Batch]:
-    """The rank's batches."""
-    return [(x.to(ctx.device), grad.to(ctx.device)) for x, grad in problem.batches(ctx.rank)]
-
-
-def network(ctx: Context, problem: Problem, *, rank: int = 0, skip: bool = False) -> Network:
-    """The network on the rank's device, with the parameters that ``rank`` starts with."""
-    return Network(parameters_on_device(ctx, problem, rank), skip=skip)
-
-
-def parameters_on_device(ctx: Context, problem: Problem, rank: int = 0) -> Parameters:
-    """The parameters that ``rank`` starts with, on this rank's device."""
-    return {name: value.to(ctx.device) for name, value in problem.parameters(rank).items()}
-
-
 def distributed_data_parallel(
     ctx: Context,
     *,
@@ -142,7 +58,7 @@ def distributed_data_parallel(
     skip: Collection[int] = (),
     no_sync: bool = True,
     **options: Any,
-) -> Step:
+) -> Step[Tensors]:
     """DistributedDataParallel, whose ranks start with parameters of their own: it gives all of them rank 0's.
 
     Args:
@@ -153,7 +69,7 @@ def distributed_data_parallel(
         no_sync: whether gradients are reduced only in a step's last microbatch.
         options: of DistributedDataParallel.
     """
-    module = network(ctx, problem, rank=ctx.rank, skip=ctx.rank in skip)
+    module = problem_network(ctx, problem, rank=ctx.rank, skip=ctx.rank in skip)
     wrapped = DistributedDataParallel(module, find_unused_parameters=bool(skip), **options)
     if all_reduce is not None:
         wrapped.register_comm_hook(ctx, averaged_by(all_reduce))
@@ -167,7 +83,7 @@ def distributed_data_parallel(
         skipped, recorded = recorded and no_sync, True
         return wrapped.no_sync() if skipped else contextlib.nullcontext()
 
-    return training_step(problem, wrapped, optimizer, on_device(ctx, problem), accumulating)
+    return problem_step(problem, wrapped, optimizer, batches_on_device(ctx, problem), accumulating)
 
 
 def averaged_by(all_reduce: AllReduce) -> Callable[[Context, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
@@ -186,29 +102,29 @@ def _average(ctx: Context, gradients: torch.Tensor, all_reduce: AllReduce) -> to
     return future
 
 
-def without_all_reduce(ctx: Context, *, problem: Problem) -> Step:
+def without_all_reduce(ctx: Context, *, problem: Problem) -> Step[Tensors]:
     """Wrong on purpose: each rank trains by its own gradients, divided by R."""
     return distributed_data_parallel(ctx, problem=problem, all_reduce=lambda ctx, tensor: None)
 
 
-def summed(ctx: Context, *, problem: Problem) -> Step:
+def summed(ctx: Context, *, problem: Problem) -> Step[Tensors]:
     """Wrong on purpose: the sum over the ranks in the mean's place."""
     return distributed_data_parallel(
         ctx, problem=problem, all_reduce=lambda ctx, tensor: dist.all_reduce(tensor.mul_(ctx.world_size))
     )
 
 
-def without_broadcast(ctx: Context, *, problem: Problem) -> Step:
+def without_broadcast(ctx: Context, *, problem: Problem) -> Step[Tensors]:
     """Wrong on purpose: the ranks keep the parameters that they start with."""
     return distributed_data_parallel(ctx, problem=problem, init_sync=False)
 
 
-def never_synced(ctx: Context, *, problem: Problem) -> Step:
+def never_synced(ctx: Context, *, problem: Problem) -> Step[Tensors]:
     """Wrong on purpose: ``no_sync`` around the last microbatch too."""
-    module = DistributedDataParallel(network(ctx, problem))
-    step = training_step(problem, module, optimizer_for(problem, module.parameters()), on_device(ctx, problem))
+    module = DistributedDataParallel(problem_network(ctx, problem))
+    step = problem_step(problem, module, optimizer_for(problem, module.parameters()), batches_on_device(ctx, problem))
 
-    def unsynced() -> dict[str, torch.Tensor]:
+    def unsynced() -> Tensors:
         with module.no_sync():
             return step()
 
@@ -221,29 +137,29 @@ def joined(ctx: Context, *, problem: Problem, lengths: Sequence[int], divide_by_
     Returns:
         What the steps return; and the parameters when all ranks are through, which all should have by then.
     """
-    module = DistributedDataParallel(network(ctx, problem))
+    module = DistributedDataParallel(problem_network(ctx, problem))
     optimizer = optimizer_for(problem, module.parameters())
-    step = training_step(problem, module, optimizer, on_device(ctx, problem))
+    step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem))
     with module.join(divide_by_initial_world_size=divide_by_initial_world_size):
         results = all_steps(step, lengths[ctx.rank])
     final = dict(module.module.named_parameters())
     return Packed.of(results | {f"at last, {name}": final[name] for name in problem.parameters()})
 
 
-def data_parallel(ctx: Context, *, problem: Problem) -> Step:
+def data_parallel(ctx: Context, *, problem: Problem) -> Step[Tensors]:
     """DataParallel: rank 0's process alone scatters the whole batch over R GPUs, and sums their gradients.
 
     The other ranks' steps return nothing: their processes only see to it that there are R GPUs.
     """
     if ctx.rank:
         return dict
-    module = DataParallel(network(ctx, problem), list(range(ctx.world_size)))
+    module = DataParallel(problem_network(ctx, problem), list(range(ctx.world_size)))
     batches = []
     for of_ranks in zip(*(problem.batches(rank) for rank in range(ctx.world_size)), strict=True):
         # (microbatches, ranks * rows, features), in the ranks' order: chunk r of what is scattered is rank r's.
         x, grad = (torch.cat(part, dim=1).to(ctx.device) for part in zip(*of_ranks, strict=True))
         batches.append((x, grad / ctx.world_size))  # the loss of all is the mean over the ranks
-    return training_step(problem, module, optimizer_for(problem, module.parameters()), batches)
+    return problem_step(problem, module, optimizer_for(problem, module.parameters()), batches)
 
 
 def ring_all_reduce(ctx: Context, tensor: torch.Tensor) -> None:

@@ -1,6 +1,6 @@
 """Ranks with a part of the batch each train as one device with the whole batch does, exactly.
 
-Everything is a whole number: see suites/data_parallel/problem.py, which also holds the reference.
+Everything is a whole number: see suites/shared/problems.py, and suites/shared/references.py for the reference.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, MiB, Ranks
-from suites.data import integers
-from suites.data_parallel import problem as problems
 from suites.data_parallel import programs
-from suites.data_parallel.problem import Problem, assert_close, assert_same, reference
-from suites.strategies import dtypes, seeds, worlds
+from suites.shared import problems
+from suites.shared.comparison import assert_close
+from suites.shared.inputs import integers
+from suites.shared.problems import Problem
+from suites.shared.references import assert_trained, whole_batch
+from suites.shared.step import Step, Tensors
+from suites.shared.strategies import dtypes, seeds, worlds
+from suites.shared.training import trajectory
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -105,7 +109,7 @@ def assert_distributed_data_parallel(ranks: Ranks, data: st.DataObject, options:
     results = ranks.run(
         programs.trajectory_and_buckets, problem=problem, skip=skip, **asdict(options) | {"all_reduce": all_reduce}
     )
-    assert_same(problem, [result for result, _ in results], reference(problem, skip=skip))
+    assert_trained(problem, [result for result, _ in results], whole_batch(problem, skip=skip))
     reductions = problem.steps * (1 if no_sync else problem.microbatches)
     if static_graph and no_sync and problem.microbatches > 1:
         reductions += 1  # the very first microbatch, whose backward records the graph
@@ -113,6 +117,7 @@ def assert_distributed_data_parallel(ranks: Ranks, data: st.DataObject, options:
         assert [sum(buckets) for _, buckets in results] == [reductions * gradient_bytes(problem)] * ranks.world_size
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize(
     ("broken", "wrong"),
     [
@@ -123,11 +128,11 @@ def assert_distributed_data_parallel(ranks: Ranks, data: st.DataObject, options:
     ],
     ids=["no all-reduce", "sum for mean", "never synced", "no broadcast"],
 )
-def test_a_broken_reduction_is_found(ranks: Ranks, broken: Callable[..., programs.Step], wrong: str) -> None:
+def test_a_broken_reduction_is_found(ranks: Ranks, broken: Callable[..., Step[Tensors]], wrong: str) -> None:
     problem = Problem(world_size=ranks.world_size, seed=1)
-    got = ranks.run(programs.trajectory, broken, problem=problem)
+    got = ranks.run(trajectory, broken, problem=problem)
     with pytest.raises(AssertionError, match=f"^{wrong}: "):
-        assert_same(problem, got, reference(problem))
+        assert_trained(problem, got, whole_batch(problem))
 
 
 def all_reduced(ranks: Ranks, problem: Problem, *, no_sync: bool) -> list[dict[str, int]]:
@@ -135,7 +140,7 @@ def all_reduced(ranks: Ranks, problem: Problem, *, no_sync: bool) -> list[dict[s
     results = ranks.run(
         programs.trajectory_and_traffic, programs.distributed_data_parallel, problem=problem, no_sync=no_sync
     )
-    assert_same(problem, [result for result, _ in results], reference(problem))
+    assert_trained(problem, [result for result, _ in results], whole_batch(problem))
     return [traffic for _, traffic in results]
 
 
@@ -145,6 +150,7 @@ def test_accumulation_reduces_each_gradient_once(ranks: Ranks) -> None:
     assert all_reduced(ranks, problem, no_sync=True) == [once] * ranks.world_size
 
 
+@pytest.mark.deliberate_break
 def test_accumulation_that_reduces_each_microbatch_is_found(ranks: Ranks) -> None:
     """Its gradients are right: only the bytes tell."""
     problem = Problem(world_size=ranks.world_size, seed=1, microbatches=3)
@@ -206,13 +212,14 @@ def assert_joined(
 ) -> None:
     results = ranks.run(programs.joined, problem=problem, lengths=lengths, divide_by_initial_world_size=divide)
     divide = divide if expected_divide is None else expected_divide
-    expected = reference(problem, lengths=lengths, divide_by_initial_world_size=divide)
+    expected = whole_batch(problem, lengths=lengths, divide_by_initial_world_size=divide)
     longest = expected[lengths.index(problem.steps)]
     for result in expected:
         result |= {f"at last, {name}": longest[f"step {problem.steps}, {name}"] for name in problem.parameters()}
-    assert_same(problem, results, expected)
+    assert_trained(problem, results, expected)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_a_mean_over_the_wrong_ranks_is_found(ranks: Ranks) -> None:
     problem = Problem(world_size=2, seed=1, steps=2)
@@ -224,9 +231,9 @@ def test_a_mean_over_the_wrong_ranks_is_found(ranks: Ranks) -> None:
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_data_parallel(ranks: Ranks, microbatches: int) -> None:
     problem = Problem(world_size=ranks.world_size, seed=1, steps=3, microbatches=microbatches)
-    got, *others = ranks.run(programs.trajectory, programs.data_parallel, problem=problem)
+    got, *others = ranks.run(trajectory, programs.data_parallel, problem=problem)
     assert not any(other.shapes for other in others)
-    expected = reference(problem)
+    expected = whole_batch(problem)
     for name in expected[0]:
         # Each microbatch holds the rows of all ranks, one after the other.
         if name.endswith(("output", "input gradient")):
@@ -234,7 +241,7 @@ def test_data_parallel(ranks: Ranks, microbatches: int) -> None:
             expected[0][name] = torch.cat(of_ranks, dim=1).flatten(0, 1)
             if name.endswith("input gradient"):
                 expected[0][name] = expected[0][name] / ranks.world_size
-    assert_same(problem, [got], expected[:1])
+    assert_trained(problem, [got], expected[:1])
 
 
 @given(data=st.data(), numel=st.integers(1, 40), dtype=dtypes, seed=seeds)
@@ -249,7 +256,7 @@ def assert_ring(ranks: Ranks, all_reduce: programs.AllReduce, numel: int, dtype:
     # Of at most 4 whole numbers up to 15: exact in every dtype.
     expected = torch.stack([integers((numel,), dtype, seed=seed * 64 + rank) for rank in range(degree)]).sum(0)
     for rank, (result, _) in enumerate(results):
-        assert_close(result, expected.to(dtype), 0, f"rank {rank}")
+        assert_close(result, expected.to(dtype), f"rank {rank}")
     for rank, (_, traffic) in enumerate(results):
         assert set(traffic) <= {"send"}, f"rank {rank} sends by {sorted(traffic)}, not to the next rank alone"
     sent = [traffic.get("send", 0) for _, traffic in results]
@@ -258,12 +265,14 @@ def assert_ring(ranks: Ranks, all_reduce: programs.AllReduce, numel: int, dtype:
         assert sent == [2 * (degree - 1) * numel // degree * dtype.itemsize] * degree
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize("broken", [programs.ring_with_shifted_chunk, programs.ring_without_all_gather])
 def test_a_broken_ring_is_found(ranks: Ranks, broken: programs.AllReduce) -> None:
     with pytest.raises(AssertionError, match=r"^rank 0: "):
         assert_ring(ranks, broken, 16, torch.float64, 1)
 
 
+@pytest.mark.deliberate_break
 def test_a_ring_that_broadcasts_besides_is_found(ranks: Ranks) -> None:
     """The sum is right, and so is what is sent around the ring."""
     with pytest.raises(AssertionError, match=r"^rank 0 sends by \['broadcast', 'send'\], not to the next rank alone"):
@@ -288,7 +297,5 @@ def test_your_own_all_reduce(ranks: Ranks) -> None:
         dist.broadcast(tensor, src=0)
 
     problem = Problem(world_size=ranks.world_size, seed=1, steps=3, microbatches=2)
-    got = ranks.run(
-        programs.trajectory, programs.distributed_data_parallel, problem=problem, all_reduce=your_all_reduce
-    )
-    assert_same(problem, got, reference(problem))
+    got = ranks.run(trajectory, programs.distributed_data_parallel, problem=problem, all_reduce=your_all_reduce)
+    assert_trained(problem, got, whole_batch(problem))

@@ -10,7 +10,7 @@ import collections
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -22,9 +22,10 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_gpuperf import Context
+from suites.shared.sharding import is_registered
+from suites.shared.step import Step, Tensors
 
-Weights = dict[str, torch.Tensor]
-Step = Callable[[], dict[str, Any]]
+Weights = Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ def load(ctx: Context) -> ModuleType:
         vars(importlib.import_module("deepspeed.ops"))["__compatible_ops__"] = collections.defaultdict(bool)
     # It clones the default group once in a process and keeps the clone, while each test has a group of its own.
     groups: Any = importlib.import_module("deepspeed.utils.groups")
-    if groups._WORLD_GROUP is not None and not _registered(groups._WORLD_GROUP, ctx.rank):
+    if groups._WORLD_GROUP is not None and not is_registered(groups._WORLD_GROUP, ctx.rank):
         groups._WORLD_GROUP = None
     return deepspeed
 
@@ -139,14 +140,6 @@ def _lost(ctx: Context, collective: str | None) -> Iterator[None]:
         yield
 
 
-def _registered(group: dist.ProcessGroup, rank: int) -> bool:
-    try:
-        dist.get_group_rank(group, rank)
-    except ValueError:  # destroyed with its default group
-        return False
-    return True
-
-
 def train(
     ctx: Context,
     *,
@@ -157,7 +150,7 @@ def train(
     loss_scale: float = 1.0,
     reduce_gradients: bool = True,
     lost: str | None = None,
-) -> Step:
+) -> Step[dict[str, Any]]:
     """As many optimizer steps as there are batches; losses, gradients and weights of all, and what this rank held.
 
     That is counted in elements, under ``held``: the momenta, the most gradients that the module had after a backward
@@ -233,7 +226,7 @@ def train_with_collectives(
     weights: Weights,
     batches: list[list[tuple[torch.Tensor, torch.Tensor]]],
     sgd: Sgd,
-) -> Step:
+) -> Step[dict[str, Any]]:
     """The same training without DeepSpeed, for the suite to be pointed at: nothing split, gradients all_reduced."""
     model = module(weights).to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=sgd.lr, momentum=sgd.momentum)

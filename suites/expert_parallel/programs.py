@@ -18,11 +18,9 @@ from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from pytest_gpuperf import Context
-from suites.data import gradient
+from suites.shared.step import Step, Tensors, gradient_of
 
 LEARNING_RATE = 1.0  # keeps whole numbers whole
-
-Step = Callable[[], dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +151,7 @@ def expert_parallel(
 
 def reduce_replicated(ctx: Context, parameters: nn.ParameterDict) -> None:
     """Sums the gradient of the gate, of which each rank has a copy, over the ranks."""
-    dist.all_reduce(gradient(parameters["gate"]))
+    dist.all_reduce(gradient_of(parameters["gate"]))
 
 
 def train(
@@ -166,7 +164,7 @@ def train(
     gate: str,
     layer: Layer = expert_parallel,
     reduce: Callable[[Context, nn.ParameterDict], None] = reduce_replicated,
-) -> Step:
+) -> Step[Tensors]:
     """A step of SGD on the sum of the ranks' losses; returns output, gradients and new parameters.
 
     The parameters are not changed in place, so that each step starts from the same ones.
@@ -185,17 +183,17 @@ def train(
     x, grad = (tensor.to(ctx.device) for tensor in each[ctx.rank])
     x = x.detach().requires_grad_()
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         x.grad = None
         for parameter in parameters.values():
             parameter.grad = None
         output = layer(ctx, parameters, x, k=k, capacity=capacity, gate=gate)
         output.backward(grad)
         reduce(ctx, parameters)
-        results = {"output": output.detach(), "input gradient": gradient(x)}
+        results = {"output": output.detach(), "input gradient": gradient_of(x)}
         for name, parameter in parameters.items():
-            results[f"{name} gradient"] = gradient(parameter)
-            results[f"{name} after the step"] = parameter.detach() - LEARNING_RATE * gradient(parameter)
+            results[f"{name} gradient"] = gradient_of(parameter)
+            results[f"{name} after the step"] = parameter.detach() - LEARNING_RATE * gradient_of(parameter)
         return results
 
     return step

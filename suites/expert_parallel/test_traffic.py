@@ -10,8 +10,8 @@ from torch import nn
 
 from pytest_gpuperf import Context, Ranks
 from suites.expert_parallel import programs
-from suites.expert_parallel.test_correctness import WIDTH, Arguments, choices, fixed
-from suites.traffic import Messages, messages_of
+from suites.expert_parallel.reference import WIDTH, Arguments, choices, fixed
+from suites.shared.traffic import Messages, messages_of
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -49,6 +49,7 @@ def dispatched_twice(
     return programs.dispatched(ctx, parameters, rows, per_expert)
 
 
+@pytest.mark.deliberate_break
 def test_a_layer_that_sends_twice_is_found(ranks: Ranks) -> None:
     given = fixed(ranks)
     layer = functools.partial(programs.expert_parallel, dispatch=dispatched_twice)

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_gpuperf import Context
-from suites.tensor_parallel.sharding import Parameters, shard
-from suites.tensor_parallel.training import training_step
+from suites.shared.sharding import is_registered, shard
+from suites.shared.step import Step, Tensors
+from suites.shared.training import training_step
 
-Step = Callable[[], dict[str, torch.Tensor]]
 Microbatch = tuple[torch.Tensor, torch.Tensor]
 """Input of the first stage, and what the output of the last is multiplied with."""
 
@@ -40,18 +40,10 @@ def start(ctx: Context, *, tensor: int = 1, pipeline: int = 1) -> None:
     state = core("parallel_state")
     if state.model_parallel_is_initialized():
         made = (state.get_tensor_model_parallel_world_size(), state.get_pipeline_model_parallel_world_size())
-        if made == (tensor, pipeline) and _registered(state.get_model_parallel_group(), ctx.rank):
+        if made == (tensor, pipeline) and is_registered(state.get_model_parallel_group(), ctx.rank):
             return
         state.destroy_model_parallel()
     state.initialize_model_parallel(tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline)
-
-
-def _registered(group: dist.ProcessGroup, rank: int) -> bool:
-    try:
-        dist.get_group_rank(group, rank)
-    except ValueError:  # destroyed with its default group
-        return False
-    return True
 
 
 def _config(ctx: Context, width: int, **kwargs: Any) -> Any:
@@ -68,7 +60,7 @@ def _config(ctx: Context, width: int, **kwargs: Any) -> Any:
     )
 
 
-def _load(module: nn.Module, ctx: Context, parameters: Parameters, dims: dict[str, int]) -> None:
+def _load(module: nn.Module, ctx: Context, parameters: Tensors, dims: dict[str, int]) -> None:
     """Gives the module this rank's shards of its parameters, along the dimension that each is split by."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -79,7 +71,7 @@ def _load(module: nn.Module, ctx: Context, parameters: Parameters, dims: dict[st
 class Mlp(nn.Module):
     """A column-parallel layer, ReLU, and a row-parallel one. ReLU, since it keeps whole numbers whole."""
 
-    def __init__(self, ctx: Context, parameters: Parameters, *, sequence_parallel: bool, reduce_output: bool) -> None:
+    def __init__(self, ctx: Context, parameters: Tensors, *, sequence_parallel: bool, reduce_output: bool) -> None:
         super().__init__()
         layers = core("tensor_parallel")
         hidden, width = parameters["column.weight"].shape
@@ -112,11 +104,11 @@ def mlp(
     *,
     x: torch.Tensor,
     grad: torch.Tensor,
-    parameters: Parameters,
+    parameters: Tensors,
     sequence_parallel: bool = False,
     reduce_output: bool = True,
     reduce_marked: bool = True,
-) -> Step:
+) -> Step[Tensors]:
     """Forward and backward; output and every gradient, of what is split this rank's shard.
 
     Args:
@@ -139,7 +131,7 @@ def mlp(
     # distributed/finalize_model_grads.py sums them at the end of a step.
     marked = [name for name, value in module.named_parameters() if getattr(value, "sequence_parallel", False)]
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         result = train()
         for name in marked if reduce_marked else []:
             dist.all_reduce(result[f"{name} gradient"])
@@ -150,7 +142,7 @@ def mlp(
 
 def embedding(
     ctx: Context, *, tokens: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, shifted: bool = False
-) -> Step:
+) -> Step[Tensors]:
     """The vocabulary-parallel embedding: each rank has some rows of the weight, and all get all tokens' rows.
 
     Args:
@@ -172,7 +164,7 @@ def embedding(
     rows = weight.roll(-(len(weight) // ctx.world_size), 0) if shifted else weight
     _load(module, ctx, {"weight": rows}, {"weight": 0})
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         module.zero_grad()
         output = module(tokens)
         output.backward(grad)
@@ -200,7 +192,9 @@ class Stage(nn.Module):
         return nn.functional.linear(x if self._received is None else self._received, self.weight).relu()
 
 
-def pipeline(ctx: Context, *, weights: list[torch.Tensor], microbatches: list[Microbatch], scale: float = 1.0) -> Step:
+def pipeline(
+    ctx: Context, *, weights: list[torch.Tensor], microbatches: list[Microbatch], scale: float = 1.0
+) -> Step[Tensors]:
     """1F1B; rank r runs stage r and returns its weight's gradient, the last rank also each microbatch's loss.
 
     Args:
@@ -212,7 +206,7 @@ def pipeline(ctx: Context, *, weights: list[torch.Tensor], microbatches: list[Mi
     length, rows, width = microbatches[0][0].shape
     batches = [(x.to(ctx.device), target.to(ctx.device)) for x, target in microbatches]
 
-    def loss(target: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def loss(target: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
         # Megatron divides by the number of microbatches.
         total = (output * target).sum() * scale
         return total, {"loss": total.detach().clone()}
@@ -226,7 +220,7 @@ def pipeline(ctx: Context, *, weights: list[torch.Tensor], microbatches: list[Mi
     stage = Stage(weights[ctx.rank].to(ctx.device), config)
     run = core("pipeline_parallel.schedules").forward_backward_pipelining_without_interleaving
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         stage.zero_grad()
         losses = run(
             forward_step_func=forward_step,

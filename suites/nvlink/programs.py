@@ -14,31 +14,31 @@ from typing import Any
 import torch
 
 from pytest_gpuperf import Context, MiB
-from suites.data import integers
+from suites.shared.inputs import integers
+from suites.shared.step import Step
 
 CHUNK = 8 * MiB  # of a staged copy: 150 us over PCIe 5, far above the 10 us or so that issuing a copy costs
 MIN_SAMPLES = 10
 
-Step = Callable[[], torch.Tensor]
 Row = list[list[float] | None]
 """One GPU's bandwidth to each GPU, as samples in B/s; None to itself."""
 Arrival = tuple[int, torch.Tensor]
 """The GPU that a copy has reached, and the bytes there: results come to the test on the CPU, wherever they were."""
 
 
-def rank_input(rank: int, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+def sent_bytes(rank: int, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
     """What a rank sends, on the CPU; no zeros, which fresh memory may hold by itself."""
     return integers(shape, dtype, seed=seed * 64 + rank, low=1, high=15)
 
 
 def _ends(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The rank's buffer on its own GPU, and room for it on the next rank's."""
-    source = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
+    source = sent_bytes(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
     following = torch.device(ctx.device.type, (ctx.rank + 1) % ctx.world_size)
     return source, torch.zeros(shape, dtype=dtype, device=following)
 
 
-def ring_staged(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+def ring_staged(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     """Every rank's buffer goes to the next rank's GPU through pinned host memory.
 
     In chunks, on a stream of each GPU: while one chunk is on its way up, the next comes down, and PCIe is
@@ -63,7 +63,7 @@ def ring_staged(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, see
     return step
 
 
-def ring_peer(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+def ring_peer(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     """Every rank's buffer goes to the next rank's GPU over the link between the two."""
     source, destination = _ends(ctx, shape, dtype, seed)
 
@@ -74,20 +74,20 @@ def ring_peer(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed:
     return step
 
 
-def ring_never_left(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step:
+def ring_never_left(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
     """Broken: every rank's buffer is copied, and stays on the rank's own GPU."""
     source, _ = _ends(ctx, shape, dtype, seed)
     return source.clone
 
 
-def arrival(ctx: Context, ring: Callable[..., Step], **kwargs: Any) -> Arrival:
+def arrival(ctx: Context, ring: Callable[..., Step[torch.Tensor]], **kwargs: Any) -> Arrival:
     """What one step of a ring copy leaves, and where: the bytes alone would be right on any GPU."""
     return _arrival(ring(ctx, **kwargs)())
 
 
 def copies_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[Arrival]:
     """What arrived on each other GPU of the rank's buffer, in the order of the GPUs."""
-    source = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
+    source = sent_bytes(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
     destinations = [torch.zeros_like(source, device=peer) for peer in _peers(ctx).values()]
     for destination in destinations:
         destination.copy_(source, non_blocking=True)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
 from suites.nvlink import programs
-from suites.strategies import dtypes, seeds, shapes, worlds
+from suites.shared.step import Step
+from suites.shared.strategies import dtypes, seeds, shapes, worlds
 
 # NVLink joins GPUs: there is nothing to run on CPUs.
 on_gpus = pytest.mark.ranks(2, 4, 8, device="cuda")
@@ -28,20 +29,21 @@ byte_counts = st.sampled_from([1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
 @pytest.mark.parametrize("program", [programs.ring_staged, programs.ring_peer])
 @given(data=st.data(), nbytes=byte_counts, seed=seeds)
 def test_ring_copy(
-    ranks: Ranks, program: Callable[..., programs.Step], data: st.DataObject, nbytes: int, seed: int
+    ranks: Ranks, program: Callable[..., Step[torch.Tensor]], data: st.DataObject, nbytes: int, seed: int
 ) -> None:
     check_ring(data.draw(worlds(ranks)), program, nbytes, seed)
 
 
-def check_ring(world: Ranks, program: Callable[..., programs.Step], nbytes: int, seed: int) -> None:
+def check_ring(world: Ranks, program: Callable[..., Step[torch.Tensor]], nbytes: int, seed: int) -> None:
     """Each rank's bytes are on the next rank's GPU."""
     arrivals = world.run(programs.arrival, program, shape=(nbytes,), dtype=torch.uint8, seed=seed)
     for rank, (gpu, arrived) in enumerate(arrivals):
-        assert torch.equal(arrived, programs.rank_input(rank, shape=(nbytes,), dtype=torch.uint8, seed=seed))
+        assert torch.equal(arrived, programs.sent_bytes(rank, shape=(nbytes,), dtype=torch.uint8, seed=seed))
         following = (rank + 1) % world.world_size
         assert gpu == following, f"the copy of rank {rank} is on GPU {gpu}, expected it on GPU {following}"
 
 
+@pytest.mark.deliberate_break
 @on_gpus
 def test_copy_that_never_leaves_its_gpu_is_found(ranks: Ranks) -> None:
     with pytest.raises(AssertionError, match="the copy of rank 0 is on GPU 0, expected it on GPU 1"):
@@ -55,7 +57,7 @@ def test_copies_arrive_on_every_gpu(
 ) -> None:
     world = data.draw(worlds(ranks))
     for rank, arrivals in enumerate(world.run(programs.copies_to_all, shape=shape, dtype=dtype, seed=seed)):
-        sent = programs.rank_input(rank, shape=shape, dtype=dtype, seed=seed)
+        sent = programs.sent_bytes(rank, shape=shape, dtype=dtype, seed=seed)
         assert [gpu for gpu, _ in arrivals] == [gpu for gpu in range(world.world_size) if gpu != rank]
         assert all(torch.equal(copy, sent) for _, copy in arrivals)
 

@@ -6,7 +6,7 @@ differ. Every step starts without gradients and returns them, in the order of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +16,11 @@ from torch.nn.functional import linear, relu
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_gpuperf import Context, MiB
+from suites.shared.step import Step
 
 BUCKET_MIB = 25.0  # DistributedDataParallel's default bucket_cap_mb, which counts in MiB
 
-Step = Callable[[], list[torch.Tensor]]
-Problem = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
+MlpProblem = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Mlp:
             )
 
 
-def problem(ctx: Context, *, mlp: Mlp) -> Problem:
+def problem(ctx: Context, *, mlp: Mlp) -> MlpProblem:
     """Weights, the rank's input, and the gradient of its loss by its output.
 
     Scaled so that the elements of activations and gradients are near 1 in every layer: He's initialization
@@ -107,14 +107,14 @@ def buckets(tensors: Sequence[torch.Tensor], bucket_mib: float = BUCKET_MIB) -> 
     return filled
 
 
-def compute(ctx: Context, *, mlp: Mlp) -> Step:
+def compute(ctx: Context, *, mlp: Mlp) -> Step[list[torch.Tensor]]:
     """Forward and backward alone: each rank keeps its own gradients."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
     module = network(weights)
     return lambda: forward_backward(module, x, grad_output)
 
 
-def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
+def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step[list[torch.Tensor]]:
     """The all_reduces alone, of tensors like the gradients."""
     own = ctx.generator()
     gradients = [_normal((mlp.width, mlp.width), mlp.dtype, own) for _ in range(mlp.layers)]
@@ -126,7 +126,7 @@ def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> 
     return step
 
 
-def all_reduce_after_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
+def all_reduce_after_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step[list[torch.Tensor]]:
     """Backward to its end, then one all_reduce for each bucket."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
     module = network(weights)
@@ -149,7 +149,7 @@ def _average(gradients: Sequence[torch.Tensor], bucket_mib: float) -> None:
                 part.copy_(averaged.view_as(part))
 
 
-def all_reduce_during_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step:
+def all_reduce_during_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step[list[torch.Tensor]]:
     """DistributedDataParallel: a bucket's all_reduce starts when backward has made its last gradient."""
     weights, x, grad_output = problem(ctx, mlp=mlp)
     # init_sync: the weights are the same on all ranks already.

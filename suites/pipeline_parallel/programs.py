@@ -23,9 +23,9 @@ from torch.distributed.pipelining import (
 )
 
 from pytest_gpuperf import Context
+from suites.shared.step import Step, Tensors
 
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
-Step = Callable[[], dict[str, torch.Tensor]]
 Build = Callable[[Layers, torch.device], nn.Module]
 
 RUNNERS: dict[str, Any] = {
@@ -152,7 +152,7 @@ def train(
     learning_rate: float = 1.0,
     build: Build = sequential,
     recorder: Recorder | None = None,
-) -> Step:
+) -> Step[Tensors]:
     """A rank runs its stages; its step returns their gradients, and parameters after stochastic gradient descent.
 
     The rank of the last stage returns output and losses as well.
@@ -196,7 +196,7 @@ def train(
     inputs = (x.to(ctx.device),) if 0 in modules else ()
     target = target.to(ctx.device)
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         optimizer.zero_grad()
         losses: list[torch.Tensor] = []
         last = {"target": target, "losses": losses} if len(stages) - 1 in modules else {}
@@ -214,7 +214,7 @@ def train(
 class Trace(NamedTuple):
     """What a rank's step returned, what it did, and how many microbatches of a stage it kept tensors for at most."""
 
-    results: dict[str, torch.Tensor]
+    results: Tensors
     ops: list[str]
     most_alive: int
 
@@ -226,7 +226,7 @@ def train_recorded(ctx: Context, **kwargs: Any) -> Trace:
     return Trace(results, recorder.ops, recorder.most_alive)
 
 
-def train_twice(ctx: Context, **kwargs: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def train_twice(ctx: Context, **kwargs: Any) -> tuple[Tensors, Tensors]:
     """What the first step returns, which also exchanges shapes between the stages, and what the second does."""
     step = train(ctx, **kwargs)
     return step(), step()

@@ -1,33 +1,28 @@
 """A model cut into stages trains as the whole one does, exactly: output, losses, all gradients, parameters after.
 
 And each rank does what the schedule's table says, in its order, keeping no more than the simulation of it keeps.
-
-Inputs, weights and targets are whole numbers, means are over powers of two: nothing is rounded, so that no order
-of the additions, and no cut into microbatches, changes a bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
-from suites.data import integers, once
 from suites.pipeline_parallel import programs
-from suites.pipeline_parallel.programs import RUNNERS, SINGLE, V_SHAPED, Layers, Step, Trace
-from suites.pipeline_parallel.simulation import Durations, simulate, table_of, takes
-from suites.strategies import seeds, worlds
+from suites.pipeline_parallel.programs import RUNNERS, SINGLE, V_SHAPED, Layers, Trace
+from suites.pipeline_parallel.reference.model import assert_trained_once, case, fixed, magnitude, whole_model
+from suites.pipeline_parallel.reference.schedules import Durations, simulate, table_of, takes
+from suites.shared.step import Step, Tensors, once
+from suites.shared.strategies import seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
-
-DTYPE = torch.float64
 
 # A layer of width 3 with weights of 1 and -1 and biases alike makes 3a + 1 of a at most: 12 layers make
 # of inputs up to 3 at most 3**12 * 3.5 < 2**21. A loss's gradient is twice the difference to the target, < 2**23;
@@ -37,52 +32,9 @@ MAX_WIDTH, MAX_DEPTH, MAX_LAYERS, MAX_MICROBATCH = 3, 12, 3, 3
 
 POWERS_OF_TWO = (1, 2, 4, 8)
 
-Results = list[dict[str, torch.Tensor]]
-
-
-class Case(NamedTuple):
-    """A model, a batch, and how it is cut."""
-
-    schedule: str
-    stages: list[Layers]
-    x: torch.Tensor
-    target: torch.Tensor
-    microbatches: int
-    reduction: str
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """For ``programs.train``."""
-        return self._asdict()
-
-
-def case(schedule: str, widths: list[list[int]], microbatches: int, microbatch: int, reduction: str, seed: int) -> Case:
-    """A case of the stages whose layers have the widths; the first number of all is the input's."""
-    generator = torch.Generator().manual_seed(seed)
-    stages: list[Layers] = []
-    (width,), *others = widths
-    first = width
-    for stage in others:
-        layers: Layers = []
-        for outputs in stage:
-            signs = torch.randint(2, (outputs, width + 1), generator=generator).to(DTYPE) * 2 - 1
-            layers.append((signs[:, 1:].contiguous(), signs[:, 0].contiguous()))
-            width = outputs
-        stages.append(layers)
-    batch = microbatches * microbatch
-    x = integers((batch, first), DTYPE, seed=seed, low=-3, high=3)
-    target = integers((batch, width), DTYPE, seed=seed + 1, low=-3, high=3)
-    return Case(schedule, stages, x, target, microbatches, reduction)
-
-
-def fixed(schedule: str, ranks: int, *, reduction: str = "mean", microbatches: int | None = None) -> Case:
-    """A case of every schedule, in which everything is a power of two."""
-    stages = ranks if schedule in SINGLE else 2 * ranks
-    return case(schedule, [[2], *[[2]] * stages], microbatches or 2 * ranks, 2, reduction, seed=1)
-
 
 @st.composite
-def shapes(draw: st.DrawFn, schedules: list[str], ranks: int) -> dict[str, Any]:
+def drawn_shapes(draw: st.DrawFn, schedules: list[str], ranks: int) -> dict[str, Any]:
     """Arguments for ``case``: no tensors, since hypothesis prints whatever it has drawn, seen or not."""
     schedule = draw(st.sampled_from(schedules))
     mean = draw(st.booleans())
@@ -105,45 +57,6 @@ def shapes(draw: st.DrawFn, schedules: list[str], ranks: int) -> dict[str, Any]:
     }
 
 
-def magnitude(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x > 0, x, -x)
-
-
-def reference(given_case: Case, learning_rate: float = 1.0) -> dict[str, torch.Tensor]:
-    """The whole model's step over the whole batch, by another way than the programs': no module, no optimizer."""
-    leaves: dict[str, torch.Tensor] = {}
-    hidden = given_case.x
-    for index, layers in enumerate(given_case.stages):
-        # Every layer is followed by its magnitude: they have the even places.
-        for place, (weight, bias) in enumerate(layers):
-            names = f"stage {index}.{2 * place}.weight", f"stage {index}.{2 * place}.bias"
-            weight, bias = (value.clone().requires_grad_() for value in (weight, bias))
-            leaves |= dict(zip(names, (weight, bias), strict=True))
-            hidden = magnitude(functional.linear(hidden, weight, bias))
-    squares = (hidden - given_case.target) ** 2
-    losses = torch.stack([chunk.sum() for chunk in squares.chunk(given_case.microbatches)])
-    loss = losses.sum()
-    if given_case.reduction == "mean":
-        losses = losses * given_case.microbatches / squares.numel()
-        loss = losses.mean()
-    gradients = torch.autograd.grad(loss, list(leaves.values()))
-    results = {f"{name} gradient": gradient for name, gradient in zip(leaves, gradients, strict=True)}
-    results |= {name: leaves[name] - learning_rate * results[f"{name} gradient"] for name in leaves}
-    return {name: tensor.detach() for name, tensor in {**results, "output": hidden, "losses": losses}.items()}
-
-
-def assert_exactly(got: torch.Tensor, expected: torch.Tensor, where: str) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=0, msg=lambda text: f"{where}: {text}")
-
-
-def assert_same(got: Results, expected: dict[str, torch.Tensor]) -> None:
-    for rank, results in enumerate(got):
-        for name, tensor in results.items():
-            assert_exactly(tensor, expected[name], f"rank {rank}, {name}")
-    # Each stage is trained by one rank, no more, no less.
-    assert sorted(name for results in got for name in results) == sorted(expected)
-
-
 def assert_as_planned(got: list[Trace], schedule: str, stages: int, microbatches: int) -> None:
     """Each rank did what the table says, and kept as many activations alive as the simulation of it."""
     table = table_of(schedule, len(got), stages, microbatches)
@@ -164,9 +77,9 @@ def assert_as_planned(got: list[Trace], schedule: str, stages: int, microbatches
 def test_training_step(ranks: Ranks, data: st.DataObject, schedules: list[str]) -> None:
     world = data.draw(worlds(ranks))
     schedules = [schedule for schedule in schedules if not programs.cannot_run(schedule, ranks.backend)]
-    drawn = case(**data.draw(shapes(schedules, world.world_size)))
+    drawn = case(**data.draw(drawn_shapes(schedules, world.world_size)))
     got = world.run(programs.train_recorded, **drawn.arguments)
-    assert_same([trace.results for trace in got], reference(drawn))
+    assert_trained_once([trace.results for trace in got], whole_model(drawn))
     assert_as_planned(got, drawn.schedule, len(drawn.stages), drawn.microbatches)
 
 
@@ -176,7 +89,7 @@ def test_second_step_repeats_the_first(ranks: Ranks, schedule: str) -> None:
     given_case = fixed(schedule, ranks.world_size)
     results = ranks.run(programs.train_twice, **given_case.arguments, learning_rate=0.0)
     for step in range(2):
-        assert_same([steps[step] for steps in results], reference(given_case, learning_rate=0.0))
+        assert_trained_once([steps[step] for steps in results], whole_model(given_case, learning_rate=0.0))
 
 
 @pytest.mark.ranks(2)
@@ -186,9 +99,9 @@ def test_unscaled_gradients_are_the_sum_over_microbatches(ranks: Ranks, schedule
     got = ranks.run(once, programs.train, **given_case.arguments, scale_grads=False, learning_rate=0.0)
     expected = {
         name: tensor * given_case.microbatches if name.endswith("gradient") else tensor
-        for name, tensor in reference(given_case, learning_rate=0.0).items()
+        for name, tensor in whole_model(given_case, learning_rate=0.0).items()
     }
-    assert_same(got, expected)
+    assert_trained_once(got, expected)
 
 
 class Fused(nn.Module):
@@ -212,26 +125,27 @@ def fused(layers: Layers, device: torch.device) -> nn.Module:
 def test_a_stage_of_your_own(ranks: Ranks, schedule: str) -> None:
     given_case = fixed(schedule, ranks.world_size)
     got = ranks.run(once, programs.train, **given_case.arguments, build=fused)
-    assert_same(got, reference(given_case))
+    assert_trained_once(got, whole_model(given_case))
 
 
-def without_scaled_gradients(ctx: Context, **kwargs: Any) -> Step:
+def without_scaled_gradients(ctx: Context, **kwargs: Any) -> Step[Tensors]:
     return programs.train(ctx, **kwargs, scale_grads=False)
 
 
-def without_bias(ctx: Context, *, stages: list[Layers], **kwargs: Any) -> Step:
+def without_bias(ctx: Context, *, stages: list[Layers], **kwargs: Any) -> Step[Tensors]:
     first, *others = stages
     return programs.train(ctx, stages=[[(weight, bias * 0) for weight, bias in first], *others], **kwargs)
 
 
-def in_another_order(ctx: Context, *, stages: list[Layers], **kwargs: Any) -> Step:
+def in_another_order(ctx: Context, *, stages: list[Layers], **kwargs: Any) -> Step[Tensors]:
     return programs.train(ctx, stages=[*stages[1:], stages[0]], **kwargs)
 
 
-def with_targets_of_other_microbatches(ctx: Context, *, target: torch.Tensor, **kwargs: Any) -> Step:
+def with_targets_of_other_microbatches(ctx: Context, *, target: torch.Tensor, **kwargs: Any) -> Step[Tensors]:
     return programs.train(ctx, target=target.roll(2, 0), **kwargs)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("schedule", RUNNERS)
 @pytest.mark.parametrize(
@@ -239,13 +153,14 @@ def with_targets_of_other_microbatches(ctx: Context, *, target: torch.Tensor, **
     [without_scaled_gradients, without_bias, in_another_order, with_targets_of_other_microbatches],
     ids=lambda broken: broken.__name__.replace("_", " "),
 )
-def test_a_broken_pipeline_is_found(ranks: Ranks, broken: Callable[..., Step], schedule: str) -> None:
+def test_a_broken_pipeline_is_found(ranks: Ranks, broken: Callable[..., Step[Tensors]], schedule: str) -> None:
     given_case = fixed(schedule, ranks.world_size)
     got = ranks.run(once, broken, **given_case.arguments)
     with pytest.raises(AssertionError, match=r"^rank 0, stage 0\.0\.weight gradient: "):
-        assert_same(got, reference(given_case))
+        assert_trained_once(got, whole_model(given_case))
 
 
+@pytest.mark.deliberate_break
 def test_another_order_is_found(ranks: Ranks) -> None:
     given_case = fixed("GPipe", ranks.world_size)
     got = ranks.run(programs.train_recorded, **given_case.arguments)
@@ -265,10 +180,11 @@ def hoarded(layers: Layers, device: torch.device) -> nn.Module:
     return module
 
 
+@pytest.mark.deliberate_break
 def test_activations_kept_too_long_are_found(ranks: Ranks) -> None:
     given_case = fixed("1F1B", ranks.world_size)
     got = ranks.run(programs.train_recorded, **given_case.arguments, build=hoarded)
-    assert_same([trace.results for trace in got], reference(given_case))
+    assert_trained_once([trace.results for trace in got], whole_model(given_case))
     kept = f"^rank 0 kept {given_case.microbatches} microbatches alive, 1F1B needs {ranks.world_size}"
     with pytest.raises(AssertionError, match=kept):
         assert_as_planned(got, "1F1B", ranks.world_size, given_case.microbatches)

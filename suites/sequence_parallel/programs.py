@@ -26,12 +26,11 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_gpuperf import Context
-from suites.data import gradient
-from suites.traffic import Traffic, ring_bytes
+from suites.shared.sharding import local_tensor
+from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.traffic import Traffic, ring_bytes
 
 Norm = Literal["layer", "rms"]
-Parameters = dict[str, torch.Tensor]
-Step = Callable[[], dict[str, torch.Tensor]]
 
 NORMS: dict[Norm, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 EPS = 1e-5
@@ -90,17 +89,11 @@ def _mesh(ctx: Context) -> DeviceMesh:
     return ctx.mesh((ctx.world_size,))
 
 
-def _block(ctx: Context, norm: Norm, parameters: Parameters, p: float = 0.0) -> Block:
+def _block(ctx: Context, norm: Norm, parameters: Tensors, p: float = 0.0) -> Block:
     hidden, width = parameters["up.weight"].shape
     block = Block(norm, width, hidden, p=p, dtype=parameters["up.weight"].dtype, device=ctx.device)
     block.load_state_dict(parameters)
     return block
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds: of a DTensor its shard, and of one that is a sum its summand."""
-    held = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return held.detach().clone()  # it may not have arrived yet: only arithmetic waits for it
 
 
 def summed(tensor: torch.Tensor) -> torch.Tensor:
@@ -110,20 +103,20 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
     """
     if isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements):
         tensor = tensor.redistribute(placements=[Replicate()])
-    return local(tensor)
+    return local_tensor(tensor)
 
 
 def train(
     ctx: Context,
     *,
     norm: Norm,
-    parameters: Parameters,
+    parameters: Tensors,
     x: torch.Tensor,
     grad: torch.Tensor,
     rate: float,
     parallel: Callable[[Block, DeviceMesh], Block] = sequence_parallel,
-    gradient_of: Callable[[torch.Tensor], torch.Tensor] = summed,
-) -> Step:
+    held_of: Callable[[torch.Tensor], torch.Tensor] = summed,
+) -> Step[Tensors]:
     """A step of SGD; it returns the output and input gradient of this rank's tokens, and what it holds of the others.
 
     Args:
@@ -134,22 +127,22 @@ def train(
         grad: the gradient of the whole output.
         rate: the learning rate.
         parallel: splits the block.
-        gradient_of: what is returned of a parameter's gradient.
+        held_of: what is returned of a parameter's gradient.
     """
     block = parallel(_block(ctx, norm, parameters), _mesh(ctx))
     mine = tokens_of(x, ctx.world_size)[ctx.rank].to(ctx.device)
     output_gradient = tokens_of(grad, ctx.world_size)[ctx.rank].to(ctx.device)
     optimizer = torch.optim.SGD(block.parameters(), lr=rate)
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         x = mine.clone().requires_grad_()
         optimizer.zero_grad()
         output = block(x)
         output.backward(output_gradient)
-        gradients = {f"{name} gradient": gradient_of(gradient(value)) for name, value in block.named_parameters()}
+        gradients = {f"{name} gradient": held_of(gradient_of(value)) for name, value in block.named_parameters()}
         optimizer.step()
-        parameters = {name: local(value) for name, value in block.named_parameters()}
-        return {"output": output.detach().clone(), "input gradient": gradient(x), **gradients, **parameters}
+        parameters = {name: local_tensor(value) for name, value in block.named_parameters()}
+        return {"output": output.detach().clone(), "input gradient": gradient_of(x), **gradients, **parameters}
 
     return step
 
@@ -158,7 +151,7 @@ def collectives(
     ctx: Context,
     *,
     norm: Norm,
-    parameters: Parameters,
+    parameters: Tensors,
     x: torch.Tensor,
     grad: torch.Tensor,
     parallel: Callable[[Block, DeviceMesh], Block],
@@ -185,24 +178,26 @@ def collectives(
     ]
 
 
-def dropout(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+def dropout(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step[Tensors]:
     """Dropout of this rank's tokens; the step returns their output and gradient."""
     layer = parallelize_module(nn.Dropout(p), _mesh(ctx), SequenceParallel(use_local_output=True))
     return _dropped(ctx, layer, x, grad)
 
 
-def dropout_with_equal_seeds(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+def dropout_with_equal_seeds(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step[Tensors]:
     """Wrong on purpose: all ranks draw the same numbers, and drop the same places of their tokens."""
     return _seeded(itertools.count(), _dropped(ctx, nn.Dropout(p), x, grad))
 
 
-def dropout_with_one_seed_for_all_steps(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+def dropout_with_one_seed_for_all_steps(
+    ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float
+) -> Step[Tensors]:
     """Wrong on purpose: each rank has a seed of its own, and drops the same places in every step."""
     return _seeded(itertools.repeat(ctx.rank), _dropped(ctx, nn.Dropout(p), x, grad))
 
 
-def _seeded(seeds: Iterator[int], step: Step) -> Step:
-    def seeded() -> dict[str, torch.Tensor]:
+def _seeded(seeds: Iterator[int], step: Step[Tensors]) -> Step[Tensors]:
+    def seeded() -> Tensors:
         torch.manual_seed(next(seeds))
         return step()
 
@@ -227,21 +222,21 @@ class _TokenDropout(nn.Module):
         return x * (torch.rand_like(x[..., :1]) >= self.p) / (1 - self.p)
 
 
-def dropout_of_whole_tokens(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+def dropout_of_whole_tokens(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step[Tensors]:
     """Wrong on purpose: all features of a token are kept or dropped together."""
     return _dropped(ctx, _TokenDropout(p), x, grad)
 
 
-def dropout_without_scale(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step:
+def dropout_without_scale(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step[Tensors]:
     """Wrong on purpose: what is kept is not scaled up, and the sum shrinks."""
     return _dropped(ctx, _UnscaledDropout(p), x, grad)
 
 
-def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> Step:
+def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> Step[Tensors]:
     mine = tokens_of(x, ctx.world_size)[ctx.rank].to(ctx.device).requires_grad_()
     output_gradient = tokens_of(grad, ctx.world_size)[ctx.rank].to(ctx.device)
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         output = layer(mine)
         (input_gradient,) = torch.autograd.grad(output, mine, output_gradient)
         return {"output": output.detach(), "input gradient": input_gradient}
@@ -249,12 +244,12 @@ def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor
     return step
 
 
-def train_without_sum_over_tokens(ctx: Context, **kwargs: Any) -> Step:
+def train_without_sum_over_tokens(ctx: Context, **kwargs: Any) -> Step[Tensors]:
     """Wrong on purpose: the norm's gradients are those of this rank's tokens; nobody adds them up."""
-    return train(ctx, gradient_of=local, **kwargs)
+    return train(ctx, held_of=local_tensor, **kwargs)
 
 
-def train_without_gather(ctx: Context, **kwargs: Any) -> Step:
+def train_without_gather(ctx: Context, **kwargs: Any) -> Step[Tensors]:
     """Wrong on purpose: the MLP takes each rank's tokens for all of them, and sums up outputs of different tokens."""
     return train(ctx, parallel=_without_gather, **kwargs)
 

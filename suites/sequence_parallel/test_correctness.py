@@ -25,18 +25,20 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_gpuperf import Context, Ranks
-from suites.data import integers, once
 from suites.sequence_parallel import programs
-from suites.sequence_parallel.programs import EPS, TOKENS, Block, Norm, Parameters, Step, tokens_of
-from suites.strategies import seeds
+from suites.sequence_parallel.programs import EPS, TOKENS, Block, Norm, tokens_of
+from suites.shared.comparison import Results, assert_close, assert_same
+from suites.shared.inputs import integers
+from suites.shared.references import by_autograd
+from suites.shared.sharding import per_rank
+from suites.shared.step import Step, Tensors, once
+from suites.shared.strategies import seeds
 
 DTYPE = torch.float64
 U = 2.0**-53  # its unit roundoff
 
 WIDTH, HIDDEN = 8, 8  # DTensor plans each operation anew for each shape: only batch and tokens are drawn
 RATE = 0.5
-
-Results = list[dict[str, torch.Tensor]]
 
 norms: st.SearchStrategy[Norm] = st.sampled_from(["layer", "rms"])
 
@@ -59,28 +61,24 @@ def drawn(norm: Norm, batch: int, tokens: int, seed: int) -> dict[str, Any]:
     return {"norm": norm, "parameters": parameters, "x": x, "grad": grad}
 
 
-def twice(ctx: Context, program: Callable[..., Step], **kwargs: Any) -> Results:
+def twice(ctx: Context, program: Callable[..., Step[Tensors]], **kwargs: Any) -> list[Tensors]:
     """What two steps return."""
     step = program(ctx, **kwargs)
     return [step(), step()]
 
 
-def reference(
-    norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor, rate: float
-) -> dict[str, torch.Tensor]:
-    """Output, gradients and trained parameters of the whole block: no module, no ``.grad``, no optimizer."""
-    leaves = {name: value.clone().requires_grad_() for name, value in {"input": x, **parameters}.items()}
-    x = leaves["input"]
-    centred = x - x.mean(-1, keepdim=True) if norm == "layer" else x
-    normal = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
-    scaled = normal * leaves["norm.weight"] + leaves.get("norm.bias", 0)
-    output = x + (scaled @ leaves["up.weight"].T).tanh() @ leaves["down.weight"].T
-    gradients = dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), grad), strict=True))
-    return (
-        {"output": output.detach()}
-        | {f"{name} gradient": gradient for name, gradient in gradients.items()}
-        | {name: value - rate * gradients[name] for name, value in parameters.items()}
-    )
+def whole_block(norm: Norm, parameters: Tensors, x: torch.Tensor, grad: torch.Tensor, rate: float) -> Tensors:
+    """Output, gradients and trained parameters of the whole block."""
+
+    def block(leaves: Tensors) -> torch.Tensor:
+        x = leaves["input"]
+        centred = x - x.mean(-1, keepdim=True) if norm == "layer" else x
+        normal = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
+        scaled = normal * leaves["norm.weight"] + leaves.get("norm.bias", 0)
+        return x + (scaled @ leaves["up.weight"].T).tanh() @ leaves["down.weight"].T
+
+    whole = by_autograd(block, {"input": x, **parameters}, grad)
+    return whole | {name: value - rate * whole[f"{name} gradient"] for name, value in parameters.items()}
 
 
 def tolerances(tokens: int) -> dict[str, float]:
@@ -116,38 +114,31 @@ SHARED = {"output": TOKENS, "input gradient": TOKENS} | {
 }
 
 
-def assert_same(
-    got: Results, *, norm: Norm, parameters: Parameters, x: torch.Tensor, grad: torch.Tensor, rate: float = RATE
+def assert_block(
+    got: Results, *, norm: Norm, parameters: Tensors, x: torch.Tensor, grad: torch.Tensor, rate: float = RATE
 ) -> None:
     """Each rank has its tokens' output and gradient, its shard of the matrices, and all of the norm's parameters."""
-    expected = reference(norm, parameters, x, grad, rate)
+    whole = whole_block(norm, parameters, x, grad, rate)
     tolerance = tolerances(x.shape[0] * x.shape[TOKENS])
-    for rank, results in enumerate(got):
-        assert set(results) == set(expected)
-        for name, tensor in expected.items():
-            part = tensor.chunk(len(got), SHARED[name])[rank] if name in SHARED else tensor
-            kind = "activation" if name in ("output", "input gradient") else "parameter"
-            assert_close(results[name], part, atol=tolerance[kind], where=f"rank {rank}, {name}")
-
-
-def assert_close(got: torch.Tensor, expected: torch.Tensor, *, where: str, atol: float = 0, rtol: float = 0) -> None:
-    # torch.testing takes a millisecond even where all is well: it is asked where there is something to tell.
-    if got.shape != expected.shape or not torch.allclose(got, expected, rtol=rtol, atol=atol):
-        torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=lambda text: f"{where}: {text}")
+    assert_same(
+        got,
+        per_rank(whole, len(got), SHARED),
+        lambda name: tolerance["activation" if name in ("output", "input gradient") else "parameter"],
+    )
 
 
 @pytest.mark.ranks(2)
 @given(norm=norms, shape=st.sampled_from([(1, 4), (2, 2)]), seed=seeds)
 def test_block(ranks: Ranks, norm: Norm, shape: tuple[int, int], seed: int) -> None:
     inputs = drawn(norm, *shape, seed)
-    assert_same(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
+    assert_block(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_block_of_four_ranks(ranks: Ranks, norm: Norm) -> None:
     inputs = drawn(norm, 2, 2 * ranks.world_size, 1)
-    assert_same(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
+    assert_block(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
 
 
 @pytest.mark.ranks(2)
@@ -156,7 +147,7 @@ def test_a_second_step_repeats_the_first(ranks: Ranks, norm: Norm) -> None:
     """Where parameters do not move: nothing of the first one's gradients is left."""
     inputs = drawn(norm, 2, 2, 1)
     for results in zip(*ranks.run(twice, programs.train, rate=0.0, **inputs), strict=True):
-        assert_same(list(results), rate=0.0, **inputs)
+        assert_block(list(results), rate=0.0, **inputs)
 
 
 def reduces_all_tokens(block: Block, mesh: DeviceMesh) -> Block:
@@ -174,9 +165,10 @@ def reduces_all_tokens(block: Block, mesh: DeviceMesh) -> Block:
 @pytest.mark.ranks(2, 4)
 def test_your_own_plan(ranks: Ranks) -> None:
     inputs = drawn("layer", 2, ranks.world_size, 1)
-    assert_same(ranks.run(once, programs.train, rate=RATE, parallel=reduces_all_tokens, **inputs), **inputs)
+    assert_block(ranks.run(once, programs.train, rate=RATE, parallel=reduces_all_tokens, **inputs), **inputs)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize(
     ("broken", "wrong"),
@@ -187,11 +179,11 @@ def test_your_own_plan(ranks: Ranks) -> None:
     ids=["no sum over tokens", "no gather"],
 )
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_a_broken_block_is_found(ranks: Ranks, norm: Norm, broken: Callable[..., Step], wrong: str) -> None:
+def test_a_broken_block_is_found(ranks: Ranks, norm: Norm, broken: Callable[..., Step[Tensors]], wrong: str) -> None:
     inputs = drawn(norm, 2, ranks.world_size, 1)
     got = ranks.run(once, broken, rate=RATE, **inputs)
     with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
-        assert_same(got, **inputs)
+        assert_block(got, **inputs)
 
 
 def collectives(
@@ -215,6 +207,7 @@ def test_all_gather_and_reduce_scatter_send_what_the_all_reduce_did(ranks: Ranks
     assert whole == [({"all_reduce": 1}, sent)] * 2
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2, 4)
 def test_a_plan_that_sends_more_is_found(ranks: Ranks) -> None:
     (_, split), _ = collectives(ranks, programs.sequence_parallel, tokens=2)
@@ -226,7 +219,7 @@ def test_a_plan_that_sends_more_is_found(ranks: Ranks) -> None:
 FALSE_ALARM = 1e-9  # how likely a right dropout is to be taken for a wrong one
 
 
-def assert_drops(got: list[Results], *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:
+def assert_drops(got: list[list[Tensors]], *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:
     """Each rank drops places of its own in each step, a share p of them, and scales up the others and their gradients.
 
     Args:
@@ -235,7 +228,7 @@ def assert_drops(got: list[Results], *, x: torch.Tensor, grad: torch.Tensor, p: 
         grad: the gradient of their output.
         p: how likely a place is to be dropped.
     """
-    kept: dict[str, torch.Tensor] = {}
+    kept: Tensors = {}
     for rank, (steps, mine, gradient) in enumerate(
         zip(got, tokens_of(x, len(got)), tokens_of(grad, len(got)), strict=True)
     ):
@@ -244,7 +237,7 @@ def assert_drops(got: list[Results], *, x: torch.Tensor, grad: torch.Tensor, p: 
             scale = mask.to(DTYPE) / (1 - p if p < 1 else 1)
             for name, whole in {"output": mine, "input gradient": gradient}.items():
                 # 1 - p, its reciprocal and the product are rounded, here and there: 6 u of the value.
-                assert_close(result[name], whole * scale, rtol=6 * U, where=f"rank {rank}, step {number}, {name}")
+                assert_close(result[name], whole * scale, f"rank {rank}, step {number}, {name}", rtol=6 * U)
             kept[f"rank {rank} in step {number}"] = mask
     # Within a mask first: all else is said of places that are independent of one another.
     for where, mask in kept.items():
@@ -271,7 +264,7 @@ def most_off(n: int) -> float:
     return math.sqrt(math.log(2 / FALSE_ALARM) / (2 * n))
 
 
-def places(ranks: Ranks) -> dict[str, torch.Tensor]:
+def places(ranks: Ranks) -> Tensors:
     """64 tokens of a rank, 16 wide, and gradients; no zeros, which look like dropped ones."""
     shape = (1, 64 * ranks.world_size, 16)
     return {name: integers(shape, DTYPE, seed=seed, low=1) for seed, name in enumerate(("x", "grad"))}
@@ -285,6 +278,7 @@ def test_dropout(ranks: Ranks, p: float) -> None:
     assert_drops(got, p=p, **inputs)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize(
     ("broken", "message"),
@@ -296,7 +290,7 @@ def test_dropout(ranks: Ranks, p: float) -> None:
     ],
     ids=["equal seeds", "one seed for all steps", "whole tokens", "no scale"],
 )
-def test_broken_dropout_is_found(ranks: Ranks, broken: Callable[..., Step], message: str) -> None:
+def test_broken_dropout_is_found(ranks: Ranks, broken: Callable[..., Step[Tensors]], message: str) -> None:
     inputs = places(ranks)
     got = ranks.run(twice, broken, p=0.5, **inputs)
     with pytest.raises(AssertionError, match=f"^{message}"):

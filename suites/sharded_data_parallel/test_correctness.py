@@ -1,6 +1,6 @@
 """Sharded ranks train as one device with the whole batch does, exactly; each holds and sends what formulas say.
 
-Everything is a whole number: see suites/data_parallel/problem.py, which also holds the reference.
+Everything is a whole number: see suites/shared/problems.py, and suites/shared/references.py for the reference.
 """
 
 from __future__ import annotations
@@ -17,12 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from pytest_gpuperf import Context, Ranks
-from suites.data_parallel import problem as problems
-from suites.data_parallel.problem import Network, Problem, assert_same, reference
-from suites.data_parallel.programs import Step, trajectory
-from suites.sharded_data_parallel import programs
-from suites.sharded_data_parallel.comparison import assert_fully_sharded, elements, expected_shards
-from suites.sharded_data_parallel.mixed_precision import (
+from suites.sharded_data_parallel.programs import stages as programs
+from suites.sharded_data_parallel.programs.mixed_precision import (
     FULL,
     MIXED,
     MIXED_FEATURES,
@@ -31,7 +27,14 @@ from suites.sharded_data_parallel.mixed_precision import (
     fractions,
     plus,
 )
-from suites.strategies import seeds
+from suites.sharded_data_parallel.reference import assert_fully_sharded, elements, expected_shards
+from suites.shared import problems
+from suites.shared.comparison import Results
+from suites.shared.problems import Network, Problem
+from suites.shared.references import assert_trained, whole_batch
+from suites.shared.step import Step, Tensors
+from suites.shared.strategies import seeds
+from suites.shared.training import trajectory
 
 
 @st.composite
@@ -67,7 +70,15 @@ def test_fully_shard(
     ranks: Ranks, data: st.DataObject, precision: Precision, reshard: bool, offload: bool, count: bool
 ) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
-    added = None if precision.compute is None else fractions(problem, reference(problem))
+    accounts, added = fully_sharded(ranks, problem, precision, reshard, offload=offload, count=count)
+    assert_fully_sharded(accounts, problem, precision=precision, added=added, reshard=reshard, offload=offload)
+
+
+def fully_sharded(
+    ranks: Ranks, problem: Problem, precision: Precision, reshard: bool, **options: Any
+) -> tuple[list[programs.Account], Tensors | None]:
+    """The ranks' accounts, and the fractions that were added to the parameters for computation to round off."""
+    added = None if precision.compute is None else fractions(problem, whole_batch(problem))
     accounts = ranks.run(
         programs.account,
         programs.fully_sharded,
@@ -75,10 +86,9 @@ def test_fully_shard(
         parameters=None if added is None else plus(problem.parameters(), added),
         precision=precision.policy,
         reshard_after_forward=reshard,
-        offload=offload,
-        count=count,
+        **options,
     )
-    assert_fully_sharded(accounts, problem, precision=precision, added=added, reshard=reshard, offload=offload)
+    return accounts, added
 
 
 @pytest.mark.ranks(4)
@@ -86,17 +96,8 @@ def test_fully_shard(
 @given(data=st.data(), replicas=st.sampled_from([1, 2]), reshard=st.booleans(), precision=st.sampled_from(FULL + MIXED))
 def test_hybrid_sharding(ranks: Ranks, data: st.DataObject, replicas: int, reshard: bool, precision: Precision) -> None:
     problem = data.draw(drawn_problems(ranks.world_size, precision))
-    added = None if precision.compute is None else fractions(problem, reference(problem))
     # One replica: a mesh of one dimension, the default, of shards over all ranks.
-    accounts = ranks.run(
-        programs.account,
-        programs.fully_sharded,
-        problem=problem,
-        replicas=replicas if replicas > 1 else None,
-        parameters=None if added is None else plus(problem.parameters(), added),
-        precision=precision.policy,
-        reshard_after_forward=reshard,
-    )
+    accounts, added = fully_sharded(ranks, problem, precision, reshard, replicas=replicas if replicas > 1 else None)
     assert_fully_sharded(accounts, problem, replicas=replicas, precision=precision, added=added, reshard=reshard)
 
 
@@ -128,7 +129,7 @@ def test_zero_redundancy_optimizer(
         parameters_as_bucket_view=parameters_as_bucket_view,
         count=count,
     )
-    assert_same(problem, [account.results for account in accounts], reference(problem))
+    assert_trained(problem, [account.results for account in accounts], whole_batch(problem))
     whole = elements(problem) * problem.dtype.itemsize
     largest = max(value.nbytes for value in problem.parameters().values())
     state = [account.memory["optimizer"].nbytes / (2 if adam else 1) for account in accounts]
@@ -146,7 +147,7 @@ def test_zero_redundancy_optimizer(
 class Stage(NamedTuple):
     """What a rank holds and sends, in units of the model's bytes; N ranks. ZeRO, arXiv:1910.02054, section 5 and 7."""
 
-    program: Callable[..., Step]
+    program: Callable[..., Step[Tensors]]
     arguments: dict[str, Any]
     parameters: Callable[[int], float]
     gradients: Callable[[int], float]
@@ -204,7 +205,7 @@ def assert_three_steps_of_adam(ranks: Ranks, stage: Stage) -> None:
     if stage.program is programs.fully_sharded:
         assert_fully_sharded(accounts, problem, reshard=stage.arguments["reshard_after_forward"])
     else:
-        assert_same(problem, [account.results for account in accounts], reference(problem))
+        assert_trained(problem, [account.results for account in accounts], whole_batch(problem))
 
 
 def adam_of_three_steps(world_size: int) -> Problem:
@@ -215,6 +216,7 @@ def forget(optimizer: torch.optim.Optimizer) -> None:
     optimizer.state.clear()
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_an_adam_that_forgets_is_found(ranks: Ranks) -> None:
     problem = adam_of_three_steps(ranks.world_size)
@@ -228,10 +230,10 @@ def assert_stage(ranks: Ranks, stage: Stage) -> None:
     n = ranks.world_size
     problem = Problem(world_size=n, seed=1, inputs=4, hidden=4, outputs=4, steps=1, optimizer="adam", multiple=n)
     accounts = ranks.run(programs.account, stage.program, problem=problem, **stage.arguments)
-    expected = reference(problem)
+    expected: Results = whole_batch(problem)
     if stage.program is programs.fully_sharded:
         expected = expected_shards(problem, expected, n)
-    assert_same(problem, [account.results for account in accounts], expected)
+    assert_trained(problem, [account.results for account in accounts], expected)
 
     whole = elements(problem) * problem.dtype.itemsize
     for account in accounts:
@@ -248,6 +250,7 @@ def assert_stage(ranks: Ranks, stage: Stage) -> None:
 TIMES_SENT = {"all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "all_reduce": 2}
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize(
     ("broken", "wrong", "sharded"),
@@ -259,21 +262,25 @@ TIMES_SENT = {"all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "all_reduce"
     ],
     ids=["optimizer of whole parameters", "sum of gradients", "shards of other ranks", "no broadcast"],
 )
-def test_a_broken_sharding_is_found(ranks: Ranks, broken: Callable[..., Step], wrong: str, sharded: bool) -> None:
+def test_a_broken_sharding_is_found(
+    ranks: Ranks, broken: Callable[..., Step[Tensors]], wrong: str, sharded: bool
+) -> None:
     degree = ranks.world_size
     problem = Problem(world_size=degree, seed=1, inputs=4, hidden=4, outputs=4)
     got = ranks.run(trajectory, broken, problem=problem)
-    expected = reference(problem)
+    expected = whole_batch(problem)
     with pytest.raises(AssertionError, match=f"^{wrong}"):
-        assert_same(problem, got, expected_shards(problem, expected, degree) if sharded else expected)
+        assert_trained(problem, got, expected_shards(problem, expected, degree) if sharded else expected)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_gradients_that_are_never_reduced_are_found(ranks: Ranks) -> None:
     with pytest.raises(AssertionError, match=r"shortcut\.weight has no gradient"):
         ranks.run(trajectory, programs.without_reduction, problem=Problem(world_size=2, seed=1))
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(4)
 def test_replicas_that_are_not_reduced_are_found(ranks: Ranks) -> None:
     problem = Problem(world_size=4, seed=1)
@@ -282,6 +289,7 @@ def test_replicas_that_are_not_reduced_are_found(ranks: Ranks) -> None:
         assert_fully_sharded(accounts, problem, replicas=2, reshard=True)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_parameters_that_are_gathered_too_often_are_found(ranks: Ranks) -> None:
     problem = Problem(world_size=2, seed=1)
@@ -290,6 +298,7 @@ def test_parameters_that_are_gathered_too_often_are_found(ranks: Ranks) -> None:
         assert_fully_sharded(accounts, problem, reshard=False)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_gathers_that_nobody_counts_are_refused(ranks: Ranks) -> None:
     """The results are right, and no sum of the counted bytes would tell."""

@@ -9,10 +9,10 @@ import pytest
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
 from pytest_gpuperf import Ranks
-from suites.data_parallel.problem import Network, Problem
-from suites.sharded_data_parallel import programs
-from suites.sharded_data_parallel.comparison import assert_fully_sharded, assert_gathered
-from suites.sharded_data_parallel.mixed_precision import FULL, REDUCED_IN_FULL, Precision
+from suites.sharded_data_parallel.programs import stages as programs
+from suites.sharded_data_parallel.programs.mixed_precision import FULL, REDUCED_IN_FULL, Precision
+from suites.sharded_data_parallel.reference import assert_fully_sharded, assert_gathered
+from suites.shared.problems import Network, Problem
 
 # ``by_layer`` gathers the root, which has these two layers, before any layer runs, and the first layer when its turn
 # comes: after the shortcut, before the second. If nothing is resharded after forward, the first then stays.
@@ -60,6 +60,7 @@ def test_your_own_sharding_gathers_what_you_say(ranks: Ranks) -> None:
     assert_gathered(accounts, problem, {name: {name} for name in WHOLE})
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_layers_that_are_gathered_all_at_once_are_found(ranks: Ranks) -> None:
     """What is trained, sent and held after a step is the same."""
@@ -91,6 +92,7 @@ def test_where_parameters_wait(ranks: Ranks, offload: bool) -> None:
     assert_fully_sharded(accounts, problem, reshard=True, offload=offload)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_what_is_not_on_the_cpu_is_no_offload(ranks: Ranks) -> None:
     """What was offloaded is said to be on a GPU, each part by itself: without GPUs nothing can be there."""

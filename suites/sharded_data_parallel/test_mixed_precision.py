@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.sharded_data_parallel import programs
-from suites.sharded_data_parallel.comparison import assert_fully_sharded
-from suites.sharded_data_parallel.mixed_precision import REDUCED_IN_FULL, LongGradients, Precision
+from suites.sharded_data_parallel.programs import stages as programs
+from suites.sharded_data_parallel.programs.mixed_precision import REDUCED_IN_FULL, LongGradients, Precision
+from suites.sharded_data_parallel.reference import assert_fully_sharded
 
 precisions = pytest.mark.parametrize("precision", REDUCED_IN_FULL, ids=lambda precision: str(precision.compute)[6:])
 
@@ -70,6 +70,7 @@ def round_momentum(optimizer: torch.optim.Optimizer) -> None:
         state["momentum_buffer"].copy_(rounded(state["momentum_buffer"]))
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("meddling", "wrong"), [(round_gradients, "step 1"), (round_momentum, "step 2")], ids=["gradients", "momentum"]

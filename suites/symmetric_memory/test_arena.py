@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.symmetric_memory.memory import ALIGNMENT, Arena, Exhausted
+from suites.symmetric_memory.programs.arena import ALIGNMENT, Arena, Exhausted
 
 
 @given(sizes=st.lists(st.integers(-40, 40), max_size=40), capacity=st.sampled_from([0, 48, 256]))

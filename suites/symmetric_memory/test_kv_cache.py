@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.data import once
-from suites.symmetric_memory.kv_cache import Operation, kv_cache, new_tokens
+from suites.shared.step import once
+from suites.symmetric_memory.programs.kv_cache import Operation, kv_cache, new_tokens
 
 pytestmark = pytest.mark.ranks(2)
 
@@ -72,6 +72,7 @@ def test_kv_cache(ranks: Ranks, operations: tuple[list[Operation], list[Operatio
     assert_cached(ranks, operations)
 
 
+@pytest.mark.deliberate_break
 def test_a_cache_that_is_read_by_the_wrong_table_is_found(ranks: Ranks) -> None:
     mine: list[Operation] = [("append", 0, 3), ("append", 1, 3)]
     theirs: list[Operation] = [("append", 1, 3), ("append", 0, 3)]

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.data import once
-from suites.symmetric_memory import nvshmem as programs
-from suites.symmetric_memory.comparison import assert_each, inputs
-from suites.symmetric_memory.memory import HEAP_RESERVE, require_heap
+from suites.shared.comparison import assert_each
+from suites.shared.inputs import rank_inputs
+from suites.shared.step import once
+from suites.symmetric_memory.programs import nvshmem as programs
+from suites.symmetric_memory.programs.memory import HEAP_RESERVE, require_heap
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_nvshmem(nvshmem: Ranks, operation: str) -> None:
         results = nvshmem.run(
             once, programs.nvshmem, operation=operation, numel=64 * degree, dtype=dtype, seed=seed, root=root
         )
-        sent = inputs(degree, (64 * degree,), dtype, seed)
+        sent = rank_inputs(degree, shape=(64 * degree,), dtype=dtype, seed=seed)
         assert_each(results, nvshmem_expected(operation, sent, root), operation)
 
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pytest_gpuperf import Ranks
-from suites.data import integers, once
-from suites.strategies import seeds
-from suites.tensor_parallel import attention as programs
-from suites.tensor_parallel.comparison import assert_same, per_rank, reference
-from suites.tensor_parallel.inputs import DTYPE
+from suites.shared.comparison import assert_same
+from suites.shared.inputs import integers
+from suites.shared.sharding import per_rank
+from suites.shared.step import Tensors, once
+from suites.shared.strategies import seeds
+from suites.tensor_parallel.programs import attention as programs
+from suites.tensor_parallel.reference import DTYPE, whole_layer
 
 BATCHES, TOKENS, MODEL, HEAD = 2, 3, 8, 2  # of attention: batch, sequence, width, features of a head
 
@@ -36,7 +38,7 @@ def attention_inputs(*, heads: int, kv_heads: int, causal: bool, seed: int) -> d
     return {"parameters": weights, "head_dim": HEAD, "causal": causal, "x": x, "grad": grad}
 
 
-def whole_attention(leaves: dict[str, torch.Tensor], *, causal: bool) -> torch.Tensor:
+def whole_attention(leaves: Tensors, *, causal: bool) -> torch.Tensor:
     """From its definition, head by head."""
     query, key, value = (functional.linear(leaves["input"], leaves[f"{name}.weight"]).split(HEAD, -1) for name in "qkv")
     mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril() if causal else torch.ones(1, 1, dtype=torch.bool)
@@ -75,7 +77,7 @@ def check_attention(world: Ranks, *, heads: int, kv_heads: int, causal: bool, se
     tensors = attention_inputs(heads=heads, kv_heads=kv_heads, causal=causal, seed=seed)
     program = kwargs.pop("program", programs.attention)
     got = world.run(once, program, share_kv_heads=kv_heads < world.world_size, **tensors)
-    whole = reference(
+    whole = whole_layer(
         functools.partial(whole_attention, causal=causal), tensors["parameters"], x=tensors["x"], grad=tensors["grad"]
     )
     assert_same(got, per_rank(whole, world.world_size, ATTENTION), attention_tolerance(heads, kv_heads))
@@ -93,6 +95,7 @@ def test_attention_on_four_ranks(ranks: Ranks, heads: int, kv_heads: int) -> Non
     check_attention(ranks, heads=heads, kv_heads=kv_heads, causal=True, seed=1)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2, 4)
 def test_a_lost_share_of_a_shared_heads_gradient_is_found(ranks: Ranks) -> None:
     broken = programs.attention_with_a_shared_heads_gradient_of_one_rank

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
-from suites.data import once
-from suites.tensor_parallel import collective_matmul as programs
-from suites.tensor_parallel.comparison import assert_close
-from suites.tensor_parallel.inputs import DTYPE
+from suites.shared.comparison import assert_close
+from suites.shared.step import once
+from suites.tensor_parallel.programs import collective_matmul as programs
+from suites.tensor_parallel.reference import DTYPE
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -46,7 +46,7 @@ def assert_gathered_products(ranks: Ranks, program: Callable[..., Callable[[], t
     results = ranks.run(product_of, programs.matmul_inputs, program, dtype=DTYPE, **sizes)
     a = torch.cat([shard_of_a for shard_of_a, _, _ in results])
     for rank, (_, b, product) in enumerate(results):
-        assert_close(product, a @ b, rounding(k, a, b), f"rank {rank}")
+        assert_close(product, a @ b, f"rank {rank}", atol=rounding(k, a, b))
     assert_differ([b for _, b, _ in results])
     assert len(a.unique(dim=0)) == len(a)
 
@@ -57,7 +57,7 @@ def assert_scattered_products(ranks: Ranks, program: Callable[..., Callable[[], 
     results = ranks.run(product_of, programs.products_to_sum, program, dtype=DTYPE, **sizes)
     a, b = torch.cat([a for a, _, _ in results], 1), torch.cat([b for _, b, _ in results])
     for rank, part in enumerate((a @ b).chunk(degree)):
-        assert_close(results[rank][2], part, rounding(k, a, b), f"rank {rank}")
+        assert_close(results[rank][2], part, f"rank {rank}", atol=rounding(k, a, b))
     assert_differ([b for _, b, _ in results])
 
 

@@ -9,12 +9,11 @@ import torch
 from torch.distributed.tensor import Placement, Replicate, Shard
 
 from pytest_gpuperf import Ranks
-from suites.data import once
-from suites.tensor_parallel import mesh as programs
-from suites.tensor_parallel.comparison import assert_same, linear, reference
-from suites.tensor_parallel.inputs import parameters, x_and_grad
-from suites.tensor_parallel.sharding import shard
-from suites.tensor_parallel.training import Step
+from suites.shared.comparison import assert_same
+from suites.shared.sharding import shard
+from suites.shared.step import Step, Tensors, once
+from suites.tensor_parallel.programs import mesh as programs
+from suites.tensor_parallel.reference import linear, parameters, whole_layer, x_and_grad
 
 
 def held(tensor: torch.Tensor, placements: Sequence[Placement], mesh_shape: tuple[int, int], rank: int) -> torch.Tensor:
@@ -27,11 +26,11 @@ def held(tensor: torch.Tensor, placements: Sequence[Placement], mesh_shape: tupl
 
 def check_two_dimensional(
     ranks: Ranks,
-    program: Callable[..., Step],
+    program: Callable[..., Step[Tensors]],
     weight_placements: Sequence[Placement],
     x_placements: Sequence[Placement],
     width: int = 5,  # odd: no shard is as large as the others
-    returned: Callable[..., dict[str, torch.Tensor]] = once,
+    returned: Callable[..., Tensors] = once,
 ) -> None:
     mesh_shape = (2, ranks.world_size // 2)
     layer, tensors = parameters(("", width, width), degree=4, bias=False, seed=1), x_and_grad((7,), width, width, 1)
@@ -44,7 +43,7 @@ def check_two_dimensional(
         weight_placements=weight_placements,
         **tensors,
     )
-    whole = reference(linear, layer, **tensors)
+    whole = whole_layer(linear, layer, **tensors)
     kept = {
         "output": (Replicate(), Replicate()),
         "input gradient": x_placements,
@@ -84,6 +83,7 @@ def placements(axes: str) -> tuple[Placement, ...]:
     return tuple(names[axis] for axis in axes.split(", "))
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(4)
 def test_shards_on_the_wrong_axis_are_found(ranks: Ranks) -> None:
     broken = programs.two_dimensional_linear_with_swapped_axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuperf import Perf
-from suites.tensor_parallel import collective_matmul as programs
+from suites.tensor_parallel.programs import collective_matmul as programs
 
 # A feed-forward layer's shape. Every rank multiplies all M rows by its own N/R columns: 3584 on 8 ranks, where
 # 2 * 16384 * 8192 * 3584 FLOP at the 790 TFLOP/s of an H200 take the 1.22 ms that the matmul alone was seen to

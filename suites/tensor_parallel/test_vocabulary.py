@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
-from suites.data import integers, once
-from suites.strategies import seeds
-from suites.tensor_parallel import vocabulary as programs
-from suites.tensor_parallel.comparison import Results, assert_close, assert_same, per_rank
-from suites.tensor_parallel.inputs import DTYPE, EXACT
-from suites.tensor_parallel.sharding import Parameters
-from suites.tensor_parallel.training import Step
-from suites.traffic import Traffic
+from suites.shared.comparison import Results, assert_close, assert_same
+from suites.shared.inputs import integers
+from suites.shared.sharding import per_rank
+from suites.shared.step import Step, Tensors, once
+from suites.shared.strategies import seeds
+from suites.shared.traffic import Traffic
+from suites.tensor_parallel.programs import vocabulary as programs
+from suites.tensor_parallel.reference import DTYPE
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -44,9 +44,7 @@ def vocabulary_inputs(*, vocabulary: int, tokens: int, seed: int) -> dict[str, A
     }
 
 
-def whole_vocabulary(
-    *, tokens: torch.Tensor, target: torch.Tensor, parameters: Parameters, reduction: str
-) -> dict[str, torch.Tensor]:
+def whole_vocabulary(*, tokens: torch.Tensor, target: torch.Tensor, parameters: Tensors, reduction: str) -> Tensors:
     """Embedding, loss and gradients from their definitions; no module, no ``cross_entropy``."""
     leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
     one_hot = functional.one_hot(tokens, len(parameters["embedding.weight"])).to(DTYPE)
@@ -78,7 +76,7 @@ def assert_same_vocabulary(got: Results, reduction: str, **tensors: Any) -> None
     whole = per_rank(whole_vocabulary(reduction=reduction, **tensors), len(got), VOCABULARY)
     vocabulary, tokens = len(tensors["parameters"]["head.weight"]), len(tensors["tokens"])
     for rank, (have, want) in enumerate(zip(got, whole, strict=True)):
-        assert_close(have["embedded"], want["embedded"], EXACT, f"rank {rank}, embedded")
+        assert_close(have["embedded"], want["embedded"], f"rank {rank}, embedded")
     assert_same(got, whole, vocabulary_tolerance(vocabulary, tokens))
 
 
@@ -102,6 +100,7 @@ def test_vocabulary_on_four_ranks(ranks: Ranks, vocabulary: int) -> None:
     assert_same_vocabulary(got, "mean", **tensors)
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize(
     ("broken", "wrong"),
     [
@@ -110,14 +109,14 @@ def test_vocabulary_on_four_ranks(ranks: Ranks, vocabulary: int) -> None:
     ],
     ids=["no mask", "normalizer of a shard"],
 )
-def test_a_broken_vocabulary_is_found(ranks: Ranks, broken: Callable[..., Step], wrong: str) -> None:
+def test_a_broken_vocabulary_is_found(ranks: Ranks, broken: Callable[..., Step[Tensors]], wrong: str) -> None:
     tensors = vocabulary_inputs(vocabulary=12, tokens=20, seed=1)
     got = ranks.run(once, broken, reduction="mean", **tensors)
     with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
         assert_same_vocabulary(got, "mean", **tensors)
 
 
-def most_sent_at_once(ctx: Context, program: Callable[..., Step], **kwargs: Any) -> tuple[dict[str, torch.Tensor], int]:
+def most_sent_at_once(ctx: Context, program: Callable[..., Step[Tensors]], **kwargs: Any) -> tuple[Tensors, int]:
     """What a step returns, and the bytes of the largest tensor that it gives to a collective, or gets of one."""
     step = program(ctx, **kwargs)
     with Traffic() as traffic:
@@ -125,7 +124,7 @@ def most_sent_at_once(ctx: Context, program: Callable[..., Step], **kwargs: Any)
     return results, max(call.size for call in traffic.calls)
 
 
-def assert_no_logits_sent(ranks: Ranks, program: Callable[..., Step], vocabulary: int) -> None:
+def assert_no_logits_sent(ranks: Ranks, program: Callable[..., Step[Tensors]], vocabulary: int) -> None:
     """The largest tensor is what was looked up, N x W, or its gradient; the logits would be N x V."""
     tensors = vocabulary_inputs(vocabulary=vocabulary, tokens=6, seed=1)
     results = ranks.run(most_sent_at_once, program, reduction="mean", **tensors)
@@ -139,6 +138,7 @@ def test_no_rank_has_all_logits(ranks: Ranks) -> None:
     assert_no_logits_sent(ranks, programs.vocabulary_parallel, vocabulary=64)
 
 
+@pytest.mark.deliberate_break
 def test_logits_that_are_gathered_are_found(ranks: Ranks) -> None:
     with pytest.raises(AssertionError, match=r"^rank 0 sends 1536 bytes at once, not 192 at most"):
         # Of another size: torch 2.10 forgets an embedding's mask where the same sizes come again.

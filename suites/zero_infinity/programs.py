@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +22,22 @@ import torch.distributed as dist
 from torch.func import functional_call
 
 from pytest_gpuperf import Context
-from suites.data_parallel.problem import Network, Packed, Parameters, Problem, optimizer_for
-from suites.data_parallel.programs import Step, all_steps, on_device
+from suites.shared.memory import LiveBytes
+from suites.shared.problems import Network, Problem, optimizer_for
+from suites.shared.step import Step, Tensors
+from suites.shared.training import Packed, all_steps, batches_on_device
 
 Home = Callable[[str, int, torch.dtype], torch.Tensor]
 """Called with a name, a number of elements and a dtype: zeros, on the CPU, that live there."""
 
 STATE = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq")}
 """What the optimizers keep for each element of a parameter."""
+
+
+LATE = 0.3  # seconds; gloo's threads held what they had gathered for up to 4 ms more, on cores that were busy
+
+Bytes = dict[str, int]
+"""By kind of device; where ranks train on CPUs, what the device and the host hold is one number."""
 
 
 def host(name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
@@ -74,7 +83,7 @@ class Shard:
     """What a rank keeps of one parameter: a slice of it, flat and padded to the size of the other ranks' slices."""
 
     values: torch.Tensor
-    state: dict[str, torch.Tensor]
+    state: Tensors
     whole: torch.Size
     """Of the parameter."""
 
@@ -89,7 +98,7 @@ def shard_size(numel: int, degree: int) -> int:
     return -(-numel // degree)
 
 
-def shards_of(ctx: Context, parameters: Parameters, home: Home, state: tuple[str, ...]) -> dict[str, Shard]:
+def shards_of(ctx: Context, parameters: Tensors, home: Home, state: tuple[str, ...]) -> dict[str, Shard]:
     """This rank's shards of the parameters, and the optimizer's state for them, at home there."""
     shards = {}
     for name, value in parameters.items():
@@ -133,7 +142,7 @@ def offloaded(
     gather: Callable[[Context, Shard], torch.Tensor] = gather,
     scatter: Callable[[Context, torch.Tensor], torch.Tensor] = scatter_mean,
     optimizer: Callable[[Problem, list[torch.Tensor]], torch.optim.Optimizer] = optimizer_for,
-) -> Step:
+) -> Step[Tensors]:
     """A step whose parameters and optimizer state live at ``home``.
 
     It returns the output, the input's gradient, and of all parameters this rank's slice of the gradient and, after the
@@ -157,9 +166,9 @@ def offloaded(
         # The state is the shard's own, in place of the one that the optimizer would make in the host's memory.
         count = {"step": torch.zeros(())} if problem.optimizer == "adam" else {}
         update.state[shard.values] = count | shard.state
-    coming = itertools.cycle(on_device(ctx, problem))
+    coming = itertools.cycle(batches_on_device(ctx, problem))
 
-    def step() -> dict[str, torch.Tensor]:
+    def step() -> Tensors:
         x, grad = (tensor.flatten(0, 1) for tensor in next(coming))
         x.requires_grad_()
         parameters = {name: gather(ctx, shard).requires_grad_() for name, shard in owned.items()}
@@ -232,3 +241,46 @@ def _is_mapped(tensor: torch.Tensor, folder: Path | None) -> bool:
         if start <= tensor.data_ptr() < end:
             return permissions.endswith("s") and Path(path).parent == folder
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the tensors that are alive, those of mapped files included."""
+
+    before: Bytes
+    """The first step."""
+    after: list[Bytes]
+    """Each step, when the caller has let go of its results, and the backend of what it moved."""
+    peak: Bytes
+    """Of all steps, results included."""
+
+
+def memory(ctx: Context, *, problem: Problem, folder: Path | None, **kwargs: Any) -> Memory:
+    """What all steps of the problem take, at home in files of this folder or, without one, in memory."""
+    devices = {ctx.device, torch.device("cpu")}
+    live = {device.type: LiveBytes(device) for device in devices}
+    with contextlib.ExitStack() as stack:
+        own = None if folder is None else stack.enter_context(rank_folder(ctx, folder))
+        for mode in live.values():
+            stack.enter_context(mode)
+
+        def alive() -> Bytes:
+            return {kind: mode.live() for kind, mode in live.items()}
+
+        def alive_after_a_step() -> Bytes:
+            until = time.monotonic() + LATE
+            while (now := alive()) != before and all(of_step == before for of_step in after):
+                if time.monotonic() > until:
+                    break
+                time.sleep(1e-3)  # no event tells that a thread of gloo's has let go
+            return now
+
+        step = offloaded(ctx, problem=problem, home=host if own is None else disk(own), **kwargs)
+        before: Bytes = alive()
+        after: list[Bytes] = []
+        for mode in live.values():
+            mode.peak = 0  # building draws the whole parameters
+        for _ in range(problem.steps):
+            step()
+            after.append(alive_after_a_step())
+        return Memory(before, after, {kind: mode.peak for kind, mode in live.items()})

@@ -1,7 +1,7 @@
 """Shards on hosts and on disks train as an optimizer in memory does, and leave no file behind.
 
-SGD: whole numbers, exactly; Adam: within a bound. Both are derived in suites/data_parallel/problem.py, which also holds
-the reference.
+SGD: whole numbers, exactly; Adam: within a bound. Both are derived in suites/shared/problems.py and
+suites/shared/references.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
-from suites.data_parallel import problem as problems
-from suites.data_parallel.problem import Problem, Results, assert_close, assert_same, atol, reference
-from suites.strategies import seeds
+from suites.shared import problems
+from suites.shared.comparison import Results, assert_close
+from suites.shared.problems import Problem
+from suites.shared.references import assert_trained, problem_atol, whole_batch
+from suites.shared.strategies import seeds
 from suites.zero_infinity import programs
 from suites.zero_infinity.programs import Account
 
@@ -59,7 +61,7 @@ def sliced(value: torch.Tensor, rank: int, degree: int) -> torch.Tensor:
 
 
 def expected_slices(problem: Problem) -> Results:
-    whole = reference(problem)
+    whole = whole_batch(problem)
     return [
         {
             name: sliced(value, rank, problem.world_size) if ".weight" in name or ".bias" in name else value
@@ -72,7 +74,7 @@ def expected_slices(problem: Problem) -> Results:
 def assert_offloaded(accounts: list[Account], problem: Problem, *, disk: bool) -> None:
     """The trajectory is the one in memory; values and state are where they should be, and their bytes as computed."""
     expected = expected_slices(problem)
-    assert_same(problem, [account.results for account in accounts], expected)
+    assert_trained(problem, [account.results for account in accounts], expected)
     sizes = [slice_size(value.numel(), problem.world_size) for value in problem.parameters().values()]
     nbytes = sum(sizes) * problem.dtype.itemsize * NUMBERS[problem.optimizer]
     for rank, account in enumerate(accounts):
@@ -80,7 +82,9 @@ def assert_offloaded(accounts: list[Account], problem: Problem, *, disk: bool) -
         files = account.files.unpacked()
         for name in problem.parameters() if disk else ():
             last = f"step {problem.steps}, {name}"
-            assert_close(files[name], expected[rank][last], atol(problem, name), f"rank {rank}, file {name}")
+            assert_close(
+                files[name], expected[rank][last], f"rank {rank}, file {name}", atol=problem_atol(problem, name)
+            )
         assert account.in_memory == (0 if disk else nbytes)
 
 
@@ -126,6 +130,7 @@ def with_state_in_memory(problem: Problem, parameters: list[torch.Tensor]) -> to
     return real
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.parametrize(
     ("broken", "wrong"),
     [

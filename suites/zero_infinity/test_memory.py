@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
-from suites.data_parallel.problem import Problem, optimizer_for
+from suites.shared.problems import Problem, optimizer_for
 from suites.zero_infinity import programs
-from suites.zero_infinity.memory import Memory, memory
-from suites.zero_infinity.programs import Shard
+from suites.zero_infinity.programs import Memory, Shard, memory
 from suites.zero_infinity.test_correctness import NUMBERS, slice_size
 
 WIDTH, STEPS, ITEMSIZE = 64, 3, 8
@@ -146,6 +145,7 @@ def keeping_gradients(problem: Problem, parameters: list[torch.Tensor]) -> torch
     return real
 
 
+@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("broken", "wrong"),

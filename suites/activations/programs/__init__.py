@@ -1,0 +1,1 @@
+"""What becomes of activations between forward and backward, and what that takes of the memory."""

@@ -1,0 +1,82 @@
+"""Attention of the whole sequence from its definition, and whether ranks hold their parts of it.
+
+Queries, keys, values and output gradients are quarters between -1 and 1, exact in every dtype drawn. Softmax is not
+exact; ``rounding`` bounds what its rounding may do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.context_parallel.bounds import Arithmetic, bounds, in_kernels
+from suites.context_parallel.programs import SEQUENCE, Layout, positions
+from suites.shared.comparison import assert_within
+from suites.shared.inputs import integers
+from suites.shared.references import by_autograd
+from suites.shared.step import Tensors
+
+
+def drawn(*, batch: int, heads: int, groups: int, tokens: int, features: int, dtype: torch.dtype, seed: int) -> Tensors:
+    """Query, key, value and the gradient of the output; ``groups`` query heads share one of the ``heads`` keys."""
+    many, few = (batch, heads * groups, tokens, features), (batch, heads, tokens, features)
+    shapes = {"query": many, "key": few, "value": few, "grad": many}
+    return {
+        name: integers(shape, dtype, seed=seed * 4 + index, low=-4, high=4) / 4
+        for index, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def fixed(ranks: Ranks, *, dtype: torch.dtype = torch.float64) -> Tensors:
+    """Inputs for tests that draw none."""
+    degree = ranks.world_size
+    return drawn(batch=1, heads=degree, groups=1, tokens=4 * degree, features=4, dtype=dtype, seed=1)
+
+
+def attention_reference(*, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The whole sequence's attention from its definition."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
+    return probabilities(query, key, causal) @ value
+
+
+def probabilities(query: torch.Tensor, key: torch.Tensor, causal: bool) -> torch.Tensor:
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if causal:
+        tokens = query.shape[SEQUENCE]
+        scores += torch.full((tokens, tokens), -math.inf, dtype=scores.dtype).triu(1)
+    return scores.softmax(-1)
+
+
+def whole(tensors: Tensors, causal: bool) -> Tensors:
+    """Output and gradients of the whole sequence, in float64."""
+    double = {name: tensor.double() for name, tensor in tensors.items()}
+    grad = double.pop("grad")
+    return by_autograd(lambda leaves: attention_reference(**leaves, causal=causal), double, grad)
+
+
+def assert_attends(
+    got: Sequence[Tensors], tensors: Tensors, *, causal: bool, layout: Layout, arithmetic: Arithmetic | None = None
+) -> None:
+    """Each rank's results are those of its tokens, and of the inputs' dtype.
+
+    Args:
+        got: by rank.
+        tensors: what ``drawn`` gave.
+        causal: whether tokens see only those before them and themselves.
+        layout: which tokens the ranks hold.
+        arithmetic: what may be rounded; by default as much as kernels round whose keys arrive in a part of each rank.
+    """
+    degree = len(got)
+    held = positions(tensors["query"].shape[SEQUENCE], degree, layout)
+    bound = bounds(tensors, held, arithmetic or in_kernels(degree), causal)
+    expected = whole(tensors, causal)
+    for rank, (results, mine) in enumerate(zip(got, held, strict=True)):
+        assert list(results) == list(expected)
+        for name, tensor in results.items():
+            assert tensor.dtype == tensors["query"].dtype
+            part = (expected[name][:, :, mine], bound[name][:, :, mine])
+            assert_within(tensor.double(), *part, f"rank {rank}, {name}")

@@ -1,0 +1,130 @@
+"""What ranks are given, and the dense layer that they should compute.
+
+It sends every token through every expert on one device, and multiplies by a weight that is zero where the token did
+not go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.expert_parallel import programs
+from suites.shared.comparison import Results, assert_same
+from suites.shared.inputs import integers
+from suites.shared.step import Tensors
+
+# Inputs, weights and output gradients of at most 3 are whole numbers, and with the gate "scores" so is everything
+# else. Of D = 3 features, H = 4 hidden ones, E = 8 experts, k = 3 choices and 4 ranks of 4 tokens, with ReLU
+# between: a score is at most 27, a hidden feature 27, an expert's output 324, the layer's 3 * 27 * 324 = 26244.
+# The gradient of a score is at most 3 * 3 * 324 = 2916; that of a hidden feature 3 * 27 * 3 * 3 = 729. A parameter's
+# gradient adds one of these times 27 or less for each of 16 tokens: below 2**21, exact in float32 (2**24) too.
+EXACT = 0.0
+
+# With softmax the gate's weights are rounded, u = 2**-53, by at most 8u of each: exp by 1 ulp = 2u (CUDA's and SLEEF's
+# bound), in the divisor too, the sum of 3 by 2u, the division by u; differences of whole scores are exact. The gradient
+# of a score is p (g - sum of p g) with whole |g| <= 2916: off by at most 16u of 5832. Largest is the gate's gradient,
+# of 16 tokens times 3: 16 * 3 * 5832, off by 16u for its terms and 16u for their sum (Higham, section 4.2). Twice,
+# since the reference rounds as well; everything else is smaller.
+ROUNDED = 2 * 32 * 2.0**-53 * 16 * 3 * 5832
+
+TOLERANCES = {"scores": EXACT, "softmax": ROUNDED}
+
+WIDTH, HIDDEN, CHOICES, TOKENS = 3, 4, 3, 4  # at most; the bounds above are for these
+
+Arguments = dict[str, Any]
+
+
+def arguments(
+    *,
+    tokens: list[int],
+    experts: int,
+    width: int,
+    hidden: int,
+    k: int,
+    capacity: int,
+    gate: str,
+    dtype: torch.dtype,
+    seed: int,
+) -> Arguments:
+    """What ``programs.train`` takes; a number of tokens for each rank."""
+
+    def drawn(index: int, *shape: int) -> torch.Tensor:
+        return integers(shape, dtype, seed=seed * 64 + index, low=-3, high=3)
+
+    weights = programs.Weights(
+        gate=drawn(0, experts, width), first=drawn(1, experts, hidden, width), second=drawn(2, experts, width, hidden)
+    )
+    each = [(drawn(8 + 2 * rank, n, width), drawn(9 + 2 * rank, n, width)) for rank, n in enumerate(tokens)]
+    return {"weights": weights, "each": each, "k": k, "capacity": capacity, "gate": gate}
+
+
+def choices(scores: torch.Tensor, k: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For one rank's tokens and all experts, 1 where the token chose the expert; and 1 where there was room."""
+    tokens, experts = scores.shape
+    ranked = [sorted(range(experts), key=lambda expert: (-row[expert], expert))[:k] for row in scores.tolist()]
+    chosen, kept = torch.zeros_like(scores), torch.zeros_like(scores)
+    room = [capacity] * experts
+    for choice in range(k):
+        for token in range(tokens):
+            expert = ranked[token][choice]
+            chosen[token, expert] = 1
+            if room[expert]:
+                room[expert] -= 1
+                kept[token, expert] = 1
+    return chosen, kept
+
+
+def dense_layer(given: Arguments) -> list[Tensors]:
+    """The dense layer over all ranks' tokens, and of its results what each rank should hold."""
+    weights: programs.Weights = given["weights"]
+    tokens = [len(x) for x, _ in given["each"]]
+    x, grad = (torch.cat(parts).double() for parts in zip(*given["each"], strict=True))
+    leaves = {"input": x, "gate": weights.gate, "first": weights.first, "second": weights.second}
+    leaves = {name: value.double().requires_grad_() for name, value in leaves.items()}
+
+    scores = leaves["input"] @ leaves["gate"].T
+    masks = [choices(part, given["k"], given["capacity"]) for part in scores.detach().split(tokens)]
+    chosen, kept = (torch.cat(parts) for parts in zip(*masks, strict=True))
+    if given["gate"] == "softmax":
+        powers = (scores - scores.detach().masked_fill(chosen == 0, -torch.inf).amax(1, keepdim=True)).exp() * chosen
+        weight = powers / powers.sum(1, keepdim=True)
+    else:
+        weight = scores
+    before = torch.einsum("td,ehd->teh", leaves["input"], leaves["first"])
+    hidden = before * (before > 0)
+    output = torch.einsum("te,teh,edh->td", weight * kept, hidden, leaves["second"])
+
+    gradients = dict(zip(leaves, torch.autograd.grad(output, list(leaves.values()), grad), strict=True))
+    world_size = len(tokens)
+    whole: dict[str, tuple[torch.Tensor, ...]] = {
+        "output": output.detach().split(tokens),
+        "input gradient": gradients["input"].split(tokens),
+    }
+    for name in ("gate", "first", "second"):
+        gradient, after = gradients[name], leaves[name].detach() - programs.LEARNING_RATE * gradients[name]
+        for suffix, value in (("gradient", gradient), ("after the step", after)):
+            whole[f"{name} {suffix}"] = (value,) * world_size if name == "gate" else value.chunk(world_size)
+    return [{name: parts[rank] for name, parts in whole.items()} for rank in range(world_size)]
+
+
+def assert_dense(got: Results, given: Arguments, atol: float | None = None) -> None:
+    """Each rank has its part of what the dense layer computes in float64, in its own dtype."""
+    for result in got:
+        assert {tensor.dtype for tensor in result.values()} == {given["weights"].gate.dtype}
+    double = [{name: tensor.double() for name, tensor in result.items()} for result in got]
+    assert_same(double, dense_layer(given), TOLERANCES[given["gate"]] if atol is None else atol)
+
+
+def fixed(ranks: Ranks, **changes: Any) -> Arguments:
+    """A case in which every rank has tokens for every other, and drops some."""
+    usual: Arguments = {
+        "tokens": [TOKENS] * ranks.world_size,
+        "experts": 2 * ranks.world_size,
+        "width": WIDTH,
+        "hidden": HIDDEN,
+    }
+    rest = {"k": 2, "capacity": 1, "gate": "scores", "dtype": torch.float64, "seed": 1}
+    return arguments(**(usual | rest | changes))

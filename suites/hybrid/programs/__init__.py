@@ -1,0 +1,1 @@
+"""A Llama-shaped model, and its training on a mesh."""

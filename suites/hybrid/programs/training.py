@@ -1,0 +1,220 @@
+"""Training steps of a Llama-shaped model on a mesh of ranks: pipeline stages, tensors and batches split at once.
+
+A mesh is a dictionary of axis and degree, outermost first. The axes that programs know:
+``replicate`` and ``shard``, over which the batch is split: fully sharded data parallelism over ``shard``, and
+copies of it (hybrid sharding) over ``replicate``; ``pp``, pipeline stages; ``tp``, tensors of each layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from pytest_gpuperf import Context
+from suites.hybrid.programs.model import Attention, Config, Llama, initial_weights, loss_of
+from suites.shared.step import Tensors
+
+AXES = ("replicate", "shard", "pp", "tp")
+BATCH_AXES = ("replicate", "shard")
+SCHEDULES: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
+
+# Momentum, so that a second step tells whether the optimizer's state is right; unlike Adam's it is a linear
+# function of the gradients, and small differences stay small.
+LEARNING_RATE, MOMENTUM = 0.125, 0.75
+
+Mesh = dict[str, int]
+Plan = dict[str, ParallelStyle]
+Split = Callable[[Llama, DeviceMesh], None]
+
+
+def device_mesh(ctx: Context, mesh: Mesh) -> DeviceMesh:
+    """The mesh of all ranks.
+
+    Raises:
+        ValueError: it has another number of ranks than the world, or an axis that programs do not know.
+    """
+    size = math.prod(mesh.values())
+    if size != ctx.world_size:
+        degrees = " x ".join(f"{axis} {degree}" for axis, degree in mesh.items())
+        raise ValueError(f"the mesh {degrees} has {size} ranks, the world has {ctx.world_size}")
+    if unknown := [axis for axis in mesh if axis not in AXES]:
+        raise ValueError(f"mesh axes {unknown} are none of {AXES}")
+    return ctx.mesh(tuple(mesh.values()), tuple(mesh))
+
+
+def tensor_plan() -> Plan:
+    """How each layer is split over ``tp``: by heads and by hidden features, with one all-reduce for each half.
+
+    The same for every layer: it is applied to one at a time.
+    """
+    return {
+        "attention.query": ColwiseParallel(),
+        "attention.key": ColwiseParallel(),
+        "attention.value": ColwiseParallel(),
+        "attention.output": RowwiseParallel(),
+        "feed_forward.gate": ColwiseParallel(),
+        "feed_forward.up": ColwiseParallel(),
+        "feed_forward.down": RowwiseParallel(),
+    }
+
+
+def split_model(model: Llama, mesh: DeviceMesh, plan: Plan | None = None) -> None:
+    """Splits the model's tensors over ``tp``, and what each rank then has over the axes of the batch."""
+    names = mesh.mesh_dim_names or ()
+    if "tp" in names:
+        tensors = mesh["tp"]
+        for layer in model.layers.values():
+            parallelize_module(layer, tensors, plan or tensor_plan())
+        if model.embedding is not None:
+            parallelize_module(model.embedding, tensors, RowwiseParallel(input_layouts=Replicate()))
+        if model.head is not None:
+            parallelize_module(model.head, tensors, ColwiseParallel(output_layouts=Replicate()))
+    batch_axes = tuple(axis for axis in BATCH_AXES if axis in names)
+    if batch_axes:
+        # One axis shards; of two the first replicates, which is hybrid sharding.
+        for layer in model.layers.values():
+            fully_shard(layer, mesh=mesh[batch_axes])
+        fully_shard(model, mesh=mesh[batch_axes])
+
+
+class Training(NamedTuple):
+    """One rank's part of a training."""
+
+    mesh: DeviceMesh
+    model: Llama
+    optimizer: torch.optim.Optimizer
+    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor | None]
+
+    def place(self, axis: str) -> int:
+        """The rank's place on the axis; 0 where there is no such axis."""
+        return self.mesh.get_local_rank(axis) if axis in (self.mesh.mesh_dim_names or ()) else 0
+
+
+def training(
+    ctx: Context,
+    *,
+    mesh: Mesh,
+    config: Config,
+    dtype: torch.dtype,
+    seed: int,
+    microbatches: int = 1,
+    schedule: str = "1F1B",
+    scale_grads: bool = True,
+    split: Split = split_model,
+    attention: type[Attention] = Attention,
+) -> Training:
+    """Prepares a rank's part; its ``step`` adds a batch's gradients, and returns the loss on ranks of the last stage.
+
+    Args:
+        ctx: the rank's context.
+        mesh: axes and degrees.
+        config: the model's sizes.
+        dtype: of the weights.
+        seed: of the weights.
+        microbatches: how many a pipeline cuts a rank's share of the batch into.
+        schedule: of the pipeline, a key of ``SCHEDULES``.
+        scale_grads: divide the sum of the microbatches' gradients by their number.
+        split: splits a stage over the other axes.
+        attention: the layers' attention.
+
+    Raises:
+        ValueError: the mesh does not fit the world, or its ``tp`` or ``pp`` the model.
+    """
+    ranks = device_mesh(ctx, mesh)
+    tensors, stages = mesh.get("tp", 1), mesh.get("pp", 1)
+    if config.kv_heads % tensors or config.hidden % tensors or config.vocabulary % tensors:
+        raise ValueError(f"tp {tensors} divides not all of {config}")
+    if stages > config.layers:
+        raise ValueError(f"{config.layers} layers make no {stages} stages")
+    stage = ranks.get_local_rank("pp") if stages > 1 else 0
+    model = Llama(config, stage, stages, attention).to(ctx.device, dtype)
+    weights = initial_weights(config, dtype, seed)
+    model.load_state_dict({name: weights[name] for name in model.state_dict()})
+    split(model, ranks)
+    # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call, and
+    # the norms are not on the axis tp.
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=False)
+
+    if stages == 1:
+
+        def whole(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
+            loss = loss_of(model(x), target)
+            loss.backward()
+            return loss.detach()
+
+        return Training(ranks, model, optimizer, whole)
+
+    piped = PipelineStage(model, stage, stages, ctx.device, group=ranks.get_group("pp"))
+    runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss_of, scale_grads=scale_grads)
+
+    def staged(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
+        losses: list[torch.Tensor] = []
+        if piped.is_last:
+            runner.step(*[x] * piped.is_first, target=target, losses=losses)
+            return torch.stack(losses).mean().detach()
+        runner.step(*[x] * piped.is_first)
+        return None
+
+    return Training(ranks, model, optimizer, staged)
+
+
+class Trained(NamedTuple):
+    """What a rank has after training."""
+
+    groups: dict[str, list[int]]
+    shapes: dict[str, tuple[int, ...]]
+    losses: list[float]
+    gradients: Tensors
+    parameters: Tensors
+
+
+def train(ctx: Context, *, mesh: Mesh, batches: list[tuple[torch.Tensor, torch.Tensor]], **kwargs: Any) -> Trained:
+    """Trains on each batch, a rank on its share of it.
+
+    It returns the ranks of each of the rank's groups, the shape of what the rank holds of each parameter, its losses,
+    and, gathered from all ranks of the stage, the gradients of the first step and the parameters after the last.
+    """
+    rank = training(ctx, mesh=mesh, **kwargs)
+    degrees = [mesh.get(axis, 1) for axis in BATCH_AXES]
+    share = rank.place("replicate") * degrees[1] + rank.place("shard")
+    losses: list[float] = []
+    gradients: Tensors = {}
+    for batch in batches:
+        x, target = (tensor.chunk(math.prod(degrees))[share].to(ctx.device) for tensor in batch)
+        rank.optimizer.zero_grad()
+        loss = rank.step(x, target)
+        if loss is not None:
+            losses.append(loss.item())
+        gradients = gradients or {name: _whole(value.grad) for name, value in rank.model.named_parameters()}
+        rank.optimizer.step()
+    parameters = {name: _whole(value) for name, value in rank.model.named_parameters()}
+    shapes = {name: tuple(_held(value).shape) for name, value in rank.model.named_parameters()}
+    return Trained(groups(rank.mesh), shapes, losses, gradients, parameters)
+
+
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None  # every parameter is trained
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def groups(mesh: DeviceMesh) -> dict[str, list[int]]:
+    """The ranks of this rank's group on each axis."""
+    return {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in mesh.mesh_dim_names or ()}
+
+
+def groups_of(ctx: Context, *, mesh: Mesh) -> dict[str, list[int]]:
+    """The ranks of this rank's group on each axis of a new mesh."""
+    return groups(device_mesh(ctx, mesh))

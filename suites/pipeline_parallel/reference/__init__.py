@@ -1,0 +1,1 @@
+"""What a pipeline should compute, and what its schedule should do."""

@@ -1,0 +1,59 @@
+"""Whether ranks hold what they should: every assertion names the rank and the tensor that is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from suites.shared.step import Tensors
+
+Results = Sequence[Tensors]
+"""What each rank holds, in the ranks' order."""
+
+
+def assert_close(
+    got: torch.Tensor, expected: torch.Tensor, where: str, *, atol: float = 0.0, rtol: float = 0.0
+) -> None:
+    """One tensor is as expected, in dtype and shape too; by default to the last bit."""
+    # torch.testing takes a millisecond even where all is well: it is asked where there is something to tell.
+    alike = got.dtype == expected.dtype and got.shape == expected.shape
+    if alike and (torch.equal(got, expected) or torch.allclose(got, expected, rtol=rtol, atol=atol)):
+        return
+    torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=lambda text: f"{where}: {text}")
+
+
+def assert_same(got: Results, expected: Results, atol: float | Callable[[str], float] = 0.0) -> None:
+    """Every rank has what is expected of it, by name, and nothing else.
+
+    Args:
+        got: by rank.
+        expected: by rank.
+        atol: how far a tensor may be off, or a function of its name that tells; by default not at all.
+    """
+    for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
+        assert set(have) == set(want), f"rank {rank} has {sorted(have)}, not {sorted(want)}"
+        for name, tensor in want.items():
+            most = atol(name) if callable(atol) else atol
+            assert_close(have[name], tensor, f"rank {rank}, {name}", atol=most)
+
+
+def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str, *, atol: float = 0.0) -> None:
+    """Every rank's one tensor, which is called ``what``, is the one expected of it."""
+    for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
+        assert_close(have, want, f"rank {rank}, {what}", atol=atol)
+
+
+def assert_within(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor, where: str) -> None:
+    """No element is off by more than its own bound; one that is no number is."""
+    assert got.shape == expected.shape, f"{where}: {tuple(got.shape)} instead of {tuple(expected.shape)}"
+    off = (got.double() - expected).abs()
+    if bool((off <= bound).all()):
+        return
+    worst = (off - bound).nan_to_num(nan=math.inf, posinf=math.inf).argmax()
+    place = [int(index) for index in torch.unravel_index(worst, off.shape)]
+    have, want, far, most = (float(tensor.expand_as(off).flatten()[worst]) for tensor in (got, expected, off, bound))
+    raise AssertionError(
+        f"{where}: {have:.9g}, not {want:.9g} at {place}: off by {far:.3g}, beyond the bound {most:.3g}"
+    )

@@ -1,0 +1,1 @@
+"""What ranks do through memory that all of them reach."""

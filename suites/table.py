@@ -1,0 +1,133 @@
+"""The table in docs/suites/README.md, counted in a collection of the suites.
+
+    python -m suites.table           writes it
+    python -m suites.table --check   exits with 1 if it is out of date
+
+A variant is a test with its world size and other parameters. What a test is, its marks tell, so that the numbers are
+the same on a machine without GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from suites.shared.examples import DEALT
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "suites" / "README.md"
+BEGIN, END = "<!-- written by python -m suites.table -->\n", "<!-- end of the table -->\n"
+COMMAND = "python -m suites.table"
+
+
+@dataclass(slots=True)
+class Row:
+    """What is counted of one subject."""
+
+    everywhere: int = 0
+    """Variants that run on CPUs and on GPUs."""
+    on_gpus: int = 0
+    """Variants that need GPUs."""
+    of_speed: int = 0
+    """Perf tests' variants."""
+    drawn: set[str] = field(default_factory=set)
+    """Tests that hypothesis draws examples for, by name."""
+    examples: int = 0
+    """Of all variants, with the profile ``ci``."""
+    breaks: int = 0
+    """Variants that are marked ``deliberate_break``."""
+
+    def add(self, item: pytest.Item) -> None:
+        """Counts a variant."""
+        ranks = item.get_closest_marker("ranks")
+        if item.get_closest_marker("perf") is not None:
+            self.of_speed += 1
+        elif ranks is not None and ranks.kwargs.get("device") == "cuda":
+            self.on_gpus += 1
+        else:
+            self.everywhere += 1
+        self.breaks += item.get_closest_marker("deliberate_break") is not None
+        if isinstance(item, pytest.Function) and DEALT in item.stash:
+            self.drawn.add(f"{item.path.name}::{item.originalname}")
+            self.examples += item.stash[DEALT]
+
+    def cells(self) -> list[str]:
+        """The row's numbers; nothing for 0."""
+        numbers = (self.everywhere, self.on_gpus, self.of_speed, len(self.drawn), self.examples, self.breaks)
+        return [str(number) if number else "" for number in numbers]
+
+
+class Counting:
+    """A plugin of pytest that counts what is collected, by subject."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+
+    @pytest.hookimpl(trylast=True)  # when suites/conftest.py has shared the examples among variants
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Counts the items of subjects; tests beside them are no subject's."""
+        for item in session.items:
+            folder = item.path.parent
+            if folder.parent == ROOT / "suites":
+                self.rows.setdefault(folder.name, Row()).add(item)
+
+
+def table(rows: Iterable[tuple[str, Row]]) -> str:
+    """The rows as Markdown."""
+    heads = ["subject", "tests on CPUs and GPUs", "on GPUs only", "of speed", "drawn tests", "examples in CI"]
+    heads.append("tests of deliberate breaks")
+    lines = [heads, ["---"] * len(heads)]
+    lines += [[f"[{name}]({name}.md)", *row.cells()] for name, row in sorted(rows)]
+    return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n" for line in lines).replace(
+        " --- ", "---"
+    )
+
+
+def replaced(page: str, rows: str) -> str:
+    """The page with these rows between its markers.
+
+    Raises:
+        ValueError: a marker is missing.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page needs the lines {BEGIN.strip()!r} and {END.strip()!r}: the table goes between them")
+    return f"{before}{begin}{rows}{end}{after}"
+
+
+def counted() -> dict[str, Row]:
+    """Collects the suites, in this process."""
+    counting = Counting()
+    options = ["--collect-only", "-qq", "--hypothesis-profile=ci", "-p", "no:cacheprovider"]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        code = pytest.main([*options, f"--rootdir={ROOT}", str(ROOT / "suites")], plugins=[counting])
+    if code != pytest.ExitCode.OK:
+        sys.exit(f"{said.getvalue()}the suites could not be collected: pytest exits with {int(code)}")
+    return counting.rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes the table, or checks it."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="the table in docs/suites/README.md")
+    parser.add_argument("--check", action="store_true", help="only say whether it is out of date")
+    check = parser.parse_args(arguments).check
+    page = PAGE.read_text(encoding="utf-8")
+    new = replaced(page, table(counted().items()))
+    if new == page:
+        return
+    if check:
+        sys.exit(f"{PAGE.relative_to(ROOT)} is out of date, write its table again: {COMMAND}")
+    PAGE.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

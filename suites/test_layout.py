@@ -1,0 +1,23 @@
+"""Each subject has the files that docs/adding-a-suite.md names, and a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from suites.layout import ASPECTS, HELPERS, OPTIONAL, REQUIRED, complaints, subjects
+
+SUITES = Path(__file__).parent
+DOCS = SUITES.parent / "docs"
+
+
+@pytest.mark.parametrize("subject", subjects(SUITES))
+def test_a_subject_is_like_the_others(subject: str) -> None:
+    assert not complaints(SUITES, DOCS / "suites", subject)
+
+
+def test_the_page_names_every_file_that_a_subject_may_have() -> None:
+    page = (DOCS / "adding-a-suite.md").read_text(encoding="utf-8")
+    files = [*REQUIRED, *OPTIONAL, *(f"{name}.py" for name in HELPERS), *(f"test_{aspect}.py" for aspect in ASPECTS)]
+    assert [file for file in files if f"`{file}`" not in page] == []

@@ -1,0 +1,86 @@
+"""The comparisons that suites share: each finds what differs, and names the rank and the tensor."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from suites.shared.comparison import assert_close, assert_each, assert_same, assert_within
+from suites.shared.step import Tensors
+
+ONES = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("got", "message"),
+    [
+        (ONES + 1e-6, "Tensor-likes are not equal"),
+        (ONES.double(), "dtype"),
+        (ONES.flatten(), "shape"),
+        (ONES[:1], "shape"),
+        (ONES * math.nan, "Tensor-likes are not equal"),
+    ],
+)
+def test_what_is_not_equal_is_not_close(got: torch.Tensor, message: str) -> None:
+    with pytest.raises(AssertionError, match=rf"(?s)^rank 1, output: .*{message}"):
+        assert_close(got, ONES, "rank 1, output")
+
+
+def test_what_is_equal_is_close() -> None:
+    assert_close(ONES.clone(), ONES, "")
+    assert_close(torch.tensor([math.inf]), torch.tensor([math.inf]), "")
+
+
+@pytest.mark.parametrize(("off", "atol", "rtol"), [(0.25, 0.25, 0.0), (0.25, 0.0, 0.25)])
+def test_as_far_off_as_is_allowed_is_close_and_no_further(off: float, atol: float, rtol: float) -> None:
+    assert_close(ONES + off, ONES, "", atol=atol, rtol=rtol)
+    with pytest.raises(AssertionError, match=r"^where: "):
+        assert_close(ONES + 2 * off, ONES, "where", atol=atol, rtol=rtol)
+
+
+def test_every_ranks_tensor_is_compared() -> None:
+    assert_each([ONES, ONES], [ONES, ONES], "sum")
+    with pytest.raises(AssertionError, match=r"^rank 1, sum: "):
+        assert_each([ONES, ONES + 1], [ONES, ONES], "sum")
+    with pytest.raises(ValueError, match="zip"):
+        assert_each([ONES], [ONES, ONES], "sum")
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"output": ONES + 1, "loss": ONES}, "rank 1, output: "),
+        ({"output": ONES}, r"rank 1 has \['output'\], not \['loss', 'output'\]"),
+        (
+            {"output": ONES, "loss": ONES, "mask": ONES},
+            r"rank 1 has \['loss', 'mask', 'output'\], not \['loss', 'output'\]",
+        ),
+    ],
+)
+def test_every_ranks_tensors_are_compared_by_name(second: Tensors, message: str) -> None:
+    right = {"output": ONES, "loss": ONES}
+    assert_same([right, dict(reversed(right.items()))], [right, right])
+    with pytest.raises(AssertionError, match=f"^{message}"):
+        assert_same([right, second], [right, right])
+
+
+def test_a_tolerance_may_depend_on_the_name() -> None:
+    right, near = {"output": ONES, "loss": ONES}, {"output": ONES, "loss": ONES + 0.25}
+    assert_same([near], [right], lambda name: 0.25 if name == "loss" else 0.0)
+    assert_same([near], [right], 0.25)
+    with pytest.raises(AssertionError, match=r"^rank 0, loss: "):
+        assert_same([near], [right], lambda name: 0.25 if name == "output" else 0.0)
+
+
+def test_each_element_has_a_bound_of_its_own() -> None:
+    expected, bound = torch.zeros(2, 2), torch.tensor([[0.0, 1.0], [2.0, 3.0]])
+    assert_within(-bound, expected, bound, "")
+    message = r"^rank 0, mean: 2, not 0 at \[0, 1\]: off by 2, beyond the bound 1$"
+    with pytest.raises(AssertionError, match=message):
+        assert_within(torch.full((2, 2), 2.0) * (bound == 1), expected, bound, "rank 0, mean")
+    with pytest.raises(AssertionError, match=r"^mean: nan, not 0 at \[1, 1\]: off by nan, beyond the bound 3$"):
+        assert_within(torch.tensor([[0.0, 0.0], [0.0, math.nan]]), expected, bound, "mean")
+    with pytest.raises(AssertionError, match=r"^mean: \(2,\) instead of \(2, 2\)$"):
+        assert_within(torch.zeros(2), expected, bound, "mean")

@@ -1,0 +1,111 @@
+"""The table of the suites is what a collection counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suites import table
+from suites.shared.examples import DEALT
+from tests.whole_run import ROOT, environment
+
+
+def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "suites.table", *args]
+    here = environment(PYTHONPATH=f"{folder}:{ROOT}")
+    return subprocess.run(command, cwd=folder, env=here, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_table_is_up_to_date() -> None:
+    done = run(ROOT, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_row_counts_each_variant_once_by_its_marks(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers = deliberate_break")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.ranks(2, 3)
+        def test_everywhere(ranks): ...
+
+        @pytest.mark.deliberate_break
+        @pytest.mark.parametrize("x", [1, 2])
+        @pytest.mark.ranks(2, device="cuda")
+        def test_on_gpus(ranks, x): ...
+
+        @pytest.mark.perf
+        @pytest.mark.ranks(2, 4, 8, device="cuda")
+        def test_of_speed(perf): ...
+
+        def test_without_ranks(): ...
+        """
+    )
+    items, _ = pytester.inline_genitems()
+    for item in items[:2]:
+        item.stash[DEALT] = 25
+    row = table.Row()
+    for item in items:
+        row.add(item)
+    assert row.cells() == ["3", "2", "3", "1", "50", "2"]
+    assert table.table([("b", row), ("a", table.Row())]).splitlines() == [
+        "| subject | tests on CPUs and GPUs | on GPUs only | of speed | drawn tests | examples in CI "
+        "| tests of deliberate breaks |",
+        "|---|---|---|---|---|---|---|",
+        "| [a](a.md) | | | | | | |",
+        "| [b](b.md) | 3 | 2 | 3 | 1 | 50 | 2 |",
+    ]
+
+
+def test_rows_go_between_the_markers() -> None:
+    page = f"before\n{table.BEGIN}old\n{table.END}after\n"
+    assert table.replaced(page, "new\n") == f"before\n{table.BEGIN}new\n{table.END}after\n"
+    with pytest.raises(
+        ValueError, match=r"^the page needs the lines '<!-- written by .*' and '<!-- end of the table -->'"
+    ):
+        table.replaced(page.replace(table.END, ""), "new\n")
+
+
+def out_of_date(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    page = tmp_path / "docs" / "README.md"
+    page.parent.mkdir()
+    page.write_text(f"{table.BEGIN}{table.END}")
+    monkeypatch.setattr(table, "ROOT", tmp_path)
+    monkeypatch.setattr(table, "PAGE", page)
+    monkeypatch.setattr(table, "counted", lambda: {"scan": table.Row(everywhere=2)})
+    return page
+
+
+def test_a_table_that_is_out_of_date_is_not_touched_by_the_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = out_of_date(monkeypatch, tmp_path)
+    before = page.read_text()
+    message = r"^docs/README\.md is out of date, write its table again: python -m suites\.table$"
+    with pytest.raises(SystemExit, match=message):
+        table.main(["--check"])
+    assert page.read_text() == before
+
+
+def test_a_table_that_is_out_of_date_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = out_of_date(monkeypatch, tmp_path)
+    table.main([])
+    assert "| [scan](scan.md) | 2 | | | | | |\n" in page.read_text()
+    table.main(["--check"])  # and is not out of date any more
+
+
+def test_suites_that_cannot_be_collected_are_no_empty_table(tmp_path: Path) -> None:
+    (tmp_path / "suites" / "shared").mkdir(parents=True)
+    for name in ("__init__.py", "table.py", "shared/__init__.py", "shared/examples.py"):
+        (tmp_path / "suites" / name).write_bytes((ROOT / "suites" / name).read_bytes())
+    (tmp_path / "suites" / "test_it.py").write_text("import nowhere\n")
+    (tmp_path / "docs" / "suites").mkdir(parents=True)
+    (tmp_path / "docs" / "suites" / "README.md").write_text(f"{table.BEGIN}{table.END}")
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert "No module named 'nowhere'" in done.stderr
+    assert "the suites could not be collected: pytest exits with 2" in done.stderr
