@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuperf.sizes import GiB, KiB, MiB
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.metric import Metric
     from pytest_gpuperf.figures.overlap import Overlap
     from pytest_gpuperf.figures.readings import Readings
-    from pytest_gpuperf.figures.timing import Comparison, Timing
+    from pytest_gpuperf.figures.timing import Timing
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.ranks.context import Context
@@ -43,7 +44,7 @@ __all__ = [
 
 _HOMES = {
     "CollectiveMismatch": "ranks.failures",
-    "Comparison": "figures.timing",
+    "Comparison": "figures.comparison",
     "Context": "ranks.context",
     "LeakWarning": "run.session",
     "Metric": "figures.metric",

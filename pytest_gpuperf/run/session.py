@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_gpuperf.baselines.journal import JournalError
-from pytest_gpuperf.hardware.fitness import FIT, Conditions, Expected, conditions
+from pytest_gpuperf.figures.conditions import FIT, Conditions
+from pytest_gpuperf.hardware.fitness import AtStart, conditions
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leases.leasing import Leasing
@@ -80,7 +81,14 @@ class Session:
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
-        self.leasing = Leasing(options, machine, console.print_line, self.pools.retire_all)
+        self.leasing = Leasing(
+            machine,
+            options.leases,
+            timeout=options.lease_timeout,
+            share=options.share,
+            tell=console.print_line,
+            leave=self.pools.retire_all,
+        )
         self.packing = Packing(config.rootpath)
         self.measurements = Measurements(options, machine, config.rootpath)
         self.collection = Collected(config.rootpath, partly=bool(config.getoption("lf", False)))
@@ -299,10 +307,10 @@ class Session:
         if not gpus or self.options.smoke:
             return self.run(world_size, entry, args, {}, program), FIT
         processes = self._pool(world_size).pids
-        with Watch(gpus) as watch:
+        with Watch(gpus, self.machine.devices) as watch:
             results = self.run(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        return results, conditions(watch.seen, Expected(nvlinks, processes), watch.xids)
+        return results, conditions(watch.seen, AtStart(nvlinks, processes), watch.xids)
 
     def _software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
