@@ -7,10 +7,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.metric import Metric
     from pytest_gpuperf.figures.overlap import Overlap
     from pytest_gpuperf.figures.readings import Readings
-    from pytest_gpuperf.figures.timing import Comparison, Timing
+    from pytest_gpuperf.figures.timing import Timing
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.ranks.context import Context
@@ -43,7 +44,7 @@ KiB, MiB, GiB = 1024, 1024**2, 1024**3
 
 _HOMES = {
     "CollectiveMismatch": "ranks.failures",
-    "Comparison": "figures.timing",
+    "Comparison": "figures.comparison",
     "Context": "ranks.context",
     "LeakWarning": "run.current_ranks",
     "Metric": "figures.metric",

@@ -10,6 +10,7 @@ from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
+from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import Options, add_options
@@ -52,7 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
         config.addinivalue_line("markers", line)
     options = Options.from_config(config)
-    machine = Machine.of(options.gpus)
+    try:
+        machine = Machine.of(options.gpus)
+    except HardwareError as error:
+        raise pytest.UsageError(str(error)) from error
     if options.update_baselines and not machine.gpus:
         raise pytest.UsageError("--update-baselines records what GPUs do, and none are visible")
     if options.require_gpus and not machine.gpus:

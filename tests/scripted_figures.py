@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 import pytest
 from pytest_gpuperf import Metric
+from pytest_gpuperf.figures.conditions import Gate, Tripped
 
 FOLDER = Path(__file__).parent
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2)]
@@ -45,7 +46,8 @@ def measured(perf, name):
     if figures[0] == "other":
         perf.check(time=Metric(1.0, "s", "lower"))
     elif figures[0] == "hot":
-        perf.check(busbw=Metric(100e9, "B/s", "higher", clock="host", invalid="GPU GPU-1: power brake"))
+        tripped = (Tripped("GPU-1", Gate.POWER_BRAKE),)
+        perf.check(busbw=Metric(100e9, "B/s", "higher", clock="host", invalid=tripped))
     else:
         # The first of several figures is the first launch's, the last one that of all fresh launches.
         capped = (FOLDER / ("at_limit" if len(figures) == 1 else "first_at_limit")).exists()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Perf, Ranks
+from pytest_gpuperf.report.verdict_line import tripped_in_words
 from suites.collectives import programs
 from suites.collectives.test_performance import DTYPE, OPERATIONS
 from suites.shared.step import Step
@@ -74,7 +75,7 @@ def test_sweep(perf: Perf, ranks: Ranks, op: str, sweep: dict[str, Any], record_
         figure = {
             "seconds": timing.median,
             "busbw": timing.busbw(op, nbytes).value,
-            "unfit": "; ".join(timing.conditions.tripped),
+            "unfit": tripped_in_words(timing.conditions.tripped),
         }
         record_property("point", json.dumps({"point": point, "figure": figure}))
     record_property("nccl", json.dumps(ranks.run(loaded_nccl)[0]))

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias, cast
 
 from pytest_gpuperf.baselines.json_fields import Fields, finite
+from pytest_gpuperf.figures.conditions import Gate, Tripped
 
 Better: TypeAlias = Literal["higher", "lower"]
 
@@ -39,7 +40,7 @@ class Metric:
     """Lower and upper bound of the value, each with 95 %; for speedups."""
     at_least: float | None = None
     """What the value must reach, by its interval, whatever the baseline."""
-    invalid: str = ""
+    invalid: tuple[Tripped, ...] = ()
     """Why the machine was not fit for the measurement; empty if it was."""
     power_capped: bool = False
     """Whether a GPU was at its power limit meanwhile."""
@@ -93,7 +94,10 @@ class Metric:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
-        return asdict(self) | {"interval": None if self.interval is None else list(self.interval)}
+        return asdict(self) | {
+            "interval": None if self.interval is None else list(self.interval),
+            "invalid": [asdict(tripped) | {"gate": tripped.gate.value} for tripped in self.invalid],
+        }
 
     @classmethod
     def from_json(cls, data: object, where: str = "metric") -> "Metric":
@@ -117,9 +121,20 @@ class Metric:
                 limit_name=fields.text("limit_name"),
                 interval=fields.optional_interval("interval"),
                 at_least=fields.optional_number("at_least"),
-                invalid=fields.text("invalid"),
+                invalid=tuple(map(_tripped, fields.items("invalid"))),
                 power_capped=fields.boolean("power_capped"),
                 sm_clock=fields.optional_number("sm_clock"),
                 host_bound=fields.boolean("host_bound"),
             )
         )
+
+
+def _tripped(fields: Fields) -> Tripped:
+    fields.only(*Tripped.__dataclass_fields__)
+    return Tripped(
+        gpu=fields.text("gpu"),
+        gate=Gate(fields.choice("gate", *(gate.value for gate in Gate))),
+        got=fields.optional_number("got"),
+        expected=fields.optional_number("expected"),
+        unit=fields.text("unit"),
+    )

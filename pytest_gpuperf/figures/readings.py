@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
+from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.figures.timing import observed
-from pytest_gpuperf.hardware.fitness import FIT, Conditions
 
 CLOCK = "counter"
 """What told the figures."""

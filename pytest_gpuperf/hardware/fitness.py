@@ -1,11 +1,11 @@
-"""Whether a machine was fit for a measurement, by what was observed of its GPUs meanwhile."""
+"""The gates: whether a machine was fit for a measurement, by what was observed of its GPUs meanwhile."""
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.hardware.observation import IDLE, POWER_CAP, SLOWDOWNS, Observation
-from pytest_gpuperf.hardware.xids import Xid
+from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
+from pytest_gpuperf.hardware.device import Observation, Reason, Xid
 
 # nvbench discards a sample below this share of the clock that it expects (measure_cold.cu, throttle detection).
 LEAST_CLOCK = 0.75
@@ -14,10 +14,18 @@ LEAST_LOOKS = 3  # at a busy GPU, before its clocks are compared
 
 LEAST_FREE_BYTES = 256 * 1024**2  # for the work space of libraries; with less they fall back to slower algorithms
 
+# A GPU at its power limit under a GEMM is as it should be, and so is an idle one.
+SLOWDOWNS: Mapping[Reason, Gate] = {
+    Reason.HARDWARE_SLOWDOWN: Gate.HARDWARE_SLOWDOWN,
+    Reason.SOFTWARE_THERMAL_SLOWDOWN: Gate.SOFTWARE_THERMAL_SLOWDOWN,
+    Reason.HARDWARE_THERMAL_SLOWDOWN: Gate.HARDWARE_THERMAL_SLOWDOWN,
+    Reason.POWER_BRAKE: Gate.POWER_BRAKE,
+}
+
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """What a run knows of its GPUs."""
+class AtStart:
+    """What a run knows of its GPUs before it measures."""
 
     nvlinks: Mapping[str, int]
     """Active NVLinks of each GPU when the run began."""
@@ -25,39 +33,22 @@ class Expected:
     """Process ids of the ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """What a measurement was made under."""
-
-    tripped: tuple[str, ...]
-    """The gates that make it invalid, in words; empty if it is valid."""
-    power_capped: bool
-    """Whether a GPU was at its power limit, which is normal under a GEMM."""
-    sm_clock: float | None = None
-    """Median over the looks at busy GPUs, Hz; None if no GPU told."""
-
-
-FIT = Conditions((), power_capped=False)
-"""Nothing was observed that would make a measurement invalid."""
-
-
-def conditions(seen: Sequence[Observation], expected: Expected, xids: Sequence[Xid] = ()) -> Conditions:
+def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xid] = ()) -> Conditions:
     """Passes observations through all gates.
 
     Gates: a thermal or hardware slowdown; a process that is no rank; fewer NVLinks than when the run began;
     uncorrected memory errors; an error that the driver reported; too little free memory; an SM clock that fell below
     ``LEAST_CLOCK`` of the highest one seen while the GPU was busy and not at its power limit.
     """
-    tripped: list[str] = []
+    tripped: list[Tripped] = []
     for uuid in dict.fromkeys(observation.uuid for observation in seen):
-        of_gpu = [observation for observation in seen if observation.uuid == uuid]
-        tripped += [f"GPU {uuid}: {problem}" for problem in _problems(of_gpu, expected)]
-    tripped += [f"GPU {xid.uuid}: the driver reported Xid {xid.number}" for xid in xids]
+        tripped += _tripped(uuid, [observation for observation in seen if observation.uuid == uuid], at_start)
+    tripped += [Tripped(xid.uuid, Gate.XID, xid.number) for xid in xids]
     looks = _meanwhile(seen)
-    clocks = [look.sm_hertz for look in looks if look.sm_hertz is not None and not (look.reasons or 0) & IDLE]
+    clocks = _clocks(looks, {Reason.IDLE})
     return Conditions(
         tuple(tripped),
-        power_capped=any((look.reasons or 0) & POWER_CAP for look in looks),
+        power_capped=any(_held_back_by(look, {Reason.POWER_CAP}) for look in looks),
         sm_clock=statistics.median(clocks) if clocks else None,
     )
 
@@ -73,33 +64,35 @@ def _meanwhile(seen: Sequence[Observation]) -> list[Observation]:
     return found
 
 
-def _problems(seen: Sequence[Observation], expected: Expected) -> list[str]:
-    problems = []
-    reasons = 0
-    for observation in seen:
-        reasons |= observation.reasons or 0
-    problems += [name for bit, name in SLOWDOWNS.items() if reasons & bit]
-    foreign = max((_foreign(observation, expected.processes) for observation in seen), default=0)
+def _tripped(uuid: str, seen: Sequence[Observation], at_start: AtStart) -> list[Tripped]:
+    tripped = [
+        Tripped(uuid, gate) for reason, gate in SLOWDOWNS.items() if any(_held_back_by(o, {reason}) for o in seen)
+    ]
+    foreign = max((_foreign(observation, at_start.processes) for observation in seen), default=0)
     if foreign:
-        problems.append(f"{foreign} other process{'es' if foreign > 1 else ''} computed on it")
+        tripped.append(Tripped(uuid, Gate.OTHER_PROCESSES, foreign, 0))
     links = [observation.nvlinks for observation in seen if observation.nvlinks is not None]
-    if links and min(links) < expected.nvlinks.get(seen[0].uuid, 0):
-        problems.append(f"{min(links)} NVLinks were active, {expected.nvlinks[seen[0].uuid]} when the run began")
+    if links and min(links) < at_start.nvlinks.get(uuid, 0):
+        tripped.append(Tripped(uuid, Gate.LOST_NVLINKS, min(links), at_start.nvlinks[uuid]))
     errors = [observation.memory_errors for observation in seen if observation.memory_errors is not None]
     if errors and errors[-1] > errors[0]:
-        problems.append(f"{errors[-1] - errors[0]} uncorrected memory errors")
+        tripped.append(Tripped(uuid, Gate.MEMORY_ERRORS, errors[-1] - errors[0], 0))
     free = min(observation.free_bytes for observation in seen)
     if free < LEAST_FREE_BYTES:
-        problems.append(f"{free / 1024**2:.0f} MiB of memory were free")
-    return problems + _clock_problem(seen)
-
-
-def _clock_problem(seen: Sequence[Observation]) -> list[str]:
+        tripped.append(Tripped(uuid, Gate.LITTLE_MEMORY, free, LEAST_FREE_BYTES, "B"))
     # An idle GPU's clocks are low, and one at its power limit trades them for work.
-    busy = [o.sm_hertz for o in seen if o.sm_hertz is not None and not (o.reasons or 0) & (IDLE | POWER_CAP)]
-    if len(busy) < LEAST_LOOKS or min(busy) >= LEAST_CLOCK * max(busy):
-        return []
-    return [f"its SM clock fell from {max(busy) / 1e6:.0f} to {min(busy) / 1e6:.0f} MHz"]
+    busy = _clocks(seen, {Reason.IDLE, Reason.POWER_CAP})
+    if len(busy) >= LEAST_LOOKS and min(busy) < LEAST_CLOCK * max(busy):
+        tripped.append(Tripped(uuid, Gate.SLOW_CLOCK, min(busy), max(busy), "Hz"))
+    return tripped
+
+
+def _clocks(seen: Sequence[Observation], unless: Collection[Reason]) -> list[float]:
+    return [look.sm_hertz for look in seen if look.sm_hertz is not None and not _held_back_by(look, unless)]
+
+
+def _held_back_by(look: Observation, reasons: Collection[Reason]) -> bool:
+    return look.reasons is not None and not look.reasons.isdisjoint(reasons)
 
 
 def _foreign(observation: Observation, ranks: Collection[int]) -> int:

@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_gpuperf.hardware.errors import HardwareError
-from pytest_gpuperf.hardware.gpus import Gpu
+from pytest_gpuperf.hardware.device import Gpu, HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage
 
 GIB = 2**30

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
-from pytest_gpuperf.hardware.driver import driver_version
-from pytest_gpuperf.hardware.errors import HardwareError
-from pytest_gpuperf.hardware.gpus import Gpu, visible_gpus
+from pytest_gpuperf.hardware.device import Devices, Gpu, HardwareError
 from pytest_gpuperf.hardware.key import hardware_key, match_fields
 from pytest_gpuperf.hardware.linkage import Linkage, linkage
+from pytest_gpuperf.hardware.nvml import Nvml
 
 _HOPPER = (9, 0)  # NVLink SHARP, the switch's own reduction, came with it
+
+
+def installed_devices() -> Devices:
+    """The library that describes this machine's GPUs: the one place that chooses among vendors."""
+    return Nvml()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Machine:
     """Version of the NVIDIA driver."""
     everything: tuple[str, ...] = ()
     """UUIDs of all GPUs of the machine, also of those that the run does not use; a perf test wants them quiet."""
+    devices: Devices = field(default_factory=installed_devices, compare=False, repr=False)
+    """Describes the GPUs, and watches them."""
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:
@@ -76,26 +80,30 @@ class Machine:
         """The machine of a run with ``--gpus wanted``.
 
         Raises:
-            pytest.UsageError: it has fewer GPUs, or they cannot be told.
+            HardwareError: it has fewer GPUs, or they cannot be told.
         """
         if wanted == 0:
             return cls((), None, False)
-        try:
-            visible = visible_gpus(environ)
-            if wanted is not None and wanted > len(visible):
-                hint = " through CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in environ else ""
-                raise pytest.UsageError(f"--gpus {wanted}: {len(visible)} GPUs are visible{hint}")
-            gpus = visible if wanted is None else visible[:wanted]
-            if not gpus:
-                return cls((), None, False)
-            multicast = environ.get("NCCL_NVLS_ENABLE") != "0"
-            return cls(gpus, linkage(gpus), multicast, driver_version(), _everything(gpus))
-        except HardwareError as error:
-            raise pytest.UsageError(str(error)) from error
+        devices = installed_devices()
+        visible = devices.visible(environ)
+        if wanted is not None and wanted > len(visible):
+            hint = " through CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in environ else ""
+            raise HardwareError(f"--gpus {wanted}: {len(visible)} GPUs are visible{hint}")
+        gpus = visible if wanted is None else visible[:wanted]
+        if not gpus:
+            return cls((), None, False)
+        return cls(
+            gpus,
+            linkage(gpus, devices),
+            environ_multicast=environ.get("NCCL_NVLS_ENABLE") != "0",
+            driver=devices.driver_version(),
+            everything=_everything(devices, gpus),
+            devices=devices,
+        )
 
 
-def _everything(gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+def _everything(devices: Devices, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     try:
-        return tuple(gpu.uuid for gpu in visible_gpus({}))
+        return tuple(gpu.uuid for gpu in devices.visible({}))
     except HardwareError:  # another GPU, split into MIG slices, is no neighbour to wait for
         return tuple(gpu.uuid for gpu in gpus)

@@ -1,53 +1,306 @@
-"""One NVML session at a time, opened and closed in pairs.
+"""NVIDIA's GPUs, asked about through NVML. Every call of pynvml is here.
 
 NVML answers without a CUDA context, so the pytest process may ask it and still fork ranks afterwards.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from pytest_gpuperf.hardware.errors import HardwareError
+import pynvml
 
-Nvml: TypeAlias = Any
+from pytest_gpuperf.hardware.datasheets import NVLINK
+from pytest_gpuperf.hardware.device import (
+    SWITCH,
+    Counters,
+    Distance,
+    Gpu,
+    HardwareError,
+    Observation,
+    Pcie,
+    Reason,
+    Xid,
+)
+from pytest_gpuperf.hardware.visibility import require_one_order, visible_indices
+
+Library: TypeAlias = Any
 """The pynvml module or, in tests, an object with the same functions."""
 
+_ALL_LINKS = 2**32 - 1  # UINT_MAX as the scope of a field: all links together (nvml.h, "NVLink Throughput counters")
 
-@contextmanager
-def nvml_session(nvml: Nvml) -> Iterator[bool]:
-    """Yields whether this machine has NVML and a driver; inside, NVML's failures become HardwareError."""
-    absent = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        nvml.NVML_ERROR_GPU_NOT_FOUND,
-    }
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        if error.value not in absent:
+# nvml.h, "Clocks event reasons". The others, such as clocks that a user has set, bear on no measurement.
+_REASONS = {
+    0x1: Reason.IDLE,
+    0x4: Reason.POWER_CAP,
+    0x8: Reason.HARDWARE_SLOWDOWN,
+    0x20: Reason.SOFTWARE_THERMAL_SLOWDOWN,
+    0x40: Reason.HARDWARE_THERMAL_SLOWDOWN,
+    0x80: Reason.POWER_BRAKE,
+}
+
+# nvml.h, nvmlGpuTopologyLevel_t; two GPUs of one board (0) share its switch.
+_DISTANCES = {
+    0: Distance.PIX,
+    10: Distance.PIX,
+    20: Distance.PXB,
+    30: Distance.PHB,
+    40: Distance.NODE,
+    50: Distance.SYS,
+}
+
+
+class Nvml:
+    """``Devices`` by NVML."""
+
+    def __init__(self, library: Library = pynvml) -> None:
+        self._library = library
+
+    @contextmanager
+    def session(self) -> Iterator[bool]:
+        """Keeps NVML open, which counts how often; yields whether this machine has NVML and a driver."""
+        nvml = self._library
+        absent = {
+            nvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            nvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            nvml.NVML_ERROR_GPU_NOT_FOUND,
+        }
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            if error.value not in absent:
+                raise HardwareError(
+                    f"NVML did not start: got {str(error)!r}, expected a driver and a library of one version: "
+                    "check that nvidia-smi runs, and restart after a driver update"
+                ) from error
+            yield False
+            return
+        try:
+            yield True
+        except nvml.NVMLError as error:
             raise HardwareError(
-                f"NVML did not start: got {str(error)!r}, expected a driver and a library of one version: "
-                "check that nvidia-smi runs, and restart after a driver update"
+                f"NVML could not describe a GPU: got {str(error)!r}: check the GPU's health with nvidia-smi -q"
             ) from error
-        yield False
-        return
-    try:
-        yield True
-    except nvml.NVMLError as error:
-        raise HardwareError(
-            f"NVML could not describe a GPU: got {str(error)!r}: check the GPU's health with nvidia-smi -q"
-        ) from error
-    finally:
-        nvml.nvmlShutdown()
+        finally:
+            nvml.nvmlShutdown()
+
+    def gone(self, unanswered: str) -> HardwareError:
+        """Makes the error for an NVML that has listed GPUs and is not there now."""
+        return HardwareError(
+            f"NVML is not there to say {unanswered}, expected it where they were found: check that nvidia-smi runs"
+        )
+
+    def driver_version(self) -> str | None:
+        """The driver's version; None without a driver."""
+        with self.session() as present:
+            return _text(self._library.nvmlSystemGetDriverVersion()) if present else None
+
+    def visible(self, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+        """Lists the GPUs that CUDA would show.
+
+        Args:
+            environ: The environment to read CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER from.
+
+        Returns:
+            The GPUs; empty without an NVML library, driver or GPU.
+
+        Raises:
+            HardwareError: For MIG slices, for a list that CUDA reads otherwise than it looks, and for a GPU that
+                NVML cannot describe.
+        """
+        nvml = self._library
+        with self.session() as present:
+            if not present:
+                return ()
+            handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+            visible = environ.get("CUDA_VISIBLE_DEVICES")
+            chosen = visible_indices(visible, [nvml.nvmlDeviceGetUUID(handle) for handle in handles])
+            if visible is not None and chosen and not visible.strip().startswith("GPU-"):
+                require_one_order(environ, [nvml.nvmlDeviceGetName(handle) for handle in handles])
+            return tuple(self._gpu(handles[index]) for index in chosen)
+
+    def used_memory(self, uuid: str) -> int:
+        """Bytes in use on a GPU, by all processes and the driver."""
+        with self.session() as present:
+            if not present:
+                raise HardwareError(
+                    f"memory of GPU {uuid!r}: got no driver, expected the one that told the UUID: check that "
+                    "nvidia-smi runs"
+                )
+            return int(self._library.nvmlDeviceGetMemoryInfo(self._handle(uuid)).used)
+
+    def observe(self, uuid: str, *, links: bool = True) -> Observation:
+        """Looks at a GPU."""
+        nvml, handle = self._library, self._handle(uuid)
+        megahertz = self._told(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+        celsius = self._told(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        milliwatts = self._told(nvml.nvmlDeviceGetPowerUsage, handle)
+        processes = self._told(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        bits = self._told(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        states = [state for _, state in self._link_states(handle)] if links else []
+        return Observation(
+            uuid=uuid,
+            reasons=None if bits is None else frozenset(reason for bit, reason in _REASONS.items() if bits & bit),
+            sm_hertz=None if megahertz is None else megahertz * 1e6,
+            nvlinks=sum(states) if states else None,
+            memory_errors=self._told(
+                nvml.nvmlDeviceGetTotalEccErrors,
+                handle,
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_VOLATILE_ECC,
+            ),
+            processes=None if processes is None else frozenset(process.pid for process in processes),
+            free_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).free,
+            kelvin=None if celsius is None else celsius + 273.15,
+            watts=None if milliwatts is None else milliwatts / 1e3,
+        )
+
+    def counters(self, uuid: str) -> Counters:
+        """Reads a GPU's counters."""
+        nvml, handle = self._library, self._handle(uuid)
+        millijoules = self._told(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return Counters(
+            joules=None if millijoules is None else millijoules / 1e3,
+            nvlink_sent=self._nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
+            nvlink_received=self._nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
+        )
+
+    def listen(self, uuids: Sequence[str]) -> "XidListener":
+        """Listens to the driver's Xids."""
+        return XidListener(uuids, self._library)
+
+    def link_ends(self, uuid: str) -> tuple[str, ...]:
+        """What each active NVLink leads to: a switch, or the device at a PCI address."""
+        handle = self._handle(uuid)
+        return tuple(self._link_end(handle, link) for link in self._active_links(handle))
+
+    def distance(self, a: str, b: str) -> Distance | None:
+        """How far apart two GPUs are on PCIe; None on a virtual machine that hides it."""
+        query = self._library.nvmlDeviceGetTopologyCommonAncestor
+        level = self._told(query, self._handle(a), self._handle(b))
+        return None if level is None else _DISTANCES[level]
+
+    def pcie(self, uuid: str) -> Pcie | None:
+        """The GPU's PCIe link; None where the machine hides it."""
+        handle = self._handle(uuid)
+        generation = self._told(self._library.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+        lanes = self._told(self._library.nvmlDeviceGetMaxPcieLinkWidth, handle)
+        return None if generation is None or lanes is None else Pcie(generation, lanes)
+
+    def _handle(self, uuid: str) -> Any:
+        return self._library.nvmlDeviceGetHandleByUUID(uuid)
+
+    def _gpu(self, handle: Any) -> Gpu:
+        nvml = self._library
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+        mig = self._told(nvml.nvmlDeviceGetMigMode, handle)
+        if mig is not None and mig[0]:
+            raise HardwareError(
+                f"GPU {uuid!r} is split into MIG slices, expected whole GPUs, which NCCL needs: turn MIG off "
+                "with nvidia-smi -mig 0, or leave the GPU out of CUDA_VISIBLE_DEVICES"
+            )
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        nvlinks = len(self._active_links(handle))
+        rate = NVLINK.get((major, minor)) if nvlinks else None
+        milliwatts = self._told(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        return Gpu(
+            uuid=uuid,
+            name=nvml.nvmlDeviceGetName(handle),
+            memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+            compute_capability=(major, minor),
+            pci_bus_id=_bus_id(nvml.nvmlDeviceGetPciInfo(handle)),
+            nvlinks=nvlinks,
+            nvlink_version=None if rate is None else rate.version,
+            power_limit_watts=None if milliwatts is None else milliwatts / 1000,
+        )
+
+    def _link_states(self, handle: Any) -> list[tuple[int, int]]:
+        """Number and state, 1 if it is active, of each NVLink of which the GPU tells."""
+        nvml = self._library
+        links = range(nvml.NVML_NVLINK_MAX_LINKS)
+        states = [(link, self._told(nvml.nvmlDeviceGetNvLinkState, handle, link)) for link in links]
+        return [(link, state) for link, state in states if state is not None]
+
+    def _active_links(self, handle: Any) -> tuple[int, ...]:
+        return tuple(link for link, state in self._link_states(handle) if state)
+
+    def _link_end(self, handle: Any, link: int) -> str:
+        nvml = self._library
+        if self._told(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            return SWITCH
+        return _bus_id(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
+
+    def _nvlink_bytes(self, handle: Any, field: int) -> int | None:
+        nvml = self._library
+        for scopes in ((_ALL_LINKS,), self._active_links(handle)):
+            if not scopes:
+                continue
+            answers = self._told(nvml.nvmlDeviceGetFieldValues, handle, [(field, scope) for scope in scopes])
+            if answers is not None and all(answer.nvmlReturn == nvml.NVML_SUCCESS for answer in answers):
+                return 1024 * sum(int(answer.value.ullVal) for answer in answers)  # NVML counts KiB
+        return None
+
+    def _told(self, query: Callable[..., Any], *args: Any) -> Any:
+        """The answer; None where this GPU, link, virtual machine or container has no answer to the query."""
+        nvml = self._library
+        try:
+            return query(*args)
+        except nvml.NVMLError as error:
+            # Links beyond the last one are an invalid argument on some GPUs and unsupported on others.
+            unanswered = (
+                nvml.NVML_ERROR_NOT_SUPPORTED,
+                nvml.NVML_ERROR_INVALID_ARGUMENT,
+                nvml.NVML_ERROR_NO_PERMISSION,
+            )
+            if error.value in unanswered:
+                return None
+            raise
 
 
-def if_supported(nvml: Nvml, query: Callable[..., Any], *args: Any) -> Any:
-    """Returns None where this GPU, link, virtual machine or container has no answer to the query."""
-    try:
-        return query(*args)
-    except nvml.NVMLError as error:
-        # Links beyond the last one are an invalid argument on some GPUs and unsupported on others.
-        unanswered = {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NO_PERMISSION}
-        if error.value in unanswered:
+class XidListener:
+    """``Listener`` by NVML's events."""
+
+    def __init__(self, uuids: Sequence[str], library: Library) -> None:
+        """Listens, in the caller's session, to the GPUs of these UUIDs."""
+        self._library = library
+        # A set of its own for each GPU: an event's handle need not be the one that the GPU was asked for by.
+        self._sets = {uuid: events for uuid in uuids if (events := self._listen(uuid)) is not None}
+
+    def close(self) -> tuple[Xid, ...]:
+        """Ends the listening; returns what was reported meanwhile."""
+        heard: list[Xid] = []
+        for uuid, events in self._sets.items():
+            while (number := self._next(events)) is not None:
+                heard.append(Xid(uuid, number))
+            self._library.nvmlEventSetFree(events)
+        self._sets = {}
+        return tuple(heard)
+
+    def _listen(self, uuid: str) -> Any:
+        # Whatever the reason why nobody may listen: a measurement does not fail for it.
+        nvml = self._library
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError:
             return None
-        raise
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError:
+            nvml.nvmlEventSetFree(events)
+            return None
+        return events
+
+    def _next(self, events: Any) -> int | None:
+        try:
+            return int(self._library.nvmlEventSetWait_v2(events, 0).eventData)
+        except self._library.NVMLError:  # NVML_ERROR_TIMEOUT: nothing more was reported; or nobody tells any more
+            return None
+
+
+def _bus_id(pci_info: Any) -> str:
+    """Spells a PCI address one way, so that two of them compare equal."""
+    return _text(pci_info.busId).upper()
+
+
+def _text(raw: Any) -> str:
+    return raw.decode() if isinstance(raw, bytes) else str(raw)

@@ -4,11 +4,7 @@ import threading
 from collections.abc import Sequence
 from types import TracebackType
 
-import pynvml
-
-from pytest_gpuperf.hardware.nvml import Nvml, nvml_session
-from pytest_gpuperf.hardware.observation import Observation, observe
-from pytest_gpuperf.hardware.xids import Xid, XidListener
+from pytest_gpuperf.hardware.device import Devices, Observation, Xid
 
 INTERVAL = 0.1  # seconds between looks; one look at a GPU takes about a millisecond of one core
 
@@ -19,10 +15,10 @@ class Watch:
     It looks at least once at either end, when it counts NVLinks too.
     """
 
-    def __init__(self, uuids: Sequence[str], *, interval: float = INTERVAL, nvml: Nvml = pynvml) -> None:
+    def __init__(self, uuids: Sequence[str], devices: Devices, *, interval: float = INTERVAL) -> None:
         self._uuids = tuple(uuids)
+        self._devices = devices
         self._interval = interval
-        self._nvml = nvml
         self._over = threading.Event()
         self._looked = threading.Event()
         self._seen: list[Observation] = []
@@ -52,7 +48,7 @@ class Watch:
         """Looks once more.
 
         Raises:
-            HardwareError: NVML failed meanwhile; not if something else is being raised.
+            HardwareError: The vendor's library failed meanwhile; not if something else is being raised.
         """
         self._over.set()
         self._thread.join()
@@ -61,8 +57,8 @@ class Watch:
 
     def _watch(self) -> None:
         try:
-            with nvml_session(self._nvml):
-                listener = XidListener(self._uuids, self._nvml)
+            with self._devices.session():
+                listener = self._devices.listen(self._uuids)
                 self._look(links=True)
                 self._looked.set()
                 while not self._over.wait(self._interval):
@@ -75,4 +71,4 @@ class Watch:
             self._looked.set()
 
     def _look(self, *, links: bool) -> None:
-        self._seen += [observe(uuid, self._nvml, links=links) for uuid in self._uuids]
+        self._seen += [self._devices.observe(uuid, links=links) for uuid in self._uuids]

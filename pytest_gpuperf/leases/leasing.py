@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-
-import pynvml
+from pathlib import Path
 
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.nvml import nvml_session
 from pytest_gpuperf.leases.lease import Lease
 from pytest_gpuperf.leases.leases import Leases
-from pytest_gpuperf.leases.memory import used_memory
-from pytest_gpuperf.options import Options
 
 _QUIET = 5.0  # seconds of waiting for a lease that nobody need hear of
 
@@ -22,29 +18,38 @@ class Leasing:
     """Leases for one test after another; a launch's perf tests keep theirs from test to test."""
 
     def __init__(
-        self, options: Options, machine: Machine, tell: Callable[[str], None], leave: Callable[[], None]
+        self,
+        machine: Machine,
+        folder: Path,
+        *,
+        timeout: float,
+        tell: Callable[[str], None],
+        leave: Callable[[], None],
+        share: tuple[int, int] | None = None,
     ) -> None:
         """Begins without a lease.
 
         Args:
-            options: the folder of leases, and how long to wait for one.
             machine: what there is to lease.
+            folder: where all processes of the machine keep their leases.
+            timeout: seconds to wait for a lease.
             tell: told who is waited for.
             leave: ends the processes that stay on GPUs between leases; called where another must be alone there.
+            share: of several workers with the same GPUs, which one this is, and how many there are.
         """
-        self._leases = Leases(options.leases, used_memory if machine.gpus else None)
-        self._nvml = ExitStack()
+        self._leases = Leases(folder, machine.devices.used_memory if machine.gpus else None)
+        self._devices = ExitStack()
         if machine.gpus:
             # Held open: to begin and end a session for each reading would cost milliseconds a test.
-            self._nvml.enter_context(nvml_session(pynvml))
-        self._timeout = options.lease_timeout
+            self._devices.enter_context(machine.devices.session())
+        self._timeout = timeout
         self._machine = machine
         self._tell = tell
         self._leave = leave
         self._lease: Lease | None = None
         self._last: tuple[str, ...] = ()
         self._holder = ""
-        self._share = options.share
+        self._share = share
 
     def gpus(self, count: int, holder: str, warm: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
         """Leases so many of the run's GPUs, those of the last test where they are free.
@@ -83,7 +88,7 @@ class Leasing:
     def memory_is_scarce(self, gpus: Sequence[str]) -> bool:
         """Whether one of the GPUs has less than half of its memory free."""
         total = {gpu.uuid: gpu.memory_bytes for gpu in self._machine.gpus}
-        return any(used_memory(uuid) > total[uuid] / 2 for uuid in gpus)
+        return any(self._machine.devices.used_memory(uuid) > total[uuid] / 2 for uuid in gpus)
 
     def release(self, *, staying: Collection[str] = (), await_memory: bool = False) -> None:
         """Lets go of what is held.
@@ -101,9 +106,9 @@ class Leasing:
                     self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
 
     def close(self) -> None:
-        """Lets go of what is held, once processes that were on it are gone, and of NVML."""
+        """Lets go of what is held, once processes that were on it are gone, and of the GPUs' library."""
         self.release(await_memory=bool(self._machine.gpus))
-        self._nvml.close()
+        self._devices.close()
 
     def wanted_alone(self, gpus: Collection[str]) -> bool:
         """Whether another process waits to be alone on one of these."""

@@ -4,32 +4,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import pynvml
-
-from pytest_gpuperf.hardware.errors import HardwareError
-from pytest_gpuperf.hardware.nvml import Nvml, nvml_session
-
 UsedMemory: TypeAlias = Callable[[str], int]
 """Bytes in use on the GPU of a UUID."""
 
 RETURN_SECONDS = 10.0  # far more than a driver needs: longer means that somebody outside the leases uses the GPU
 SLACK_BYTES = 64 * 1024**2  # for what the driver itself keeps, which varies; less than a CUDA context takes
-POLL_SECONDS = 0.05  # NVML has no event for it, and starting NVML costs milliseconds
-
-
-def used_memory(uuid: str, nvml: Nvml = pynvml) -> int:
-    """Bytes in use on a GPU, by all processes and the driver.
-
-    Raises:
-        HardwareError: Where NVML does not know the GPU.
-    """
-    with nvml_session(nvml) as present:
-        if not present:
-            raise HardwareError(
-                f"memory of GPU {uuid!r}: got no driver, expected the one that told the UUID: check that nvidia-smi "
-                "runs"
-            )
-        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(uuid)).used)
+POLL_SECONDS = 0.05  # no driver has an event for it, and to ask costs up to milliseconds
 
 
 def has_memory(resource: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Protocol, assert_never
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
 from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_percent, format_value
@@ -83,6 +84,34 @@ def policy_in_words(policy: MetricPolicy) -> str:
     return f"{', '.join(said)}: {policy.reason}"
 
 
+def tripped_in_words(tripped: Sequence[Tripped]) -> str:
+    """Why a machine was not fit for a measurement."""
+    return "; ".join(f"GPU {one.gpu}: {_problem(one)}" for one in tripped)
+
+
+def _problem(tripped: Tripped) -> str:
+    got, expected = tripped.got or 0, tripped.expected or 0
+    match tripped.gate:
+        case (
+            Gate.HARDWARE_SLOWDOWN | Gate.SOFTWARE_THERMAL_SLOWDOWN | Gate.HARDWARE_THERMAL_SLOWDOWN | Gate.POWER_BRAKE
+        ):
+            return str(tripped.gate.value)
+        case Gate.OTHER_PROCESSES:
+            return f"{got:.0f} other process{'es' if got > 1 else ''} computed on it"
+        case Gate.LOST_NVLINKS:
+            return f"{got:.0f} NVLinks were active, {expected:.0f} when the run began"
+        case Gate.MEMORY_ERRORS:
+            return f"{got:.0f} uncorrected memory errors"
+        case Gate.LITTLE_MEMORY:
+            return f"{got / 1024**2:.0f} MiB of memory were free"
+        case Gate.SLOW_CLOCK:
+            return f"its SM clock fell from {expected / 1e6:.0f} to {got / 1e6:.0f} MHz"
+        case Gate.XID:
+            return f"the driver reported Xid {got:.0f}"
+        case _:
+            assert_never(tripped.gate)
+
+
 def _faster_or_slower(change: float) -> str:
     return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
 
@@ -120,7 +149,9 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             why = _staleness(verdict)
             return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command(verdict.test)}"
         case Outcome.INVALID:
-            return f"{value} was measured on a machine that was not fit for it, twice: {metric.invalid}"
+            return (
+                f"{value} was measured on a machine that was not fit for it, twice: {tripped_in_words(metric.invalid)}"
+            )
         case Outcome.BROKEN:
             side = "above" if metric.better == "higher" else "below"
             limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"

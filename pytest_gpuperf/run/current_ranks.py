@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.journal import JournalError
-from pytest_gpuperf.hardware.fitness import FIT, Conditions, Expected, conditions
+from pytest_gpuperf.figures.conditions import FIT, Conditions
+from pytest_gpuperf.hardware.fitness import AtStart, conditions
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leases.leasing import Leasing
@@ -306,10 +307,10 @@ class CurrentRanks:
         if not gpus or not self._launch.measured:
             return self._execute(world_size, entry, args, {}, program), FIT
         processes = self._pool(world_size).pids
-        with Watch(gpus) as watch:
+        with Watch(gpus, self.machine.devices) as watch:
             results = self._execute(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        return results, conditions(watch.seen, Expected(nvlinks, processes), watch.xids)
+        return results, conditions(watch.seen, AtStart(nvlinks, processes), watch.xids)
 
     def _settle(self, current: CurrentTest) -> None:
         try:

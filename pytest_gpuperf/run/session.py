@@ -79,7 +79,14 @@ class Session:
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
-        leasing = Leasing(options, machine, console.print_line, pools.retire_all)
+        leasing = Leasing(
+            machine,
+            options.leases,
+            timeout=options.lease_timeout,
+            tell=console.print_line,
+            leave=pools.retire_all,
+            share=options.share,
+        )
         packing = Packing(root)
         path = options.baselines / f"{machine.key}.json"
         recording = Recording(path, machine, options, root) if options.update_baselines else None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from pytest_gpuperf.figures.timing import RankSamples, block_ratios
+from pytest_gpuperf.figures.comparison import block_ratios
+from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for
 from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed

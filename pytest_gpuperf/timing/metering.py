@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-import pynvml
 import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.figures.readings import RankReading
-from pytest_gpuperf.hardware.counters import Counters, counters
-from pytest_gpuperf.hardware.nvml import nvml_session
+from pytest_gpuperf.hardware.device import Counters
+from pytest_gpuperf.hardware.machine import installed_devices
 from pytest_gpuperf.timing.clock import slowest
 from pytest_gpuperf.timing.device_memory import release_memory
 from pytest_gpuperf.timing.sampling import Sampling
@@ -60,10 +59,11 @@ def meter(
     cuda = context.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    with nvml_session(pynvml) if gpus else nullcontext(False) as present:
+    devices = installed_devices()
+    with devices.session() if gpus else nullcontext(False) as present:
 
         def count() -> Counters:
-            return counters(gpus[context.rank]) if present else NOTHING
+            return devices.counters(gpus[context.rank]) if present else NOTHING
 
         _meet(cuda=cuda)
         before = count()

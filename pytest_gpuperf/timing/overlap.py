@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuperf.figures.timing import RankSamples, block_ratios
+from pytest_gpuperf.figures.comparison import block_ratios
+from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for
 from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed

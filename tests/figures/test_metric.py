@@ -13,10 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.baselines.json_fields import FieldError
+from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 
 BANDWIDTH = Metric(356e9, "B/s", "higher", 355e9, 357e9, 50, 450e9, "cuda_event", "NVLink")
 TIME = Metric(1e-3, "s", "lower")
+HOT = replace(
+    TIME, invalid=(Tripped("GPU-1", Gate.POWER_BRAKE), Tripped("GPU-2", Gate.SLOW_CLOCK, 345e6, 1.98e9, "Hz"))
+)
 
 
 @pytest.mark.parametrize("name", ["value", "q1", "q3", "limit"])
@@ -85,7 +89,7 @@ def test_above_the_limit_is_beyond_its_tolerance_in_the_better_direction(metric:
     assert metric.above_limit is above
 
 
-@pytest.mark.parametrize("metric", [BANDWIDTH, TIME])
+@pytest.mark.parametrize("metric", [BANDWIDTH, TIME, HOT])
 def test_json_and_back(metric: Metric) -> None:
     assert Metric.from_json(json.loads(json.dumps(metric.to_json()))) == metric
 
@@ -99,6 +103,12 @@ def test_json_and_back(metric: Metric) -> None:
         ({"unit": 3}, r"metric\.unit: got 3, expected a string"),
         ({"better": []}, r"metric\.better: got \[\], expected one of 'higher', 'lower'"),
         ({"samples": True}, r"metric\.samples: got True, expected an integer of at least 1"),
+        ({"invalid": "hot"}, r"metric\.invalid: got 'hot', expected a list"),
+        ({"invalid": [{"gate": "hot"}]}, r"metric\.invalid\[0\]: got \['gate'\], expected a key 'gpu'"),
+        (
+            {"invalid": [{"gpu": "GPU-1", "gate": "hot", "got": None, "expected": None, "unit": ""}]},
+            r"metric\.invalid\[0\]\.gate: got 'hot', expected one of 'hardware slowdown', ",
+        ),
         ({"speed": 1}, r"metric: got 'speed', expected no keys but value, unit, "),
     ],
 )

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from pytest_gpuperf import Overlap, Timing
+from pytest_gpuperf.figures.comparison import block_ratios
+from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
 from pytest_gpuperf.figures.overlap import LEAST_SHARE
-from pytest_gpuperf.figures.timing import Link, RankSamples, block_ratios
-from pytest_gpuperf.hardware.fitness import Conditions
+from pytest_gpuperf.figures.timing import Link, RankSamples
 from pytest_gpuperf.timing import interleaving
 
 
-def timing(*seconds: float, tripped: tuple[str, ...] = ()) -> Timing:
+def timing(*seconds: float, tripped: tuple[Tripped, ...] = ()) -> Timing:
     samples = RankSamples(seconds, "cuda_event", cuda_graph=False, steps_per_sample=1)
     return Timing((samples,), Link(None, "", multicast=False), Conditions(tripped, power_capped=False))
 
@@ -66,8 +67,9 @@ def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monk
 
 
 def test_what_was_observed_goes_with_the_figures() -> None:
-    hot = Overlap(timing(12, 12, tripped=("GPU-0: too hot",)), timing(10, 10), timing(4, 4))
-    assert hot.exposed.invalid == "GPU-0: too hot"
+    brake = (Tripped("GPU-0", Gate.POWER_BRAKE),)
+    hot = Overlap(timing(12, 12, tripped=brake), timing(10, 10), timing(4, 4))
+    assert hot.exposed.invalid == brake
 
 
 @pytest.mark.parametrize("late", range(4))

@@ -1,25 +1,14 @@
 """What the samples of all ranks come to."""
 
-import math
-import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf import Comparison, Timing
-from pytest_gpuperf.figures.timing import (
-    ONE_SIDED,
-    ONE_SIDED_OF_A_LOOK,
-    Link,
-    Pair,
-    RankSamples,
-    bounds,
-    quartiles,
-)
-from pytest_gpuperf.fixtures.perf import MAX_GROUPS, MIN_GROUPS
-from pytest_gpuperf.hardware.fitness import FIT
+from pytest_gpuperf import Timing
+from pytest_gpuperf.figures.conditions import FIT
+from pytest_gpuperf.figures.timing import Link, RankSamples, quartiles
 
 NO_LINK = Link(None, "", multicast=False)
 NVLINK = Link(450e9, "nv18", multicast=False)
@@ -38,17 +27,6 @@ def test_figures_say_what_told_their_time(cuda_graph: bool, host_bound: bool, cl
     assert measured.host_bound is host_bound
     for figure in (measured.time, measured.rate(1.0, "Hz")):
         assert (figure.clock, figure.host_bound) == (clock, host_bound)
-
-
-@pytest.mark.parametrize("late", [("baseline", 2), ("optimized", 1), None])
-def test_a_comparison_says_where_the_time_of_an_arm_is_the_hosts_in_any_group(late: tuple[str, int] | None) -> None:
-    def arm(name: str, group: int) -> Timing:
-        return Timing((RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=(name, group) == late),), NO_LINK)
-
-    found = Comparison(tuple(Pair(arm("baseline", group), arm("optimized", group)) for group in range(3)))
-    told = {name for name in ("baseline", "optimized") if getattr(found, name).time.host_bound}
-    assert told == ({late[0]} if late else set())
-    assert found.speedup.host_bound is bool(late)
 
 
 def test_a_sample_is_the_slowest_ranks() -> None:
@@ -132,73 +110,6 @@ def test_one_rank_has_no_busbw(link: Link) -> None:
         timing((1e-3,), link=link).busbw("all_reduce", 1000)
 
 
-def raced(*groups: tuple[tuple[float, ...], tuple[float, ...]], at_least: float | None = None) -> Comparison:
-    return Comparison(tuple(Pair(timing(slow), timing(fast)) for slow, fast in groups), at_least)
-
-
-def test_the_speedup_is_the_mean_ratio_of_the_blocks() -> None:
-    metric = raced(((4.0, 4.0, 9.0, 9.0), (2.0, 2.0, 2.0, 2.0))).speedup
-    assert metric.value == pytest.approx(3.0)  # of 2 and 4.5
-    assert (metric.unit, metric.better) == ("x", "higher")
-    assert (metric.q1, metric.q3, metric.samples) == (2.625, 3.875, 2)
-    assert (metric.clock, metric.interval) == ("cuda_event", None)
-
-
-def test_a_drift_within_a_block_leaves_its_ratio() -> None:
-    # Blocks of ABBA on a machine that slows down steadily: 1, 2, 3, 4 times as slow, then 5, 6, 7, 8.
-    metric = raced(((1.0, 4.0, 5.0, 8.0), (2.0, 3.0, 6.0, 7.0))).speedup
-    assert (metric.q1, metric.q3) == (1.0, 1.0)
-
-
-def test_a_slower_arm_has_a_speedup_below_1() -> None:
-    assert raced(((1.0, 1.0), (2.0, 2.0))).speedup.value == 0.5
-
-
-GROUPS = [((slow, slow), (1.0, 1.0)) for slow in (1.9, 2.0, 2.1)]
-
-
-def test_the_interval_of_a_speedup_is_students_over_the_groups() -> None:
-    # mean 0.692313, standard deviation 0.050047, t(0.95, 2) = 2.919986
-    interval = raced(*GROUPS).interval
-    assert interval == pytest.approx((math.exp(0.692313 - 0.084372), math.exp(0.692313 + 0.084372)), rel=1e-4)
-    assert raced(*GROUPS).speedup.interval == interval
-
-
-@pytest.mark.parametrize(("level", "erred"), [(ONE_SIDED_OF_A_LOOK, 0.06), (ONE_SIDED, 0.15)])
-def test_looks_after_each_group_err_seldom_all_together(level: float, erred: float) -> None:
-    """Races whose true speedup is just what is asked for, with seeded noise; at 95 % a look they err far more often."""
-    draw = random.Random(1)
-    races, missed = 4000, 0
-    for _ in range(races):
-        gains = [draw.gauss(0.0, 1.0) for _ in range(MIN_GROUPS - 1)]
-        while len(gains) < MAX_GROUPS:
-            gains.append(draw.gauss(0.0, 1.0))
-            low, high = bounds(gains, level)
-            if high < 0.0 or low >= 0.0:
-                missed += high < 0.0
-                break
-    assert erred - 0.035 < missed / races < erred
-
-
-def test_the_interval_is_wider_where_it_is_looked_at_after_each_group() -> None:
-    # t(0.985, 2) = 5.642778
-    low, high = raced(*GROUPS).interval or (0.0, 0.0)
-    lower, higher = raced(*GROUPS, at_least=1.7).interval or (0.0, 0.0)
-    assert (lower, higher) == pytest.approx((math.exp(0.692313 - 0.163046), math.exp(0.692313 + 0.163046)), rel=1e-4)
-    assert lower < low < high < higher
-
-
-@pytest.mark.parametrize(("at_least", "decided"), [(1.65, True), (1.95, False), (2.4, True), (None, True)])
-def test_a_speedup_is_decided_once_its_interval_is_on_one_side(at_least: float | None, decided: bool) -> None:
-    assert raced(*GROUPS, at_least=at_least).decided is decided
-
-
-def test_the_samples_of_all_groups_are_the_arms() -> None:
-    pair = raced(((4.0, 5.0), (1.0, 2.0)), ((6.0, 7.0), (3.0, 3.0)))
-    assert pair.baseline.samples == (4.0, 5.0, 6.0, 7.0)
-    assert pair.optimized.samples == (1.0, 2.0, 3.0, 3.0)
-
-
 def test_the_imbalance_is_of_the_ranks_medians() -> None:
     assert timing((1.0, 2.0, 3.0), (2.0, 3.0, 9.0)).imbalance == 0.5
 
@@ -208,20 +119,6 @@ def test_the_precision_is_that_of_the_slowest_ranks_median() -> None:
     assert measured.precision == pytest.approx((9 - 2) / (9 + 2))
 
 
-def test_a_comparison_was_at_the_power_limit_if_a_group_was() -> None:
-    def at(*, power_capped: bool) -> Timing:
-        return replace(timing((1.0, 1.0)), conditions=replace(FIT, power_capped=power_capped))
-
-    groups = tuple(Pair(at(power_capped=capped), at(power_capped=capped)) for capped in (False, True, False))
-    assert Comparison(groups).speedup.power_capped
-    assert not Comparison(groups[2:]).speedup.power_capped
-
-
 def test_figures_have_the_clock_of_the_gpus_meanwhile() -> None:
-    def at(clock: float | None) -> Timing:
-        return replace(timing((1.0, 1.0)), conditions=replace(FIT, sm_clock=clock))
-
-    assert at(1.98e9).time.sm_clock == 1.98e9
-    groups = tuple(Pair(at(clock), at(clock)) for clock in (1.98e9, None, 1.2e9, 1.5e9))
-    assert Comparison(groups).optimized.time.sm_clock == 1.5e9
-    assert Comparison(groups[1:2]).optimized.time.sm_clock is None
+    measured = replace(timing((1.0, 1.0)), conditions=replace(FIT, sm_clock=1.98e9))
+    assert measured.time.sm_clock == 1.98e9

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TypeVar
 
-from pytest_gpuperf.hardware.gpus import Gpu
+from pytest_gpuperf.hardware.device import Gpu
 
 SWITCH = "switch"
 ALL_LINKS = 2**32 - 1
@@ -105,6 +105,9 @@ class FakeNvml:
 
     def nvmlShutdown(self) -> None:
         self.closed += 1
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:
+        return b"570.86"
 
     def nvmlDeviceGetCount(self) -> int:
         return len(self.devices)

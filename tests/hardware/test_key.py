@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.hardware.errors import HardwareError
-from pytest_gpuperf.hardware.gpus import Gpu
+from pytest_gpuperf.hardware.device import Gpu, HardwareError
 from pytest_gpuperf.hardware.key import hardware_key, match_fields
 from pytest_gpuperf.hardware.linkage import Linkage
 from tests.hardware.fake_nvml import Device, gpu_of

@@ -5,9 +5,10 @@ from itertools import combinations
 
 import pytest
 
-from pytest_gpuperf.hardware.errors import HardwareError
-from pytest_gpuperf.hardware.line_rates import PCIE_LANE
+from pytest_gpuperf.hardware.datasheets import PCIE_LANE
+from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage, linkage
+from pytest_gpuperf.hardware.nvml import Nvml
 from tests.hardware.fake_nvml import SWITCH, Device, FakeNvml, gpu_of
 
 BUSES = [f"00000000:0{letter}:00.0" for letter in "abcd"]
@@ -15,7 +16,7 @@ BUSES = [f"00000000:0{letter}:00.0" for letter in "abcd"]
 
 def linked(devices: Sequence[Device], levels: Mapping[frozenset[str], int] | None = None) -> Linkage:
     nvml = FakeNvml(devices, levels)
-    found = linkage([gpu_of(device) for device in devices], nvml)
+    found = linkage([gpu_of(device) for device in devices], Nvml(nvml))
     assert nvml.opened == nvml.closed
     return found
 
@@ -108,7 +109,7 @@ def test_nvml_that_went_away_is_said() -> None:
     with pytest.raises(
         HardwareError, match=r"NVML is not there to say how 2 GPUs are linked, expected .*nvidia-smi runs"
     ):
-        linkage(gpus, gone)
+        linkage(gpus, Nvml(gone))
 
 
 def test_pcie_lanes_have_the_rates_of_the_standard() -> None:

@@ -14,7 +14,8 @@ from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.options import Options
-from tests.fake_gpus import gpu, link, without_memory
+from tests.fake_gpus import gpu, link, machine_of
+from tests.hardware.fake_devices import FakeDevices
 from tests.leases.waiting import until, waiters
 
 UUIDS = ("GPU-0", "GPU-1", "GPU-2")
@@ -28,18 +29,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make(pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(folder: Path) -> Make:
     """Leasing of a run of 3 GPUs, of a machine of 4."""
-    without_memory(monkeypatch)
 
     def leasing(
         tell: Callable[[str], None] = lambda text: None,
         timeout: float = 60,
         leave: Callable[[], None] = lambda: None,
+        used: Callable[[str], int] = lambda uuid: 0,
     ) -> Leasing:
-        config = pytester.parseconfig("-o", f"gpuperf_leases={folder}", "-o", f"gpuperf_lease_timeout={timeout}")
-        machine = Machine(tuple(map(gpu, range(3))), link(3), False, everything=(*UUIDS, "GPU-9"))
-        return Leasing(Options.from_config(config), machine, tell, leave)
+        gpus = tuple(map(gpu, range(3)))
+        everything = (*UUIDS, "GPU-9")
+        machine = Machine(gpus, link(3), False, everything=everything, devices=FakeDevices(gpus, used=used))
+        return Leasing(machine, folder, timeout=timeout, tell=tell, leave=leave)
 
     return leasing
 
@@ -96,14 +98,13 @@ def test_a_perf_test_has_the_whole_machine_and_runs_on_the_runs_own_gpus(make: M
     assert not free(folder, "GPU-9")
 
 
-def test_memory_of_ranks_that_a_test_without_gpus_ends_is_awaited(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_ranks_that_a_test_without_gpus_ends_is_awaited(make: Make) -> None:
     used = {uuid: [0] for uuid in (*UUIDS, "GPU-9")}
 
     def used_memory(uuid: str) -> int:
         return used[uuid].pop(0) if len(used[uuid]) > 1 else used[uuid][0]
 
-    monkeypatch.setattr(leasing_module, "used_memory", used_memory)
-    leasing = make(leave=lambda: used.update({"GPU-1": [2**34, 2**34, 0]}))
+    leasing = make(leave=lambda: used.update({"GPU-1": [2**34, 2**34, 0]}), used=used_memory)
     leasing.machine("test_perf")
     leasing.cores(1, "test_perf_on_cpus")
     assert used["GPU-1"] == [0]
@@ -163,13 +164,12 @@ def test_gpus_with_ranks_come_before_gpus_without(make: Make) -> None:
     ],
 )
 def test_each_worker_begins_with_its_own_share(
-    pytester: pytest.Pytester, folder: Path, monkeypatch: pytest.MonkeyPatch, worker: str, count: int, home: Gpus
+    pytester: pytest.Pytester, folder: Path, worker: str, count: int, home: Gpus
 ) -> None:
-    without_memory(monkeypatch)
-    config = pytester.parseconfig("-o", f"gpuperf_leases={folder}")
+    config = pytester.parseconfig()
     config.workerinput = {"workerid": worker, "workercount": 2}  # type: ignore[attr-defined]
-    machine = Machine(tuple(map(gpu, range(4))), link(4), False)
-    leasing = Leasing(Options.from_config(config), machine, print, lambda: None)
+    share = Options.from_config(config).share
+    leasing = Leasing(machine_of(4), folder, timeout=60, share=share, tell=print, leave=lambda: None)
     assert leasing.gpus(count, "test_x") == home
 
 

@@ -3,14 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpuperf.hardware.errors import HardwareError
+from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.leases.leases import Leases
-from pytest_gpuperf.leases.memory import SLACK_BYTES, used_memory
-from tests.hardware.fake_nvml import Device, FakeNvml
+from pytest_gpuperf.leases.memory import SLACK_BYTES
 from tests.leases.owners import Owner
 
 A, B, CORE = "GPU-a", "GPU-b", "core-0"
@@ -145,27 +143,3 @@ def test_a_gpu_that_does_not_answer_is_not_kept(folder: Path, leases: Leases) ->
     with pytest.raises(HardwareError, match="lost"):
         Leases(folder, lost).acquire([A], 1, holder="here", timeout=0)
     leases.acquire([A], 1, holder="here", timeout=0).release()
-
-
-class NvmlWithMemory(FakeNvml):
-    """A machine whose GPUs use memory."""
-
-    def nvmlDeviceGetMemoryInfo(self, device: Device) -> SimpleNamespace:  # noqa: N802 (the name is NVML's)
-        return SimpleNamespace(total=super().nvmlDeviceGetMemoryInfo(device).total, used=IDLE)
-
-
-def test_used_memory_is_nvmls() -> None:
-    nvml = NvmlWithMemory([Device(A), Device(B)])
-    assert used_memory(B, nvml) == IDLE
-    assert nvml.opened == nvml.closed == 1
-
-
-def test_used_memory_without_a_driver() -> None:
-    nvml = NvmlWithMemory(init_error=FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(HardwareError, match=r"memory of GPU 'GPU-a': got no driver.*check that nvidia-smi runs"):
-        used_memory(A, nvml)
-
-
-def test_used_memory_of_a_lost_gpu() -> None:
-    with pytest.raises(HardwareError, match="check the GPU's health"):
-        used_memory(A, NvmlWithMemory([Device(A)], lost=A))

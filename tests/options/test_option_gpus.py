@@ -7,13 +7,13 @@ from typing import Literal
 
 import pytest
 
-from pytest_gpuperf.hardware import machine
-from pytest_gpuperf.hardware.errors import HardwareError
+from pytest_gpuperf.hardware.device import Gpu, HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
 from tests import fake_gpus
 from tests.fake_gpus import without_ranks
+from tests.hardware.fake_devices import FakeDevices
 from tests.whole_run import environment
 
 TESTS = """
@@ -76,10 +76,11 @@ def test_any_gpu_on_a_machine_without_is_refused(pytester: pytest.Pytester) -> N
 def test_gpus_that_cannot_be_described_are_a_usage_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(environ: object) -> None:
-        raise HardwareError("NVML did not start: check that nvidia-smi runs")
+    class Broken(FakeDevices):
+        def visible(self, environ: object) -> tuple[Gpu, ...]:
+            raise HardwareError("NVML did not start: check that nvidia-smi runs")
 
-    monkeypatch.setattr(machine, "visible_gpus", broken)
+    fake_gpus.use(monkeypatch, Broken())
     assert usage_error(pytester.runpytest_inprocess("--gpus=1")) == "NVML did not start: check that nvidia-smi runs"
     assert pytester.runpytest_inprocess("--gpus=0").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 

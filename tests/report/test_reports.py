@@ -95,7 +95,7 @@ def test_plain(benchmark):
 HOT = """
 import pytest
 from pytest_gpuperf import Metric
-from pytest_gpuperf.hardware.fitness import Conditions
+from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
 
 pytestmark = pytest.mark.ranks(2)
 
@@ -103,7 +103,7 @@ def program(ctx): ...
 
 @pytest.fixture
 def brake(monkeypatch):
-    tripped = Conditions(("GPU GPU-1: power brake",), power_capped=False)
+    tripped = Conditions((Tripped("GPU-1", Gate.POWER_BRAKE),), power_capped=False)
     monkeypatch.setattr("pytest_gpuperf.run.current_ranks.conditions", lambda *_: tripped)
     monkeypatch.setattr("pytest_gpuperf.fixtures.perf.PAUSE", 0.0)
 

@@ -8,8 +8,9 @@ import pytest
 from pytest_gpuperf.baselines.expected import Expected
 from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.verdict_line import describe, run_policy_lines
+from pytest_gpuperf.report.verdict_line import describe, run_policy_lines, tripped_in_words
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -23,6 +24,7 @@ MEDIANS = (354e9, 355e9, 356e9, 357e9, 358e9)
 BASELINE = MetricBaseline(
     "B/s", "higher", "cuda_event", tuple(LaunchFigure(f"l{i}", 50, m) for i, m in enumerate(MEDIANS))
 )
+HOT = (Tripped("GPU-1", Gate.POWER_BRAKE),)
 REGRESSED = Verdict(
     TEST, "busbw", Metric(298e9, "B/s", "higher"), Outcome.REGRESSED, KEY, BASELINE, 298 / 356 - 1, 0.05
 )
@@ -99,8 +101,8 @@ def command(identity: str, *more: str, mode: str = "") -> str:
             f"298.0 GB/s is 16.3 % worse than {AGAINST} in one launch, and the run ended before others decided",
         ),
         (
-            replace(REGRESSED, metric=Metric(298e9, "B/s", "higher", invalid="GPU 1: hot"), outcome=Outcome.INVALID),
-            "298.0 GB/s was measured on a machine that was not fit for it, twice: GPU 1: hot",
+            replace(REGRESSED, metric=Metric(298e9, "B/s", "higher", invalid=HOT), outcome=Outcome.INVALID),
+            "298.0 GB/s was measured on a machine that was not fit for it, twice: GPU GPU-1: power brake",
         ),
         (
             replace(REGRESSED, outcome=Outcome.SHIFTED),
@@ -217,3 +219,29 @@ def test_a_run_that_asks_for_less_says_so(policy: Policy, lines: list[str]) -> N
     assert run_policy_lines(policy, [REGRESSED, replace(REGRESSED, change=None)]) == lines
     assert run_policy_lines(policy, [replace(REGRESSED, change=None)]) == []  # nothing was held against a baseline
     assert run_policy_lines(policy, []) == []
+
+
+@pytest.mark.parametrize(
+    ("tripped", "words"),
+    [
+        (Tripped("GPU-1", Gate.HARDWARE_SLOWDOWN), "hardware slowdown"),
+        (Tripped("GPU-1", Gate.SOFTWARE_THERMAL_SLOWDOWN), "software thermal slowdown"),
+        (Tripped("GPU-1", Gate.HARDWARE_THERMAL_SLOWDOWN), "hardware thermal slowdown"),
+        (Tripped("GPU-1", Gate.POWER_BRAKE), "power brake"),
+        (Tripped("GPU-1", Gate.OTHER_PROCESSES, 1, 0), "1 other process computed on it"),
+        (Tripped("GPU-1", Gate.OTHER_PROCESSES, 2.0, 0.0), "2 other processes computed on it"),
+        (Tripped("GPU-1", Gate.LOST_NVLINKS, 17, 18), "17 NVLinks were active, 18 when the run began"),
+        (Tripped("GPU-1", Gate.LOST_NVLINKS, 0, 18), "0 NVLinks were active, 18 when the run began"),
+        (Tripped("GPU-1", Gate.MEMORY_ERRORS, 2, 0), "2 uncorrected memory errors"),
+        (Tripped("GPU-1", Gate.LITTLE_MEMORY, 100 * 2**20, 256 * 2**20, "B"), "100 MiB of memory were free"),
+        (Tripped("GPU-1", Gate.SLOW_CLOCK, 345e6, 1.98e9, "Hz"), "its SM clock fell from 1980 to 345 MHz"),
+        (Tripped("GPU-1", Gate.XID, 94), "the driver reported Xid 94"),
+    ],
+)
+def test_each_gate_has_words(tripped: Tripped, words: str) -> None:
+    assert tripped_in_words([tripped]) == f"GPU GPU-1: {words}"
+
+
+def test_the_gates_of_all_gpus_are_named() -> None:
+    tripped = [Tripped("GPU-1", Gate.POWER_BRAKE), Tripped("GPU-2", Gate.XID, 48)]
+    assert tripped_in_words(tripped) == "GPU GPU-1: power brake; GPU GPU-2: the driver reported Xid 48"

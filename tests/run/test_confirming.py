@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.hardware import machine
-from tests.fake_gpus import gpu, without_ranks
+from tests.fake_gpus import gpu, show, without_ranks
 from tests.run.test_judged_run import CONFTEST
 from tests.scripted_figures import STEADY, TESTS, figures, judged
 from tests.whole_run import run_pytest, write
@@ -247,7 +246,7 @@ def test_a_verdict_says_that_its_baseline_is_of_other_gpus(
     judged(project).stdout.fnmatch_lines(
         ["*is 10.0 % worse than the baseline 100.0 GB/s (spread 0.1 % over 10 launches, bound*"]
     )
-    monkeypatch.setattr(machine, "visible_gpus", lambda environ: tuple(map(gpu, (5, 6))))
+    show(monkeypatch, list(map(gpu, (5, 6))))
     judged(project).stdout.fnmatch_lines(["*(spread 0.1 % over 10 launches, none on these very GPUs, bound *"])
 
 

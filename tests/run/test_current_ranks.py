@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
-from pytest_gpuperf.hardware.errors import HardwareError
-from pytest_gpuperf.hardware.fitness import Conditions
+from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
+from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
@@ -22,7 +22,7 @@ from pytest_gpuperf.run import session as session_module
 from pytest_gpuperf.run.current_ranks import CurrentRanks, CurrentTest
 from pytest_gpuperf.run.session import Session
 from pytest_gpuperf.verdicts.controls import Control
-from tests.fake_gpus import machine_of, without_memory
+from tests.fake_gpus import machine_of
 from tests.leases.waiting import until, waiters
 
 
@@ -57,7 +57,6 @@ def holding(session: Session, request: pytest.FixtureRequest, launch: int | None
 @pytest.fixture
 def standing(pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """A session whose ranks are on two GPUs."""
-    without_memory(monkeypatch)
     monkeypatch.setattr(session_module, "Pools", StandingPools)
     config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
     session = Session.of(config, Options.from_config(config), machine_of(2))
@@ -180,7 +179,7 @@ def test_each_part_of_the_control_workload_is_watched_by_itself(
         world: CurrentRanks, world_size: int, entry: Callable[..., float], args: object, program: object
     ) -> tuple[list[float], Conditions]:
         product = entry.__name__ == "sustained_matmul"
-        tripped = ("GPU-1: power brake",) if entry.__name__ == unfit else ()
+        tripped = (Tripped("GPU-1", Gate.POWER_BRAKE),) if entry.__name__ == unfit else ()
         times.append(world.current.timeout)
         world.current.longest = 1.5
         return [1.5 if product else 0.25] * world_size, Conditions(tripped, power_capped=product)

@@ -13,6 +13,7 @@ from pytest_gpuperf.baselines.provenance import settings
 from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.baselines.storage import load, save
+from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.verdicts.outcome import Outcome
@@ -303,7 +304,7 @@ def test_an_invalid_figure_is_neither_judged_nor_recorded(options: Options, upda
     measurements = Halves(replace(options, update_baselines=update), machine_of(8), options.baselines.parent)
     measurements.load([])
     measurements.begin_launch(1, SOFTWARE)
-    metrics = {"hot": replace(busbw(100e9), invalid="GPU GPU-1: power brake"), "cool": busbw(100e9)}
+    metrics = {"hot": replace(busbw(100e9), invalid=(Tripped("GPU-1", Gate.POWER_BRAKE),)), "cool": busbw(100e9)}
     verdicts = measurements.conclude("test_a", "body", metrics)
     assert [verdict.outcome for verdict in verdicts] == [
         Outcome.INVALID,

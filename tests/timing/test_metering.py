@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +10,14 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Metric, Readings, Resettable
+from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
 from pytest_gpuperf.figures.readings import RankReading
-from pytest_gpuperf.hardware.counters import Counters
-from pytest_gpuperf.hardware.fitness import Conditions
+from pytest_gpuperf.hardware.device import Counters
 from pytest_gpuperf.timing import metering
 from pytest_gpuperf.timing.metering import meter
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step
+from tests.hardware.fake_devices import FakeDevices
 from tests.ranks.conftest import Call
 
 STEP = 0.01  # seconds that a step takes at least
@@ -44,8 +44,7 @@ def counted(ctx: Context, window: float, *, smoke: bool) -> tuple[RankReading, i
         return Counters(1000.0 + 0.5 * moved["steps"], nbytes, 2 * nbytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metering, "counters", read)
-        patch.setattr(metering, "nvml_session", lambda nvml: nullcontext(True))
+        patch.setattr(metering, "installed_devices", lambda: FakeDevices(counters=read))
         reading = meter(ctx, program, {}, Sampling(window=window, smoke=smoke), ("GPU-0", "GPU-1"))
     return reading, moved["steps"]
 
@@ -84,8 +83,7 @@ def test_nobody_steps_while_the_counters_of_another_are_read(monkeypatch: pytest
         return metering.NOTHING
 
     monkeypatch.setattr(metering, "_meet", lambda *, cuda: done.append("meet"))
-    monkeypatch.setattr(metering, "counters", read)
-    monkeypatch.setattr(metering, "nvml_session", lambda nvml: nullcontext(True))
+    monkeypatch.setattr(metering, "installed_devices", lambda: FakeDevices(counters=read))
     alone: Any = SimpleNamespace(rank=0, device=torch.device("cpu"))
     meter(alone, program, {}, Sampling(smoke=True), ("GPU-0",))
     assert done == ["meet", "read", "meet", "step", "meet", "read"]
@@ -186,6 +184,7 @@ def test_what_one_rank_cannot_tell_is_no_figure(name: str, value: int | None) ->
 
 
 def test_what_was_observed_goes_with_the_figures() -> None:
-    hot = Readings((reading(),), Conditions(("GPU-0: too hot",), power_capped=True))
+    brake = (Tripped("GPU-0", Gate.POWER_BRAKE),)
+    hot = Readings((reading(),), Conditions(brake, power_capped=True))
     assert hot.energy is not None
-    assert (hot.energy.invalid, hot.energy.power_capped) == ("GPU-0: too hot", True)
+    assert (hot.energy.invalid, hot.energy.power_capped) == (brake, True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
 from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.judge import Judge
@@ -312,7 +313,8 @@ def test_quartiles_of_the_first_launch_are_not_those_of_fresh_ones() -> None:
 
 
 def test_a_machine_that_was_not_fit_comes_before_a_figure_above_the_limit() -> None:
-    assert verdict_of(100.0, STEADY, limit=90.0, invalid="GPU 1: hot").outcome is Outcome.INVALID
+    hot = (Tripped("GPU-1", Gate.POWER_BRAKE),)
+    assert verdict_of(100.0, STEADY, limit=90.0, invalid=hot).outcome is Outcome.INVALID
 
 
 def test_above_the_limit_is_broken_whatever_the_baseline() -> None:

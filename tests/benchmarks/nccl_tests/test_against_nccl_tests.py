@@ -40,8 +40,7 @@ def against(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Against:
     for name in [name for name in os.environ if name.startswith("NCCL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    monkeypatch.setattr(against_nccl_tests, "visible_gpus", lambda environ: tuple(map(fake_gpus.gpu, range(8))))
-    monkeypatch.setattr(against_nccl_tests, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(against_nccl_tests, "installed_devices", lambda: fake_gpus.machine_of(8).devices)
     return run
 
 
@@ -52,7 +51,7 @@ def test_a_run_prints_the_table_and_what_it_is_of(
     # Fake nccl-tests tells the same busbw in place, where it takes twice as long: only out of place fits.
     assert against("--ops", "all_gather", "send_recv", "--check", "--json", str(file)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "8 x NVIDIA H200, driver 580.1" in lines[0]
+    assert "8 x NVIDIA H200, driver 570.86" in lines[0]
     assert "nccl-tests 2.19.6, NCCL 2.28.9 in both, medians of 3 turns" in lines[0]
     assert lines[1] == (
         "both with NCCL_GRAPH_MIXING_SUPPORT=0 NCCL_NVLS_ENABLE=0; "

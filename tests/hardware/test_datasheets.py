@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuperf.hardware.peaks import peak
+from pytest_gpuperf.hardware.datasheets import peak
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""What data sheets and standards allow at most: rates of links, in bytes/s, and of matrix units, in FLOP/s."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class NvlinkRate(NamedTuple):
+    """NVLink as one GPU architecture has it."""
+
+    version: int
+    """NVLink generation."""
+    bytes_per_second: float
+    """One link, one direction."""
+
+
+# Keyed by compute capability, as in NCCL's src/graph/topo.h, because nvmlDeviceGetNvLinkVersion does not name
+# the generation: users report that it answers 7 on H100, which nvml.h calls NVLink 5. Rates are the datasheets'
+# totals over both directions, halved and divided by the links: P100 160 GB/s over 4, V100 300 over 6, Quadro
+# RTX 8000 100 over 2, A100 600 over 12, RTX A6000 112.5 over 4, H100 and H200 900 over 18, B200 and B300 1800
+# over 18.
+NVLINK: Mapping[tuple[int, int], NvlinkRate] = {
+    (6, 0): NvlinkRate(1, 20e9),
+    (7, 0): NvlinkRate(2, 25e9),
+    (7, 5): NvlinkRate(2, 25e9),
+    (8, 0): NvlinkRate(3, 25e9),
+    (8, 6): NvlinkRate(3, 14.0625e9),
+    (9, 0): NvlinkRate(4, 25e9),
+    (10, 0): NvlinkRate(5, 50e9),
+    (10, 3): NvlinkRate(5, 50e9),
+}
+
+# Bytes/s of one lane, one direction, by PCIe generation: PCI-SIG's transfers/s times the encoding (8b/10b,
+# 128b/130b, and 236 payload bytes in a flit of 256).
+PCIE_LANE: Mapping[int, float] = {
+    1: 2.5e9 * 8 / 10 / 8,
+    2: 5e9 * 8 / 10 / 8,
+    3: 8e9 * 128 / 130 / 8,
+    4: 16e9 * 128 / 130 / 8,
+    5: 32e9 * 128 / 130 / 8,
+    6: 64e9 * 236 / 256 / 8,
+}
+
+_AMPERE = {"float64": 19.5e12, "float32": 156e12, "bfloat16": 312e12, "float16": 312e12}
+_HOPPER_SXM = {
+    "float64": 66.9e12,
+    "float32": 494.7e12,
+    "bfloat16": 989.4e12,
+    "float16": 989.4e12,
+    "float8_e4m3fn": 1978.9e12,
+    "float8_e5m2": 1978.9e12,
+}
+_HOPPER_PCIE = {
+    "float64": 51.2e12,
+    "float32": 378e12,
+    "bfloat16": 756e12,
+    "float16": 756e12,
+    "float8_e4m3fn": 1513e12,
+    "float8_e5m2": 1513e12,
+}
+
+# FLOP/s without sparsity, by the beginning of the GPU's name, the longest first. float32 is TF32's, which bounds
+# float32 proper too.
+# A100: NVIDIA A100 Tensor Core GPU Architecture, whitepaper 1.0, table 1.
+# H100: NVIDIA H100 Tensor Core GPU Architecture, whitepaper 1.04, table 2 and appendix A.
+# H200: NVIDIA H200 Tensor Core GPU, data sheet; the same processor as the H100 SXM.
+PEAKS: Mapping[str, Mapping[str, float]] = {
+    "NVIDIA H100 80GB HBM3": _HOPPER_SXM,
+    "NVIDIA H100 PCIe": _HOPPER_PCIE,
+    "NVIDIA A100": _AMPERE,
+    "NVIDIA H200 NVL": {},  # a PCIe card, whose peaks are lower than those of the SXM module and not known here
+    "NVIDIA H200": _HOPPER_SXM,
+}
+
+
+def peak(name: str, dtype: str) -> float | None:
+    """FLOP/s of one GPU's matrix units; None for a GPU or dtype that the table does not have.
+
+    Args:
+        name: ``Gpu.name``.
+        dtype: As torch names it, without its module.
+    """
+    found = next((peaks for start, peaks in PEAKS.items() if name.startswith(start)), None)
+    return None if found is None else found.get(dtype)

@@ -1,0 +1,47 @@
+"""The GPUs of a run, and what is said where there are not enough of them."""
+
+import pytest
+
+from pytest_gpuperf.hardware.device import HardwareError
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.nvml import Nvml
+from tests.fake_gpus import gpu, use
+from tests.hardware.fake_devices import FakeDevices
+from tests.hardware.fake_nvml import SWITCH, Device, FakeNvml
+
+LINKS = dict.fromkeys(range(18), SWITCH)
+
+
+@pytest.mark.parametrize(
+    ("environ", "hint"), [({}, ""), ({"CUDA_VISIBLE_DEVICES": "0,1"}, " through CUDA_VISIBLE_DEVICES")]
+)
+def test_too_few_gpus_are_an_error_of_the_hardware(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], hint: str
+) -> None:
+    use(monkeypatch, FakeDevices([gpu(0), gpu(1)]))
+    with pytest.raises(HardwareError) as caught:
+        Machine.of(3, environ)
+    assert str(caught.value) == f"--gpus 3: 2 GPUs are visible{hint}"
+
+
+def test_a_run_without_gpus_asks_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(init_error=FakeNvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    use(monkeypatch, Nvml(nvml))
+    assert Machine.of(0, {}) == Machine((), None, False)
+    with pytest.raises(HardwareError, match=r"^NVML did not start"):
+        Machine.of(None, {})
+
+
+def test_a_machine_hands_on_the_library_that_described_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml(FakeNvml([Device(f"GPU-{index}", links=LINKS) for index in range(3)]))
+    use(monkeypatch, nvml)
+    machine = Machine.of(2, {"CUDA_VISIBLE_DEVICES": "2,0"})
+    assert machine.gpu_uuids == ("GPU-2", "GPU-0")
+    assert machine.everything == ("GPU-0", "GPU-1", "GPU-2")
+    assert (machine.key, machine.driver) == ("2x-nvidia-h200-nv18", "570.86")
+    assert machine.devices is nvml
+
+
+def test_a_neighbour_in_mig_mode_is_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Nvml(FakeNvml([Device("GPU-0", links=LINKS), Device("GPU-1", mig=True)])))
+    assert Machine.of(1, {"CUDA_VISIBLE_DEVICES": "0"}).everything == ("GPU-0",)
