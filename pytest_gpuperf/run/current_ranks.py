@@ -41,6 +41,8 @@ _KEPT_FAILURES = 16  # of one test: hypothesis meets hundreds while it shrinks, 
 class LeakWarning(UserWarning):
     """A test left something behind in its ranks; they were replaced, so that no other test meets it."""
 
+    __module__ = "pytest_gpuperf"  # where users import it from, and filter it by
+
 
 @dataclass(slots=True)
 class CurrentTest:

@@ -238,7 +238,7 @@ def test_a_fixture_has_the_gpus_of_the_test_that_it_is_for(pytester: pytest.Pyte
         @pytest.fixture
         def ran(ranks, pytestconfig):
             ranks.run(lambda ctx: None)
-            return len(pytestconfig.stash[SESSION].current.gpus)
+            return len(pytestconfig.stash[SESSION].ranks.current.gpus)
 
         @pytest.fixture
         def backend(ranks):
