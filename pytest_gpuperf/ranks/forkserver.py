@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -108,7 +109,19 @@ class _Forkserver:
             return False
         if not data:
             return False
-        with open(fds[0], "rb") as file:
+        try:
+            if len(fds) < NUM_FDS:  # the kernel drops what a process has no descriptor for
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            self._fork(fds)
+        except OSError as error:
+            self._send({"refused": error.errno})
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _fork(self, fds: list[int]) -> None:
+        with open(fds[0], "rb", closefd=False) as file:
             request = json.loads(file.read())
         _load([name for name in request["modules"] if name not in sys.modules])
         server = os.getpid()
@@ -124,11 +137,8 @@ class _Forkserver:
                 # Never back into the server's loop, and none of its atexit handlers.
                 _flush()
                 os._exit(code)
-        for fd in fds[1:]:
-            os.close(fd)
         self._children.add(pid)
         self._send({"forked": pid})
-        return True
 
     def _become_rank(self, server: int, request: dict[str, Any], fds: list[int]) -> None:
         os.setsid()

@@ -84,19 +84,19 @@ class Launcher:
         """Has the forkserver begin with its imports; waits for nothing.
 
         Raises:
-            LaunchError: there is no process or memory for it.
+            OSError: there is no file descriptor, process or memory for it.
         """
         if self._control is not None:
             return
         self._ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
         with theirs:
             try:
+                self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
                 self._process = self._spawned(theirs.fileno(), self._stderr)
-            except OSError as error:
+            except OSError:
                 self.close()
-                raise LaunchError(f"the forkserver that starts ranks cannot be started: got {error!r}") from error
+                raise
 
     def fork(self, environ: Mapping[str, str], fds: Sequence[int]) -> int:
         """Forks a rank and returns its process id.
@@ -106,7 +106,8 @@ class Launcher:
             fds: its ends of the two connections, and its files for stdout, stderr and stacks.
 
         Raises:
-            LaunchError: the forkserver cannot start, or is gone.
+            LaunchError: the forkserver is gone.
+            OSError: there is no file descriptor, process or memory left, here or there.
         """
         control = self._started()
         request = {"environ": dict(environ), "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
@@ -118,6 +119,8 @@ class Launcher:
             self._resume()
             while True:
                 message = self._receive(START_TIMEOUT)
+                if "refused" in message:
+                    raise OSError(message["refused"], f"{os.strerror(message['refused'])} (in the forkserver)")
                 if "forked" in message:
                     pid = int(message["forked"])
                     self._exit_codes.pop(pid, None)  # of an earlier process, where the kernel uses a number again

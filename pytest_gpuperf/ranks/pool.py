@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
+import resource
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +33,7 @@ from pytest_gpuperf.ranks.messages import (
 )
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
-from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, STREAMS, RankProcess, await_ends, kill
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, FILES, STREAMS, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
@@ -41,6 +43,8 @@ COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a back
 _CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL]  # faulthandler's
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
 _INQUIRY_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
+_FILES_TO_START = 8  # that are open while ranks are forked, the forkserver's own among them
+_USUAL_FILES = 1024  # what most systems let a process have open
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
 
 Request = OpenGroup | Run | Settle
@@ -94,6 +98,10 @@ class Pool:
         self._last_output: list[tuple[int, str, Excerpt]] = []
         try:
             self._store_port = self._start(self.environ)
+        except OSError as error:
+            self.kill()  # first: the message counts what is open without these ranks
+            ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''} ({spec.backend})"
+            raise LaunchError(f"{ranks} cannot be started: {_shortage(error, spec.world_size)}") from error
         except BaseException:
             self.kill()
             raise
@@ -391,3 +399,25 @@ class Pool:
                     if collectives is not None:
                         issued[rank] = collectives
         return issued, groups
+
+
+def _shortage(error: OSError, world_size: int) -> str:
+    if error.errno != errno.EMFILE:
+        return f"got {error!r}"
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there, needed = _open_files(limit), FILES * world_size + _FILES_TO_START
+    enough = max(_USUAL_FILES, 1 << (there + needed).bit_length())
+    cure = f"ulimit -n {enough}"
+    if hard != resource.RLIM_INFINITY and hard < enough:
+        cure += f"; the hard limit is {hard}: a new shell may have a higher one, or root can set it"
+    return (
+        f"too many open files. This process may have {limit} open at once, has {there} open without these ranks, and "
+        f"needs about {needed} more for them: raise the limit ({cure})"
+    )
+
+
+def _open_files(limit: int) -> int:
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # without the one that it takes to look
+    except OSError:  # there is none left for it
+        return limit
