@@ -163,6 +163,23 @@ class Launcher:
                 return None
         return self._exit_codes[pid]
 
+    def await_end(self, pid: int, timeout: float) -> None:
+        """Waits until the rank has ended, so many seconds at most.
+
+        The forkserver need not have told so: it may be in the middle of an import that takes seconds.
+        """
+        if pid not in self._children:
+            return
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:  # it is gone, and that is about to be told; or there is no file descriptor left
+            self.exit_code(pid, timeout)
+            return
+        try:
+            wait([process], timeout)
+        finally:
+            os.close(process)
+
     def close(self) -> None:
         """Ends the forkserver, and with it every rank that still lives."""
         if self._control is not None:

@@ -162,16 +162,25 @@ def kill(launcher: Launcher, processes: Sequence[RankProcess]) -> None:
     """Ends processes at once, with everything that they started, and waits for their ends."""
     for process in processes:
         if launcher.exit_code(process.pid, 0) is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_group(process.pid)
     await_ends(launcher, processes, EXIT_TIMEOUT)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it leads no group yet: Ctrl-C may come right after the fork
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    except PermissionError:
+        pass
 
 
 def await_ends(launcher: Launcher, processes: Sequence[RankProcess], timeout: float) -> None:
     """Waits until all of them have ended, for so many seconds together."""
     deadline = time.monotonic() + timeout
     for process in processes:
-        launcher.exit_code(process.pid, max(0.0, deadline - time.monotonic()))
+        launcher.await_end(process.pid, max(0.0, deadline - time.monotonic()))
 
 
 def _size(file: IO[bytes]) -> int:
