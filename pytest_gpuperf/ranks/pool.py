@@ -9,7 +9,7 @@ import pickle
 import resource
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
@@ -18,6 +18,7 @@ from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.messages import (
+    Account,
     Asked,
     Debug,
     Inquiry,
@@ -35,6 +36,7 @@ from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World,
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
 from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, FILES, STREAMS, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
+from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
@@ -43,6 +45,7 @@ COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a back
 _CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL]  # faulthandler's
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
 _INQUIRY_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
+_LOOK_TIMEOUT = 0.1  # seconds, for what a rank tells without its recorder
 _FILES_TO_START = 8  # that are open while ranks are forked, the forkserver's own among them
 _USUAL_FILES = 1024  # what most systems let a process have open
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
@@ -93,6 +96,7 @@ class Pool:
         self._clean = True
         self._resting = False
         self._runs = 0
+        self._inquiries = 0
         self.environ = rank_environ(spec, environ)
         self._processes: list[RankProcess] = []
         self._last_output: list[tuple[int, str, Excerpt]] = []
@@ -262,17 +266,25 @@ class Pool:
         self.failure = None
         try:
             with Letter(request, task) as letter:
-                outcomes = self._gather(letter, request.run, timeout)
+                outcomes, stalemate = self._gather(letter, request.run, timeout, self._vigil(request))
         except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
             self.kill()
             raise
         if happened(outcomes):
-            self._fail(
-                outcomes, World(self.spec.world_size, self.spec.backend, program, timeout, own=isinstance(request, Run))
-            )
+            own = isinstance(request, Run)
+            self._fail(outcomes, World(self.spec.world_size, self.spec.backend, program, timeout, own), stalemate)
         return [outcome.payload for outcome in outcomes if isinstance(outcome, Answered)]
 
-    def _fail(self, outcomes: Sequence[Outcome], world: World) -> None:
+    def _vigil(self, request: Request) -> Vigil | None:
+        if not isinstance(request, Run) or self.spec.world_size == 1:
+            return None
+
+        def ask(ranks: Collection[int], whole: bool) -> Mapping[int, Account]:
+            return self._accounts(ranks, _INQUIRY_TIMEOUT if whole else _LOOK_TIMEOUT, whole=whole)
+
+        return Vigil(ask, self._grace, timed=self.spec.timed)
+
+    def _fail(self, outcomes: Sequence[Outcome], world: World, stalemate: Stalemate | None) -> None:
         __tracebackhide__ = True
         issued, groups = self._inquire(outcomes) if inquire_after(outcomes) else ({}, {})
         returned = all(isinstance(outcome, Answered) for outcome in outcomes)
@@ -281,7 +293,7 @@ class Pool:
         self._group = None
         if not undisturbed(outcomes):
             self._clean = False
-        self.failure = failure = post_mortem(outcomes, world, issued, groups)
+        self.failure = failure = post_mortem(outcomes, world, issued, groups, stalemate)
         raised = [isinstance(outcome, Raised) and outcome.usable for outcome in outcomes]
         answered = [isinstance(outcome, Answered) for outcome in outcomes]
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
@@ -292,7 +304,9 @@ class Pool:
                 self.kill()
         raise failure.error
 
-    def _gather(self, request: Letter, run: int, timeout: float) -> list[Outcome]:
+    def _gather(
+        self, request: Letter, run: int, timeout: float, vigil: Vigil | None
+    ) -> tuple[list[Outcome], Stalemate | None]:
         outcomes: dict[int, Outcome] = {}
         waiting: dict[int, int] = {}  # by file descriptor
         for rank, process in enumerate(self._processes):
@@ -302,12 +316,19 @@ class Pool:
                 outcomes[rank] = self._died(rank)
             else:
                 waiting[process.connection.fileno()] = rank
+        stalemate: Stalemate | None = None
         deadline = time.monotonic() + (self._grace if outcomes else timeout)
         while waiting:
-            ready = wait([*waiting, *self._launcher.sockets], timeout=self._patience(deadline))
+            if not all(isinstance(outcome, Answered) for outcome in outcomes.values()):
+                vigil = None  # the grace runs already
+            until = deadline if vigil is None else min(deadline, vigil.due)
+            ready = wait([*waiting, *self._launcher.sockets], timeout=self._patience(until))
             self._listen()
             if not ready:
-                if time.monotonic() < deadline:
+                now = time.monotonic()
+                if vigil is not None and vigil.due <= now < deadline:
+                    stalemate = vigil.look(list(waiting.values()), list(outcomes))
+                if stalemate is None and now < deadline:
                     continue
                 outcomes.update(self._give_up(list(waiting.values())))
                 break
@@ -321,7 +342,7 @@ class Pool:
                 if not isinstance(outcome, Answered):
                     deadline = min(deadline, time.monotonic() + self._grace)
         self._listen()
-        return [outcomes[rank] for rank in range(self.spec.world_size)]
+        return [outcomes[rank] for rank in range(self.spec.world_size)], stalemate
 
     def _ended(self, ready: Sequence[object], waiting: Mapping[int, int]) -> list[int]:
         """Of the channels those that are ready; also of ranks that ended while a child of theirs holds theirs open."""
@@ -380,25 +401,36 @@ class Pool:
         return {rank: Stuck(at, self._processes[rank].stack()) for rank in ranks}
 
     def _inquire(self, outcomes: Sequence[Outcome]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
-        asked: dict[int, int] = {}  # by file descriptor
-        for rank, outcome in enumerate(outcomes):
-            if not isinstance(outcome, Died):
-                with contextlib.suppress(OSError):
-                    self._processes[rank].inquiries.send(Inquiry())
-                    asked[self._processes[rank].inquiries.fileno()] = rank
+        alive = [rank for rank, outcome in enumerate(outcomes) if not isinstance(outcome, Died)]
         issued: dict[int, list[Collective]] = {}
         groups: dict[str, Sequence[int]] = {}
-        deadline = time.monotonic() + _INQUIRY_TIMEOUT
+        for rank, account in sorted(self._accounts(alive, _INQUIRY_TIMEOUT).items()):
+            groups.update(account.members)
+            if account.collectives is not None:
+                issued[rank] = account.collectives
+        return issued, groups
+
+    def _accounts(self, ranks: Iterable[int], timeout: float, *, whole: bool = True) -> dict[int, Account]:
+        """What those of the ranks tell that answer in time."""
+        self._inquiries += 1
+        asked: dict[int, int] = {}  # by file descriptor
+        for rank in ranks:
+            with contextlib.suppress(OSError):
+                self._processes[rank].inquiries.send(Inquiry(self._inquiries, whole))
+                asked[self._processes[rank].inquiries.fileno()] = rank
+        accounts: dict[int, Account] = {}
+        deadline = time.monotonic() + timeout
         while asked and (ready := wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))):
             for fd in ready:
                 assert isinstance(fd, int)
-                rank = asked.pop(fd)
-                with contextlib.suppress(EOFError, OSError):
-                    (collectives, members), _ = self._processes[rank].inquiries.receive()
-                    groups.update(members)
-                    if collectives is not None:
-                        issued[rank] = collectives
-        return issued, groups
+                try:
+                    account, _ = self._processes[asked[fd]].inquiries.receive()
+                except (EOFError, OSError):
+                    del asked[fd]
+                    continue
+                if account.number == self._inquiries:  # else it comes late, and answers an earlier one
+                    accounts[asked.pop(fd)] = account
+        return accounts
 
 
 def _shortage(error: OSError, world_size: int) -> str:

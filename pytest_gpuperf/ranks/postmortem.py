@@ -20,7 +20,9 @@ from pytest_gpuperf.ranks.failures import (
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
+from pytest_gpuperf.ranks.stalemate import Stalemate
 
+_MISMATCHED = "mismatched collectives"
 NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
 
@@ -58,6 +60,7 @@ def post_mortem(
     world: World,
     issued: Mapping[int, Sequence[Collective]] | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
+    stalemate: Stalemate | None = None,
 ) -> PostMortem:
     """Finds what happened first: the program's own exception, a death, or nothing but waiting.
 
@@ -66,12 +69,17 @@ def post_mortem(
         world: the run they belong to.
         issued: the collectives of each rank whose record could be had.
         groups: global ranks of process groups that are not over all ranks.
+        stalemate: why stuck ranks were given up before the timeout, if they were.
     """
     issued = issued or {}
     failed = [(_moment(outcome), rank) for rank, outcome in enumerate(outcomes) if isinstance(outcome, (Raised, Died))]
     root = min(failed)[1] if failed else None
     parted = disagreement(issued, groups or {})
-    error = _mismatch(outcomes, world) if _mismatched(outcomes) else _error(outcomes, root, world)
+    hopeless = stalemate if root is None else None
+    if hopeless is not None:
+        error: BaseException = _hopeless(hopeless, world)
+    else:
+        error = _mismatch(outcomes, world) if _mismatched(outcomes) else _error(outcomes, root, world)
     notes = [] if isinstance(error, RanksSkipped) else _others(outcomes, root)
     if parted is not None:
         notes.append(parted)
@@ -81,7 +89,7 @@ def post_mortem(
     return PostMortem(
         error=error,
         rank=root,
-        cause=_cause(outcomes, root),
+        cause=_MISMATCHED if hopeless is not None else _cause(outcomes, root),
         place=_place(outcomes, root),
         story=(_first_line(error), *notes),
         sections=(*collectives, *_stacks(outcomes), *_tracebacks(outcomes, root)),
@@ -162,6 +170,13 @@ def _timeout(outcomes: Sequence[Outcome], world: World) -> RankTimeout:
     return RankTimeout(
         f"{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "
         f"{world.timeout:g} s; {cure}"
+    )
+
+
+def _hopeless(stalemate: Stalemate, world: World) -> CollectiveMismatch:
+    return CollectiveMismatch(
+        f"{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}. Every rank of a group "
+        "must issue each of its collectives, in the same order"
     )
 
 
@@ -247,7 +262,7 @@ def _first_line(error: BaseException) -> str:
 
 def _cause(outcomes: Sequence[Outcome], root: int | None) -> str:
     if root is None:
-        return "mismatched collectives" if _mismatched(outcomes) else "timeout"
+        return _MISMATCHED if _mismatched(outcomes) else "timeout"
     outcome = outcomes[root]
     if isinstance(outcome, Raised):
         return _headline(outcome)
