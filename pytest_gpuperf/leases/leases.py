@@ -1,9 +1,8 @@
 """Leases of a machine's GPUs and cores, among processes that know nothing of each other."""
 
 import json
-import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -270,10 +269,6 @@ def _require_possible(request: _Request) -> None:
         raise ValueError(f"count: got {request.count}, expected 1 to {len(candidates)}, the number of candidates")
     if len(set(candidates)) < len(candidates):
         raise ValueError(f"candidates: got {candidates!r}, expected each once")
-    odd = _odd_names(candidates)
+    odd = [name for name in candidates if not record.is_name(name)]
     if odd:
         raise ValueError(f"candidates: got {odd!r}, expected names of letters, digits, '-', '_' and '.'")
-
-
-def _odd_names(names: Iterable[str]) -> list[str]:
-    return [name for name in names if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", name) is None]

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.leases.folder import Folder
 from pytest_gpuperf.leases.notices import Notices
-from pytest_gpuperf.leases.record import Record, json_object
+from pytest_gpuperf.leases.record import Record, json_object, names
 
 SUFFIX = ".waiting"
 
@@ -108,8 +108,8 @@ def _from_line(name: str, line: str) -> Ticket | None:
     record = None if data is None else Record.from_json(data)
     if data is None or record is None:
         return None
-    candidates, count = data.get("candidates"), data.get("count")
-    if not isinstance(candidates, list) or not isinstance(count, int):
+    # A ticket that no process of this package writes keeps nobody waiting, and nothing of it is printed.
+    candidates, count = names(data.get("candidates")), data.get("count")
+    if candidates is None or not isinstance(count, int) or not 1 <= count <= len(candidates):
         return None
-    alone = data.get("alone") is True
-    return Ticket(name, record, frozenset(str(candidate) for candidate in candidates), count, alone)
+    return Ticket(name, record, candidates, count, data.get("alone") is True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.leases.folder import Folder
 from pytest_gpuperf.leases.notices import Notice, Notices
-from pytest_gpuperf.leases.record import Record, json_object
+from pytest_gpuperf.leases.record import Record, json_object, names
 
 SUFFIX = ".staying"
 
@@ -67,7 +67,5 @@ class Residents:
 def _from_line(line: str) -> Resident | None:
     data = json_object(line)
     record = None if data is None else Record.from_json(data)
-    resources = None if data is None else data.get("resources")
-    if record is None or not isinstance(resources, list):
-        return None
-    return Resident(record, frozenset(str(resource) for resource in resources))
+    resources = None if data is None else names(data.get("resources"))
+    return None if record is None or resources is None else Resident(record, resources)
