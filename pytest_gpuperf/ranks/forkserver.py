@@ -42,6 +42,8 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     _die_with_parent(controller)
     control = socket.socket(fileno=fd)
     _load(modules)
+    if "numpy" in sys.modules:
+        _load(["numpy.random"])  # numpy imports it when it is first used: too late for a run's seed
     _wake_when_parent_dies()  # to end the ranks first, with what they started; the socket tells when
     _Forkserver(control, controller).serve()
     _flush()

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.collectives import issued_before, issued_since, latest
 from pytest_gpuperf.ranks.messages import Account, Inquiry
+from pytest_gpuperf.ranks.surroundings import is_tqdms
 
 # Not the recorders' JSON, which takes twice as long to make and to read.
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
@@ -134,7 +135,7 @@ def _stack(thread: int) -> list[FrameType]:
 def _is_the_programs(thread: threading.Thread, main: int) -> bool:
     # A thread of C++ that ran Python once stays in the list for good.
     ours = thread.ident == main or thread.name.startswith("gpuperf ")
-    return not ours and not isinstance(thread, threading._DummyThread)
+    return not (ours or isinstance(thread, threading._DummyThread) or is_tqdms(thread))
 
 
 def _numbers() -> tuple[tuple[str, int], ...]:
