@@ -153,7 +153,7 @@ class Session:
                     pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
                 self._launch = current.launch  # now: where its first ranks fail, the next test begins it
                 self._controlled.clear()
-            self.pools.retire_others(self._spec(world_size))
+            self.pools.retire_all(but=self._spec(world_size))
             # In other surroundings the control workload would be another one.
             if current.gpus and not current.marker.env and self.measurements.wants_control:
                 self.measurements.runs_on(current.identity, world_size)
@@ -161,7 +161,7 @@ class Session:
                     self._controlled.add(world_size)
                     self.measurements.control(world_size, self._control(world_size))
         elif current.gpus and self.leasing.memory_is_scarce(current.gpus):
-            self.pools.rest_others(self._spec(world_size))
+            self.pools.rest(but=self._spec(world_size))
         if current.marker.own_processes:
             self.pools.retire(self._spec(world_size))
         self._pool(world_size)

@@ -100,13 +100,13 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The rank's debugger printed a text and waits for a Line."""
+    """The rank's debugger printed a text and waits for Typed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Typed:
     """What the user typed, with its newline; empty at the end of the input."""
 
     text: str

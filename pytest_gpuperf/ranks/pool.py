@@ -14,6 +14,7 @@ from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
@@ -22,7 +23,6 @@ from pytest_gpuperf.ranks.messages import (
     Asked,
     Debug,
     Inquiry,
-    Line,
     OpenGroup,
     Raised,
     Returned,
@@ -31,8 +31,8 @@ from pytest_gpuperf.ranks.messages import (
     Settled,
     Start,
     Started,
+    Typed,
 )
-from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
 from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, FILES, STREAMS, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
@@ -199,7 +199,7 @@ class Pool:
         try:
             connection.send(Debug(self._runs))
             while isinstance(reply := connection.receive()[0], Asked):
-                connection.send(Line(terminal(reply.text)))
+                connection.send(Typed(terminal(reply.text)))
         except (OSError, EOFError):
             return False
         return True
@@ -266,14 +266,14 @@ class Pool:
         self.failure = None
         try:
             with Letter(request, task) as letter:
-                outcomes, stalemate = self._gather(letter, request.run, timeout, self._vigil(request))
+                endings, stalemate = self._gather(letter, request.run, timeout, self._vigil(request))
         except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
             self.kill()
             raise
-        if happened(outcomes):
+        if happened(endings):
             own = isinstance(request, Run)
-            self._fail(outcomes, World(self.spec.world_size, self.spec.backend, program, timeout, own), stalemate)
-        return [outcome.payload for outcome in outcomes if isinstance(outcome, Answered)]
+            self._fail(endings, World(self.spec.world_size, self.spec.backend, program, timeout, own), stalemate)
+        return [ending.payload for ending in endings if isinstance(ending, Answered)]
 
     def _vigil(self, request: Request) -> Vigil | None:
         if not isinstance(request, Run) or self.spec.world_size == 1:
@@ -284,18 +284,18 @@ class Pool:
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
 
-    def _fail(self, outcomes: Sequence[Outcome], world: World, stalemate: Stalemate | None) -> None:
+    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | None) -> None:
         __tracebackhide__ = True
-        issued, groups = self._inquire(outcomes) if inquire_after(outcomes) else ({}, {})
-        returned = all(isinstance(outcome, Answered) for outcome in outcomes)
-        if returned and len(issued) == len(outcomes) and disagreement(issued, groups) is None:
+        issued, groups = self._inquire(endings) if inquire_after(endings) else ({}, {})
+        returned = all(isinstance(ending, Answered) for ending in endings)
+        if returned and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
         self._group = None
-        if not undisturbed(outcomes):
+        if not undisturbed(endings):
             self._clean = False
-        self.failure = failure = post_mortem(outcomes, world, issued, groups, stalemate)
-        raised = [isinstance(outcome, Raised) and outcome.usable for outcome in outcomes]
-        answered = [isinstance(outcome, Answered) for outcome in outcomes]
+        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate)
+        raised = [isinstance(ending, Raised) and ending.usable for ending in endings]
+        answered = [isinstance(ending, Answered) for ending in endings]
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
             if self._debug and failure.rank is not None and raised[failure.rank]:
                 self.alive = False
@@ -306,20 +306,20 @@ class Pool:
 
     def _gather(
         self, request: Letter, run: int, timeout: float, vigil: Vigil | None
-    ) -> tuple[list[Outcome], Stalemate | None]:
-        outcomes: dict[int, Outcome] = {}
+    ) -> tuple[list[Ending], Stalemate | None]:
+        endings: dict[int, Ending] = {}
         waiting: dict[int, int] = {}  # by file descriptor
         for rank, process in enumerate(self._processes):
             try:
                 process.send(request)
             except (BrokenPipeError, ConnectionResetError):
-                outcomes[rank] = self._died(rank)
+                endings[rank] = self._died(rank)
             else:
                 waiting[process.connection.fileno()] = rank
         stalemate: Stalemate | None = None
-        deadline = time.monotonic() + (self._grace if outcomes else timeout)
+        deadline = time.monotonic() + (self._grace if endings else timeout)
         while waiting:
-            if not all(isinstance(outcome, Answered) for outcome in outcomes.values()):
+            if not all(isinstance(ending, Answered) for ending in endings.values()):
                 vigil = None  # the grace runs already
             until = deadline if vigil is None else min(deadline, vigil.due)
             ready = wait([*waiting, *self._launcher.sockets], timeout=self._patience(until))
@@ -327,22 +327,22 @@ class Pool:
             if not ready:
                 now = time.monotonic()
                 if vigil is not None and vigil.due <= now < deadline:
-                    stalemate = vigil.look(list(waiting.values()), list(outcomes))
+                    stalemate = vigil.look(list(waiting.values()), list(endings))
                 if stalemate is None and now < deadline:
                     continue
-                outcomes.update(self._give_up(list(waiting.values())))
+                endings.update(self._give_up(list(waiting.values())))
                 break
             for fd in self._ended(ready, waiting):
                 rank = waiting[fd]
-                outcome = self._read(rank, run)
-                if outcome is None:
+                ending = self._read(rank, run)
+                if ending is None:
                     continue
                 del waiting[fd]
-                outcomes[rank] = outcome
-                if not isinstance(outcome, Answered):
+                endings[rank] = ending
+                if not isinstance(ending, Answered):
                     deadline = min(deadline, time.monotonic() + self._grace)
         self._listen()
-        return [outcomes[rank] for rank in range(self.spec.world_size)], stalemate
+        return [endings[rank] for rank in range(self.spec.world_size)], stalemate
 
     def _ended(self, ready: Sequence[object], waiting: Mapping[int, int]) -> list[int]:
         """Of the channels those that are ready; also of ranks that ended while a child of theirs holds theirs open."""
@@ -367,7 +367,7 @@ class Pool:
                 for text in process.printed_whole(stream):
                     self._listener(rank, self.spec.world_size, stream, text)
 
-    def _read(self, rank: int, run: int) -> Outcome | None:
+    def _read(self, rank: int, run: int) -> Ending | None:
         process = self._processes[rank]
         try:
             if not process.connection.poll(0) and self._launcher.exit_code(process.pid, 0) is not None:
@@ -389,7 +389,7 @@ class Pool:
         stack = process.last_stack() if code in _CRASHES else ""
         return Died(at, code, words, stack)
 
-    def _give_up(self, ranks: Sequence[int]) -> dict[int, Outcome]:
+    def _give_up(self, ranks: Sequence[int]) -> dict[int, Ending]:
         at = time.monotonic()
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
@@ -400,8 +400,8 @@ class Pool:
         time.sleep(0.05)  # a dump is several writes
         return {rank: Stuck(at, self._processes[rank].stack()) for rank in ranks}
 
-    def _inquire(self, outcomes: Sequence[Outcome]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
-        alive = [rank for rank, outcome in enumerate(outcomes) if not isinstance(outcome, Died)]
+    def _inquire(self, endings: Sequence[Ending]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
+        alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
         issued: dict[int, list[Collective]] = {}
         groups: dict[str, Sequence[int]] = {}
         for rank, account in sorted(self._accounts(alive, _INQUIRY_TIMEOUT).items()):
