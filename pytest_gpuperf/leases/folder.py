@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_gpuperf.leases.claimant import shown
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.lock_file import LockFile
-from pytest_gpuperf.leases.record import shown
 
 SHARED_FOLDER = 0o1777  # anybody may add files, and remove none of another's
 SHARED_FILE = 0o666  # flock asks for no right, but the owner's record has to be written

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-HOLDER_CHARACTERS = 500  # a node id may hold a whole parameter; a record is read whole
+HOLDER_CHARACTERS = 500  # a node id may hold a whole parameter; a line is read whole
 NAME_CHARACTERS = 100  # of a user, a host or a resource
 HIGHEST_PID = 2**31 - 1
 _NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_CHARACTERS - 1}}}")
@@ -18,7 +18,7 @@ Json: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Claimant:
     """One process that holds or waits."""
 
     pid: int
@@ -33,13 +33,13 @@ class Record:
     """Memory in use on the GPU when it was leased; None where nobody measured."""
 
     @classmethod
-    def of_this_process(cls, holder: str) -> "Record":
-        """The record of a process that begins now to hold or wait."""
+    def of_this_process(cls, holder: str) -> "Claimant":
+        """This process, which begins now to hold or wait."""
         return cls(os.getpid(), _user(), socket.gethostname(), holder[:HOLDER_CHARACTERS], time.time())
 
     @classmethod
-    def from_json(cls, data: Json) -> "Record | None":
-        """Reads what anybody may have written; None where it is no record."""
+    def from_json(cls, data: Json) -> "Claimant | None":
+        """Reads what anybody may have written; None where it names no process."""
         pid, user, host, holder = (data.get(key) for key in ("pid", "user", "host", "holder"))
         since, used = data.get("since"), data.get("used_bytes")
         if not (isinstance(pid, int) and isinstance(user, str) and isinstance(host, str) and isinstance(holder, str)):
@@ -52,7 +52,7 @@ class Record:
         return cls(pid, user, host, holder, float(since), used)
 
     def to_json(self) -> Json:
-        """The record as a JSON object."""
+        """The claimant as a JSON object."""
         return asdict(self)
 
     def words(self, now: float) -> str:
@@ -91,10 +91,10 @@ def json_object(line: str) -> Json | None:
     return data if isinstance(data, dict) else None
 
 
-def read(line: str) -> Record | None:
-    """Parses a lock file's line; None where it holds no record."""
+def read(line: str) -> Claimant | None:
+    """Parses a lock file's line; None where it names no process."""
     data = json_object(line)
-    return None if data is None else Record.from_json(data)
+    return None if data is None else Claimant.from_json(data)
 
 
 def _user() -> str:
