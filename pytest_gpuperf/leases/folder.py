@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_gpuperf.leases.claimant import shown
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.lock_file import LockFile
 
@@ -151,10 +152,10 @@ class Folder:
         except OSError as error:
             what = f"the folder of leases {str(self.path)!r}"
             if name is not None:
-                what = f"the lease file {str(self.path / name)!r}"
+                what = f"the lease file {shown(str(self.path / name))}"
             raise LeaseError(
-                f"{what}: got {error!r}, expected to read and write it, as every user of this machine may (a folder "
-                f"of mode {SHARED_FOLDER:o}, files of mode {SHARED_FILE:o}): set its mode, remove it, or choose "
+                f"{what}: got {shown(error)}, expected to read and write it, as every user of this machine may (a "
+                f"folder of mode {SHARED_FOLDER:o}, files of mode {SHARED_FILE:o}): set its mode, remove it, or choose "
                 "another folder"
             ) from error
 
@@ -195,7 +196,7 @@ class Folder:
         if not stat.S_ISREG(os.fstat(file.descriptor).st_mode):
             file.close()
             raise _NotPlainError(
-                f"the lease file {str(self.path / name)!r}: got a special file, expected a plain one: remove it"
+                f"the lease file {shown(str(self.path / name))}: got a special file, expected a plain one: remove it"
             )
         return file
 

@@ -1,21 +1,20 @@
 """Leases of a machine's GPUs and cores, among processes that know nothing of each other."""
 
 import json
-import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_gpuperf.leases import record
+from pytest_gpuperf.leases import claimant
+from pytest_gpuperf.leases.claimant import Claimant
 from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.folder import Folder
 from pytest_gpuperf.leases.lease import Lease
 from pytest_gpuperf.leases.lock_file import LockFile
 from pytest_gpuperf.leases.memory import RETURN_SECONDS, UsedMemory, await_return, has_memory
 from pytest_gpuperf.leases.queue import Queue, Ticket
-from pytest_gpuperf.leases.record import Record
 from pytest_gpuperf.leases.residents import Residents
 
 SUFFIX = ".lock"
@@ -214,17 +213,17 @@ class Leases:
         for name in request.candidates:
             line = self._folder.look(name + SUFFIX)
             if line is not None:
-                owner = record.read(line)
+                owner = claimant.read(line)
                 held.setdefault("somebody unknown" if owner is None else owner.words(now), []).append(name)
         what = [f"{_listed(names)} held by {words}" for words, names in held.items()]
         earlier = self._queue.ahead(request.candidates, own)
         if earlier is not None:
             what.append(
-                f"{earlier.count} of {_listed(sorted(earlier.candidates))} to go first to {earlier.record.words(now)}"
+                f"{earlier.count} of {_listed(sorted(earlier.candidates))} to go first to {earlier.who.words(now)}"
             )
         if request.alone:
             what += [
-                f"{_listed(sorted(resident.resources))} with idle ranks of {resident.record.words(now)}"
+                f"{_listed(sorted(resident.resources))} with idle ranks of {resident.who.words(now)}"
                 for resident in self._residents.others(request.candidates)
             ]
         return "; ".join(what) or "all free by now"
@@ -232,7 +231,7 @@ class Leases:
     def _hand_over(self, request: _Request, files: dict[str, LockFile]) -> Lease:
         """Writes the new owner into the files, and waits for the memory of a dead one."""
         left_behind = {name: _left_behind(file) for name, file in files.items()}
-        owner = Record.of_this_process(request.holder)
+        owner = Claimant.of_this_process(request.holder)
         # The dead one's measure first, and ours afterwards: if we die while we wait, the next one waits for the same.
         self._write(files, owner, left_behind)
         if self._used is None:
@@ -247,7 +246,7 @@ class Leases:
         self._write(files, owner, before)
         return Lease(files, before, self._used, unreturned)
 
-    def _write(self, files: Mapping[str, LockFile], owner: Record, used: Mapping[str, int | None]) -> None:
+    def _write(self, files: Mapping[str, LockFile], owner: Claimant, used: Mapping[str, int | None]) -> None:
         for name, file in files.items():
             with self._folder.failures(name + SUFFIX):
                 file.write(json.dumps(replace(owner, used_bytes=used.get(name)).to_json()))
@@ -260,7 +259,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _left_behind(file: LockFile) -> int | None:
-    dead = record.read(file.read())
+    dead = claimant.read(file.read())
     return None if dead is None else dead.used_bytes
 
 
@@ -270,10 +269,6 @@ def _require_possible(request: _Request) -> None:
         raise ValueError(f"count: got {request.count}, expected 1 to {len(candidates)}, the number of candidates")
     if len(set(candidates)) < len(candidates):
         raise ValueError(f"candidates: got {candidates!r}, expected each once")
-    odd = _odd_names(candidates)
+    odd = [name for name in candidates if not claimant.is_name(name)]
     if odd:
         raise ValueError(f"candidates: got {odd!r}, expected names of letters, digits, '-', '_' and '.'")
-
-
-def _odd_names(names: Iterable[str]) -> list[str]:
-    return [name for name in names if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", name) is None]

@@ -25,9 +25,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pytest_gpuperf.leases.claimant import Claimant, json_object, names
 from pytest_gpuperf.leases.folder import Folder
 from pytest_gpuperf.leases.notices import Notices
-from pytest_gpuperf.leases.record import Record, json_object
 
 SUFFIX = ".waiting"
 
@@ -38,7 +38,7 @@ class Ticket:
 
     name: str
     """Sorts by age."""
-    record: Record
+    who: Claimant
     candidates: frozenset[str]
     count: int
     alone: bool
@@ -61,7 +61,7 @@ class Queue:
         # The monotonic clock is one for all processes of the machine, and no correction sets it back. One who reads the
         # clock first and writes last can find a later one ahead for a moment; nothing is given twice for that.
         stem = f"{time.monotonic_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
-        ticket = Ticket(stem + SUFFIX, Record.of_this_process(holder), frozenset(candidates), count, alone)
+        ticket = Ticket(stem + SUFFIX, Claimant.of_this_process(holder), frozenset(candidates), count, alone)
         notice = self._notices.post(stem, _to_line(ticket))
         try:
             yield ticket
@@ -95,7 +95,7 @@ class Queue:
 def _to_line(ticket: Ticket) -> str:
     return json.dumps(
         {
-            **ticket.record.to_json(),
+            **ticket.who.to_json(),
             "candidates": sorted(ticket.candidates),
             "count": ticket.count,
             "alone": ticket.alone,
@@ -105,11 +105,11 @@ def _to_line(ticket: Ticket) -> str:
 
 def _from_line(name: str, line: str) -> Ticket | None:
     data = json_object(line)
-    record = None if data is None else Record.from_json(data)
-    if data is None or record is None:
+    who = None if data is None else Claimant.from_json(data)
+    if data is None or who is None:
         return None
-    candidates, count = data.get("candidates"), data.get("count")
-    if not isinstance(candidates, list) or not isinstance(count, int):
+    # A ticket that no process of this package writes keeps nobody waiting, and nothing of it is printed.
+    candidates, count = names(data.get("candidates")), data.get("count")
+    if candidates is None or not isinstance(count, int) or not 1 <= count <= len(candidates):
         return None
-    alone = data.get("alone") is True
-    return Ticket(name, record, frozenset(str(candidate) for candidate in candidates), count, alone)
+    return Ticket(name, who, candidates, count, data.get("alone") is True)

@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from pytest_gpuperf.leases.claimant import Claimant, json_object, names
 from pytest_gpuperf.leases.folder import Folder
 from pytest_gpuperf.leases.notices import Notice, Notices
-from pytest_gpuperf.leases.record import Record, json_object
 
 SUFFIX = ".staying"
 
@@ -21,7 +21,7 @@ SUFFIX = ".staying"
 class Resident:
     """One process that stays."""
 
-    record: Record
+    who: Claimant
     resources: frozenset[str]
 
 
@@ -44,7 +44,7 @@ class Residents:
             return
         notice = None
         if resources:
-            line = json.dumps({**Record.of_this_process(holder).to_json(), "resources": sorted(resources)})
+            line = json.dumps({**Claimant.of_this_process(holder).to_json(), "resources": sorted(resources)})
             notice = self._notices.post(f"{os.getpid()}-{secrets.token_hex(8)}", line)
         before, self._own, self.resources = self._own, notice, frozenset(resources)
         if before is not None:
@@ -66,8 +66,6 @@ class Residents:
 
 def _from_line(line: str) -> Resident | None:
     data = json_object(line)
-    record = None if data is None else Record.from_json(data)
-    resources = None if data is None else data.get("resources")
-    if record is None or not isinstance(resources, list):
-        return None
-    return Resident(record, frozenset(str(resource) for resource in resources))
+    who = None if data is None else Claimant.from_json(data)
+    resources = None if data is None else names(data.get("resources"))
+    return None if who is None or resources is None else Resident(who, resources)

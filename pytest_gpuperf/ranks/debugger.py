@@ -6,7 +6,7 @@ import io
 import pdb
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.messages import Asked, Line
+from pytest_gpuperf.ranks.messages import Asked, Typed
 
 
 def post_mortem(error: BaseException, connection: Channel) -> None:
@@ -36,4 +36,4 @@ class _Terminal(io.StringIO):
         self.truncate()
         self._connection.send(Asked(printed))
         line, _ = self._connection.receive()
-        return line.text if isinstance(line, Line) else ""
+        return line.text if isinstance(line, Typed) else ""

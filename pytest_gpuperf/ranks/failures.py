@@ -20,7 +20,7 @@ class RankTimeout(RankError):
 
 
 class CollectiveMismatch(RankError):
-    """All ranks returned, and had not issued the same number of collectives."""
+    """The ranks did not issue the same collectives: they returned from different ones, or would wait for ever."""
 
 
 class ResultError(RankError):

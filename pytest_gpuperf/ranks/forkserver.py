@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -41,6 +42,8 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     _die_with_parent(controller)
     control = socket.socket(fileno=fd)
     _load(modules)
+    if "numpy" in sys.modules:
+        _load(["numpy.random"])  # numpy imports it when it is first used: too late for a run's seed
     _wake_when_parent_dies()  # to end the ranks first, with what they started; the socket tells when
     _Forkserver(control, controller).serve()
     _flush()
@@ -108,7 +111,19 @@ class _Forkserver:
             return False
         if not data:
             return False
-        with open(fds[0], "rb") as file:
+        try:
+            if len(fds) < NUM_FDS:  # the kernel drops what a process has no descriptor for
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            self._fork(fds)
+        except OSError as error:
+            self._send({"refused": error.errno})
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _fork(self, fds: list[int]) -> None:
+        with open(fds[0], "rb", closefd=False) as file:
             request = json.loads(file.read())
         _load([name for name in request["modules"] if name not in sys.modules])
         server = os.getpid()
@@ -124,11 +139,8 @@ class _Forkserver:
                 # Never back into the server's loop, and none of its atexit handlers.
                 _flush()
                 os._exit(code)
-        for fd in fds[1:]:
-            os.close(fd)
         self._children.add(pid)
         self._send({"forked": pid})
-        return True
 
     def _become_rank(self, server: int, request: dict[str, Any], fds: list[int]) -> None:
         os.setsid()

@@ -1,21 +1,33 @@
-"""The rank's second thread: tells which collectives were issued while the first one is stuck in one of them."""
+"""The rank's second thread: tells what the first one is doing, and which collectives were issued."""
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.collectives import Collective, issued_since, latest
+from pytest_gpuperf.ranks.collectives import issued_before, issued_since, latest
+from pytest_gpuperf.ranks.messages import Account, Inquiry
+from pytest_gpuperf.ranks.surroundings import is_tqdms
 
 # Not the recorders' JSON, which takes twice as long to make and to read.
 _DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
+
+# Where torch waits for collectives; what waits for a single peer, or for the store, is not among it.
+_WAITING = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/", "/torch/_ops.py", "/torch/cuda/")
+_NOT_FOR_A_COLLECTIVE = ("send", "recv", "monitored_barrier", "rendezvous", "store", "new_group", "process_group")
+_OF_WORK = frozenset({"wait"})
+_OF_A_DEVICE = frozenset({"wait", "item", "cpu", "tolist", "to", "synchronize"})
 
 
 class Informant:
@@ -25,6 +37,8 @@ class Informant:
         self.since = 0
         """Collectives that were issued before, ``time.time_ns``, are not told of."""
         self._connection = connection
+        self._backend = backend
+        self._main = threading.get_ident()
         # NCCL's recorder is one of its own.
         self._dump: Callable[[bool, bool, bool], bytes] | None = getattr(_distributed_c10d, _DUMPS[backend], None)
         threading.Thread(target=self._serve, name="gpuperf informant", daemon=True).start()
@@ -44,15 +58,30 @@ class Informant:
     def _serve(self) -> None:
         with contextlib.suppress(EOFError, OSError):  # the controller is gone, or this process is
             while True:
-                self._connection.receive()
-                self._connection.send((self._collectives(), _members()))
+                inquiry, _ = self._connection.receive()
+                self._connection.send(self._account(inquiry))
 
-    def _collectives(self) -> list[Collective] | None:
-        record = self._record()
+    def _account(self, inquiry: Inquiry) -> Account:
+        stack = _stack(self._main)
+        account = Account(
+            number=inquiry.number,
+            position=tuple((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lasti) for frame in stack),
+            waits=bool(stack) and waits_for_a_collective(stack[0], self._backend),
+            threads=any(_is_the_programs(thread, self._main) for thread in threading.enumerate()),
+            issued=_numbers(),
+            members=_members(),
+            tells_ends=self._backend == "nccl",
+        )
+        record = self._record() if inquiry.whole else None
+        if record is None:
+            return account
         try:
-            return None if record is None else issued_since(record, self.since)
+            collectives, earlier = issued_since(record, self.since), issued_before(record, self.since)
+            default = _default_group()
+            complete = any(one.number == 1 and one.group == default for one in (*earlier, *collectives))
         except Exception:  # a recorder that another torch keeps otherwise is no reason to end
-            return None
+            return account
+        return replace(account, collectives=collectives, earlier=earlier, complete=complete)
 
     def _record(self) -> Mapping[str, Any] | None:
         if self._dump is None:
@@ -69,3 +98,56 @@ def _members() -> dict[str, tuple[int, ...]]:
     # And the program may destroy one at this moment, on its own thread.
     named = [(name, world.pg_group_ranks.get(group)) for group, name in list(world.pg_names.items())]
     return {name: tuple(ranks) for name, ranks in named if ranks is not None}
+
+
+def waits_for_a_collective(frame: FrameType, backend: str) -> bool:
+    """Whether a thread's innermost frame is in a call that waits for one, as far as names tell."""
+    path, function = frame.f_code.co_filename, frame.f_code.co_name
+    if any(part in path for part in _WAITING):
+        return not any(word in function for word in _NOT_FOR_A_COLLECTIVE)
+    method, arguments = _called(frame)
+    if method == "wait" and arguments:
+        return False  # a store's, which takes keys
+    return method in (_OF_A_DEVICE if backend == "nccl" else _OF_WORK)
+
+
+def _called(frame: FrameType) -> tuple[str, int]:
+    """The method that a frame is calling, and how many arguments it passes; an empty name if it calls none."""
+    # While a call of Python runs, the frame is at the end of its instruction, which has room for a cache.
+    before = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
+    if not before or not before[-1].opname.startswith("CALL"):
+        return "", 0
+    arguments = before[-1].arg or 0
+    loads = (one for one in reversed(before) if one.opname in ("LOAD_METHOD", "LOAD_ATTR"))
+    method = next(loads, None)
+    return ("", 0) if method is None else (str(method.argval), arguments)
+
+
+def _stack(thread: int) -> list[FrameType]:
+    frame = sys._current_frames().get(thread)
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _is_the_programs(thread: threading.Thread, main: int) -> bool:
+    # A thread of C++ that ran Python once stays in the list for good.
+    ours = thread.ident == main or thread.name.startswith("gpuperf ")
+    return not (ours or isinstance(thread, threading._DummyThread) or is_tqdms(thread))
+
+
+def _numbers() -> tuple[tuple[str, int], ...]:
+    world = distributed_c10d._world
+    found = []
+    for group, name in list(world.pg_names.items()):
+        with contextlib.suppress(Exception):  # a backend that counts nothing, or a group that is being destroyed
+            counting: Any = group
+            found.append((str(name), int(counting._get_sequence_number_for_group())))
+    return tuple(found)
+
+
+def _default_group() -> str:
+    group = getattr(distributed_c10d._world, "default_pg", None)
+    return "" if group is None else str(distributed_c10d._world.pg_names.get(group, ""))

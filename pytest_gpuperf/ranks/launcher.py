@@ -84,19 +84,19 @@ class Launcher:
         """Has the forkserver begin with its imports; waits for nothing.
 
         Raises:
-            LaunchError: there is no process or memory for it.
+            OSError: there is no file descriptor, process or memory for it.
         """
         if self._control is not None:
             return
         self._ready = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
         with theirs:
             try:
+                self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the forkserver
                 self._process = self._spawned(theirs.fileno(), self._stderr)
-            except OSError as error:
+            except OSError:
                 self.close()
-                raise LaunchError(f"the forkserver that starts ranks cannot be started: got {error!r}") from error
+                raise
 
     def fork(self, environ: Mapping[str, str], fds: Sequence[int]) -> int:
         """Forks a rank and returns its process id.
@@ -106,7 +106,8 @@ class Launcher:
             fds: its ends of the two connections, and its files for stdout, stderr and stacks.
 
         Raises:
-            LaunchError: the forkserver cannot start, or is gone.
+            LaunchError: the forkserver is gone.
+            OSError: there is no file descriptor, process or memory left, here or there.
         """
         control = self._started()
         request = {"environ": dict(environ), "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
@@ -118,6 +119,8 @@ class Launcher:
             self._resume()
             while True:
                 message = self._receive(START_TIMEOUT)
+                if "refused" in message:
+                    raise OSError(message["refused"], f"{os.strerror(message['refused'])} (in the forkserver)")
                 if "forked" in message:
                     pid = int(message["forked"])
                     self._exit_codes.pop(pid, None)  # of an earlier process, where the kernel uses a number again
@@ -159,6 +162,23 @@ class Launcher:
             except (TimeoutError, LaunchError):
                 return None
         return self._exit_codes[pid]
+
+    def await_end(self, pid: int, timeout: float) -> None:
+        """Waits until the rank has ended, so many seconds at most.
+
+        The forkserver need not have told so: it may be in the middle of an import that takes seconds.
+        """
+        if pid not in self._children:
+            return
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:  # it is gone, and that is about to be told; or there is no file descriptor left
+            self.exit_code(pid, timeout)
+            return
+        try:
+            wait([process], timeout)
+        finally:
+            os.close(process)
 
     def close(self) -> None:
         """Ends the forkserver, and with it every rank that still lives."""

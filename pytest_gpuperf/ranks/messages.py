@@ -7,8 +7,11 @@ what answers another request is dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+
+from pytest_gpuperf.ranks.collectives import Collective
 
 
 class Withdrawal(Enum):
@@ -97,13 +100,13 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The rank's debugger printed a text and waits for a Line."""
+    """The rank's debugger printed a text and waits for Typed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Typed:
     """What the user typed, with its newline; empty at the end of the input."""
 
     text: str
@@ -145,7 +148,43 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """Asks a rank's second thread for the collectives of the run, and for the members of groups. Answered by both."""
+    """Asks a rank's second thread what the rank is doing. Answered by Account."""
+
+    number: int
+    """Repeated by the answer."""
+    whole: bool = True
+    """Whether it wants what the flight recorder holds, too: that takes 20 ms and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a rank is doing, and has issued."""
+
+    number: int
+    """The inquiry's."""
+    position: tuple[object, ...] = ()
+    """The main thread's innermost call and those that led to it; the same as long as it is in the same one."""
+    waits: bool = False
+    """Whether that call waits for a collective, as far as its name tells."""
+    threads: bool = False
+    """Whether the program's own threads run."""
+    issued: tuple[tuple[str, int], ...] = ()
+    """How many operations each process group has issued, by name."""
+    members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Global ranks of each process group that this rank is in and that has a name."""
+    collectives: list[Collective] | None = None
+    """Those of the run, in the order of issue; None if they cannot be had, or were not asked for."""
+    earlier: list[Collective] = field(default_factory=list)
+    """Those before the run that the recorder still holds."""
+    complete: bool = False
+    """Whether the recorder still holds the first collective of the default group, and so all that came later."""
+    tells_ends: bool = False
+    """Whether ``Collective.done`` can be relied on: with NCCL."""
+
+    @property
+    def everything(self) -> list[Collective] | None:
+        """All collectives that the recorder holds; None if they cannot be had."""
+        return None if self.collectives is None else self.earlier + self.collectives
 
 
 Reply = Started | Raised

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
+import resource
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.messages import (
+    Account,
     Asked,
     Debug,
     Inquiry,
-    Line,
     OpenGroup,
     Raised,
     Returned,
@@ -28,11 +31,12 @@ from pytest_gpuperf.ranks.messages import (
     Settled,
     Start,
     Started,
+    Typed,
 )
-from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
-from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, STREAMS, RankProcess, await_ends, kill
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, FILES, STREAMS, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
+from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
@@ -41,6 +45,9 @@ COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a back
 _CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL]  # faulthandler's
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
 _INQUIRY_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
+_LOOK_TIMEOUT = 0.1  # seconds, for what a rank tells without its recorder
+_FILES_TO_START = 8  # that are open while ranks are forked, the forkserver's own among them
+_USUAL_FILES = 1024  # what most systems let a process have open
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
 
 Request = OpenGroup | Run | Settle
@@ -89,11 +96,16 @@ class Pool:
         self._clean = True
         self._resting = False
         self._runs = 0
+        self._inquiries = 0
         self.environ = rank_environ(spec, environ)
         self._processes: list[RankProcess] = []
         self._last_output: list[tuple[int, str, Excerpt]] = []
         try:
             self._store_port = self._start(self.environ)
+        except OSError as error:
+            self.kill()  # first: the message counts what is open without these ranks
+            ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''} ({spec.backend})"
+            raise LaunchError(f"{ranks} cannot be started: {_shortage(error, spec.world_size)}") from error
         except BaseException:
             self.kill()
             raise
@@ -187,7 +199,7 @@ class Pool:
         try:
             connection.send(Debug(self._runs))
             while isinstance(reply := connection.receive()[0], Asked):
-                connection.send(Line(terminal(reply.text)))
+                connection.send(Typed(terminal(reply.text)))
         except (OSError, EOFError):
             return False
         return True
@@ -254,28 +266,36 @@ class Pool:
         self.failure = None
         try:
             with Letter(request, task) as letter:
-                outcomes = self._gather(letter, request.run, timeout)
+                endings, stalemate = self._gather(letter, request.run, timeout, self._vigil(request))
         except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
             self.kill()
             raise
-        if happened(outcomes):
-            self._fail(
-                outcomes, World(self.spec.world_size, self.spec.backend, program, timeout, own=isinstance(request, Run))
-            )
-        return [outcome.payload for outcome in outcomes if isinstance(outcome, Answered)]
+        if happened(endings):
+            own = isinstance(request, Run)
+            self._fail(endings, World(self.spec.world_size, self.spec.backend, program, timeout, own), stalemate)
+        return [ending.payload for ending in endings if isinstance(ending, Answered)]
 
-    def _fail(self, outcomes: Sequence[Outcome], world: World) -> None:
+    def _vigil(self, request: Request) -> Vigil | None:
+        if not isinstance(request, Run) or self.spec.world_size == 1:
+            return None
+
+        def ask(ranks: Collection[int], whole: bool) -> Mapping[int, Account]:
+            return self._accounts(ranks, _INQUIRY_TIMEOUT if whole else _LOOK_TIMEOUT, whole=whole)
+
+        return Vigil(ask, self._grace, timed=self.spec.timed)
+
+    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | None) -> None:
         __tracebackhide__ = True
-        issued, groups = self._inquire(outcomes) if inquire_after(outcomes) else ({}, {})
-        returned = all(isinstance(outcome, Answered) for outcome in outcomes)
-        if returned and len(issued) == len(outcomes) and disagreement(issued, groups) is None:
+        issued, groups = self._inquire(endings) if inquire_after(endings) else ({}, {})
+        returned = all(isinstance(ending, Answered) for ending in endings)
+        if returned and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
         self._group = None
-        if not undisturbed(outcomes):
+        if not undisturbed(endings):
             self._clean = False
-        self.failure = failure = post_mortem(outcomes, world, issued, groups)
-        raised = [isinstance(outcome, Raised) and outcome.usable for outcome in outcomes]
-        answered = [isinstance(outcome, Answered) for outcome in outcomes]
+        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate)
+        raised = [isinstance(ending, Raised) and ending.usable for ending in endings]
+        answered = [isinstance(ending, Answered) for ending in endings]
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
             if self._debug and failure.rank is not None and raised[failure.rank]:
                 self.alive = False
@@ -284,36 +304,45 @@ class Pool:
                 self.kill()
         raise failure.error
 
-    def _gather(self, request: Letter, run: int, timeout: float) -> list[Outcome]:
-        outcomes: dict[int, Outcome] = {}
+    def _gather(
+        self, request: Letter, run: int, timeout: float, vigil: Vigil | None
+    ) -> tuple[list[Ending], Stalemate | None]:
+        endings: dict[int, Ending] = {}
         waiting: dict[int, int] = {}  # by file descriptor
         for rank, process in enumerate(self._processes):
             try:
                 process.send(request)
             except (BrokenPipeError, ConnectionResetError):
-                outcomes[rank] = self._died(rank)
+                endings[rank] = self._died(rank)
             else:
                 waiting[process.connection.fileno()] = rank
-        deadline = time.monotonic() + (self._grace if outcomes else timeout)
+        stalemate: Stalemate | None = None
+        deadline = time.monotonic() + (self._grace if endings else timeout)
         while waiting:
-            ready = wait([*waiting, *self._launcher.sockets], timeout=self._patience(deadline))
+            if not all(isinstance(ending, Answered) for ending in endings.values()):
+                vigil = None  # the grace runs already
+            until = deadline if vigil is None else min(deadline, vigil.due)
+            ready = wait([*waiting, *self._launcher.sockets], timeout=self._patience(until))
             self._listen()
             if not ready:
-                if time.monotonic() < deadline:
+                now = time.monotonic()
+                if vigil is not None and vigil.due <= now < deadline:
+                    stalemate = vigil.look(list(waiting.values()), list(endings))
+                if stalemate is None and now < deadline:
                     continue
-                outcomes.update(self._give_up(list(waiting.values())))
+                endings.update(self._give_up(list(waiting.values())))
                 break
             for fd in self._ended(ready, waiting):
                 rank = waiting[fd]
-                outcome = self._read(rank, run)
-                if outcome is None:
+                ending = self._read(rank, run)
+                if ending is None:
                     continue
                 del waiting[fd]
-                outcomes[rank] = outcome
-                if not isinstance(outcome, Answered):
+                endings[rank] = ending
+                if not isinstance(ending, Answered):
                     deadline = min(deadline, time.monotonic() + self._grace)
         self._listen()
-        return [outcomes[rank] for rank in range(self.spec.world_size)]
+        return [endings[rank] for rank in range(self.spec.world_size)], stalemate
 
     def _ended(self, ready: Sequence[object], waiting: Mapping[int, int]) -> list[int]:
         """Of the channels those that are ready; also of ranks that ended while a child of theirs holds theirs open."""
@@ -338,7 +367,7 @@ class Pool:
                 for text in process.printed_whole(stream):
                     self._listener(rank, self.spec.world_size, stream, text)
 
-    def _read(self, rank: int, run: int) -> Outcome | None:
+    def _read(self, rank: int, run: int) -> Ending | None:
         process = self._processes[rank]
         try:
             if not process.connection.poll(0) and self._launcher.exit_code(process.pid, 0) is not None:
@@ -360,7 +389,7 @@ class Pool:
         stack = process.last_stack() if code in _CRASHES else ""
         return Died(at, code, words, stack)
 
-    def _give_up(self, ranks: Sequence[int]) -> dict[int, Outcome]:
+    def _give_up(self, ranks: Sequence[int]) -> dict[int, Ending]:
         at = time.monotonic()
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
@@ -371,23 +400,56 @@ class Pool:
         time.sleep(0.05)  # a dump is several writes
         return {rank: Stuck(at, self._processes[rank].stack()) for rank in ranks}
 
-    def _inquire(self, outcomes: Sequence[Outcome]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
-        asked: dict[int, int] = {}  # by file descriptor
-        for rank, outcome in enumerate(outcomes):
-            if not isinstance(outcome, Died):
-                with contextlib.suppress(OSError):
-                    self._processes[rank].inquiries.send(Inquiry())
-                    asked[self._processes[rank].inquiries.fileno()] = rank
+    def _inquire(self, endings: Sequence[Ending]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
+        alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
         issued: dict[int, list[Collective]] = {}
         groups: dict[str, Sequence[int]] = {}
-        deadline = time.monotonic() + _INQUIRY_TIMEOUT
+        for rank, account in sorted(self._accounts(alive, _INQUIRY_TIMEOUT).items()):
+            groups.update(account.members)
+            if account.collectives is not None:
+                issued[rank] = account.collectives
+        return issued, groups
+
+    def _accounts(self, ranks: Iterable[int], timeout: float, *, whole: bool = True) -> dict[int, Account]:
+        """What those of the ranks tell that answer in time."""
+        self._inquiries += 1
+        asked: dict[int, int] = {}  # by file descriptor
+        for rank in ranks:
+            with contextlib.suppress(OSError):
+                self._processes[rank].inquiries.send(Inquiry(self._inquiries, whole))
+                asked[self._processes[rank].inquiries.fileno()] = rank
+        accounts: dict[int, Account] = {}
+        deadline = time.monotonic() + timeout
         while asked and (ready := wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))):
             for fd in ready:
                 assert isinstance(fd, int)
-                rank = asked.pop(fd)
-                with contextlib.suppress(EOFError, OSError):
-                    (collectives, members), _ = self._processes[rank].inquiries.receive()
-                    groups.update(members)
-                    if collectives is not None:
-                        issued[rank] = collectives
-        return issued, groups
+                try:
+                    account, _ = self._processes[asked[fd]].inquiries.receive()
+                except (EOFError, OSError):
+                    del asked[fd]
+                    continue
+                if account.number == self._inquiries:  # else it comes late, and answers an earlier one
+                    accounts[asked.pop(fd)] = account
+        return accounts
+
+
+def _shortage(error: OSError, world_size: int) -> str:
+    if error.errno != errno.EMFILE:
+        return f"got {error!r}"
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there, needed = _open_files(limit), FILES * world_size + _FILES_TO_START
+    enough = max(_USUAL_FILES, 1 << (there + needed).bit_length())
+    cure = f"ulimit -n {enough}"
+    if hard != resource.RLIM_INFINITY and hard < enough:
+        cure += f"; the hard limit is {hard}: a new shell may have a higher one, or root can set it"
+    return (
+        f"too many open files. This process may have {limit} open at once, has {there} open without these ranks, and "
+        f"needs about {needed} more for them: raise the limit ({cure})"
+    )
+
+
+def _open_files(limit: int) -> int:
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # without the one that it takes to look
+    except OSError:  # there is none left for it
+        return limit

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
@@ -31,7 +32,8 @@ class Pools:
 
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start; waits for nothing."""
-        self._launcher.start()
+        with contextlib.suppress(OSError):  # the first test that needs ranks fails by the same, and says so
+            self._launcher.start()
 
     def get(self, spec: PoolSpec, group: str, timeout: float) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
@@ -116,24 +118,21 @@ class Pools:
         """The GPUs of each pool of so many ranks, the one used last first."""
         return [spec.gpus for spec, pool in self._pools.items() if pool.alive and len(spec.gpus) == world_size][::-1]
 
-    def rest(self) -> None:
-        """Has every pool give up its communicators and device memory; the processes stay."""
-        self._rest(self._pools.values())
+    def rest(self, but: PoolSpec | None = None) -> None:
+        """Has every pool give up its communicators and device memory; the processes stay.
 
-    def rest_others(self, spec: PoolSpec) -> None:
-        """The same, for every pool but this one, which needs their memory."""
-        self._rest(pool for pool in self._pools.values() if pool.spec != spec)
-
-    def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
-        """Opens the debugger on the rank that failed, if it is still there; says whether it was."""
-        return any(pool.debug(terminal) for pool in self._pools.values() if pool.failure is failure)
-
-    def _rest(self, pools: Iterable[Pool]) -> None:
-        for pool in pools:
+        Args:
+            but: the pool that keeps them, and needs the others' memory.
+        """
+        for pool in [pool for spec, pool in self._pools.items() if spec != but]:
             try:
                 pool.rest()
             except RankDied as error:  # of idle ranks: the test at hand did not fail by it
                 self._death = error
+
+    def debug(self, failure: PostMortem, terminal: Callable[[str], str]) -> bool:
+        """Opens the debugger on the rank that failed, if it is still there; says whether it was."""
+        return any(pool.debug(terminal) for pool in self._pools.values() if pool.failure is failure)
 
     def _retire_surplus(self, spec: PoolSpec) -> None:
         # A process that shares GPUs is given others again and again; each set of them would keep its ranks.
@@ -151,14 +150,13 @@ class Pools:
         for spec in [spec for spec in self._pools if spec.environ == environ]:
             self.retire(spec)
 
-    def retire_others(self, spec: PoolSpec) -> None:
-        """Ends every pool but this one, so that nothing else is on its GPUs and cores."""
-        for other in [other for other in self._pools if other != spec]:
-            self.retire(other)
+    def retire_all(self, but: PoolSpec | None = None) -> None:
+        """Ends every pool; the next one asked for has fresh processes and communicators.
 
-    def retire_all(self) -> None:
-        """Ends every pool; the next one asked for has fresh processes and communicators."""
-        for spec in list(self._pools):
+        Args:
+            but: the pool that stays, with nothing else on its GPUs and cores.
+        """
+        for spec in [spec for spec in self._pools if spec != but]:
             self.retire(spec)
 
     def close(self) -> None:

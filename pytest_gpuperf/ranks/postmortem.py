@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, last_of_each, say_ranks
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World
 from pytest_gpuperf.ranks.failures import (
     CollectiveMismatch,
     RankDied,
@@ -18,9 +19,10 @@ from pytest_gpuperf.ranks.failures import (
     ResultError,
 )
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
-from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
+from pytest_gpuperf.ranks.stalemate import Stalemate
 
+_MISMATCHED = "mismatched collectives"
 NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
 
@@ -43,36 +45,42 @@ class PostMortem:
     """What a report shows beside the error and its notes: title, text."""
 
 
-def happened(outcomes: Sequence[Outcome]) -> bool:
+def happened(endings: Sequence[Ending]) -> bool:
     """Whether the run failed, on any rank, or in that its ranks did not do the same."""
-    return not all(isinstance(outcome, Answered) for outcome in outcomes) or _mismatched(outcomes)
+    return not all(isinstance(ending, Answered) for ending in endings) or _mismatched(endings)
 
 
-def inquire_after(outcomes: Sequence[Outcome]) -> bool:
+def inquire_after(endings: Sequence[Ending]) -> bool:
     """Whether the ranks' collectives belong to the story: they tell nothing of a plain exception."""
-    return any(isinstance(outcome, (Died, Stuck)) for outcome in outcomes) or _mismatched(outcomes)
+    return any(isinstance(ending, (Died, Stuck)) for ending in endings) or _mismatched(endings)
 
 
 def post_mortem(
-    outcomes: Sequence[Outcome],
+    endings: Sequence[Ending],
     world: World,
     issued: Mapping[int, Sequence[Collective]] | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
+    stalemate: Stalemate | None = None,
 ) -> PostMortem:
     """Finds what happened first: the program's own exception, a death, or nothing but waiting.
 
     Args:
-        outcomes: one for each rank, in rank order; ``happened`` says that they are a failure.
+        endings: one for each rank, in rank order; ``happened`` says that they are a failure.
         world: the run they belong to.
         issued: the collectives of each rank whose record could be had.
         groups: global ranks of process groups that are not over all ranks.
+        stalemate: why stuck ranks were given up before the timeout, if they were.
     """
     issued = issued or {}
-    failed = [(_moment(outcome), rank) for rank, outcome in enumerate(outcomes) if isinstance(outcome, (Raised, Died))]
+    failed = [(_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))]
     root = min(failed)[1] if failed else None
     parted = disagreement(issued, groups or {})
-    error = _mismatch(outcomes, world) if _mismatched(outcomes) else _error(outcomes, root, world)
-    notes = [] if isinstance(error, RanksSkipped) else _others(outcomes, root)
+    hopeless = stalemate if root is None else None
+    if hopeless is not None:
+        error: BaseException = _hopeless(hopeless, world)
+    else:
+        error = _mismatch(endings, world) if _mismatched(endings) else _error(endings, root, world)
+    notes = [] if isinstance(error, RanksSkipped) else _others(endings, root)
     if parted is not None:
         notes.append(parted)
     for note in notes:
@@ -81,10 +89,10 @@ def post_mortem(
     return PostMortem(
         error=error,
         rank=root,
-        cause=_cause(outcomes, root),
-        place=_place(outcomes, root),
+        cause=_MISMATCHED if hopeless is not None else _cause(endings, root),
+        place=_place(endings, root),
         story=(_first_line(error), *notes),
-        sections=(*collectives, *_stacks(outcomes), *_tracebacks(outcomes, root)),
+        sections=(*collectives, *_stacks(endings), *_tracebacks(endings, root)),
     )
 
 
@@ -98,38 +106,38 @@ def describe_exit(code: int | None) -> str:
     return f"exited with code {code} before it returned"
 
 
-def _error(outcomes: Sequence[Outcome], root: int | None, world: World) -> BaseException:
+def _error(endings: Sequence[Ending], root: int | None, world: World) -> BaseException:
     if root is None:
-        return _timeout(outcomes, world)
-    outcome = outcomes[root]
+        return _timeout(endings, world)
+    ending = endings[root]
     where = f"rank {root} of {world.size} ({world.backend}) in {world.program}"
-    if isinstance(outcome, Died):
-        return RankDied(f"{where} {_say(outcome)}")
-    assert isinstance(outcome, Raised)
-    return _withdrawal(outcomes, root, world) if outcome.withdrew else _exception(outcome, where)
+    if isinstance(ending, Died):
+        return RankDied(f"{where} {_say(ending)}")
+    assert isinstance(ending, Raised)
+    return _withdrawal(endings, root, world) if ending.withdrew else _exception(ending, where)
 
 
-def _exception(outcome: Raised, where: str) -> BaseException:
-    if outcome.kind == RESULT_NOT_PICKLABLE:
-        return ResultError(f"{where}: {outcome.message}")
+def _exception(ending: Raised, where: str) -> BaseException:
+    if ending.kind == RESULT_NOT_PICKLABLE:
+        return ResultError(f"{where}: {ending.message}")
     error: BaseException | None = None
-    if outcome.exception is not None:
+    if ending.exception is not None:
         try:
-            error = payload.load_exception(outcome.exception)
+            error = payload.load_exception(ending.exception)
         except Exception:  # the exception's own code runs here; its text is there in any case
             error = None
     # sys.exit(), pytest.exit() or Ctrl-C on a rank is no order to this process.
     if not isinstance(error, Exception) or _is_order(error):
-        return _remote(outcome, where)
+        return _remote(ending, where)
     try:
         error.add_note(f"raised on {where}")
     except Exception:  # a frozen exception, or one with notes of its own kind
-        return _remote(outcome, where)
+        return _remote(ending, where)
     return error
 
 
-def _remote(outcome: Raised, where: str) -> RemoteError:
-    return RemoteError(f"{where} raised {_headline(outcome)}\n{outcome.text}")
+def _remote(ending: Raised, where: str) -> RemoteError:
+    return RemoteError(f"{where} raised {_headline(ending)}\n{ending.text}")
 
 
 def _is_order(error: Exception) -> bool:
@@ -137,27 +145,27 @@ def _is_order(error: Exception) -> bool:
     return (type(error).__module__, type(error).__qualname__) == ("_pytest.outcomes", "Exit")
 
 
-def _moment(outcome: Raised | Died) -> float:
+def _moment(ending: Raised | Died) -> float:
     # A process that dies closes its sockets first: its peers may raise before the death is known here.
-    return outcome.at - NOTICE if isinstance(outcome, Died) else outcome.at
+    return ending.at - NOTICE if isinstance(ending, Died) else ending.at
 
 
-def _withdrawal(outcomes: Sequence[Outcome], first: int, world: World) -> BaseException:
-    outcome = outcomes[first]
-    assert isinstance(outcome, Raised)
-    assert outcome.withdrew is not None
-    ways = {(other.withdrew, other.message) if isinstance(other, Raised) else None for other in outcomes}
+def _withdrawal(endings: Sequence[Ending], first: int, world: World) -> BaseException:
+    ending = endings[first]
+    assert isinstance(ending, Raised)
+    assert ending.withdrew is not None
+    ways = {(other.withdrew, other.message) if isinstance(other, Raised) else None for other in endings}
     where = f"rank {first} of {world.size} ({world.backend}) in {world.program}"
     if len(ways) == 1:
-        return RanksSkipped(outcome.message) if outcome.withdrew is Withdrawal.SKIPPED else _exception(outcome, where)
+        return RanksSkipped(ending.message) if ending.withdrew is Withdrawal.SKIPPED else _exception(ending, where)
     return RankError(
-        f"rank {first} of {world.size} ({world.backend}) {outcome.withdrew.value} in {world.program} and the others "
-        f"did not do the same: ranks must agree, so that none hides another's failure. It {_say(outcomes[first])}"
+        f"rank {first} of {world.size} ({world.backend}) {ending.withdrew.value} in {world.program} and the others "
+        f"did not do the same: ranks must agree, so that none hides another's failure. It {_say(endings[first])}"
     )
 
 
-def _timeout(outcomes: Sequence[Outcome], world: World) -> RankTimeout:
-    stuck = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Stuck)]
+def _timeout(endings: Sequence[Ending], world: World) -> RankTimeout:
+    stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
     cure = "give it longer with @pytest.mark.ranks(..., timeout=SECONDS)" if world.own else "the stacks tell why"
     return RankTimeout(
         f"{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "
@@ -165,17 +173,24 @@ def _timeout(outcomes: Sequence[Outcome], world: World) -> RankTimeout:
     )
 
 
-def _mismatched(outcomes: Sequence[Outcome]) -> bool:
+def _hopeless(stalemate: Stalemate, world: World) -> CollectiveMismatch:
+    return CollectiveMismatch(
+        f"{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}. Every rank of a group "
+        "must issue each of its collectives, in the same order"
+    )
+
+
+def _mismatched(endings: Sequence[Ending]) -> bool:
     # A collective that some ranks of a group issue and others do not is an error even where nobody waited for it.
-    counts = {outcome.collectives for outcome in outcomes if isinstance(outcome, Answered)}
-    return all(isinstance(outcome, Answered) for outcome in outcomes) and len(counts) > 1 and min(counts) >= 0
+    counts = {ending.collectives for ending in endings if isinstance(ending, Answered)}
+    return all(isinstance(ending, Answered) for ending in endings) and len(counts) > 1 and min(counts) >= 0
 
 
-def _mismatch(outcomes: Sequence[Outcome], world: World) -> CollectiveMismatch:
+def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
     said: dict[int, list[int]] = {}
-    for rank, outcome in enumerate(outcomes):
-        assert isinstance(outcome, Answered)
-        said.setdefault(outcome.collectives, []).append(rank)
+    for rank, ending in enumerate(endings):
+        assert isinstance(ending, Answered)
+        said.setdefault(ending.collectives, []).append(rank)
     counts = "; ".join(f"{say_ranks(ranks)} issued {count}" for count, ranks in said.items())
     return CollectiveMismatch(
         f"all ranks returned from {world.program}, but not from the same collectives on the default group "
@@ -183,58 +198,58 @@ def _mismatch(outcomes: Sequence[Outcome], world: World) -> CollectiveMismatch:
     )
 
 
-def _others(outcomes: Sequence[Outcome], root: int | None) -> list[str]:
-    first = None if root is None else outcomes[root]
+def _others(endings: Sequence[Ending], root: int | None) -> list[str]:
+    first = None if root is None else endings[root]
     too: dict[int, str] = {}
     same: dict[str, list[int]] = {}
-    for rank, outcome in enumerate(outcomes):
-        if rank == root or isinstance(outcome, Stuck):
+    for rank, ending in enumerate(endings):
+        if rank == root or isinstance(ending, Stuck):
             continue
-        if isinstance(outcome, Raised) and _same_place(outcome, first):
-            too[rank] = _headline(outcome)
+        if isinstance(ending, Raised) and _same_place(ending, first):
+            too[rank] = _headline(ending)
         else:
-            same.setdefault(_say(outcome), []).append(rank)
+            same.setdefault(_say(ending), []).append(rank)
     said = _raised_too(too, first) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
-    stuck = {rank: outcome.stacks for rank, outcome in enumerate(outcomes) if isinstance(outcome, Stuck)}
+    stuck = {rank: ending.stacks for rank, ending in enumerate(endings) if isinstance(ending, Stuck)}
     if stuck and root is not None:
         said.append(f"{say_ranks(list(stuck))} had not returned when killed:")
     return said + roll_call(stuck)
 
 
-def _raised_too(headlines: Mapping[int, str], first: Outcome | None) -> list[str]:
+def _raised_too(headlines: Mapping[int, str], first: Ending | None) -> list[str]:
     if not headlines or not isinstance(first, Raised):
         return []
     others = [headline for headline in dict.fromkeys(headlines.values()) if headline != _headline(first)]
     return [f"{say_ranks(list(headlines))} raised the same" + (f" there: {'; '.join(others)}" if others else "")]
 
 
-def _same_place(outcome: Outcome, first: Outcome | None) -> bool:
+def _same_place(ending: Ending, first: Ending | None) -> bool:
     return (
-        isinstance(outcome, Raised)
+        isinstance(ending, Raised)
         and isinstance(first, Raised)
-        and (outcome.kind, outcome.place) == (first.kind, first.place)
+        and (ending.kind, ending.place) == (first.kind, first.place)
     )
 
 
-def _say(outcome: Outcome) -> str:
-    match outcome:
+def _say(ending: Ending) -> str:
+    match ending:
         case Answered():
             return "returned"
         case Died():
-            return _end(outcome, f" {place(outcome.stack)}" if frames(outcome.stack) else "")
+            return _end(ending, f" {place(ending.stack)}" if frames(ending.stack) else "")
         case Raised():
-            return f"raised {_headline(outcome)}" + (f", at {outcome.place}" if outcome.place else "")
+            return f"raised {_headline(ending)}" + (f", at {ending.place}" if ending.place else "")
         case Stuck():
             return "had not returned"
 
 
-def _end(outcome: Died, where: str = "") -> str:
-    return describe_exit(outcome.code) + where + (f": {outcome.last_words}" if outcome.last_words else "")
+def _end(ending: Died, where: str = "") -> str:
+    return describe_exit(ending.code) + where + (f": {ending.last_words}" if ending.last_words else "")
 
 
-def _headline(outcome: Raised) -> str:
-    first = outcome.message.strip().partition("\n")[0]
-    return f"{outcome.kind}: {first}" if first else outcome.kind
+def _headline(ending: Raised) -> str:
+    first = ending.message.strip().partition("\n")[0]
+    return f"{ending.kind}: {first}" if first else ending.kind
 
 
 def _first_line(error: BaseException) -> str:
@@ -245,34 +260,34 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
-def _cause(outcomes: Sequence[Outcome], root: int | None) -> str:
+def _cause(endings: Sequence[Ending], root: int | None) -> str:
     if root is None:
-        return "mismatched collectives" if _mismatched(outcomes) else "timeout"
-    outcome = outcomes[root]
-    if isinstance(outcome, Raised):
-        return _headline(outcome)
-    return _end(outcome) if isinstance(outcome, Died) else _say(outcome)
+        return _MISMATCHED if _mismatched(endings) else "timeout"
+    ending = endings[root]
+    if isinstance(ending, Raised):
+        return _headline(ending)
+    return _end(ending) if isinstance(ending, Died) else _say(ending)
 
 
-def _place(outcomes: Sequence[Outcome], root: int | None) -> str:
-    outcome = None if root is None else outcomes[root]
-    if isinstance(outcome, Died):
-        return own_place(outcome.stack)
-    return outcome.place if isinstance(outcome, Raised) else ""
+def _place(endings: Sequence[Ending], root: int | None) -> str:
+    ending = None if root is None else endings[root]
+    if isinstance(ending, Died):
+        return own_place(ending.stack)
+    return ending.place if isinstance(ending, Raised) else ""
 
 
-def _stacks(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+def _stacks(endings: Sequence[Ending]) -> list[tuple[str, str]]:
     same: dict[str, list[int]] = {}
-    for rank, outcome in enumerate(outcomes):
-        if isinstance(outcome, Stuck):
-            same.setdefault(outcome.stacks, []).append(rank)
+    for rank, ending in enumerate(endings):
+        if isinstance(ending, Stuck):
+            same.setdefault(ending.stacks, []).append(rank)
     return [(f"stack of {say_ranks(ranks)}", stack) for stack, ranks in same.items()]
 
 
-def _tracebacks(outcomes: Sequence[Outcome], root: int | None) -> list[tuple[str, str]]:
-    first = None if root is None else outcomes[root]
+def _tracebacks(endings: Sequence[Ending], root: int | None) -> list[tuple[str, str]]:
+    first = None if root is None else endings[root]
     same: dict[tuple[str, str], tuple[str, list[int]]] = {}
-    for rank, outcome in enumerate(outcomes):
-        if rank != root and isinstance(outcome, Raised) and not _same_place(outcome, first):
-            same.setdefault((outcome.kind, outcome.place), (outcome.text, []))[1].append(rank)
+    for rank, ending in enumerate(endings):
+        if rank != root and isinstance(ending, Raised) and not _same_place(ending, first):
+            same.setdefault((ending.kind, ending.place), (ending.text, []))[1].append(rank)
     return [(f"traceback of {say_ranks(ranks)}", text.rstrip()) for text, ranks in same.values()]

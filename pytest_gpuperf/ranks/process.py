@@ -29,6 +29,7 @@ _TAIL = 1 << 20  # bytes of standard error in which those are looked for
 _PIECE = 1 << 20  # bytes of what was printed that are read at once
 
 STREAMS = ("stdout", "stderr")
+FILES = 5  # that this process has open for each rank
 EXIT_TIMEOUT = 5.0  # seconds from the end of a process to the report of it
 
 
@@ -58,15 +59,24 @@ class RankProcess:
         """A new one.
 
         Raises:
-            LaunchError: it could not be forked.
+            LaunchError: the forkserver cannot start, or is gone.
+            OSError: there is no file descriptor, process or memory left.
         """
-        (ours, theirs), (asking, asked) = Channel.pair(), Channel.pair()
-        stdout, stderr, dumps = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115  # the process's own
-        for file in (stdout, stderr):
-            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)  # a rank may truncate it
-        with contextlib.ExitStack() as failing, contextlib.closing(theirs), contextlib.closing(asked):
-            for ours_alone in (ours, asking, stdout, stderr, dumps):
-                failing.callback(ours_alone.close)
+        with contextlib.ExitStack() as failing, contextlib.ExitStack() as handed_over:
+
+            def connected() -> tuple[Channel, Channel]:
+                ours, theirs = Channel.pair()
+                failing.callback(ours.close)
+                handed_over.callback(theirs.close)
+                return ours, theirs
+
+            def file() -> IO[bytes]:
+                return failing.enter_context(tempfile.TemporaryFile())
+
+            (ours, theirs), (asking, asked) = connected(), connected()
+            stdout, stderr, dumps = file(), file(), file()
+            for stream in (stdout, stderr):  # a rank may truncate them
+                fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
             fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
             process = cls(launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
             failing.pop_all()
@@ -152,16 +162,25 @@ def kill(launcher: Launcher, processes: Sequence[RankProcess]) -> None:
     """Ends processes at once, with everything that they started, and waits for their ends."""
     for process in processes:
         if launcher.exit_code(process.pid, 0) is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_group(process.pid)
     await_ends(launcher, processes, EXIT_TIMEOUT)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it leads no group yet: Ctrl-C may come right after the fork
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    except PermissionError:
+        pass
 
 
 def await_ends(launcher: Launcher, processes: Sequence[RankProcess], timeout: float) -> None:
     """Waits until all of them have ended, for so many seconds together."""
     deadline = time.monotonic() + timeout
     for process in processes:
-        launcher.exit_code(process.pid, max(0.0, deadline - time.monotonic()))
+        launcher.await_end(process.pid, max(0.0, deadline - time.monotonic()))
 
 
 def _size(file: IO[bytes]) -> int:

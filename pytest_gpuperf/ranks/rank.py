@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import os
 import pickle
+import random
 import signal
 import socket
 import sys
@@ -43,6 +44,8 @@ from pytest_gpuperf.ranks.messages import (
     Withdrawal,
 )
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+
+_SEEDS_OF_NUMPY = 1 << 32  # it takes no others
 
 
 class ResultNotPicklable(TypeError):
@@ -148,11 +151,11 @@ class _Rank:
             seed=request.seed + self._start.rank,
             _meshes=self._groups.meshes,
         )
-        self._seed(context.seed)
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()
         before = _issued()
         entry, args, kwargs = payload.loads(task)
+        self._seed(context.seed)  # now: what the program's module imports has its generators
         result = entry(context, *args, **kwargs)
         self._synchronize()  # an error that the device meets later belongs to this run, not to the next
         after = _issued()
@@ -197,6 +200,10 @@ class _Rank:
         torch.default_generator.manual_seed(seed)
         if self._device.type == "cuda":
             torch.cuda.manual_seed(seed)
+        random.seed(seed)
+        # The forkserver has it wherever torch brought numpy along; nobody else needs it.
+        if (numpy_random := sys.modules.get("numpy.random")) is not None:
+            numpy_random.seed(seed % _SEEDS_OF_NUMPY)
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":

@@ -81,7 +81,7 @@ class Surroundings:
             threads={
                 f"{thread.name} ({thread.ident})": "running"
                 for thread in threading.enumerate()
-                if thread is not threading.main_thread() and not _is_torchs(thread)
+                if thread is not threading.main_thread() and not (_is_torchs(thread) or is_tqdms(thread))
             },
             child_processes=_children(),
         )
@@ -133,6 +133,11 @@ def _is_torchs(thread: threading.Thread) -> bool:
     target = getattr(thread, "_target", None)
     module = type(thread).__module__ if target is None else getattr(target, "__module__", "")
     return isinstance(thread, threading._DummyThread) or str(module).partition(".")[0] in ("torch", "triton")
+
+
+def is_tqdms(thread: threading.Thread) -> bool:
+    """Whether a thread is the monitor that tqdm starts with its first progress bar and keeps: no forgetfulness."""
+    return thread.daemon and any(kind.__module__.partition(".")[0] == "tqdm" for kind in type(thread).__mro__)
 
 
 def _working_directory() -> str:

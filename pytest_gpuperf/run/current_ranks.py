@@ -23,8 +23,7 @@ from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
-from pytest_gpuperf.ranks.pool import Pool
-from pytest_gpuperf.ranks.pools import Pools
+from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
@@ -78,14 +77,14 @@ class CurrentRanks:
         self,
         machine: Machine,
         options: Options,
-        pools: Pools,
+        host: RankHost,
         leasing: Leasing,
         packing: Packing,
         launch: CurrentLaunch,
     ) -> None:
         self.machine = machine
         self._options = options
-        self._pools = pools
+        self._host = host
         self._leasing = leasing
         self._packing = packing
         self._launch = launch
@@ -153,9 +152,9 @@ class CurrentRanks:
         if current.launch is not None:
             self._prepare_launch(current, world_size, current.launch)
         elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
-            self._pools.rest_others(self._spec(world_size))
+            self._host.rest(but=self._spec(world_size))
         if current.marker.own_processes:
-            self._pools.retire(self._spec(world_size))
+            self._host.retire(self._spec(world_size))
         self._pool(world_size)
 
     def lease_gpus(self) -> tuple[str, ...]:
@@ -230,13 +229,13 @@ class CurrentRanks:
 
     def _prepare_launch(self, current: CurrentTest, world_size: int, launch: int) -> None:
         if launch != self._launch.number:
-            self._pools.retire_all()
+            self._host.retire_all()
             software = self._software(world_size)  # if these ranks fail, the next test begins the launch
             try:
                 self._launch.begin(launch, software)
             except JournalError as error:
                 pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
-        self._pools.retire_others(self._spec(world_size))
+        self._host.retire_all(but=self._spec(world_size))
         # In other surroundings the control workload would be another one.
         if current.gpus and not current.marker.env and self._launch.wants_control(current.identity, world_size):
             self._launch.control(world_size, self._control(world_size))
@@ -316,14 +315,14 @@ class CurrentRanks:
 
     def _settle(self, current: CurrentTest) -> None:
         try:
-            left = self._pools.settle()
+            left = self._host.settle()
         except RankDied:
-            current.failures.extend(self._pools.failures)
+            current.failures.extend(self._host.failures)
             raise
         finally:
             self._collect_output()
             if current.marker.own_processes:
-                self._pools.retire_with(current.marker.env)
+                self._host.retire_with(current.marker.env)
         if left:
             current.item.warn(
                 LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
@@ -334,12 +333,12 @@ class CurrentRanks:
         # After the last test on CPUs, too: pytest-cov gathers what ranks wrote at their end before the run has ended.
         over = last or (bool(current.gpus) and current.launch is not None)  # no other test needs a launch's ranks
         try:
-            if over or (gpus and self._leasing.wanted_alone(self._pools.gpus)):
-                self._pools.retire_all()
+            if over or (gpus and self._leasing.wanted_alone(self._host.gpus)):
+                self._host.retire_all()
             elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
-                self._pools.rest()
+                self._host.rest()
         finally:
-            self._leasing.release(staying=self._pools.gpus, await_memory=bool(current.gpus))
+            self._leasing.release(staying=self._host.gpus, await_memory=bool(current.gpus))
         self._leasing.make_way()
 
     def _lease(self, current: CurrentTest, world_size: int) -> None:
@@ -348,7 +347,7 @@ class CurrentRanks:
         elif current.launch is not None:
             current.gpus = self._leasing.machine(current.identity)
         else:
-            current.gpus = self._leasing.gpus(world_size, current.identity, self._pools.warm(world_size))
+            current.gpus = self._leasing.gpus(world_size, current.identity, self._host.warm(world_size))
 
     def _group_of(self, launch: int | None) -> str:
         # Communicators belong to the launch: its perf tests share them, as one program would.
@@ -358,17 +357,17 @@ class CurrentRanks:
         current = self.current
         return PoolSpec(world_size, current.gpus[:world_size], current.marker.env, timed=current.launch is not None)
 
-    def _pool(self, world_size: int) -> Pool:
+    def _pool(self, world_size: int) -> HostedRanks:
         current = self.current
         try:
-            pool = self._pools.get(self._spec(world_size), current.group, current.timeout)
+            pool = self._host.get(self._spec(world_size), current.group, current.timeout)
         finally:
             self._collect_output()
-        if (death := self._pools.take_death()) is not None:
+        if (death := self._host.take_death()) is not None:
             current.item.warn(LeakWarning(f"before {current.identity} began, after another test had ended: {death}"))
         return pool
 
     def _collect_output(self) -> None:
-        for spec, rank, stream, text in self._pools.output():
+        for spec, rank, stream, text in self._host.output():
             title = f"{stream} of rank {rank} of {spec.world_size}"
             self._output[title] = self._output.get(title, Excerpt()) + text

@@ -37,9 +37,11 @@ class Recorder:
 
 
 def asked(connection: Channel) -> Any:
-    connection.send(Inquiry())
+    connection.send(Inquiry(7))
     assert connection.poll(DEADLINE)
-    return connection.receive()[0]
+    account, _ = connection.receive()
+    assert account.number == 7
+    return account.collectives, account.members
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])

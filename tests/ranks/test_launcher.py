@@ -1,5 +1,6 @@
 """The forkserver and its controller: how ranks come up, and what they have."""
 
+import errno
 import os
 import re
 import resource
@@ -120,14 +121,48 @@ def test_a_forkserver_that_cannot_start_shows_what_it_printed(tmp_path: Path, mo
         launcher.fork({}, [])
 
 
-def test_a_forkserver_for_which_there_is_no_process_left_is_a_launch_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    exhausted = BlockingIOError(11, "Resource temporarily unavailable")
+def test_a_forkserver_for_which_there_is_no_process_left_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    exhausted = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
     monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=exhausted))
     before = open_files()
-    message = "the forkserver that starts ranks cannot be started: got BlockingIOError(11, 'Resource temporarily "
-    with pytest.raises(LaunchError, match=f"^{re.escape(message)}") as caught:
+    with pytest.raises(BlockingIOError) as caught:
         Launcher(PRELOAD).fork({}, [])
     assert open_files() == before, caught  # whose frames still hold what was made
+
+
+SCARCE = """
+import errno, os, resource
+def no_process():
+    os.fork = fork
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+fork = os.fork
+if {processes}:
+    os.fork = no_process
+else:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (12, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("processes", "number"), [(True, errno.EAGAIN), (False, errno.EMFILE)], ids=["processes", "files"]
+)
+def test_what_the_forkserver_lacks_is_said_and_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: bool, number: int
+) -> None:
+    (tmp_path / "scarce.py").write_text(SCARCE.format(processes=processes))
+    monkeypatch.syspath_prepend(tmp_path)
+    launcher = Launcher(("scarce", *PRELOAD))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"{os.strerror(number)} (in the forkserver)")) as caught:
+            Rank(launcher, "pass")
+        assert caught.value.errno == number
+        if processes:
+            assert ended(launcher, "pass")[0] == 0
+        else:
+            with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+                Rank(launcher, "pass")
+    finally:
+        launcher.close()
 
 
 def test_a_module_that_is_not_there_does_not_keep_the_forkserver_from_starting() -> None:

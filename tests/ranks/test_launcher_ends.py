@@ -2,13 +2,18 @@
 
 import os
 import signal
+import time
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.launcher import Launcher
-from tests.ranks.forked_rank import WAIT, Rank
+from pytest_gpuperf.ranks.pool import Pool
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, kill
+from pytest_gpuperf.ranks.spec import PoolSpec
+from tests.ranks.forked_rank import ENVIRON, PRELOAD, WAIT, Rank
 from tests.ranks.processes import DEADLINE, owner_of, survivors
 
 CHILD = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); connection.send(c.pid); "
@@ -135,3 +140,52 @@ def test_a_forkserver_that_was_stopped_dies_with_a_killed_owner() -> None:
         finally:
             for pid in survivors(pids, within=0):
                 os.kill(pid, signal.SIGKILL)
+
+
+NO_GROUP_YET = "import os, time; os.setsid = lambda: time.sleep(60)"
+
+
+@pytest.mark.parametrize("what", [NO_GROUP_YET, ""], ids=["no group yet", "leads a group"])
+def test_a_rank_is_ended_at_once_however_far_it_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    (tmp_path / "slow_to_start.py").write_text(what)
+    monkeypatch.syspath_prepend(tmp_path)
+    launcher = Launcher(("slow_to_start", *PRELOAD))
+    try:
+        process = RankProcess.forked(launcher, ENVIRON)
+        start = time.monotonic()
+        kill(launcher, [process])
+        assert time.monotonic() - start < EXIT_TIMEOUT / 2
+        assert survivors([process.pid], within=0.0) == []
+        process.close()
+    finally:
+        launcher.close()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_nobody_waits_for_a_forkserver_that_imports_to_tell_that_ranks_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(60)")
+    monkeypatch.syspath_prepend(tmp_path)
+    launcher = Launcher(PRELOAD, {"wanted_in_the_middle": "slow_to_import"})
+    pool = Pool(launcher, PoolSpec(2), {})
+    pids = pool.pids
+    launcher.used(["wanted_in_the_middle"])
+    signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            Pool(launcher, PoolSpec(2), {})  # whose first rank is forked once the import is over
+        start = time.monotonic()
+        pool.close()
+        launcher.close()
+        assert time.monotonic() - start < 2.0
+        assert survivors(pids, within=0.5) == []
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        launcher.close()

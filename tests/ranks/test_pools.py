@@ -7,6 +7,7 @@ import pytest
 
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.failures import RankDied
+from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
@@ -47,7 +48,7 @@ def test_a_pool_that_ended_is_replaced(pools: Pools) -> None:
 def test_retiring_the_others_leaves_the_one(pools: Pools) -> None:
     kept, gone = get(pools, 2), get(pools, 3)
     kept_pids, gone_pids = pids(kept), pids(gone)
-    pools.retire_others(PoolSpec(2))
+    pools.retire_all(but=PoolSpec(2))
     assert survivors(gone_pids) == []
     assert all(map(alive, kept_pids))
     assert get(pools, 2) is kept
@@ -136,7 +137,7 @@ def test_only_pools_of_gpus_rest_and_the_one_in_use_does_not(pools: Pools, monke
     specs = [PoolSpec(1, ("GPU-a",)), PoolSpec(1, ("GPU-b",)), PoolSpec(2)]
     for spec in specs:
         pools.get(spec, "group", 60)
-    pools.rest_others(specs[0])
+    pools.rest(but=specs[0])
     assert rested == specs[1:2]
     pools.rest()
     assert set(rested) == set(specs[:2])
@@ -183,3 +184,13 @@ def test_pools_are_settled_once_after_their_use(pools: Pools, monkeypatch: pytes
     assert pools.settle() == []
     get(pools, 3)
     assert pools.settle() == ["rank 0 of 3: left"]
+
+
+def test_pools_are_a_host_of_ranks(pools: Pools) -> None:
+    host: RankHost = pools  # which mypy checks
+    ranks: HostedRanks = host.get(PoolSpec(1), "group", 60)
+    assert ranks.spec == PoolSpec(1)
+    pids = ranks.pids
+    assert len(pids) == 1
+    host.retire_all()
+    assert survivors(pids) == []

@@ -9,6 +9,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.collectives import Collective
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World
 from pytest_gpuperf.ranks.failures import (
     CollectiveMismatch,
     RankDied,
@@ -19,7 +20,6 @@ from pytest_gpuperf.ranks.failures import (
     ResultError,
 )
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
-from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, Stuck, World
 from pytest_gpuperf.ranks.postmortem import (
     NOTICE,
     RESULT_NOT_PICKLABLE,
@@ -54,15 +54,15 @@ def raised(
 
 
 def inquest(
-    *outcomes: Outcome,
+    *endings: Ending,
     issued: Mapping[int, Sequence[Collective]] | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
 ) -> PostMortem:
-    return post_mortem(outcomes, World(len(outcomes), "gloo", "suite:program", timeout=2.5), issued, groups)
+    return post_mortem(endings, World(len(endings), "gloo", "suite:program", timeout=2.5), issued, groups)
 
 
-def root_cause(*outcomes: Outcome) -> BaseException:
-    return inquest(*outcomes).error
+def root_cause(*endings: Ending) -> BaseException:
+    return inquest(*endings).error
 
 
 def test_the_earliest_failure_is_raised_whatever_its_rank() -> None:
@@ -244,11 +244,11 @@ def test_a_group_of_some_ranks_is_compared_among_them() -> None:
 
 
 def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> None:
-    outcomes = [Answered(EMPTY, 2), Answered(EMPTY, 1), Answered(EMPTY, 2)]
+    endings = [Answered(EMPTY, 2), Answered(EMPTY, 1), Answered(EMPTY, 2)]
     issued = {0: [collective(1), collective(2)], 1: [collective(1)], 2: [collective(1), collective(2)]}
-    assert happened(outcomes)
-    assert inquire_after(outcomes)
-    found = inquest(*outcomes, issued=issued)
+    assert happened(endings)
+    assert inquire_after(endings)
+    found = inquest(*endings, issued=issued)
     assert type(found.error) is CollectiveMismatch
     assert str(found.error) == (
         "all ranks returned from suite:program, but not from the same collectives on the default group (gloo): "
@@ -261,7 +261,7 @@ def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> Non
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "failed", "inquired"),
+    ("endings", "failed", "inquired"),
     [
         ([Answered(EMPTY, 3), Answered(EMPTY, 3)], False, False),
         ([Answered(EMPTY, -1), Answered(EMPTY, 3)], False, False),  # the program destroyed the group on rank 0
@@ -272,10 +272,10 @@ def test_ranks_that_return_from_unequal_collectives_did_not_do_the_same() -> Non
     ids=["equal", "unknown", "raised", "died", "stuck"],
 )
 def test_a_run_failed_unless_all_ranks_came_to_the_same_end(
-    outcomes: list[Outcome], failed: bool, inquired: bool
+    endings: list[Ending], failed: bool, inquired: bool
 ) -> None:
-    assert happened(outcomes) is failed
-    assert inquire_after(outcomes) is inquired
+    assert happened(endings) is failed
+    assert inquire_after(endings) is inquired
 
 
 def skipped(at: float, reason: str) -> Raised:
@@ -294,7 +294,7 @@ def test_an_example_that_all_ranks_reject_is_rejected() -> None:
 @pytest.mark.parametrize(
     "other", [RETURNED, raised(2.0, ValueError("cause")), Died(2.0, 1), skipped(2.0, ""), rejected(2.0, "another")]
 )
-def test_an_example_that_not_all_ranks_reject_is_a_failure(other: Outcome) -> None:
+def test_an_example_that_not_all_ranks_reject_is_a_failure(other: Ending) -> None:
     error = root_cause(other, rejected(1.0))
     assert type(error) is RankError
     assert str(error) == (
@@ -331,7 +331,7 @@ def test_a_skip_of_all_ranks_for_one_reason_is_a_skip() -> None:
     ],
     ids=["returned", "skipped otherwise", "raised", "died"],
 )
-def test_a_skip_that_not_all_ranks_agree_on_is_a_failure(other: Outcome, said: str) -> None:
+def test_a_skip_that_not_all_ranks_agree_on_is_a_failure(other: Ending, said: str) -> None:
     error = root_cause(other, skipped(1.0, "no NVLS"))
     assert type(error) is RankError
     assert str(error) == (
@@ -365,8 +365,8 @@ def test_an_exception_that_cannot_be_pickled_keeps_its_text() -> None:
 
 
 def test_an_exception_that_cannot_be_read_here_keeps_its_text() -> None:
-    outcome = Raised(1, 1.0, b"no pickle", "mod.OddError", "", "Traceback\nmod.OddError", "x.py:1 in f", usable=True)
-    found = inquest(outcome)
+    ending = Raised(1, 1.0, b"no pickle", "mod.OddError", "", "Traceback\nmod.OddError", "x.py:1 in f", usable=True)
+    found = inquest(ending)
     assert type(found.error) is RemoteError
     assert str(found.error) == "rank 0 of 1 (gloo) in suite:program raised mod.OddError\nTraceback\nmod.OddError"
     assert found.cause == "mod.OddError"

@@ -135,7 +135,7 @@ def test_processes_whose_ends_nobody_tells_are_waited_for_together(monkeypatch: 
     now = 100.0
     waited: list[float] = []
 
-    def exit_code(pid: int, timeout: float) -> None:
+    def await_end(pid: int, timeout: float) -> None:
         nonlocal now
         now += timeout
         waited.append(timeout)
@@ -143,7 +143,7 @@ def test_processes_whose_ends_nobody_tells_are_waited_for_together(monkeypatch: 
     monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: now))
     killpg = mock.Mock()
     monkeypatch.setattr(os, "killpg", killpg)
-    launcher: Any = SimpleNamespace(exit_code=exit_code)
+    launcher: Any = SimpleNamespace(exit_code=lambda pid, timeout: None, await_end=await_end)
     processes: Any = [SimpleNamespace(pid=pid) for pid in (1, 2, 3)]
     kill(launcher, processes)
     assert sum(waited) == EXIT_TIMEOUT

@@ -221,6 +221,43 @@ def test_a_daemon_thread_may_go_on_if_it_is_torchs(before: Surroundings, module:
         daemon.join()
 
 
+def _threads(before: Surroundings) -> list[str]:
+    return [text for text in left_behind(before, Surroundings.now()) if text.startswith("threads: ")]
+
+
+@pytest.mark.parametrize(
+    ("module", "daemon", "told"), [("tqdm._monitor", True, False), ("tqdm._monitor", False, True), ("mine", True, True)]
+)
+def test_the_monitor_that_tqdm_keeps_is_nobodys(before: Surroundings, module: str, daemon: bool, told: bool) -> None:
+    over = threading.Event()
+
+    class TMonitor(threading.Thread):
+        def run(self) -> None:
+            over.wait()
+
+    TMonitor.__module__ = module
+    monitor = TMonitor(daemon=daemon)
+    monitor.start()
+    try:
+        assert bool(_threads(before)) is told
+    finally:
+        over.set()
+        monitor.join()
+
+
+def test_tqdms_own_monitor_is_no_leak(before: Surroundings) -> None:
+    tqdm = pytest.importorskip("tqdm")
+    with open(os.devnull, "w") as nowhere:
+        for _ in tqdm.tqdm(range(3), file=nowhere):
+            pass
+        assert any("TMonitor" in type(thread).__name__ for thread in threading.enumerate())
+        try:
+            assert _threads(before) == []
+        finally:
+            tqdm.tqdm.monitor.exit()
+            tqdm.tqdm.monitor = None
+
+
 def test_a_thread_of_c_that_ran_python_is_nobodys(before: Surroundings) -> None:
     running, over = threading.Event(), threading.Event()
 

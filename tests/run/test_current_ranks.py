@@ -18,6 +18,7 @@ from pytest_gpuperf.ranks import launcher as launcher_module
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.launcher import Launcher
 from pytest_gpuperf.ranks.pools import Pools
+from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run import session as session_module
 from pytest_gpuperf.run.current_ranks import CurrentRanks, CurrentTest
 from pytest_gpuperf.run.session import Session
@@ -35,7 +36,7 @@ class StandingPools(Pools):
     def gpus(self) -> frozenset[str]:
         return frozenset({"GPU-0", "GPU-1"}) if self.there else frozenset()
 
-    def retire_all(self) -> None:
+    def retire_all(self, but: PoolSpec | None = None) -> None:
         self.there = False
 
 

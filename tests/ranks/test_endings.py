@@ -1,10 +1,10 @@
-"""What outcomes of a run say of the group that it had."""
+"""What endings of a run say of the group that it had."""
 
 import pytest
 
 from pytest_gpuperf.ranks.channel import EMPTY
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, undisturbed
 from pytest_gpuperf.ranks.messages import Raised
-from pytest_gpuperf.ranks.outcomes import Answered, Died, Outcome, undisturbed
 
 
 def raised(groups: tuple[int, int] | None, *, usable: bool = True) -> Raised:
@@ -12,7 +12,7 @@ def raised(groups: tuple[int, int] | None, *, usable: bool = True) -> Raised:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "expected"),
+    ("endings", "expected"),
     [
         ([raised((1, 1)), raised((1, 1))], True),
         ([raised((3, 2)), raised((3, 2))], True),
@@ -25,5 +25,5 @@ def raised(groups: tuple[int, int] | None, *, usable: bool = True) -> Raised:
         ([raised((1, 1)), Died(1.0, -9)], False),
     ],
 )
-def test_a_group_is_as_it_was_if_all_ranks_raised_before_they_met(outcomes: list[Outcome], expected: bool) -> None:
-    assert undisturbed(outcomes) is expected
+def test_a_group_is_as_it_was_if_all_ranks_raised_before_they_met(endings: list[Ending], expected: bool) -> None:
+    assert undisturbed(endings) is expected

@@ -40,15 +40,15 @@ class Stuck:
     """Stacks of its threads, as faulthandler prints them; the main thread's first."""
 
 
-Outcome = Answered | Raised | Died | Stuck
+Ending = Answered | Raised | Died | Stuck
 
 
-def undisturbed(outcomes: Sequence[Outcome]) -> bool:
+def undisturbed(endings: Sequence[Ending]) -> bool:
     """Whether all ranks raised before they met: the communicator that no program sees is as it was.
 
     Groups that the program made, such as those of a mesh, are no disturbance if all ranks made as many.
     """
-    groups = {outcome.groups if isinstance(outcome, Raised) and outcome.usable else None for outcome in outcomes}
+    groups = {ending.groups if isinstance(ending, Raised) and ending.usable else None for ending in endings}
     return None not in groups and len(groups) == 1
 
 
