@@ -128,7 +128,7 @@ class Session:
             timeout=marker.timeout or (self.options.example_timeout if examples else self.options.timeout),
             group=self._group_of(launch if perf else None),
             launch=launch if perf else None,
-            seed=zlib.crc32(identity.encode()) >> 1,
+            seed=zlib.crc32(identity.encode(errors="surrogatepass")) >> 1,
             world_size=world_size,
         )
 
