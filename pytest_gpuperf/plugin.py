@@ -13,7 +13,7 @@ from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import Options, add_options
+from pytest_gpuperf.options import Options, add_options, is_worker
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER, Console
 from pytest_gpuperf.report.findings import Findings
@@ -21,8 +21,9 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import forget_properties, unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile
 from pytest_gpuperf.run.confirming import FAILING, FIGURES, VERDICTS, Confirmation, Ruling
-from pytest_gpuperf.run.explanations import leave_out_our_lines
+from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import body_hash, identify, launch_of
+from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.reporting import publish, register_reports
 from pytest_gpuperf.run.selection import (
@@ -79,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FINDINGS] = register_reports(config, session, config.stash[CONSOLE], FAILING)
     if options.update_baselines:
         config.pluginmanager.register(Recording(session.measurements), "gpuperf-recording")
-    if options.results is not None and not hasattr(config, "workerinput"):
+    if options.results is not None and not is_worker(config):
         results = ResultsFile(options.results, machine.key, machine.match, FAILING)
         config.pluginmanager.register(results, RESULTS)
 
@@ -118,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skips, order and launches; after other plugins have deselected."""
     yield
     session = config.stash[SESSION]
-    arrange(items, session.options, session.machine, shared=hasattr(config, "workerinput"))
+    arrange(items, session.options, session.machine, shared=is_worker(config))
     if session.options.update_baselines and _runs_tests(config):
         try:
             measured = drop_measured(items, session.measurements.plan(planned(items)))
@@ -150,7 +151,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if not (ours.measurements.judged and is_perf(item) and isinstance(item, pytest.Function)):
         return None
     # A worker must report a test before it takes the next one.
-    at_once = hasattr(item.config, "workerinput")
+    at_once = is_worker(item.config)
     item.config.stash[CONFIRMATION].protocol(item, nextitem, at_once=at_once)
     return True
 
@@ -359,4 +360,4 @@ def _conclude(item: pytest.Function, session: Session, checks: Checks) -> None:
     if ruling.outcome == "failed":
         pytest.fail(ruling.text, pytrace=False)
     if ruling.outcome == "skipped":
-        raise pytest.skip.Exception(ruling.text, _use_item_location=True)
+        raise skipped_where_it_is_defined(ruling.text)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
 
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
@@ -19,6 +18,7 @@ from pytest_gpuperf.report.units import format_value
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
 from pytest_gpuperf.run.launches import again, launch_of
 from pytest_gpuperf.run.measurements import Measurements
+from pytest_gpuperf.run.pytest_internals import run_phases, tear_down_before
 from pytest_gpuperf.verdicts.verdict import Outcome, Verdict
 
 FAILING = frozenset(
@@ -26,8 +26,6 @@ FAILING = frozenset(
 )
 SKIPPING = frozenset({Outcome.SUSPECT, Outcome.UNDECIDED, Outcome.SHIFTED, Outcome.DOUBTFUL})
 """None of them hides as a pass; a suspect is left only where a fresh launch failed or the run was interrupted."""
-
-_ENDS_THE_RUN = (pytest.exit.Exception, KeyboardInterrupt)
 
 VERDICTS = pytest.StashKey[list[Verdict]]()
 """Of an item some of whose figures are suspect."""
@@ -113,10 +111,10 @@ class Confirmation:
             at_once: whether a suspect is decided before the next test, in launches of its own.
         """
         if launch_of(item).number > 1:
-            item.stash[_REPORTS] = runtestprotocol(item, log=False, nextitem=nextitem)
+            item.stash[_REPORTS] = run_phases(item, nextitem, log=False)
             return
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        reports = run_phases(item, nextitem, log=False)
         verdicts = item.stash.get(VERDICTS, None)
         if verdicts is None or not all(report.passed for report in reports):
             for report in reports:
@@ -180,7 +178,7 @@ class Confirmation:
             if test.broken is not None:
                 launches = [launch for launch in launches if launch[0] is not test]
                 if following is not (follower := launches[0][1] if launches else nextitem):
-                    test.broken.sections += _teardown_before(follower, clone)
+                    test.broken.sections += tear_down_before(clone, follower)
 
     def _report(self, test: Held, *, interrupted: bool = False) -> None:
         undecided = interrupted or test.broken is not None
@@ -202,13 +200,6 @@ class Confirmation:
         figures = test.figures.get(verdict.metric_name, [])
         # Other figures of the test may have had launches where this one could do nothing with any.
         return self._measurements.confirmed(verdict, figures if self._measurements.judge.launches(verdict) else [])
-
-
-def _teardown_before(follower: pytest.Item | None, item: pytest.Item) -> list[tuple[str, str]]:
-    """Tears down what pytest has kept of an item for another follower than it now has; sections for what failed."""
-    setups = item.session._setupstate
-    call = pytest.CallInfo.from_call(lambda: setups.teardown_exact(follower), "teardown", _ENDS_THE_RUN)
-    return [] if call.excinfo is None else [("teardown", str(item.repr_failure(call.excinfo)))]
 
 
 def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:

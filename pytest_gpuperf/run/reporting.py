@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.options import is_worker
 from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
@@ -32,7 +33,7 @@ def register_reports(
         config.stash[_BENCHMARK] = BenchmarkPlugin(session.machine, software, is_perf, smoke=options.smoke)
         plugins.register(config.stash[_BENCHMARK], "gpuperf-benchmark")
     findings = Findings(failing)
-    if hasattr(config, "workerinput"):
+    if is_worker(config):
         return findings  # none of them: the controller of xdist reports for all workers
     plugins.register(findings, "gpuperf-findings")
     plugins.register(Summary(session, findings), "gpuperf-summary")

@@ -31,6 +31,7 @@ from pytest_gpuperf.report.recording_lines import recording_lines
 from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
 from pytest_gpuperf.run.current_test import CurrentTest
 from pytest_gpuperf.run.gone import Collected, gone_lines
+from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.measurements import Measurements, Saved
 from pytest_gpuperf.run.packing import Packing, name_of
 from pytest_gpuperf.verdicts.controls import Control
@@ -120,7 +121,7 @@ class Session:
         """A test begins."""
         marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
-        examples = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+        examples = is_drawn(getattr(item, "obj", None))
         self._current = self._reported = CurrentTest(
             item=item,
             identity=identity,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from pytest_gpuperf.figures.timing import RankSamples, block_ratios
+from pytest_gpuperf.ranks.torch_internals import leaves
 from pytest_gpuperf.timing.clock import clock_for
 from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed
@@ -55,8 +55,7 @@ def _first_output(step: Step, program: Callable[..., Any]) -> list[torch.Tensor]
     reset = reset_of(step)
     if reset is not None:
         reset()
-    leaves, _ = tree_flatten(step())
-    tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf.detach().clone() for leaf in leaves(step()) if isinstance(leaf, torch.Tensor)]
     if not tensors:
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(

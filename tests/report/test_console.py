@@ -194,7 +194,7 @@ def test_what_the_terminal_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPa
     here.show("test_\udcff.py")
     here.say("> test_\udcff.py(7)")
     assert here.ask("(Pdb) \udcff ") == "next\n"
-    told = cast(io.BytesIO, screen.buffer).getvalue().decode()
+    told = screen.buffer.getvalue().decode()
     assert told.startswith("[rank 0 of 2] é\n[rank 0] \\udcff\n")
     assert "test_\\udcff.py" in told
     assert "> test_\\udcff.py(7)" in told
