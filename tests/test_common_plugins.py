@@ -117,7 +117,7 @@ def test_a_test_that_pytest_timeout_ends_leaves_the_next_one_alone(pytester: pyt
     pytester.makepyfile(HANGS)
     run = WholeRun(pytester.runpytest_inprocess("-p", "pytest_timeout", "-v", "-Werror"))
     assert run.outcomes == {"test_hangs[2ranks]": "FAILED", "test_next[2ranks]": "PASSED"}
-    assert "Timeout (>1.0s)" in run.report("test_hangs[2ranks]")
+    assert re.search(r"Timeout \(?>1\.0s", run.report("test_hangs[2ranks]"))
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["in one process", "under xdist"])
