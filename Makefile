@@ -1,16 +1,20 @@
 # Everything runs in .venv, made on first use: `make suites` and `make test` need Python and make alone.
+# Other versions have a folder of their own: `make test CONSTRAINTS=constraints-oldest.txt` has the oldest ones that are
+# supported, in .venv-oldest, and `make test CONSTRAINTS=` the newest ones that there are, in .venv-newest.
 PYTHON ?= python3
-BIN := .venv/bin
+CONSTRAINTS ?= constraints.txt
+VENV := $(if $(CONSTRAINTS),.venv$(patsubst constraints%.txt,%,$(CONSTRAINTS)),.venv-newest)
+BIN := $(VENV)/bin
 ARGS ?=
 
 .PHONY: install suites smoke test lint types format ci clean
 
-install: .venv/installed
+install: $(VENV)/installed
 
-.venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # pip would do it on one core, and skips as well what is for a newer Python: a file of torch
+$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-compile $(addprefix --constraint ,$(CONSTRAINTS)) --editable '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core, and skips as well what is for a newer Python: a file of torch
 	touch $@
 
 # The main job: the suites. On CPUs with gloo; on GPUs with ARGS='--gpus 8 -m perf', for example.
@@ -40,4 +44,4 @@ format: install
 ci: lint types test suites smoke
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

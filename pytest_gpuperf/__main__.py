@@ -36,9 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]:
         print(one_line(line))
     written = len(adopted.merged.written)
-    print(
-        f"baselines of {format_count(written, 'test')} written to {adopted.path}" if written else "no baselines written"
-    )
+    told = f"baselines of {format_count(written, 'test')} written to {adopted.path}"
+    print(one_line(told) if written else "no baselines written")
     return 1 if adopted.failed else 0
 
 

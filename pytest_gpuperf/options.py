@@ -258,10 +258,15 @@ class Options:
         )
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is a worker of xdist: another one reports what it finds."""
+    return hasattr(config, "workerinput")  # xdist.is_xdist_worker() would import xdist, which may be absent
+
+
 def _share(config: pytest.Config) -> tuple[int, int] | None:
-    worker = getattr(config, "workerinput", None)  # xdist's
-    if worker is None:
+    if not is_worker(config):
         return None
+    worker: dict[str, Any] = vars(config)["workerinput"]
     count = int(worker["workercount"])
     return int(worker["workerid"].removeprefix("gw")) % count, count  # one that replaces another has a higher number
 
@@ -316,6 +321,6 @@ def _policy(config: pytest.Config) -> Policy:
 
 
 def _distributed(config: pytest.Config) -> bool:
-    if hasattr(config, "workerinput"):
+    if is_worker(config):
         return True
     return bool(config.getoption("numprocesses", None)) or bool(config.getoption("tx", None))

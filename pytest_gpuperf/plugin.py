@@ -13,12 +13,12 @@ from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import Options, add_options
+from pytest_gpuperf.options import Options, add_options, is_worker
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
-from pytest_gpuperf.run.explanations import leave_out_our_lines
+from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
 from pytest_gpuperf.run.selection import (
     LACKS,
@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skips, order and launches; after other plugins have deselected."""
     yield
     session = config.stash[SESSION]
-    arrange(items, session.options, session.machine, shared=hasattr(config, "workerinput"))
+    arrange(items, session.options, session.machine, shared=is_worker(config))
     if session.recording is not None and _runs_tests(config):
         try:
             measured = drop_measured(items, session.recording.plan(planned(items)))
@@ -131,7 +131,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if confirmation is None or not (is_perf(item) and isinstance(item, pytest.Function)):
         return None
     # A worker must report a test before it takes the next one.
-    at_once = hasattr(item.config, "workerinput")
+    at_once = is_worker(item.config)
     confirmation.protocol(item, nextitem, at_once=at_once)
     return True
 

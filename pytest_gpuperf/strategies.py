@@ -12,7 +12,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from hypothesis import strategies as st
+
+try:
+    from hypothesis import strategies as st
+except ModuleNotFoundError as error:
+    if error.name != "hypothesis":
+        raise
+    raise ModuleNotFoundError(
+        "pytest_gpuperf.strategies needs hypothesis, which is not installed; the rest of pytest_gpuperf works without "
+        "it: install it with python -m pip install hypothesis",
+        name=error.name,
+    ) from None
 
 if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.ranks import Ranks

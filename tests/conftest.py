@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings  # also so that not each run of pyt
 from pytest_gpuperf import options
 from pytest_gpuperf.run import session
 from tests import fake_gpus
+from tests.whole_run import COMMON_PLUGINS
 
 # What is judged by the clock would fail wherever the machine stops for a moment.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,7 +35,7 @@ def _installed_plugins() -> list[SimpleNamespace]:
             _normalized_name=one.metadata["Name"],  # which tells double ones, where torch asks for entry points
         )
         for one in importlib.metadata.distributions()
-        if one.entry_points.select(group="pytest11")
+        if one.entry_points.select(group="pytest11") and one.metadata["Name"] not in COMMON_PLUGINS
     ]
 
 

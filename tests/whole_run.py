@@ -32,6 +32,15 @@ _CI_SERVICES = (
 _MACHINE = ("PYTEST_", "CUDA_VISIBLE_DEVICES", "NCCL_", "GLOO_", "PYTHONDONTWRITEBYTECODE")
 _NOT_INHERITED = (*_CI_SERVICES, *_MACHINE)
 
+COMMON_PLUGINS = {
+    "pytest-asyncio": "asyncio",
+    "pytest-cov": "pytest_cov",
+    "pytest-randomly": "randomly",
+    "pytest-rerunfailures": "rerunfailures",
+    "pytest-timeout": "timeout",
+}
+"""Plugins that many have beside this one: installed for the tests of just that, and off in all others."""
+
 
 class WholeRun:
     """What one run of ``pytest -v -rA`` printed."""
@@ -68,7 +77,13 @@ def environment(**changes: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
     # A safe path, as the command pytest has: the folder that it runs in is not on it.
-    return {**kept, "COLUMNS": "200", "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **changes}
+    ours = {"COLUMNS": "200", "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTEST_ADDOPTS": without(*COMMON_PLUGINS)}
+    return {**kept, **ours, **changes}
+
+
+def without(*distributions: str) -> str:
+    """The options that keep these of COMMON_PLUGINS out of a run."""
+    return " ".join(f"-p no:{COMMON_PLUGINS[name]}" for name in distributions)
 
 
 def run_pytest(

@@ -14,12 +14,7 @@ from typing import Any
 
 import torch
 
-# Which of these there are depends on the version; one alone may clear but a part.
-_CLEAR = (
-    "_clear_python_sharding_prop_cache",
-    "_clear_fast_path_sharding_prop_cache",
-    "_clear_sharding_prop_cache",
-)
+from pytest_gpuperf.torch_internals import forget_sharding
 
 
 def forget_meshes(device: torch.device) -> None:
@@ -30,18 +25,9 @@ def forget_meshes(device: torch.device) -> None:
     """
     if "torch.distributed.tensor" not in sys.modules:
         return
-    _forget()
+    forget_sharding()
     if device.type == "cuda":
         _ForgetInBackward.apply(torch.ones((), device=device, requires_grad=True)).backward()  # type: ignore[no-untyped-call]
-
-
-def _forget() -> None:
-    from torch.distributed.tensor import debug
-
-    for name in _CLEAR:
-        clear = getattr(debug, name, None)
-        if clear is not None:
-            clear()
 
 
 class _ForgetInBackward(torch.autograd.Function):
@@ -51,5 +37,5 @@ class _ForgetInBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        _forget()
+        forget_sharding()
         return gradients[0]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_SAME_ON_ALL_RANKS = frozenset({"all_reduce", "allreduce", "_all_gather_base", "_reduce_scatter_base", "broadcast"})
+from pytest_gpuperf.torch_internals import SAME_ON_ALL_RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,5 +132,5 @@ def _signature(collective: Collective | None) -> str:
     if collective is None:
         return ""
     # Others may differ by right: all_to_all with its own splits, gather and scatter away from their root.
-    same = collective.operation in _SAME_ON_ALL_RANKS
+    same = collective.operation in SAME_ON_ALL_RANKS
     return str(collective) if same else collective.operation

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_gpuperf.torch_internals import default_store, is_open
+
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup, Store
@@ -50,10 +52,8 @@ class Context:
     @property
     def store(self) -> Store:
         """The default group's key-value store; each test has one of its own."""
-        from torch.distributed import distributed_c10d
-
         self.group  # noqa: B018  # tells in its own words that there is none
-        return distributed_c10d._get_default_store()
+        return default_store()
 
     def barrier(self) -> None:
         """Waits until every rank of the world has come here."""
@@ -98,10 +98,8 @@ class Context:
 
 def _has_its_groups(mesh: DeviceMesh) -> bool:
     # A program may have destroyed one of them, and each torch tells so in its own way.
-    from torch.distributed import distributed_c10d as c10d
-
     try:
         groups = mesh.get_all_groups()
     except RuntimeError:
         return False
-    return all(group in c10d._world.pg_map for group in groups)
+    return all(map(is_open, groups))

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
+from pytest_gpuperf import torch_internals
 from pytest_gpuperf.ranks import malloc
 from pytest_gpuperf.ranks.caches import forget_meshes
 from pytest_gpuperf.ranks.closing import Closing
@@ -87,20 +87,19 @@ class Groups:
 
     def count(self) -> tuple[int, int]:
         """How many groups were made, as far as torch numbers them, and how many there are."""
-        return c10d._world.group_count, len(c10d._world.pg_map)
+        return torch_internals.groups_made(), len(torch_internals.open_groups())
 
     def sequence_numbers(self) -> dict[Any, int] | None:
         """How many operations each group has issued, as its backend counts them; None if that cannot be told."""
         try:
-            groups: list[Any] = list(c10d._world.pg_map)
-            return {group: group._get_sequence_number_for_group() for group in groups}
+            return {group: torch_internals.sequence_number(group) for group in torch_internals.open_groups()}
         except Exception:  # a backend that a program brought, or what it made of torch's own state
             return None
 
     @property
     def coalesce(self) -> bool:
         """Whether operations are being gathered that are issued together later."""
-        return bool(c10d._world.pg_coalesce_state)
+        return torch_internals.is_coalescing()
 
     def close(self) -> None:
         """Closes every group and gives their memory back."""
@@ -112,7 +111,7 @@ class Groups:
         self._base = None
         self._lasting = frozenset()
         if dist.is_initialized():
-            gloo = list(c10d._world.pg_map) if self._device.type == "cpu" else []
+            gloo = torch_internals.open_groups() if self._device.type == "cpu" else []
             dist.destroy_process_group()
             self._closing.let_go(gloo)
 
@@ -130,7 +129,7 @@ class Groups:
         if self._device.type == "cuda":
             # torch knows the ranks of the first NCCL group of a process only; whoever splits a later one, as meshes do,
             # has it read where nothing is (pytorch/pytorch#192109).
-            backend: Any = c10d._get_default_group()._get_backend(self._device)
+            backend = torch_internals.default_backend(self._device)
             backend.options.global_ranks_in_group = list(range(self._start.world_size))
 
     def _can_split(self) -> bool:
@@ -140,10 +139,10 @@ class Groups:
 
     def _base_is_there(self) -> bool:
         # A program that called destroy_process_group() took it away.
-        return self._base is not None and self._base in c10d._world.pg_map
+        return torch_internals.is_open(self._base)
 
     def _split(self, request: OpenGroup) -> None:
-        c10d._update_default_pg(self._base)
+        torch_internals.make_default(self._base)
         group = dist.split_group(
             self._base,
             [list(range(self._start.world_size))],
@@ -152,12 +151,12 @@ class Groups:
         )
         assert group is not None
         group.bound_device_id = self._device
-        c10d._update_default_pg(group)
+        torch_internals.make_default(group)
 
     def _close_all_but_the_base(self) -> None:
-        c10d._update_default_pg(self._base)
+        torch_internals.make_default(self._base)
         # The newest first: a group may be split from an older one.
-        for group in reversed(list(c10d._world.pg_map)):
+        for group in reversed(torch_internals.open_groups()):
             if group is not self._base:
                 dist.destroy_process_group(group)
 

@@ -7,21 +7,16 @@ import dis
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import FrameType
 from typing import Any
-
-from torch._C import _distributed_c10d
-from torch.distributed import distributed_c10d
 
 from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.collectives import issued_before, issued_since, latest
 from pytest_gpuperf.ranks.messages import Account, Inquiry
 from pytest_gpuperf.ranks.surroundings import is_tqdms
-
-# Not the recorders' JSON, which takes twice as long to make and to read.
-_DUMPS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
+from pytest_gpuperf.torch_internals import default_group_name, flight_recorder, group_members, groups_issued
 
 # Where torch waits for collectives; what waits for a single peer, or for the store, is not among it.
 _WAITING = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/", "/torch/_ops.py", "/torch/cuda/")
@@ -39,8 +34,7 @@ class Informant:
         self._connection = connection
         self._backend = backend
         self._main = threading.get_ident()
-        # NCCL's recorder is one of its own.
-        self._dump: Callable[[bool, bool, bool], bytes] | None = getattr(_distributed_c10d, _DUMPS[backend], None)
+        self._dump = flight_recorder(backend)
         threading.Thread(target=self._serve, name="gpuperf informant", daemon=True).start()
 
     def silent(self) -> bool:
@@ -68,8 +62,8 @@ class Informant:
             position=tuple((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lasti) for frame in stack),
             waits=bool(stack) and waits_for_a_collective(stack[0], self._backend),
             threads=any(_is_the_programs(thread, self._main) for thread in threading.enumerate()),
-            issued=_numbers(),
-            members=_members(),
+            issued=groups_issued(),
+            members=group_members(),
             tells_ends=self._backend == "nccl",
         )
         record = self._record() if inquiry.whole else None
@@ -77,7 +71,7 @@ class Informant:
             return account
         try:
             collectives, earlier = issued_since(record, self.since), issued_before(record, self.since)
-            default = _default_group()
+            default = default_group_name()
             complete = any(one.number == 1 and one.group == default for one in (*earlier, *collectives))
         except Exception:  # a recorder that another torch keeps otherwise is no reason to end
             return account
@@ -87,17 +81,9 @@ class Informant:
         if self._dump is None:
             return None
         with contextlib.suppress(Exception):  # a recorder that another torch keeps otherwise
-            record: Mapping[str, Any] = pickle.loads(self._dump(True, False, False))  # collectives, no stacks, all
+            record: Mapping[str, Any] = pickle.loads(self._dump())
             return record
         return None
-
-
-def _members() -> dict[str, tuple[int, ...]]:
-    world = distributed_c10d._world
-    # Groups that this rank is no member of have ranks here, under one key for all, and no name.
-    # And the program may destroy one at this moment, on its own thread.
-    named = [(name, world.pg_group_ranks.get(group)) for group, name in list(world.pg_names.items())]
-    return {name: tuple(ranks) for name, ranks in named if ranks is not None}
 
 
 def waits_for_a_collective(frame: FrameType, backend: str) -> bool:
@@ -136,18 +122,3 @@ def _is_the_programs(thread: threading.Thread, main: int) -> bool:
     # A thread of C++ that ran Python once stays in the list for good.
     ours = thread.ident == main or thread.name.startswith("gpuperf ")
     return not (ours or isinstance(thread, threading._DummyThread) or is_tqdms(thread))
-
-
-def _numbers() -> tuple[tuple[str, int], ...]:
-    world = distributed_c10d._world
-    found = []
-    for group, name in list(world.pg_names.items()):
-        with contextlib.suppress(Exception):  # a backend that counts nothing, or a group that is being destroyed
-            counting: Any = group
-            found.append((str(name), int(counting._get_sequence_number_for_group())))
-    return tuple(found)
-
-
-def _default_group() -> str:
-    group = getattr(distributed_c10d._world, "default_pg", None)
-    return "" if group is None else str(distributed_c10d._world.pg_names.get(group, ""))

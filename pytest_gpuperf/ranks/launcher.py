@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import MAX_MESSAGE
+from pytest_gpuperf.torch_internals import DYNAMO
 
 START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
 
@@ -36,7 +37,7 @@ PRELOAD = (
 # will need what tests do, and what ranks before them did. Optimizers, DDP and checkpoints import torch._dynamo when
 # they are first used. The debug module of DTensor is what caches.py asks to forget its meshes.
 PRELOAD_IF_USED = {
-    "torch._dynamo": "torch._dynamo",
+    DYNAMO: DYNAMO,
     "torch.distributed.tensor": "torch.distributed.tensor.debug",
     "torch.distributed.tensor.parallel": "torch.distributed.tensor.parallel",
     "torch.distributed.pipelining": "torch.distributed.pipelining",

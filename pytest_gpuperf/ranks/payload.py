@@ -18,13 +18,11 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
-from cloudpickle import cloudpickle as _internals
 from tblib import pickling_support
 
+from pytest_gpuperf import torch_internals
+from pytest_gpuperf.ranks import cloudpickle_internals
 from pytest_gpuperf.ranks.channel import LARGE, Buffer, Parcel
-
-_FIND = "_find_imported_submodules"  # the function of cloudpickle 3 that SubmoduleCache stands in for
-
 
 _FLAGS = (bool, int, float, str)
 """What a parameter's attribute may be to travel with it: what marks it, and not a hook or a group."""
@@ -38,7 +36,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return _reduce_tensor(torch, obj)
-        if torch is not None and type(obj).__module__ in ("torch._ops", "torch._classes"):
+        if torch is not None and type(obj).__module__ in torch_internals.OPERATOR_MODULES:
             reduced = _reduce_named(torch, obj)
             if reduced is not None:
                 return reduced
@@ -58,10 +56,10 @@ def _is_of_a_type_of_its_own(module: ModuleType) -> bool:
 def _reduce_named(torch: Any, obj: Any) -> Any:
     # cloudpickle finds torch.ops by itself where a program names it; but it knows modules by their exact type, and
     # torch.ops, torch.ops.aten and torch.classes are of others.
-    if isinstance(obj, torch._ops.OpOverload):
-        return getattr, (obj.overloadpacket, obj._overloadname)
-    if isinstance(obj, torch._ops.OpOverloadPacket):
-        return _operator, tuple(obj._qualified_op_name.split("::"))
+    if (overload := torch_internals.overload(obj)) is not None:
+        return getattr, overload
+    if (operator := torch_internals.operator(obj)) is not None:
+        return _operator, operator
     if isinstance(obj, ModuleType) and obj.__name__.startswith("torch."):
         names = obj.__name__.split(".")[1:]
         if _within(torch, names) is obj:
@@ -100,9 +98,7 @@ def _reduce_tensor(torch: Any, tensor: Any) -> Any:
             f"a DTensor of shape {tuple(tensor.shape)} belongs to its process group and cannot leave the "
             "rank: return .to_local() or .full_tensor()"
         )
-    functional = sys.modules.get("torch.distributed._functional_collectives")
-    if functional is not None and isinstance(tensor, functional.AsyncCollectiveTensor):
-        tensor = tensor.wait()  # its data may still be on their way
+    tensor = torch_internals.awaited(tensor)
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     plain = tensor.detach().cpu()
@@ -163,7 +159,7 @@ class SubmoduleCache:
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], list[ModuleType]] = {}
-        self._original = getattr(_internals, _FIND, None)
+        self._original = cloudpickle_internals.submodule_finder()
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
@@ -171,11 +167,11 @@ class SubmoduleCache:
         if self._original is None:
             yield
             return
-        setattr(_internals, _FIND, self._find)
+        cloudpickle_internals.replace_submodule_finder(self._find)
         try:
             yield
         finally:
-            setattr(_internals, _FIND, self._original)
+            cloudpickle_internals.replace_submodule_finder(self._original)
 
     def _find(self, code: CodeType, dependencies: Iterable[Any]) -> list[ModuleType]:
         assert self._original is not None

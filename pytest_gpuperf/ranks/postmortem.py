@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,7 +143,8 @@ def _remote(ending: Raised, where: str) -> RemoteError:
 
 def _is_order(error: Exception) -> bool:
     # pytest.exit() raises an Exception, and would end the whole test run.
-    return (type(error).__module__, type(error).__qualname__) == ("_pytest.outcomes", "Exit")
+    pytest = sys.modules.get("pytest")
+    return pytest is not None and isinstance(error, pytest.exit.Exception)
 
 
 def _moment(ending: Raised | Died) -> float:

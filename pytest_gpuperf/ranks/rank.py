@@ -44,6 +44,7 @@ from pytest_gpuperf.ranks.messages import (
     Withdrawal,
 )
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+from pytest_gpuperf.torch_internals import sequence_number
 
 _SEEDS_OF_NUMPY = 1 << 32  # it takes no others
 
@@ -219,11 +220,8 @@ class _Rank:
 
 def _issued() -> int | None:
     # Collectives on the default group; not sends and receives, which need not be the same on all ranks.
-    group: Any = dist.group.WORLD
-    if group is None:
-        return None
-    number: int = group._get_sequence_number_for_group()
-    return number
+    group = dist.group.WORLD
+    return None if group is None else sequence_number(group)
 
 
 @contextlib.contextmanager
@@ -269,8 +267,8 @@ def _text(error: BaseException) -> str:
 
 
 def _withdrawal(error: BaseException) -> Withdrawal | None:
-    outcomes, hypothesis = sys.modules.get("_pytest.outcomes"), sys.modules.get("hypothesis.errors")
-    if isinstance(error, unittest.SkipTest) or (outcomes is not None and isinstance(error, outcomes.Skipped)):
+    pytest, hypothesis = sys.modules.get("pytest"), sys.modules.get("hypothesis.errors")
+    if isinstance(error, unittest.SkipTest) or (pytest is not None and isinstance(error, pytest.skip.Exception)):
         return Withdrawal.SKIPPED
     if hypothesis is not None and isinstance(error, hypothesis.UnsatisfiedAssumption):
         return Withdrawal.REJECTED

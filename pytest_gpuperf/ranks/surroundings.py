@@ -19,6 +19,8 @@ from types import FunctionType
 import torch
 import torch.distributed as dist
 
+from pytest_gpuperf.torch_internals import global_module_hooks
+
 # What torch does by itself in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
 _CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
@@ -67,7 +69,7 @@ class Surroundings:
             current_cuda_device=str(torch.cuda.current_device()) if torch.cuda.is_initialized() else "none",
             anomaly_detection="on" if torch.is_anomaly_enabled() else "off",
             autocast=", ".join(kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)) or "off",
-            global_module_hooks={name: str(len(hooks)) for name, hooks in _global_hooks().items()},
+            global_module_hooks={name: str(len(hooks)) for name, hooks in global_module_hooks().items()},
             functions_of_torch_distributed={
                 name: f"{value.__module__}.{value.__qualname__} at {id(value):#x}"
                 for name, value in vars(dist).items()
@@ -114,11 +116,6 @@ def _changes(what: str, then: object, now: object) -> list[str]:
 
 def _say(value: str | None) -> str:
     return "unset" if value is None else repr(value)
-
-
-def _global_hooks() -> dict[str, Mapping[int, object]]:
-    hooks = vars(torch.nn.modules.module)
-    return {name: value for name, value in hooks.items() if name.startswith("_global_") and isinstance(value, Mapping)}
 
 
 def _stream(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,14 +37,14 @@ class Console:
         """Prints the lines that a rank has completed, each with the rank before it."""
         *lines, rest = (self._open.pop((rank, stream), "") + text).split("\n")
         for line in lines:
-            print(f"[rank {rank} of {world_size}] {line}", flush=True)
+            print(_encodable(f"[rank {rank} of {world_size}] {line}"), flush=True)
         if rest:
             self._open[rank, stream] = rest
 
     def end_of_test(self) -> None:
         """Prints what ranks began to print and did not end with a newline."""
         for (rank, _), rest in sorted(self._open.items()):
-            print(f"[rank {rank}] {rest}", flush=True)
+            print(_encodable(f"[rank {rank}] {rest}"), flush=True)
         self._open.clear()
 
     def print_line(self, text: str) -> None:
@@ -66,7 +67,7 @@ class Console:
     def show(self, text: str) -> None:
         """Shows a text behind what pytest has written, until ``wipe``; it must fit into ``room``."""
         with self._uncaptured():
-            print(f"{_SAVE}{text}", end="", flush=True)
+            print(f"{_SAVE}{_encodable(text)}", end="", flush=True)
             self._shown = True
 
     def wipe(self) -> None:
@@ -79,14 +80,14 @@ class Console:
         """Prints a text and returns the line that the user types; empty at the end of the input."""
         with self._uncaptured():
             try:
-                return input(text) + "\n"
+                return input(_encodable(text)) + "\n"
             except EOFError:
                 return ""
 
     def say(self, text: str) -> None:
         """Prints a text past pytest's capture."""
         with self._uncaptured():
-            print(text, flush=True)
+            print(_encodable(text), flush=True)
 
     @contextmanager
     def _uncaptured(self) -> Iterator[None]:
@@ -107,3 +108,9 @@ class Console:
         if not config.pluginmanager.hasplugin("logging"):  # with -p no:logging there is no such ini key
             return False
         return bool(config.getini("log_cli")) or config.getoption("log_cli_level", None) is not None
+
+
+def _encodable(text: str) -> str:
+    """The text with escapes for characters that stdout cannot encode, such as those of a file name that is no UTF-8."""
+    encoding = sys.stdout.encoding or "utf-8"  # a stream in stdout's place may have none
+    return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from pytest_gpuperf.report.findings import Findings, Place
 from pytest_gpuperf.report.markdown import markdown
@@ -16,9 +17,6 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.terminal import ClosingLines
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
-
-if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
 
 SUMMARY_LIMIT = 2**20  # bytes for each step; more, and GitHub drops all of it
 MESSAGE_LIMIT = 4096  # characters; the whole text of a failure is in the log anyway
@@ -42,7 +40,7 @@ class GitHub:
         self._record_command = record_command
         self._environ = environ
 
-    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Appends to the file that the workflow names, and prints the annotations."""
         if path := self._environ.get("GITHUB_STEP_SUMMARY"):
             problem = self._write(Path(path))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_gpuperf.report.console import Console
+from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import shortened
 
 _MIN_ROOM = 20  # columns; with fewer left on pytest's own line, nothing is shown
@@ -105,7 +106,7 @@ class Progress:
         before = f" measuring ({', '.join(parts)}) "
         room = self._console.room()
         if room >= len(before) + _MIN_ROOM:
-            self._console.show(before + shortened(now.test, room - len(before)))
+            self._console.show(before + shortened(one_line(now.test), room - len(before)))
 
 
 def _duration(seconds: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +16,6 @@ from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
-
-if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
 
 CANDIDATE_PROPERTY = "gpuperf_candidate"
 """Name of the report's user property that carries what a test measured in a launch, as baselines in JSON."""
@@ -88,7 +84,7 @@ class ResultsFile:
         self._lines.append(f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}")
         return True
 
-    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Says where the results are, and what is not among them."""
         for line in self._lines:
             terminalreporter.write_line(f"gpuperf: {line}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
@@ -11,10 +11,6 @@ from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.verdicts.verdict import Verdict
-
-if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
-
 
 ClosingLines: TypeAlias = Callable[[Sequence[Verdict]], list[str]]
 """What the run as a whole has to say at its end, if it came to these verdicts."""
@@ -31,7 +27,7 @@ class Summary:
     # --benchmark-compare-fail it ends in an exception.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_terminal_summary(
-        self, terminalreporter: TerminalReporter, config: pytest.Config
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> Generator[None, None, None]:
         """Prints the section, if there is anything to say, after those of other plugins."""
         try:
@@ -39,7 +35,7 @@ class Summary:
         finally:
             self._print(terminalreporter, config)
 
-    def _print(self, terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    def _print(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         # A pipe or a file has no width: what is grepped there must be whole.
         width = config.get_terminal_writer().fullwidth if terminalreporter.isatty else None
         lines = [

@@ -17,6 +17,7 @@ from pytest_gpuperf.report.verdict_line import RecordCommand, describe
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import body_hash, launch_of
+from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
@@ -145,4 +146,4 @@ class Concluding:
         if ruling.outcome == "failed":
             pytest.fail(ruling.text, pytrace=False)
         if ruling.outcome == "skipped":
-            raise pytest.skip.Exception(ruling.text, _use_item_location=True)
+            raise skipped_where_it_is_defined(ruling.text)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
 
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
@@ -20,10 +19,9 @@ from pytest_gpuperf.report.verdict_line import RecordCommand
 from pytest_gpuperf.run.concluding import FIGURES, VERDICTS, Ruling
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import again, launch_of
+from pytest_gpuperf.run.pytest_internals import run_phases, tear_down_before
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
-
-_ENDS_THE_RUN = (pytest.exit.Exception, KeyboardInterrupt)
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 """Of an item that is a fresh launch of a suspect, in order of its phases."""
@@ -80,10 +78,10 @@ class Confirmation:
             at_once: whether a suspect is decided before the next test, in launches of its own.
         """
         if launch_of(item).number > 1:
-            item.stash[_REPORTS] = runtestprotocol(item, log=False, nextitem=nextitem)
+            item.stash[_REPORTS] = run_phases(item, nextitem, log=False)
             return
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        reports = run_phases(item, nextitem, log=False)
         verdicts = item.stash.get(VERDICTS, None)
         if verdicts is None or not all(report.passed for report in reports):
             for report in reports:
@@ -147,7 +145,7 @@ class Confirmation:
             if test.broken is not None:
                 launches = [launch for launch in launches if launch[0] is not test]
                 if following is not (follower := launches[0][1] if launches else nextitem):
-                    test.broken.sections += _teardown_before(follower, clone)
+                    test.broken.sections += tear_down_before(clone, follower)
 
     def _report(self, test: Held, *, interrupted: bool = False) -> None:
         undecided = interrupted or test.broken is not None
@@ -169,13 +167,6 @@ class Confirmation:
         figures = test.figures.get(verdict.metric_name, [])
         # Other figures of the test may have had launches where this one could do nothing with any.
         return self._judging.confirmed(verdict, figures if self._judging.judge.launches(verdict) else [])
-
-
-def _teardown_before(follower: pytest.Item | None, item: pytest.Item) -> list[tuple[str, str]]:
-    """Tears down what pytest has kept of an item for another follower than it now has; sections for what failed."""
-    setups = item.session._setupstate
-    call = pytest.CallInfo.from_call(lambda: setups.teardown_exact(follower), "teardown", _ENDS_THE_RUN)
-    return [] if call.excinfo is None else [("teardown", str(item.repr_failure(call.excinfo)))]
 
 
 def _rule(report: pytest.TestReport, ruling: Ruling, item: pytest.Item) -> None:

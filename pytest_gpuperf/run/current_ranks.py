@@ -29,6 +29,7 @@ from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
+from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.packing import Packing, name_of
 from pytest_gpuperf.verdicts.controls import Control
 
@@ -125,7 +126,7 @@ class CurrentRanks:
         """
         marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
-        examples = bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+        examples = is_drawn(getattr(item, "obj", None))
         self._current = self.reported = CurrentTest(
             item=item,
             identity=identity,
@@ -133,7 +134,7 @@ class CurrentRanks:
             timeout=marker.timeout or (self._options.example_timeout if examples else self._options.timeout),
             group=self._group_of(launch),
             launch=launch,
-            seed=zlib.crc32(identity.encode()) >> 1,
+            seed=zlib.crc32(identity.encode(errors="surrogatepass")) >> 1,
             world_size=world_size,
         )
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.run.pytest_internals import copied
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchOf:
@@ -51,17 +53,7 @@ def repeated(items: Sequence[pytest.Function], launches: int) -> list[pytest.Fun
 
 def again(item: pytest.Function, number: int) -> pytest.Function:
     """The item once more, as launch ``number`` of its test."""
-    callspec = getattr(item, "callspec", None)
-    name = f"{item.originalname}#{number}"
-    clone: pytest.Function = type(item).from_parent(
-        item.parent,
-        name=name if callspec is None else f"{name}[{callspec.id}]",
-        originalname=name,  # pytest makes the node id of it
-        callobj=_fresh(item),
-        callspec=callspec,
-        # The parametrization lives in here; to compute it anew would lose it.
-        fixtureinfo=item._fixtureinfo,
-    )
+    clone = copied(item, f"#{number}", _fresh(item))
     # Also those that it was given when it was collected: by fixture, a perf test is one without a marker in its source.
     clone.own_markers[:] = item.own_markers
     clone.stash[LAUNCH] = LaunchOf(launch_of(item).identity, number)

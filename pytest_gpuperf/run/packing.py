@@ -14,6 +14,7 @@ import pytest
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.channel import Parcel
+from pytest_gpuperf.run.pytest_internals import rewrites_assertions
 
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
 
@@ -72,7 +73,7 @@ class Packing:
 def _importable(package: str) -> bool:
     # By whatever finder, since editable installs bring their own; importlib.util.find_spec would be content
     # with what is in sys.modules. pytest's finder rewrites assertions and asks the others.
-    finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_pytest.")]
+    finders = [finder for finder in sys.meta_path if not rewrites_assertions(finder)]
     return any(finder.find_spec(package, None) is not None for finder in finders)
 
 

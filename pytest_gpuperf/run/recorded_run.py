@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
-from _pytest.runner import runtestprotocol  # as plugins that rerun tests do: there is no public way
 
 from pytest_gpuperf.run.launches import LaunchOf, launch_of
+from pytest_gpuperf.run.pytest_internals import run_phases
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.selection import in_launches, is_perf
 
@@ -33,7 +33,7 @@ class RecordedRun:
         if not (is_perf(item) and isinstance(item, pytest.Function)):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        runtestprotocol(item, nextitem=nextitem)
+        run_phases(item, nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 

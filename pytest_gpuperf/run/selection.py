@@ -6,14 +6,13 @@ from collections.abc import Container, Sequence
 from typing import TypeGuard
 
 import pytest
-from _pytest.skipping import evaluate_skip_marks  # which pytest has under no public names, as the next
-from _pytest.unittest import TestCaseFunction
 
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
 from pytest_gpuperf.run.launches import body_hash, launch_of, repeated
+from pytest_gpuperf.run.pytest_internals import fixture_definitions, is_of_unittest, is_skipped, parameter
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
 PLUGIN = "pytest_gpuperf.plugin"  # where the fixtures are
@@ -60,11 +59,10 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int) -> None:
 
 def uses(node: pytest.Item, fixture: str) -> bool:
     """Whether a test has this plugin's fixture, and not another of its name that knows nothing of it."""
-    info = getattr(node, "_fixtureinfo", None)  # pytest has no public way to tell whose a fixture is
-    for definition in reversed(() if info is None else info.name2fixturedefs.get(fixture, ())):
-        if definition.func.__module__ == PLUGIN:
+    for module, arguments in fixture_definitions(node, fixture):
+        if module == PLUGIN:
             return True
-        if fixture not in definition.argnames:
+        if fixture not in arguments:
             return False
     return False
 
@@ -76,22 +74,16 @@ def foreign(node: pytest.Item, fixture: str) -> bool:
 
 def lacks_variants(item: pytest.Item) -> bool:
     """Whether the item is to run on ranks and cannot, as pytest makes no variants of a unittest.TestCase's methods."""
-    if not isinstance(item, TestCaseFunction) or _is_skipped(item):
+    if not is_of_unittest(item) or is_skipped(item):
         return False
     marks = [*item.own_markers, *(item.parent.own_markers if item.parent is not None else ())]
     marked = any(mark.name == "ranks" for mark in marks) and not foreign(item, WORLD_PARAM)
     return marked or uses(item, WORLD_PARAM)
 
 
-def _is_skipped(item: TestCaseFunction) -> bool:
-    by_unittest = any(getattr(skipped, "__unittest_skip__", False) for skipped in (item.cls, item.obj))
-    return by_unittest or evaluate_skip_marks(item) is not None
-
-
 def world_size(item: pytest.Item) -> int | None:
     """The item's world size; None if it uses no ranks."""
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get(WORLD_PARAM) if callspec is not None and uses(item, WORLD_PARAM) else None
+    return parameter(item, WORLD_PARAM) if uses(item, WORLD_PARAM) else None
 
 
 def mark_items(item: pytest.Item) -> None:

@@ -13,7 +13,7 @@ from pytest_gpuperf.baselines import storage
 from pytest_gpuperf.fixtures.perf import Checks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.leasing import Leasing
-from pytest_gpuperf.options import Options
+from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
@@ -94,7 +94,7 @@ class Session:
         judging = Judging(path, machine, options.policy) if judged else None
         launch = CurrentLaunch(machine, root, smoke=options.smoke, judging=judging, recording=recording)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
-        worker = hasattr(config, "workerinput")
+        worker = is_worker(config)
         return cls(
             options=options,
             machine=machine,
@@ -140,7 +140,7 @@ class Session:
             plugins.register(RecordedRun(self.recording), "gpuperf-recording")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
-        if hasattr(config, "workerinput"):
+        if is_worker(config):
             return  # the controller of xdist reports for all workers
         plugins.register(self.findings, "gpuperf-findings")
         plugins.register(Summary(self.summary.lines, self.findings), "gpuperf-summary")

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf.timing.gate import Gate
 from pytest_gpuperf.timing.stepping import Step
+from pytest_gpuperf.torch_internals import hold_stream
 
 Reset: TypeAlias = Callable[[], object]
 
@@ -126,7 +127,7 @@ class CudaEventClock:
         torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         # Without the gate, other streams would keep up with the host, and little would be left of short steps.
-        torch.cuda._sleep(self._gate.cycles(steps))
+        hold_stream(self._gate.cycles(steps))
         start.record()
         for _ in range(steps):
             step()
@@ -145,7 +146,7 @@ class CudaEventClock:
         began = time.perf_counter()
         cycles = self._gate.cycles(steps)
         shut.record()
-        torch.cuda._sleep(cycles)
+        hold_stream(cycles)
         opened.record()
         if self._flush is not None:
             self._flush.zero_()

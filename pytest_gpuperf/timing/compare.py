@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from pytest_gpuperf.figures.comparison import block_ratios
 from pytest_gpuperf.figures.timing import RankSamples
@@ -16,6 +15,7 @@ from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
+from pytest_gpuperf.torch_internals import leaves
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
@@ -56,8 +56,7 @@ def _first_output(step: Step, program: Callable[..., Any]) -> list[torch.Tensor]
     reset = reset_of(step)
     if reset is not None:
         reset()
-    leaves, _ = tree_flatten(step())
-    tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf.detach().clone() for leaf in leaves(step()) if isinstance(leaf, torch.Tensor)]
     if not tensors:
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(

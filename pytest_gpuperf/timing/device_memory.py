@@ -6,6 +6,8 @@ import gc
 
 import torch
 
+from pytest_gpuperf.torch_internals import free_cublas_workspaces
+
 
 def release_memory(device: torch.device) -> None:
     """Gives back what earlier programs left in torch's allocator; nothing on CPUs.
@@ -16,5 +18,5 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-        torch._C._cuda_clearCublasWorkspaces()
+        free_cublas_workspaces()
         torch.cuda.empty_cache()

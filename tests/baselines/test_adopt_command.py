@@ -1,6 +1,7 @@
 """``python -m pytest_gpuperf adopt``: results of earlier runs become baselines."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,6 +78,13 @@ def test_results_become_baselines(capsys: pytest.CaptureFixture[str]) -> None:
     assert stored().match == {"gpu_count": 8, "power_limit_w": 700.0}
     (update,) = stored().updates
     assert (update.reason, update.mode, update.launches, update.tests) == ("from CI", "moved", 5, (TEST,))
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_printed_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = os.fsdecode(b"base\xff")
+    assert adopt(written("a"), "--baselines", folder) == 0
+    assert list(stored(Path(folder)).tests) == [TEST]
+    assert capsys.readouterr().out == f"baselines of 1 test written to base /{KEY}.json\n"
 
 
 def test_it_is_a_command() -> None:

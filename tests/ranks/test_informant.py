@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from pytest_gpuperf.ranks import informant as informant_module
 from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.collectives import Collective
 from pytest_gpuperf.ranks.informant import Informant
@@ -49,7 +50,7 @@ def test_it_answers_as_often_as_it_is_asked_with_what_is_not_too_old(
     monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     dump = pickle.dumps({"entries": [{**ENTRY, "time_created_ns": moment} for moment in (10, 20)]})
-    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(dump, backend))
+    monkeypatch.setattr(torch._C, "_distributed_c10d", Recorder(dump, backend))
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
@@ -63,7 +64,7 @@ def test_it_answers_as_often_as_it_is_asked_with_what_is_not_too_old(
 def test_a_recorder_that_is_missing_or_another_is_no_reason_to_end(
     monkeypatch: pytest.MonkeyPatch, recorder: object
 ) -> None:
-    monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
+    monkeypatch.setattr(torch._C, "_distributed_c10d", recorder)
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         Informant(theirs, "gloo")
@@ -79,9 +80,9 @@ class Destroyed(dict[str, list[int]]):
 
 
 def test_a_group_that_the_program_destroys_meanwhile_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(informant_module, "_distributed_c10d", Recorder(pickle.dumps({"entries": []})))
+    monkeypatch.setattr(torch._C, "_distributed_c10d", Recorder(pickle.dumps({"entries": []})))
     world = SimpleNamespace(pg_names={"group": "0", "gone": "1"}, pg_group_ranks=Destroyed(group=[0, 1]))
-    monkeypatch.setattr(informant_module, "distributed_c10d", SimpleNamespace(_world=world))
+    monkeypatch.setattr(dist.distributed_c10d, "_world", world)
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         Informant(theirs, "gloo")
@@ -97,7 +98,7 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
 ) -> None:
     entries = [{**ENTRY, "time_created_ns": moment, "is_p2p": moment == 25} for moment in moments]
     recorder = Recorder(pickle.dumps({"entries": entries}), backend)
-    monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
+    monkeypatch.setattr(torch._C, "_distributed_c10d", recorder)
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         informant = Informant(theirs, backend)
@@ -109,7 +110,7 @@ def test_a_run_that_issued_nothing_is_silent_where_the_recorder_records(
     "recorder", [object(), Recorder(b"no pickle", "nccl"), Recorder(pickle.dumps({"entries": [{}]}), "nccl")]
 )
 def test_silence_is_not_assumed(monkeypatch: pytest.MonkeyPatch, recorder: object) -> None:
-    monkeypatch.setattr(informant_module, "_distributed_c10d", recorder)
+    monkeypatch.setattr(torch._C, "_distributed_c10d", recorder)
     ours, theirs = Channel.pair()
     with closing(ours), closing(theirs):
         assert not Informant(theirs, "nccl").silent()

@@ -182,3 +182,20 @@ def test_what_else_is_printed_takes_its_place(plugins: dict[str, Any], capsys: p
     here.show("measuring")
     here.say("waiting")
     assert capsys.readouterr().out == "\x1b7measuring\x1b8\x1b[Kwaiting\n"
+
+
+def test_what_the_terminal_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("next\n"))
+    here = console()
+    here.print_of_rank(0, 2, "stdout", "é\n\udcff")
+    here.end_of_test()
+    here.show("test_\udcff.py")
+    here.say("> test_\udcff.py(7)")
+    assert here.ask("(Pdb) \udcff ") == "next\n"
+    told = screen.buffer.getvalue().decode()
+    assert told.startswith("[rank 0 of 2] é\n[rank 0] \\udcff\n")
+    assert "test_\\udcff.py" in told
+    assert "> test_\\udcff.py(7)" in told
+    assert told.endswith("(Pdb) \\udcff ")

@@ -1,0 +1,197 @@
+"""The only module that uses private names of torch, each in a function with a test that shows what is relied on.
+
+Nothing here imports torch before it is called. Each function runs in rank processes, but those for pickling, which run
+on both sides.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup, Store
+
+DYNAMO = "torch._dynamo"
+"""The module that optimizers, DDP and checkpoints import when they are first used. Only its name is used."""
+
+OPERATOR_MODULES = ("torch._ops", "torch._classes")
+"""The modules that define the types of ``torch.ops``, ``torch.classes`` and all that is in them."""
+
+SAME_ON_ALL_RANKS = frozenset({"all_reduce", "allreduce", "_all_gather_base", "_reduce_scatter_base", "broadcast"})
+"""Operations whose tensors have the same shapes on all ranks, as the flight recorder names them."""
+
+# NCCL's recorder is one of its own. The public way to it is a file that a timeout of torch's watchdog writes.
+_RECORDERS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
+
+# Which of these exist depends on the version; one of them may clear only a part.
+_CLEAR = (
+    "_clear_python_sharding_prop_cache",
+    "_clear_fast_path_sharding_prop_cache",
+    "_clear_sharding_prop_cache",
+)
+
+
+def open_groups() -> list[ProcessGroup]:
+    """All process groups of this process, the oldest first; publicly, torch names the default group alone."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return list(c10d._world.pg_map)
+
+
+def is_open(group: ProcessGroup | None) -> bool:
+    """Whether the group has not been destroyed; publicly, one would use it and catch what its torch raises."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return group is not None and group in c10d._world.pg_map
+
+
+def groups_made() -> int:
+    """How many groups torch has numbered since the default group was opened; no public name counts them."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return int(c10d._world.group_count)
+
+
+def group_members() -> dict[str, tuple[int, ...]]:
+    """The global ranks of each group that this rank is a member of; ``get_process_group_ranks`` takes one group."""
+    from torch.distributed import distributed_c10d as c10d
+
+    world = c10d._world
+    # Groups that this rank is no member of have ranks here, under one key for all, and no name.
+    # And the program may destroy one at this moment, on its own thread.
+    named = [(name, world.pg_group_ranks.get(group)) for group, name in list(world.pg_names.items())]
+    return {name: tuple(ranks) for name, ranks in named if ranks is not None}
+
+
+def is_coalescing() -> bool:
+    """Whether operations are being gathered that are issued together later; torch says so nowhere publicly."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return bool(c10d._world.pg_coalesce_state)
+
+
+def make_default(group: ProcessGroup | None) -> None:
+    """Makes the group the default one; publicly, only ``init_process_group`` does, with new communicators."""
+    from torch.distributed import distributed_c10d as c10d
+
+    c10d._update_default_pg(group)
+
+
+def default_backend(device: torch.device) -> Any:
+    """The default group's backend for the device, whose options can be set; ``get_backend`` returns a name."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return c10d._get_default_group()._get_backend(device)
+
+
+def default_store() -> Store:
+    """The default group's store; publicly, only who passed it to ``init_process_group`` has it."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return c10d._get_default_store()
+
+
+def sequence_number(group: ProcessGroup) -> int:
+    """How many collectives the group has issued, as its backend counts them; no public name counts them."""
+    backend: Any = group  # torch does not declare the method
+    return int(backend._get_sequence_number_for_group())
+
+
+def groups_issued() -> tuple[tuple[str, int], ...]:
+    """The name of each group of this rank with how many collectives it has issued; no public name counts them."""
+    from torch.distributed import distributed_c10d as c10d
+
+    found = []
+    for group, name in list(c10d._world.pg_names.items()):
+        with suppress(Exception):  # a backend that counts nothing, or a group that is being destroyed
+            found.append((str(name), sequence_number(group)))
+    return tuple(found)
+
+
+def default_group_name() -> str:
+    """The default group's name, as the flight recorder has it; empty without one."""
+    from torch.distributed import distributed_c10d as c10d
+
+    group = c10d._world.default_pg
+    return "" if group is None else str(c10d._world.pg_names.get(group, ""))
+
+
+def flight_recorder(backend: str) -> Callable[[], bytes] | None:
+    """Pickles what the backend's flight recorder holds, without stacks; None where this torch has no such recorder.
+
+    Args:
+        backend: ``gloo`` or ``nccl``.
+    """
+    from torch._C import _distributed_c10d
+
+    dump = getattr(_distributed_c10d, _RECORDERS[backend], None)
+    # Collectives, no stacks, all entries. Not the recorders' JSON, which takes twice as long to make and to read.
+    return None if dump is None else lambda: bytes(dump(True, False, False))
+
+
+def forget_sharding() -> None:
+    """Has DTensor forget, on this thread, the sharding of operations that it has met; no public name does."""
+    from torch.distributed.tensor import debug
+
+    for name in _CLEAR:
+        clear = getattr(debug, name, None)
+        if clear is not None:
+            clear()
+
+
+def global_module_hooks() -> dict[str, Mapping[int, object]]:
+    """The hooks of all modules, by the kind of hook; publicly, they can be registered and not listed."""
+    import torch
+
+    hooks = vars(torch.nn.modules.module)
+    return {name: value for name, value in hooks.items() if name.startswith("_global_") and isinstance(value, Mapping)}
+
+
+def overload(obj: object) -> tuple[object, str] | None:
+    """The operator and the overload's name, of an overload such as ``torch.ops.aten.add.Tensor``; None of others."""
+    import torch
+
+    return (obj.overloadpacket, obj._overloadname) if isinstance(obj, torch._ops.OpOverload) else None
+
+
+def operator(obj: object) -> tuple[str, str] | None:
+    """Namespace and name of an operator such as ``torch.ops.aten.add``; None of others. Its ``str`` has a dot."""
+    import torch
+
+    if not isinstance(obj, torch._ops.OpOverloadPacket):
+        return None
+    namespace, _, name = obj._qualified_op_name.partition("::")
+    return namespace, name
+
+
+def awaited(tensor: Any) -> Any:
+    """The tensor, or what a functional collective's tensor stands for once its data have come."""
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    if functional is not None and isinstance(tensor, functional.AsyncCollectiveTensor):
+        return tensor.wait()
+    return tensor
+
+
+def leaves(tree: object) -> Sequence[object]:
+    """The objects in nested lists, tuples and dicts; torch has no public name for it."""
+    from torch.utils._pytree import tree_leaves
+
+    return tree_leaves(tree)
+
+
+def hold_stream(cycles: int) -> None:
+    """Keeps the current CUDA stream busy for so many clock cycles; torch has no public kernel that only waits."""
+    import torch
+
+    torch.cuda._sleep(cycles)
+
+
+def free_cublas_workspaces() -> None:
+    """Frees what cuBLAS has allocated for this process; publicly, only its size can be set, before it is used."""
+    import torch
+
+    torch._C._cuda_clearCublasWorkspaces()

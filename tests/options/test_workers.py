@@ -1,0 +1,29 @@
+"""What is relied on of xdist: how a worker is known, and which of how many it is."""
+
+from pathlib import Path
+
+from tests.whole_run import run_pytest, write
+
+TESTS = """
+import pytest
+from pytest_gpuperf.options import Options, is_worker
+
+@pytest.mark.parametrize("n", range(2))
+def test_it(pytestconfig, worker_id, n):
+    assert is_worker(pytestconfig)
+    assert Options.from_config(pytestconfig).share == (int(worker_id[2:]), 2)
+"""
+
+CONFTEST = """
+from pytest_gpuperf.options import Options, is_worker
+
+def pytest_sessionfinish(session):
+    if not is_worker(session.config):
+        print("\\nthe controller is no worker:", Options.from_config(session.config).share)
+"""
+
+
+def test_workers_know_which_they_are(tmp_path: Path) -> None:
+    run = run_pytest(write(tmp_path, {"test_it.py": TESTS, "conftest.py": CONFTEST, "pytest.ini": "[pytest]"}), "-n2")
+    run.result.assert_outcomes(passed=2)
+    assert "the controller is no worker: None" in run.text

@@ -1,0 +1,188 @@
+"""What is relied on of torch's private names: with another version of torch, these tests tell whether it holds."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf import Context, torch_internals
+from tests.ranks.conftest import Call
+
+
+def test_groups_are_listed_in_order_counted_and_known_as_open(call: Call) -> None:
+    def program(ctx: Context) -> tuple[bool, bool, bool, int, int, bool]:
+        made = torch_internals.groups_made()
+        sub = dist.new_group([0, 1])
+        assert sub is not None
+        listed = torch_internals.open_groups() == [ctx.group, sub]
+        was_open = torch_internals.is_open(sub)
+        more = torch_internals.groups_made() - made
+        dist.destroy_process_group(sub)
+        left = torch_internals.open_groups() == [ctx.group]
+        return listed, was_open, left, more, len(torch_internals.open_groups()), torch_internals.is_open(sub)
+
+    assert call(program) == [(True, True, True, 1, 1, False)] * 2
+    assert not torch_internals.is_open(None)
+
+
+def test_members_are_those_of_the_groups_that_the_rank_is_in(call: Call) -> None:
+    def program(ctx: Context) -> list[tuple[int, ...]]:
+        alone = [dist.new_group([rank]) for rank in range(ctx.world_size)]
+        members = list(torch_internals.group_members().values())
+        dist.barrier()
+        del alone
+        return members
+
+    assert call(program) == [[(0, 1), (0,)], [(0, 1), (1,)]]
+
+
+def test_each_collective_has_a_number(call: Call) -> None:
+    def program(ctx: Context) -> int:
+        before = torch_internals.sequence_number(ctx.group)
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+        return torch_internals.sequence_number(ctx.group) - before
+
+    assert call(program) == [3, 3]
+
+
+def test_coalescing_is_seen_while_it_lasts(call: Call) -> None:
+    def program(ctx: Context) -> tuple[bool, bool, bool]:
+        c10d = dist.distributed_c10d
+        before = torch_internals.is_coalescing()
+        # As batch_isend_irecv does on NCCL; gloo's backend ends no coalescing.
+        c10d._world.pg_coalesce_state[ctx.group] = []
+        during = torch_internals.is_coalescing()
+        del c10d._world.pg_coalesce_state[ctx.group]
+        return before, during, torch_internals.is_coalescing()
+
+    assert call(program) == [(False, True, False)] * 2
+
+
+def test_another_group_is_made_the_default_one(call: Call) -> None:
+    def program(ctx: Context) -> tuple[bool, bool]:
+        first, second = ctx.group, dist.new_group([0, 1])
+        torch_internals.make_default(second)
+        changed = dist.group.WORLD is second
+        torch_internals.make_default(first)
+        return changed, dist.group.WORLD is first
+
+    assert call(program) == [(True, True)] * 2
+
+
+def test_the_default_group_has_a_store_and_a_backend_with_options(call: Call) -> None:
+    def program(ctx: Context) -> tuple[bytes, str]:
+        store = torch_internals.default_store()
+        if ctx.rank == 0:
+            store.set("mine", "7")
+        backend = torch_internals.default_backend(torch.device("cpu"))
+        return store.get("mine"), type(backend).__name__
+
+    assert call(program) == [(b"7", "ProcessGroupGloo")] * 2
+
+
+def test_the_flight_recorder_has_what_was_issued(call: Call) -> None:
+    def program(ctx: Context) -> list[object]:
+        dump = torch_internals.flight_recorder("gloo")
+        assert dump is not None
+        dist.all_reduce(torch.ones(4))
+        last = pickle.loads(dump())["entries"][-1]
+        names = ("profiling_name", "input_sizes", "input_dtypes", "collective_seq_id", "is_p2p", "time_created_ns")
+        return [last[name] for name in names[:3]] + [name in last for name in names[3:]]
+
+    assert call(program) == [["gloo:all_reduce", [[4]], ["Float"], True, True, True]] * 2
+
+
+def test_torch_has_a_recorder_for_nccl_if_it_has_nccl() -> None:
+    assert (torch_internals.flight_recorder("nccl") is not None) == dist.is_nccl_available()
+
+
+def test_the_recorder_names_operations_as_we_know_them(call: Call) -> None:
+    def program(ctx: Context) -> list[str]:
+        dump = torch_internals.flight_recorder("gloo")
+        assert dump is not None
+        before = len(pickle.loads(dump())["entries"])
+        dist.all_reduce(torch.ones(2))
+        dist.broadcast(torch.ones(2), 0)
+        return [entry["profiling_name"].partition(":")[2] for entry in pickle.loads(dump())["entries"][before:]]
+
+    assert call(program) == [["all_reduce", "broadcast"]] * 2
+    assert {"all_reduce", "broadcast"} <= torch_internals.SAME_ON_ALL_RANKS
+
+
+def test_dtensor_can_be_told_to_forget() -> None:
+    from torch.distributed.tensor import debug
+
+    assert any(hasattr(debug, name) for name in torch_internals._CLEAR)
+    torch_internals.forget_sharding()  # what that is good for, test_groups.py shows
+
+
+def test_global_hooks_are_found_by_their_kind() -> None:
+    def counts() -> dict[str, int]:
+        return {name: len(hooks) for name, hooks in torch_internals.global_module_hooks().items()}
+
+    before = counts()
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert sum(counts().values()) == sum(before.values()) + 1
+    finally:
+        handle.remove()
+    assert counts() == before
+
+
+def test_operators_and_overloads_have_names() -> None:
+    add = torch.ops.aten.add
+    assert torch_internals.operator(add) == ("aten", "add")
+    assert torch_internals.overload(add.Tensor) == (add, "Tensor")
+    assert torch_internals.overload(add) is None
+    assert torch_internals.operator(add.Tensor) is None
+    assert torch_internals.operator(torch.add) is None
+    objects = (torch.ops, torch.ops.aten, add, add.Tensor, torch.classes)
+    assert {type(obj).__module__ for obj in objects} <= set(torch_internals.OPERATOR_MODULES)
+
+
+def test_a_functional_collective_is_awaited() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    pending = functional.AsyncCollectiveTensor(torch.ones(2))
+    done = torch_internals.awaited(pending)
+    assert type(done) is torch.Tensor
+    assert done.tolist() == [1.0, 1.0]
+    plain = torch.ones(1)
+    assert torch_internals.awaited(plain) is plain
+
+
+def test_leaves_are_those_of_nested_containers() -> None:
+    assert list(torch_internals.leaves({"a": [1, (2, 3)], "b": 4})) == [1, 2, 3, 4]
+    assert list(torch_internals.leaves(5)) == [5]
+
+
+def test_a_stream_is_held_by_torchs_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(torch.cuda._sleep)
+    held: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", held.append)
+    torch_internals.hold_stream(7)
+    assert held == [7]
+
+
+def test_cublas_workspaces_are_freed_where_torch_has_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.version.cuda is not None:
+        torch_internals.free_cublas_workspaces()  # none is there
+    freed: list[bool] = []
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: freed.append(True), raising=False)
+    torch_internals.free_cublas_workspaces()
+    assert freed == [True]
+
+
+def test_dynamo_is_a_module() -> None:
+    import importlib.util
+
+    assert importlib.util.find_spec(torch_internals.DYNAMO) is not None
+
+
+def test_nothing_is_loaded_for_the_names() -> None:
+    code = "import sys, pytest_gpuperf.torch_internals; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
