@@ -158,11 +158,11 @@ FAULTS = (
     Fault(
         "never_calls",
         says=(
-            r"RankTimeout: {others} of \d",
+            r"CollectiveMismatch: .* {others} waits? in all_reduce|RankTimeout: {others} of \d",
             "rank 1 returned",
             r"rank 1 never issued all_reduce Float\[4\] \(collective 2 of the program\), which {others} did",
         ),
-        cause="timeout",
+        cause="timeout|mismatched collectives",
         waits=True,
     ),
     Fault(
