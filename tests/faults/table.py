@@ -125,20 +125,20 @@ FAULTS = (
     Fault(
         "another_operation",
         says=(
-            r"RankTimeout: ranks? [\d, ]+ of \d",
+            r"CollectiveMismatch: .* rank 1 issued broadcast Float\[4\] in its place|RankTimeout: ranks? [\d, ]+ of \d",
             r"the ranks part at collective 1 of the program: .*rank 1 issued broadcast Float\[4\]",
             "{others} issued all_reduce",
         ),
-        cause="timeout",
+        cause="timeout|mismatched collectives",
         waits=True,
     ),
     Fault(
         "another_order",
         says=(
-            r"RankTimeout: ranks? [\d, ]+ of \d",
+            r"CollectiveMismatch: .* rank 1 issued broadcast Float\[4\] in its place|RankTimeout: ranks? [\d, ]+ of \d",
             r"the ranks part at collective 1 of the program: .*rank 1 issued broadcast Float\[4\]",
         ),
-        cause="timeout",
+        cause="timeout|mismatched collectives",
         waits=True,
     ),
     # gloo's receiver aborts, and says why on its standard error.
