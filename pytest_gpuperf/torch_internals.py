@@ -112,11 +112,19 @@ def groups_issued() -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+def default_group() -> ProcessGroup | None:
+    """The default group; None without one. Publicly, ``torch.distributed.group.WORLD`` is it, which may raise."""
+    from torch.distributed import distributed_c10d as c10d
+
+    group: ProcessGroup | None = c10d._world.default_pg
+    return group
+
+
 def default_group_name() -> str:
     """The default group's name, as the flight recorder has it; empty without one."""
     from torch.distributed import distributed_c10d as c10d
 
-    group = c10d._world.default_pg
+    group = default_group()
     return "" if group is None else str(c10d._world.pg_names.get(group, ""))
 
 

@@ -44,12 +44,6 @@ def issued_since(record: Mapping[str, Any], since: int) -> list[Collective]:
     return [_collective(entry) for entry in found]
 
 
-def issued_before(record: Mapping[str, Any], moment: int) -> list[Collective]:
-    """Those that were issued before that moment, ``time.time_ns``."""
-    entries = [entry for entry in record.get("entries", []) if not entry.get("is_p2p", False)]
-    return [_collective(entry) for entry in entries if entry["time_created_ns"] < moment]
-
-
 def latest(record: Mapping[str, Any]) -> int | None:
     """When the last entry of a record was issued, be it a send, ``time.time_ns``; None without any."""
     return max((entry["time_created_ns"] for entry in record.get("entries", [])), default=None)

@@ -7,16 +7,23 @@ import dis
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.collectives import issued_before, issued_since, latest
+from pytest_gpuperf.ranks.collectives import issued_since, latest
 from pytest_gpuperf.ranks.messages import Account, Inquiry
 from pytest_gpuperf.ranks.surroundings import is_tqdms
-from pytest_gpuperf.torch_internals import default_group_name, flight_recorder, group_members, groups_issued
+from pytest_gpuperf.torch_internals import (
+    default_group,
+    default_group_name,
+    flight_recorder,
+    group_members,
+    groups_issued,
+)
 
 # Where torch waits for collectives; what waits for a single peer, or for the store, is not among it.
 _WAITING = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/", "/torch/_ops.py", "/torch/cuda/")
@@ -31,11 +38,27 @@ class Informant:
     def __init__(self, connection: Channel, backend: str) -> None:
         self.since = 0
         """Collectives that were issued before, ``time.time_ns``, are not told of."""
+        self._opened = 0
+        self._default: weakref.ref[Any] | None = None
         self._connection = connection
         self._backend = backend
         self._main = threading.get_ident()
         self._dump = flight_recorder(backend)
         threading.Thread(target=self._serve, name="gpuperf informant", daemon=True).start()
+
+    def group_opened(self, at: int) -> None:
+        """Takes note of the default group that there is now.
+
+        Args:
+            at: a moment before it was opened, ``time.time_ns``: earlier groups had the same names.
+        """
+        self._opened = at
+        group = default_group()
+        self._default = None if group is None else weakref.ref(group)  # nobody's group lives longer for it
+
+    def _group_is_the_tests(self) -> bool:
+        group = default_group()
+        return self._default is not None and group is not None and self._default() is group
 
     def silent(self) -> bool:
         """Whether nothing was issued since ``since``, no send and no receive either; False where that cannot be told.
@@ -65,12 +88,15 @@ class Informant:
             issued=groups_issued(),
             members=group_members(),
             tells_ends=self._backend == "nccl",
+            group_is_the_tests=self._group_is_the_tests(),
         )
         record = self._record() if inquiry.whole else None
         if record is None:
             return account
         try:
-            collectives, earlier = issued_since(record, self.since), issued_before(record, self.since)
+            collectives = issued_since(record, self.since)
+            of_the_group = issued_since(record, self._opened)
+            earlier = of_the_group[: max(0, len(of_the_group) - len(collectives))]
             default = default_group_name()
             complete = any(one.number == 1 and one.group == default for one in (*earlier, *collectives))
         except Exception:  # a recorder that another torch keeps otherwise is no reason to end

@@ -175,9 +175,11 @@ class Account:
     collectives: list[Collective] | None = None
     """Those of the run, in the order of issue; None if they cannot be had, or were not asked for."""
     earlier: list[Collective] = field(default_factory=list)
-    """Those before the run that the recorder still holds."""
+    """Those of the same default group before the run, as far as the recorder still holds them."""
     complete: bool = False
     """Whether the recorder still holds the first collective of the default group, and so all that came later."""
+    group_is_the_tests: bool = False
+    """Whether the default group is the one that was opened for the test: groups that a program opens reuse names."""
     tells_ends: bool = False
     """Whether ``Collective.done`` can be relied on: with NCCL."""
 

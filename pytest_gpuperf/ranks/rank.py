@@ -140,7 +140,9 @@ class _Rank:
             return Letter(raised)
 
     def _open_group(self, request: OpenGroup) -> tuple[Parcel, int]:
+        began = time.time_ns()
         self._groups.open(request)
+        self._informant.group_opened(began)
         return EMPTY, 0
 
     def _run(self, request: Run, task: Parcel) -> tuple[Parcel, int]:

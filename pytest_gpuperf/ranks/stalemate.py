@@ -86,7 +86,7 @@ def _absent(
     collective: Collective, rank: int, accounts: Mapping[int, Account], returned: Collection[int]
 ) -> tuple[tuple[int, ...], dict[int, Collective]]:
     members = accounts[rank].members.get(collective.group)
-    if members is None or accounts[rank].threads:
+    if members is None or accounts[rank].threads or not accounts[rank].group_is_the_tests:
         return (), {}
     kind = _kind(collective, accounts[rank].tells_ends)
     missing: list[int] = []
@@ -97,7 +97,7 @@ def _absent(
         if other == rank or account is None or account.members.get(collective.group) != members:
             continue
         everything = account.everything
-        if everything is None:
+        if everything is None or not account.group_is_the_tests:
             continue
         own = [one for one in everything if one.group == collective.group]
         same = next((one for one in own if one.number == collective.number), None)

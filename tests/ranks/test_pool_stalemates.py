@@ -256,6 +256,18 @@ def test_what_only_takes_long_is_waited_for(run: Run, program: Callable[[Context
     assert time.monotonic() - start >= SLOW
 
 
+def test_what_an_earlier_group_of_the_same_name_issued_is_no_reason(pool: Pool, run: Run) -> None:
+    def barriers(ctx: Context) -> None:
+        for _ in range(4):
+            dist.barrier()
+
+    run(barriers)
+    pool.open_group("second", 60)
+    start = time.monotonic()
+    run(slow_to_arrive)
+    assert time.monotonic() - start >= SLOW
+
+
 def test_a_broadcast_whose_root_is_slow_is_no_stalemate(run: Run) -> None:
     # Rank 0 never issued it, which need not keep rank 2 from getting what it waits for.
     with pytest.raises(RankTimeout, match=r"^rank 1 of 3 \(gloo\) did not return from program within 5 s"):

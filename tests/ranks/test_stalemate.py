@@ -22,7 +22,10 @@ def issued(*operations: str, start: int = 1, group: str = "0", done: bool = Fals
 
 
 def account(*operations: str, **changes: Any) -> Account:
-    return replace(Account(1, waits=True, members=BOTH, collectives=issued(*operations), complete=True), **changes)
+    return replace(
+        Account(1, waits=True, members=BOTH, collectives=issued(*operations), complete=True, group_is_the_tests=True),
+        **changes,
+    )
 
 
 def verdict(*accounts: Account, returned: Collection[int] = (1,)) -> Stalemate | None:
@@ -63,6 +66,8 @@ RETURNED = account()
         (replace(WAITS, threads=True), RETURNED, (1,)),
         (replace(WAITS, collectives=None), RETURNED, (1,)),
         (replace(WAITS, members={}), RETURNED, (1,)),
+        (replace(WAITS, group_is_the_tests=False), RETURNED, (1,)),
+        (WAITS, replace(RETURNED, group_is_the_tests=False), (1,)),
         (WAITS, replace(RETURNED, threads=True), (1,)),
         (WAITS, replace(RETURNED, collectives=None), (1,)),
         (WAITS, replace(RETURNED, members={}), (1,)),
@@ -88,6 +93,8 @@ RETURNED = account()
         "a thread of the waiting",
         "no recorder",
         "group destroyed",
+        "a group of the program's own",
+        "a group of the returned one's own",
         "a thread of the returned",
         "no recorder of the returned",
         "group destroyed by the returned",
