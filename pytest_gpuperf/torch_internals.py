@@ -116,7 +116,7 @@ def default_group() -> ProcessGroup | None:
     """The default group; None without one. Publicly, ``torch.distributed.group.WORLD`` is it, which may raise."""
     from torch.distributed import distributed_c10d as c10d
 
-    group: ProcessGroup | None = c10d._world.default_pg
+    group: ProcessGroup | None = getattr(c10d._world, "default_pg", None)
     return group
 
 
