@@ -50,7 +50,7 @@ CONFIRMATION = pytest.StashKey[Confirmation]()
 FINDINGS = pytest.StashKey[Findings]()
 FAILURE = pytest.StashKey[BaseException]()
 """Of a perf test that is judged or recorded, and has failed; until it has been torn down."""
-RESULTS = "gpuperf-results"
+RESULTS = pytest.StashKey[ResultsFile]()
 
 _PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # the latter once all is in the journal
 
@@ -81,7 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recording(session.measurements), "gpuperf-recording")
     if options.results is not None and not hasattr(config, "workerinput"):
         results = ResultsFile(options.results, machine.key, machine.match, FAILING)
-        config.pluginmanager.register(results, RESULTS)
+        config.stash[RESULTS] = results
+        config.pluginmanager.register(results, "gpuperf-results")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -274,6 +275,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     slower = (ours.measurements.shift or 0.0) > 0.0
     if session.exitstatus == pytest.ExitCode.OK and (slower or session.config.stash[FINDINGS].shifted):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    results = session.config.stash.get(RESULTS, None)
+    if results is not None:
+        results.write()
+        if results.problem is not None and session.exitstatus in _PASSED:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _interrupted(session: pytest.Session) -> bool:

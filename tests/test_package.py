@@ -1,10 +1,14 @@
-"""The public names."""
+"""The public names, and what is not loaded for them."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import pytest_gpuperf
+from tests.whole_run import environment
 
 
 @pytest.mark.parametrize("name", pytest_gpuperf.__all__)
@@ -19,3 +23,40 @@ def test_the_version_is_the_distributions() -> None:
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"^module 'pytest_gpuperf' has no attribute 'Speed'$"):
         pytest_gpuperf.Speed  # noqa: B018
+
+
+PLAIN = """
+import pytest
+
+def test_plain(): pass
+
+@pytest.mark.ranks(2)
+def test_speed(perf): perf.check(time=1.0)
+"""
+
+
+@pytest.mark.parametrize(("option", "expected"), [("--help", "--update-baselines"), ("-kplain", "1 passed")])
+def test_help_and_runs_without_perf_tests_do_not_load_the_reader_of_baselines(
+    tmp_path: Path, option: str, expected: str
+) -> None:
+    (tmp_path / "test_it.py").write_text(PLAIN)
+    (tmp_path / "conftest.py").write_text(
+        "import sys\ndef pytest_unconfigure(config): print('loaded', 'pydantic' in sys.modules)"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", option]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
+    assert expected in done.stdout
+    assert "loaded False" in done.stdout
+
+
+def test_nothing_of_the_baselines_loads_the_reader_before_it_reads() -> None:
+    folder = Path(pytest_gpuperf.__file__).parent
+    modules = [
+        f"pytest_gpuperf.{room}.{path.stem}"
+        for room in ("baselines", "verdicts")
+        for path in (folder / room).glob("[!_]*.py")
+    ]
+    others = ("pydantic", "torch", "pytest")
+    source = f"import sys, {', '.join(modules)}; print([name for name in {others} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", source], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

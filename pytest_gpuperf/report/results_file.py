@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.baselines import results
+from pytest_gpuperf.baselines import results, storage
+from pytest_gpuperf.baselines.json_text import rounded, text_of
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.merge import joined
-from pytest_gpuperf.baselines.results import Results
+from pytest_gpuperf.baselines.plain import FieldError, plain, read
+from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
@@ -23,6 +26,61 @@ if TYPE_CHECKING:
 
 CANDIDATE_PROPERTY = "gpuperf_candidate"
 """Name of the report's user property that carries what a test measured in a launch, as baselines in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A figure that has a baseline and that its test did not check."""
+
+    test: str
+    metric_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What one run measured, and what it came to."""
+
+    candidate: Baselines
+    """Every launch of every perf test that ran; no anchors, no updates, nothing that a reviewer writes."""
+    verdicts: tuple[Verdict, ...]
+    unchecked: tuple[Unchecked, ...] = ()
+
+
+def write(path: Path, results: Results) -> None:
+    """Replaces a file of results; its folder is made if it is missing.
+
+    Raises:
+        BaselineWriteError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage.BaselineWriteError(path, error) from error
+    environments = [info.environment for info in results.candidate.launches.values()]
+    form = ResultsForm(
+        results=SCHEMA,
+        hardware_key=results.candidate.hardware_key,
+        environment=environments[0] if environments else {},
+        candidate=results.candidate.to_json(),
+        verdicts=tuple(plain(verdict) for verdict in results.verdicts),
+        unchecked=tuple(plain(one) for one in results.unchecked),
+    )
+    storage.replace(path, text_of(rounded(plain(form))))
+
+
+def load(path: Path) -> Results:
+    """Reads a file of results.
+
+    Raises:
+        ResultsError: For a file that is not there, or says anything else.
+    """
+    candidate, form = results.load(path)
+    try:
+        verdicts = tuple(read(Verdict, data, f"file.verdicts[{i}]") for i, data in enumerate(form.verdicts))
+        unchecked = tuple(read(Unchecked, data, f"file.unchecked[{i}]") for i, data in enumerate(form.unchecked))
+    except FieldError as error:
+        raise ResultsError(path, str(error), AGAIN) from error
+    return Results(candidate, verdicts, unchecked)
 
 
 class ResultsFile:
@@ -44,10 +102,12 @@ class ResultsFile:
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
-        self._unchecked: list[tuple[str, str]] = []
+        self._unchecked: list[Unchecked] = []
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
         self._lines: list[str] = []
+        self.problem: str | None = None
+        """Why the file could not be written; None if it was, or is not yet."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of what one test measured, once it has ended well but for its verdicts."""
@@ -63,7 +123,7 @@ class ResultsFile:
                 self._leave(measured)
 
     def _take(self, report: pytest.TestReport) -> None:
-        self._unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
+        self._unchecked += [Unchecked(report.nodeid, name) for name in unchecked_of(report)]
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
@@ -80,19 +140,16 @@ class ResultsFile:
         tests = sorted({test for candidate in measured for test in candidate.tests})
         self._lines += [f"figures of {test} left out of the results: the test failed: mend it" for test in tests]
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the file, also of a run that was interrupted."""
+    def write(self) -> None:
+        """Writes the file; once no test runs any more, also after an interruption."""
         candidate, unfit = joined(self._candidates)
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
-            results.write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
-            line = f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}"
+            write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
+            self._lines.append(f"results of {format_count(len(self._verdicts), 'figure')} written to {self._path}")
         except BaselineError as error:
-            line = f"results not written: {error}"
-            if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._lines.append(line)
+            self.problem = str(error)
+            self._lines.append(f"results not written: {error}")
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """Says where the results are, and what is not among them."""

@@ -10,13 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_gpuperf.baselines import storage
-from pytest_gpuperf.baselines.journal import Entry, Journal, Plan, same_software
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
+from pytest_gpuperf.baselines.journal import Entry, Journal, RecordingPlan, same_software
 from pytest_gpuperf.baselines.merge import Merged, UpdatePolicy, merge
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
 from pytest_gpuperf.baselines.provenance import commit_of, now, settings, stamp, today
-from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
+from pytest_gpuperf.baselines.schema import (
+    BaselineError,
+    Baselines,
+    LaunchFigure,
+    LaunchInfo,
+    MetricBaseline,
+    TestBaseline,
+)
+from pytest_gpuperf.baselines.storage import Files, Storage
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
@@ -68,6 +73,7 @@ class Measurements:
 
     def __init__(self, options: Options, machine: Machine, rootpath: Path) -> None:
         self._options = options
+        self._storage: Storage = Files(options.baselines)
         self._machine = machine
         self._rootpath = rootpath
         self._judge: Judge | None = None
@@ -80,7 +86,7 @@ class Measurements:
         """Test, body and figures of the test that a recording runs, once its body has come to its end."""
         self._problems: dict[str, str] = {}
         """What became of tests that did not pass, by test; of the first launch in which they did not."""
-        self._plan: Plan | None = None
+        self._plan: RecordingPlan | None = None
         self._journal: Journal | None = None
         self._restored: list[Entry] = []
         self._world_sizes: dict[str, int] = {}
@@ -93,7 +99,7 @@ class Measurements:
     @property
     def path(self) -> Path:
         """The file of this hardware's baselines."""
-        return self._options.baselines / f"{self._machine.key}.json"
+        return self._storage.where(self._machine.key)
 
     @property
     def journal_path(self) -> Path:
@@ -119,7 +125,7 @@ class Measurements:
             BaselineError: the file is not one of this hardware's baselines, or of other GPUs than these.
         """
         if self._machine.gpus and not self._options.smoke:
-            baselines = storage.load(self.path, self._machine.key)
+            baselines = self._storage.load(self._machine.key)
             if baselines is not None:
                 baselines.require(self._machine.match, self.path)
                 self.stored = frozenset(baselines.tests)
@@ -155,7 +161,7 @@ class Measurements:
         Raises:
             JournalError: the recording cannot be gone on with, or would be lost and nobody has said that it may.
         """
-        self._plan = Plan(
+        self._plan = RecordingPlan(
             self._machine.key, commit_of(self._rootpath), self._options.launches, tests, self._machine.match
         )
         if self._options.resume is None:
@@ -325,15 +331,15 @@ class Measurements:
             return outcomes[-1].baselines if outcomes[-1].written else None
 
         try:
-            storage.update(self.path, key, change)
+            self._storage.update(key, change)
         except BaselineError as error:
             whole = merge(Baselines(key, match), candidate, UpdatePolicy(tolerance=options.policy.detect), made)
             try:
-                elsewhere = Path(tempfile.mkdtemp(prefix="gpuperf-")) / self.path.name
-                storage.save(elsewhere, whole.baselines)
+                elsewhere = Files(Path(tempfile.mkdtemp(prefix="gpuperf-")))
+                elsewhere.update(key, lambda _: whole.baselines)
             except (OSError, BaselineError) as another:
                 return Saved(self.path, 0, f"{error}; nor can it be kept in a temporary folder: got {another!r}")
-            return Saved(elsewhere, len(tests), str(error))
+            return Saved(elsewhere.where(key), len(tests), str(error))
         return Saved(self.path, len(outcomes[0].written), merged=outcomes[0])
 
     def left_out(self) -> dict[str, str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf import Metric
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.baselines.provenance import settings
+from pytest_gpuperf.baselines.reviewed import MetricPolicy
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.baselines.storage import load, save
 from pytest_gpuperf.hardware.machine import Machine
