@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(one_line(cut(line, LINE_CHARACTERS)))
     written = len(adopted.merged.written)
     print(
-        f"baselines of {format_count(written, 'test')} written to {adopted.path}" if written else "no baselines written"
+        f"baselines of {format_count(written, 'test')} written to {adopted.where}"
+        if written
+        else "no baselines written"
     )
     return 1 if adopted.failed else 0
 

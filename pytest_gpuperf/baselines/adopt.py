@@ -17,7 +17,7 @@ from pytest_gpuperf.baselines.storage import Storage
 class Adopted:
     """Where results went, and what became of each test."""
 
-    path: Path
+    where: str
     merged: Merged
     unfit: dict[str, str]
     """Tests of which nothing could be adopted, and why."""
@@ -59,11 +59,11 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
         candidate, few = enough(candidate)
         unfit |= few
     merged: list[Merged] = []
-    path = storage.where(key)
+    where = storage.where(key)
 
     def change(stored: Baselines | None) -> Baselines | None:
         if stored is not None:
-            stored.require(candidate.match, path)
+            stored.require(candidate.match, where)
         known = stored or Baselines(key, candidate.match)
         current, old = _current(known, candidate)
         unfit.update(old)
@@ -72,7 +72,7 @@ def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: 
         return outcome.baselines if outcome.written else None
 
     storage.update(key, change)
-    return Adopted(path, merged[0], unfit)
+    return Adopted(where, merged[0], unfit)
 
 
 def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[str, str]]:

@@ -33,7 +33,7 @@ class BaselineWriteError(BaselineError):
 class Storage(Protocol):
     """A place that keeps the baselines of each hardware under its key; another place is another class like this."""
 
-    def where(self, hardware_key: str) -> Path:
+    def where(self, hardware_key: str) -> str:
         """What messages call the place of one hardware's baselines."""
 
     def load(self, hardware_key: str) -> Baselines | None:
@@ -65,17 +65,21 @@ class Files:
 
     folder: Path
 
-    def where(self, hardware_key: str) -> Path:
-        """The file."""
+    def path(self, hardware_key: str) -> Path:
+        """The file of one hardware."""
         return self.folder / f"{hardware_key}.json"
+
+    def where(self, hardware_key: str) -> str:
+        """The file's path as text."""
+        return str(self.path(hardware_key))
 
     def load(self, hardware_key: str) -> Baselines | None:
         """Reads the file, if there is one."""
-        return load(self.where(hardware_key), hardware_key)
+        return load(self.path(hardware_key), hardware_key)
 
     def update(self, hardware_key: str, change: Callable[[Baselines | None], Baselines | None]) -> Baselines | None:
         """Changes the file under a lock; its folder is made if it is missing."""
-        return update(self.where(hardware_key), hardware_key, change)
+        return update(self.path(hardware_key), hardware_key, change)
 
 
 def load(path: Path, hardware_key: str) -> Baselines | None:

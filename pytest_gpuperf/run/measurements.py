@@ -99,7 +99,7 @@ class Measurements:
     @property
     def path(self) -> Path:
         """The file of this hardware's baselines."""
-        return self._storage.where(self._machine.key)
+        return self._options.baselines / f"{self._machine.key}.json"
 
     @property
     def journal_path(self) -> Path:
@@ -339,7 +339,7 @@ class Measurements:
                 elsewhere.update(key, lambda _: whole.baselines)
             except (OSError, BaselineError) as another:
                 return Saved(self.path, 0, f"{error}; nor can it be kept in a temporary folder: got {another!r}")
-            return Saved(elsewhere.where(key), len(tests), str(error))
+            return Saved(elsewhere.path(key), len(tests), str(error))
         return Saved(self.path, len(outcomes[0].written), merged=outcomes[0])
 
     def left_out(self) -> dict[str, str]:

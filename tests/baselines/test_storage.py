@@ -298,7 +298,7 @@ def test_a_folder_of_files_is_a_storage(tmp_path: Path) -> None:
     kept: Storage = Files(tmp_path)
     assert kept.load(KEY) is None
     assert kept.update(KEY, lambda stored: baselines() if stored is None else None) == baselines()
-    assert kept.load(KEY) == load(kept.where(KEY), KEY) == baselines()
+    assert kept.load(KEY) == load(Path(kept.where(KEY)), KEY) == baselines()
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_one(path: Path) -> None:
