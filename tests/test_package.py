@@ -49,14 +49,14 @@ def test_help_and_runs_without_perf_tests_do_not_load_the_reader_of_baselines(
     assert "loaded False" in done.stdout
 
 
-def test_nothing_of_the_baselines_loads_the_reader_before_it_reads() -> None:
-    folder = Path(pytest_gpuperf.__file__).parent
-    modules = [
-        f"pytest_gpuperf.{room}.{path.stem}"
-        for room in ("baselines", "verdicts")
-        for path in (folder / room).glob("[!_]*.py")
-    ]
-    others = ("pydantic", "torch", "pytest")
+LIBRARIES = ["pydantic", "torch", "pytest"]
+ROOMS = [f"pytest_gpuperf.{room}" for room in ("verdicts", "report", "run", "hardware")]
+
+
+@pytest.mark.parametrize(("room", "others"), [("baselines", LIBRARIES + ROOMS), ("verdicts", LIBRARIES)])
+def test_a_room_loads_no_other_and_no_reader_before_it_reads(room: str, others: list[str]) -> None:
+    folder = Path(pytest_gpuperf.__file__).parent / room
+    modules = [f"pytest_gpuperf.{room}.{path.stem}" for path in folder.glob("[!_]*.py")]
     source = f"import sys, {', '.join(modules)}; print([name for name in {others} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", source], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
