@@ -12,6 +12,7 @@ from pathlib import Path
 # reading it would take the memory that the test session needs.
 MOST_BYTES = 64 << 20
 
+_CHUNK = 1 << 20
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -41,7 +42,11 @@ def contents(stream: FileIO) -> bytes:
         OSError: It holds too much, or cannot be read.
     """
     _refuse_beyond_limit(os.fstat(stream.fileno()).st_size)
-    return stream.readall()
+    raw = bytearray()
+    while chunk := stream.read(_CHUNK):  # it may grow meanwhile, and a file in /proc says that it is empty
+        raw += chunk
+        _refuse_beyond_limit(len(raw))
+    return bytes(raw)
 
 
 def opened(path: Path, flags: int, *, follow: bool = False) -> int:

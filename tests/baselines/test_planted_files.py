@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines import files, storage
 from pytest_gpuperf.baselines.journal import Journal, JournalError
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.baselines.storage import BaselineWriteError, load, save
@@ -176,6 +176,13 @@ def test_a_file_beyond_the_limit_is_not_read(path: Path) -> None:
         [sys.executable, "-c", READ, str(path), KEY], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
     assert "holds 8589934592 bytes, expected at most 67108864 (64 MiB)" in done.stderr
+
+
+def test_a_file_that_is_longer_than_it_says_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 100)
+    assert Path("/proc/self/maps").stat().st_size == 0
+    with pytest.raises(BaselineError, match=r"holds \d+ bytes, expected at most 100 "):
+        load(Path("/proc/self/maps"), KEY)
 
 
 def test_a_file_keeps_its_mode(path: Path) -> None:
