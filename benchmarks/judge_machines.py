@@ -30,9 +30,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.judge_simulation import CHECKS, SLOWDOWN, Array, at_least_1, launches, sigmas, wilson
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, TestBaseline
+from pytest_gpuperf.baselines.schema import (
+    LEAST_LAUNCHES,
+    Baselines,
+    LaunchFigure,
+    LaunchInfo,
+    MetricBaseline,
+    TestBaseline,
+)
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Control
 from pytest_gpuperf.verdicts.judge import Judge

@@ -31,9 +31,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.trial.runs import UNFIT, Figure, Run, holds, lines_of, summary, table
-from pytest_gpuperf.baselines import results, storage
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
-from pytest_gpuperf.baselines.schema import BaselineError
+from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines.schema import BaselineError, LaunchInfo
+from pytest_gpuperf.report import results_file
 from pytest_gpuperf.verdicts.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,7 +72,7 @@ def run(plan: Plan, slowed: str | None) -> Run:
         )
         seconds = time.monotonic() - began
         try:
-            found = results.load(file)
+            found = results_file.load(file)
         except BaselineError as error:
             raise TrialError(f"{error}\n{done.stdout}") from error
     launches = found.candidate.launches.values()

@@ -10,10 +10,14 @@ from pathlib import Path
 from pytest_gpuperf.baselines import provenance
 from pytest_gpuperf.baselines.adopt import adopt
 from pytest_gpuperf.baselines.merge import RELATIVE_BOUND, Mode, UpdatePolicy
+from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import BaselineError
+from pytest_gpuperf.baselines.storage import Files
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
+
+LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, and a terminal may hang on megabytes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,17 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--tolerance must be a positive number, got {options.tolerance}")
     policy = UpdatePolicy(Mode(options.mode), options.accept_regression, options.tolerance)
     try:
-        adopted = adopt(options.files, options.baselines, policy, provenance.stamp(Path.cwd(), options.reason))
+        adopted = adopt(options.files, Files(options.baselines), policy, provenance.stamp(Path.cwd(), options.reason))
     except BaselineError as error:
         print(one_line(f"error: {error}"), file=sys.stderr)
         return 1
     for line in [
-        *unfit_lines(adopted.unfit),
+        *unfit_lines({cut(test): why for test, why in adopted.unfit.items()}),
         *update_lines(adopted.merged, lambda test: "the same command and --accept-regression"),
     ]:
-        print(one_line(line))
+        print(one_line(cut(line, LINE_CHARACTERS)))
     written = len(adopted.merged.written)
-    told = f"baselines of {format_count(written, 'test')} written to {adopted.path}"
+    told = f"baselines of {format_count(written, 'test')} written to {adopted.where}"
     print(one_line(told) if written else "no baselines written")
     return 1 if adopted.failed else 0
 

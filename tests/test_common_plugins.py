@@ -116,7 +116,9 @@ def test_asyncio_runs_a_coroutine_that_uses_ranks(pytester: pytest.Pytester) -> 
 def test_a_test_that_pytest_timeout_ends_leaves_the_next_one_alone(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(HANGS)
     run = WholeRun(pytester.runpytest_inprocess("-p", "pytest_timeout", "-v", "-Werror"))
-    assert run.outcomes == {"test_hangs[2ranks]": "FAILED", "test_next[2ranks]": "PASSED"}
+    # Where the pytest process has more threads, pytest-timeout prints their stacks between a test and its outcome.
+    run.result.assert_outcomes(failed=1, passed=1)
+    assert run.outcomes["test_next[2ranks]"] == "PASSED"
     assert re.search(r"Timeout \(?>1\.0s", run.report("test_hangs[2ranks]"))
 
 

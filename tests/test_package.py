@@ -1,6 +1,8 @@
-"""The public names, and the versions of other packages."""
+"""The public names, the versions of other packages, and what is not loaded."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import pytest_gpuperf
+from tests.whole_run import environment
 
 
 @pytest.mark.parametrize("name", pytest_gpuperf.__all__)
@@ -49,3 +52,40 @@ def test_each_package_is_pinned() -> None:
     pinned = pins("constraints.txt")
     assert pinned.keys() == minimums().keys()
     assert all(pinned[name] >= version for name, version in minimums().items())
+
+
+PLAIN = """
+import pytest
+
+def test_plain(): pass
+
+@pytest.mark.ranks(2)
+def test_speed(perf): perf.check(time=1.0)
+"""
+
+
+@pytest.mark.parametrize(("option", "expected"), [("--help", "--update-baselines"), ("-kplain", "1 passed")])
+def test_help_and_runs_without_perf_tests_do_not_load_the_reader_of_baselines(
+    tmp_path: Path, option: str, expected: str
+) -> None:
+    (tmp_path / "test_it.py").write_text(PLAIN)
+    (tmp_path / "conftest.py").write_text(
+        "import sys\ndef pytest_unconfigure(config): print('loaded', 'pydantic' in sys.modules)"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", option]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
+    assert expected in done.stdout
+    assert "loaded False" in done.stdout
+
+
+LIBRARIES = ["pydantic", "torch", "pytest"]
+ROOMS = [f"pytest_gpuperf.{room}" for room in ("verdicts", "report", "run", "hardware")]
+
+
+@pytest.mark.parametrize(("room", "others"), [("baselines", LIBRARIES + ROOMS), ("verdicts", LIBRARIES)])
+def test_a_room_loads_no_other_and_no_reader_before_it_reads(room: str, others: list[str]) -> None:
+    folder = Path(pytest_gpuperf.__file__).parent / room
+    modules = [f"pytest_gpuperf.{room}.{path.stem}" for path in folder.glob("[!_]*.py")]
+    source = f"import sys, {', '.join(modules)}; print([name for name in {others} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", source], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -4,18 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_gpuperf.baselines import results, storage
+from pytest_gpuperf.baselines import results
 from pytest_gpuperf.baselines.match import difference
 from pytest_gpuperf.baselines.merge import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+from pytest_gpuperf.baselines.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
     """Where results went, and what became of each test."""
 
-    path: Path
+    where: str
     merged: Merged
     unfit: dict[str, str]
     """Tests of which nothing could be adopted, and why."""
@@ -26,12 +28,12 @@ class Adopted:
         return bool(self.unfit) or self.merged.failed
 
 
-def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stamp) -> Adopted:
+def adopt(files: Sequence[Path], storage: Storage, policy: UpdatePolicy, stamp: Stamp) -> Adopted:
     """Merges files of results of one hardware into its baselines.
 
     Args:
         files: At least one; launches that several hold count once.
-        folder: Of the baselines.
+        storage: Of the baselines.
         policy: What may be replaced.
         stamp: What the file keeps of the update.
 
@@ -39,7 +41,7 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
         ResultsError: A file of results cannot be used, or they are of several hardwares.
         BaselineError: The stored file cannot be used, is of other GPUs, or cannot be written; it is left as it is.
     """
-    candidates = [results.load(file).candidate for file in files]
+    candidates = [results.load(file)[0] for file in files]
     key = candidates[0].hardware_key
     for number, (file, candidate) in enumerate(zip(files, candidates, strict=True)):
         if candidate.hardware_key != key:
@@ -57,11 +59,11 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
         candidate, few = enough(candidate)
         unfit |= few
     merged: list[Merged] = []
-    path = folder / f"{key}.json"
+    where = storage.where(key)
 
     def change(stored: Baselines | None) -> Baselines | None:
         if stored is not None:
-            stored.require(candidate.match, path)
+            stored.require(candidate.match, where)
         known = stored or Baselines(key, candidate.match)
         current, old = _current(known, candidate)
         unfit.update(old)
@@ -69,8 +71,8 @@ def adopt(files: Sequence[Path], folder: Path, policy: UpdatePolicy, stamp: Stam
         merged.append(outcome)
         return outcome.baselines if outcome.written else None
 
-    storage.update(path, key, change)
-    return Adopted(path, merged[0], unfit)
+    storage.update(key, change)
+    return Adopted(where, merged[0], unfit)
 
 
 def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[str, str]]:
@@ -83,8 +85,8 @@ def _current(stored: Baselines, candidate: Baselines) -> tuple[Baselines, dict[s
         before, after = _last(candidate, measured), _last(stored, entry)
         if before < after:
             unfit[test] = (
-                f"the results are of another body than its entry, and older: got launches until {before}, expected "
-                f"some after {after}: measure the test as it is now"
+                f"the results are of another body than its entry, and older: got launches until {cut(before)}, "
+                f"expected some after {cut(after)}: measure the test as it is now"
             )
     return replace(candidate, tests={t: entry for t, entry in candidate.tests.items() if t not in unfit}), unfit
 

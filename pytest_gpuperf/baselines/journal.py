@@ -7,14 +7,15 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
-from pytest_gpuperf.baselines import storage
-from pytest_gpuperf.baselines.json_fields import Fields
-from pytest_gpuperf.baselines.launch_info import LaunchInfo, launch_info
-from pytest_gpuperf.baselines.match import Scalar, difference, scalars
+from pytest_gpuperf.baselines import files
+from pytest_gpuperf.baselines.json_text import parse
+from pytest_gpuperf.baselines.match import Scalar, difference
+from pytest_gpuperf.baselines.plain import OPTIONAL, cut, plain, read
+from pytest_gpuperf.baselines.schema import Count, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
 
 ANEW = "record anew with --no-resume"
@@ -33,15 +34,15 @@ class JournalError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecordingPlan:
     """What a recording is of: figures of another one do not belong to it."""
 
     hardware_key: str
     commit: str
-    launches: int
+    launches: Count
     tests: Mapping[str, str]
     """Body hash by node id."""
-    match: Mapping[str, Scalar] = field(default_factory=dict)
+    match: Mapping[str, Scalar] = field(default_factory=dict, metadata=OPTIONAL)
     """Facts of the machine."""
 
 
@@ -49,7 +50,7 @@ class Plan:
 class Entry:
     """What one test measured in one launch."""
 
-    number: int
+    number: Count
     """Of the launch."""
     launch: str
     """Its id."""
@@ -58,37 +59,10 @@ class Entry:
     body_hash: str
     metrics: Mapping[str, Metric]
 
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON types."""
-        metrics = {name: metric.to_json() for name, metric in self.metrics.items()}
-        info = self.info.to_json()
-        return {
-            "number": self.number,
-            "launch": self.launch,
-            "info": info,
-            "test": self.test,
-            "body_hash": self.body_hash,
-            "metrics": metrics,
-        }
 
-    @classmethod
-    def from_json(cls, fields: Fields) -> Entry:
-        """Reads what to_json wrote.
-
-        Raises:
-            FieldError: Where the fields say anything else.
-        """
-        fields.only(*cls.__dataclass_fields__)
-        return cls(
-            number=fields.integer("number"),
-            launch=fields.text("launch"),
-            info=launch_info(fields.child("info")),
-            test=fields.text("test"),
-            body_hash=fields.text("body_hash"),
-            metrics={
-                name: Metric.from_json(dict(child.values), child.where) for name, child in fields.children("metrics")
-            },
-        )
+@dataclass(frozen=True, slots=True)
+class _FirstLine:
+    plan: RecordingPlan
 
 
 class Journal:
@@ -99,7 +73,7 @@ class Journal:
         self._stream = stream
 
     @classmethod
-    def begin(cls, path: Path, plan: Plan) -> Journal:
+    def begin(cls, path: Path, plan: RecordingPlan) -> Journal:
         """Starts anew; what an earlier recording left is gone.
 
         Raises:
@@ -107,30 +81,30 @@ class Journal:
             OSError: The file cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        journal = cls(path, _locked(path, path.open("ab", buffering=0)))
+        journal = cls(path, _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT))
         try:
             journal._stream.truncate(0)
-            journal._write({"plan": asdict(plan)})
+            journal._write(_FirstLine(plan))
         except OSError:
             journal.close()
             raise
         return journal
 
     @classmethod
-    def resume(cls, path: Path, plan: Plan) -> tuple[Journal, list[Entry]]:
+    def resume(cls, path: Path, plan: RecordingPlan) -> tuple[Journal, list[Entry]]:
         """Goes on with what an earlier recording left.
 
         Raises:
             JournalError: There is none, it is broken, it is of another plan, or its recording still runs.
         """
         try:
-            stream = _locked(path, path.open("r+b", buffering=0))
-            raw = stream.read()
+            stream = _locked(path, os.O_RDWR)
         except FileNotFoundError as error:
             raise JournalError(path, "there is none, so nothing was interrupted", "drop --resume") from error
         except OSError as error:
             raise JournalError(path, f"cannot be read: got {error!r}") from error
         try:
+            raw = _contents(path, stream)
             whole = raw[: raw.rfind(b"\n") + 1]  # a kill may have cut the last line
             entries = _entries(path, whole.splitlines(), plan)
             stream.truncate(len(whole))
@@ -141,15 +115,15 @@ class Journal:
         return cls(path, stream), entries
 
     @classmethod
-    def spare(cls, path: Path, plan: Plan) -> None:
+    def spare(cls, path: Path, plan: RecordingPlan) -> None:
         """Refuses to lose what a recording had measured when it was interrupted.
 
         Raises:
             JournalError: There is such a journal, of this recording or of another; nobody can go on with a broken one.
         """
         try:
-            lines = path.read_bytes().splitlines()
-            kept = _plan(Fields.of(storage.parse(lines[0]), "line"))
+            lines = files.read_bytes(path).splitlines()
+            kept = _plan(lines[0])
             journal, entries = cls.resume(path, kept)
         except (OSError, IndexError, ValueError, RecursionError, JournalError):
             return
@@ -172,7 +146,7 @@ class Journal:
         Raises:
             OSError: The file cannot be written.
         """
-        self._write(entry.to_json())
+        self._write(entry)
 
     def close(self) -> None:
         """Leaves the file for a later recording to go on with."""
@@ -184,14 +158,16 @@ class Journal:
             self.path.unlink()
         self.close()
 
-    def _write(self, data: object) -> None:
-        line = json.dumps(data, allow_nan=False).encode() + b"\n"
+    def _write(self, value: Entry | _FirstLine) -> None:
+        line = json.dumps(plain(value), allow_nan=False).encode() + b"\n"
         if self._stream.write(line) != len(line):
             raise OSError(f"{self.path} took only a part of a line: the disk is full")
         os.fsync(self._stream.fileno())
 
 
-def _locked(path: Path, stream: FileIO) -> FileIO:
+def _locked(path: Path, flags: int) -> FileIO:
+    # No link: a journal is ours alone, and who plants one would have another file cut to nothing.
+    stream = FileIO(files.opened(path, flags), "r+b")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -200,43 +176,43 @@ def _locked(path: Path, stream: FileIO) -> FileIO:
     return stream
 
 
-def _entries(path: Path, lines: list[bytes], plan: Plan) -> list[Entry]:
+def _contents(path: Path, stream: FileIO) -> bytes:
+    try:
+        return files.contents(stream)
+    except OSError as error:
+        raise JournalError(path, f"cannot be read: got {error!r}") from error
+
+
+def _entries(path: Path, lines: list[bytes], plan: RecordingPlan) -> list[Entry]:
     if not lines:
         raise JournalError(path, "it is empty, so nothing was measured")
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
-            fields = Fields.of(storage.parse(line), "line")
             if number == 1:
-                _same_plan(path, _plan(fields), plan)
+                _same_plan(path, _plan(line), plan)
                 continue
-            entry = Entry.from_json(fields)
+            entry = read(Entry, parse(line, "line"), "line")
         except (ValueError, RecursionError) as error:
             raise JournalError(path, f"line {number} is broken: {error}") from error
         if plan.tests.get(entry.test) != entry.body_hash or entry.number > plan.launches:
-            raise JournalError(path, f"line {number} is of {entry.test!r} in launch {entry.number}, which is not due")
+            raise JournalError(
+                path, f"line {number} is of {cut(entry.test)!r} in launch {entry.number}, which is not due"
+            )
         entries.append(entry)
     return entries
 
 
-def _plan(fields: Fields) -> Plan:
-    fields.only("plan")
-    plan = fields.child("plan")
-    tests = plan.child("tests")
-    return Plan(
-        hardware_key=plan.text("hardware_key"),
-        commit=plan.text("commit"),
-        launches=plan.integer("launches"),
-        tests={test: tests.text(test) for test in tests.values},
-        match=scalars(plan.child("match")) if "match" in plan.values else {},
-    )
+def _plan(line: bytes) -> RecordingPlan:
+    return read(_FirstLine, parse(line, "line"), "line").plan
 
 
-def _same_plan(path: Path, was: Plan, plan: Plan) -> None:
+def _same_plan(path: Path, was: RecordingPlan, plan: RecordingPlan) -> None:
     for name in ("hardware_key", "commit", "launches"):
         before, after = getattr(was, name), getattr(plan, name)
         if before != after:
-            raise JournalError(path, f"its recording was of {name} {before!r}, this one is of {after!r}", _cure(name))
+            told = cut(before) if isinstance(before, str) else before
+            raise JournalError(path, f"its recording was of {name} {told!r}, this one is of {after!r}", _cure(name))
     if why := difference(was.match, plan.match):
         raise JournalError(path, f"{why}, with which its recording began", f"go on on the same GPUs, or {ANEW}")
     for what, tests in (
@@ -245,7 +221,9 @@ def _same_plan(path: Path, was: Plan, plan: Plan) -> None:
         ("with another body of", {test for test in plan.tests if was.tests.get(test) != plan.tests[test]}),
     ):
         if tests:
-            named = sorted(tests)[:_MANY] + ([f"{len(tests) - _MANY} more"] if len(tests) > _MANY else [])
+            named = [cut(test) for test in sorted(tests)[:_MANY]] + (
+                [f"{len(tests) - _MANY} more"] if len(tests) > _MANY else []
+            )
             cure = f"select the same tests, or {ANEW}"
             raise JournalError(path, f"this recording is {what} {', '.join(named)}", cure)
 
@@ -267,5 +245,7 @@ def same_software(path: Path, entries: list[Entry], environment: Mapping[str, st
         was = entry.info.environment
         for name in sorted({*was, *environment}):
             if was.get(name) != environment.get(name):
-                problem = f"its launches ran with {name} {was.get(name)!r}, now it is {environment.get(name)!r}"
+                before, now = was.get(name), environment.get(name)
+                told = None if before is None else cut(before)
+                problem = f"its launches ran with {cut(name)} {told!r}, now it is {now!r}"
                 raise JournalError(path, problem, f"install that version, or {ANEW}")

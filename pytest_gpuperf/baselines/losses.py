@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuperf.baselines.metric_baseline import Anchor, MetricBaseline
-from pytest_gpuperf.baselines.schema import Change, TestBaseline
+from pytest_gpuperf.baselines.plain import cut
+from pytest_gpuperf.baselines.schema import Anchor, Change, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Better
 
 
@@ -62,7 +62,7 @@ def unlike(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
     for what in ("unit", "better", "clock"):
         before, after = getattr(one, what), getattr(other, what)
         if before != after and (what != "clock" or (before and after)):
-            return f"{what} of {name} was {before!r} and is {after!r}"
+            return f"{what} of {cut(name)} was {cut(before)!r} and is {cut(after)!r}"
     return ""
 
 
@@ -84,7 +84,7 @@ def gain(better: Better, old: float, new: float) -> float:
 def changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
     """Where centres were and go, of the metrics that can be compared."""
     return {
-        name: Change(metric.center, new.metrics[name].center)
+        name: (metric.center, new.metrics[name].center)
         for name, metric in comparable(old, new).items()
         if metric.center != new.metrics[name].center
     }

@@ -2,36 +2,19 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pytest_gpuperf.baselines.json_fields import Fields, finite, mismatch
+from pytest_gpuperf.baselines.plain import Told, cut
+from pytest_gpuperf.figures.metric import finite
 
-Scalar: TypeAlias = str | int | float | bool | None
+Scalar: TypeAlias = Annotated[str | int | float | bool, Told("a string, a finite number, true, false or null")] | None
 
 POWER_LIMIT = "power_limit_w"
 FOLDER = "keep baselines of these GPUs in a folder of their own (--baselines DIR)"
 
 _ABOUT = {"mem_gib": 1.0}  # rounded, and how much of it a driver keeps for itself differs by version
+MANY = 10  # facts that a message names
 _DIGITS = 1e-4  # a file keeps five
-
-
-def scalars(fields: Fields) -> dict[str, Scalar]:
-    """Reads the facts.
-
-    Raises:
-        FieldError: Where one is no plain value.
-    """
-    found: dict[str, Scalar] = {}
-    for key, value in fields.values.items():
-        if (
-            value is None
-            or isinstance(value, (str, bool))
-            or (isinstance(value, (int, float)) and finite(value) is not None)
-        ):
-            found[key] = value
-        else:
-            raise mismatch(f"{fields.where}.{key}", value, "a string, a finite number, true, false or null")
-    return found
 
 
 def difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str | None:
@@ -42,7 +25,9 @@ def difference(stored: Mapping[str, Scalar], found: Mapping[str, Scalar]) -> str
     names = _differing(stored, found)
     if not names:
         return None
-    got, expected = (", ".join(f"{name} {facts[name]!r}" for name in names) for facts in (found, stored))
+    got, expected = (
+        ", ".join(f"{cut(name)} {cut(repr(facts[name]))}" for name in names[:MANY]) for facts in (found, stored)
+    )
     return f"got GPUs with {got}, expected {expected}"
 
 

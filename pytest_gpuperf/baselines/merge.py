@@ -5,11 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.baselines.launch_info import LaunchInfo, launches_joined
 from pytest_gpuperf.baselines.losses import Loss, bound_of, changes, comparable, gain, losses, unlike
 from pytest_gpuperf.baselines.match import united
-from pytest_gpuperf.baselines.metric_baseline import Anchor, LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, Change, TestBaseline, Update
+from pytest_gpuperf.baselines.plain import cut
+from pytest_gpuperf.baselines.schema import (
+    LEAST_LAUNCHES,
+    Anchor,
+    Baselines,
+    Change,
+    LaunchFigure,
+    LaunchInfo,
+    MetricBaseline,
+    TestBaseline,
+    Update,
+    launches_joined,
+)
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
 RELATIVE_BOUND = 0.05
@@ -215,9 +225,9 @@ def _stale(old: TestBaseline, new: TestBaseline) -> bool:
 def _unlike(one: TestBaseline, other: TestBaseline) -> str:
     """Why figures of the two cannot be compared; empty where they can."""
     if one.body_hash != other.body_hash:
-        return f"the test's body was {one.body_hash!r} and is {other.body_hash!r}"
+        return f"the test's body was {cut(one.body_hash)!r} and is {cut(other.body_hash)!r}"
     if set(one.metrics) != set(other.metrics):
-        return f"its metrics were {sorted(one.metrics)} and are {sorted(other.metrics)}"
+        return f"its metrics were {cut(str(sorted(one.metrics)))} and are {cut(str(sorted(other.metrics)))}"
     whys = (unlike(name, metric, other.metrics[name]) for name, metric in one.metrics.items())
     return next((why for why in whys if why), "")
 

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_gpuperf.baselines import storage
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, merge
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
+from pytest_gpuperf.baselines.schema import (
+    BaselineError,
+    Baselines,
+    LaunchFigure,
+    LaunchInfo,
+    MetricBaseline,
+    TestBaseline,
+)
+from pytest_gpuperf.baselines.storage import Files, Storage
 from pytest_gpuperf.figures.metric import Metric
 
 
@@ -81,7 +86,8 @@ class RecordedTest:
 class Saved:
     """Where a recording went."""
 
-    path: Path
+    where: str
+    """The place, as messages call it."""
     tests: int
     problem: str | None = None
     """Why it did not go where it should; None if it did."""
@@ -99,35 +105,36 @@ class Saved:
         return self.problem is not None or (self.merged is not None and self.merged.failed)
 
 
-def save(path: Path, candidate: Baselines, policy: UpdatePolicy, stamp: Stamp) -> Saved:
+def save(storage: Storage, candidate: Baselines, policy: UpdatePolicy, stamp: Stamp) -> Saved:
     """Merges what was measured into the stored baselines; into a temporary folder if those cannot be written.
 
     Args:
-        path: the file of this hardware's baselines.
+        storage: keeps the baselines of each hardware.
         candidate: what was measured.
         policy: what may be replaced.
         stamp: what the file keeps of the update.
     """
     key, match = candidate.hardware_key, candidate.match
+    where = storage.where(key)
     outcomes: list[Merged] = []
 
     def change(stored: Baselines | None) -> Baselines | None:
         if stored is not None:
-            stored.require(match, path)  # another run may have written it meanwhile
+            stored.require(match, where)  # another run may have written it meanwhile
         outcomes.append(merge(stored or Baselines(key, match), candidate, policy, stamp))
         return outcomes[-1].baselines if outcomes[-1].written else None
 
     try:
-        storage.update(path, key, change)
+        storage.update(key, change)
     except BaselineError as error:
         whole = merge(Baselines(key, match), candidate, UpdatePolicy(tolerance=policy.tolerance), stamp)
         try:
-            elsewhere = Path(tempfile.mkdtemp(prefix="gpuperf-")) / path.name
-            storage.save(elsewhere, whole.baselines)
+            elsewhere = Files(Path(tempfile.mkdtemp(prefix="gpuperf-")))
+            elsewhere.update(key, lambda _: whole.baselines)
         except (OSError, BaselineError) as another:
-            return Saved(path, 0, f"{error}; nor can it be kept in a temporary folder: got {another!r}")
-        return Saved(elsewhere, len(candidate.tests), str(error))
-    return Saved(path, len(outcomes[0].written), merged=outcomes[0])
+            return Saved(where, 0, f"{error}; nor can it be kept in a temporary folder: got {another!r}")
+        return Saved(elsewhere.where(key), len(candidate.tests), str(error))
+    return Saved(where, len(outcomes[0].written), merged=outcomes[0])
 
 
 def _metric(figures: list[tuple[str, Metric]]) -> MetricBaseline:

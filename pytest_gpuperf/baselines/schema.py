@@ -1,22 +1,32 @@
-"""Stored measurements of one machine, as values: what a file of baselines says, and how an update changes it.
+"""Stored measurements of one machine, as values: what a file of baselines says.
 
-What a launch was is in launch_info.py, all launches of one metric in metric_baseline.py.
+What a reviewer writes into it by hand is in reviewed.py, and how an update changes it in merge.py.
 """
 
+import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pytest_gpuperf.baselines import expected, metric_policy
-from pytest_gpuperf.baselines.expected import Expected
-from pytest_gpuperf.baselines.json_fields import FieldError, Fields, mismatch
-from pytest_gpuperf.baselines.launch_info import LaunchInfo, launch_info, launches_joined
-from pytest_gpuperf.baselines.match import Scalar, cure_of, difference, scalars
-from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
-
-T = TypeVar("T")
+from pytest_gpuperf.baselines.match import Scalar, cure_of, difference
+from pytest_gpuperf.baselines.plain import (
+    OMITTED,
+    OPTIONAL,
+    Checked,
+    FieldError,
+    Made,
+    Told,
+    at,
+    cut,
+    member,
+    mismatch,
+    plain,
+)
+from pytest_gpuperf.baselines.plain import read as read_plain
+from pytest_gpuperf.baselines.reviewed import CURES, FACTOR, KnownRegression, MetricPolicy
+from pytest_gpuperf.figures.metric import Better, finite
 
 SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
 
@@ -24,6 +34,11 @@ LEAST_LAUNCHES = 5  # below five the spread between launches is hardly known
 RESTORE = "restore it from version control, or delete it and record it again with --update-baselines"
 KEY_LETTERS = "letters, digits, '+', '.', '_' and '-' alone"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")  # names a file: no way into another folder
+
+Count: TypeAlias = Annotated[int, Checked(lambda count: count >= 1, "an integer of at least 1")]
+_Seconds: TypeAlias = Annotated[float, Checked(lambda seconds: seconds > 0, "a number above 0")]
+_Derived: TypeAlias = Annotated[float, Made(None)]
+"""There for who reads a file, and computed anew from what else it says: it is never trusted."""
 
 
 class BaselineError(Exception):
@@ -40,6 +55,101 @@ class BaselineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchInfo:
+    """When, on which commit and host, and with which software a launch ran.
+
+    A launch is the unit of the statistics: fresh processes and communicators, shared by all tests of a run.
+    """
+
+    at: str
+    """ISO 8601, UTC."""
+    commit: str
+    host: str
+    environment: Mapping[str, str]
+    """Versions: driver, cuda, nccl, torch, python and whatever else tells two launches apart."""
+    control: Mapping[str, _Seconds] = field(default_factory=dict, metadata=OMITTED)
+    """Seconds of the control workload, by name."""
+    gpus: str = field(default="", metadata=OMITTED)
+    """Tells the GPUs from others of their kind; empty if it is not known which they were."""
+
+
+def launches_joined(launches: Mapping[str, LaunchInfo], others: Mapping[str, LaunchInfo]) -> dict[str, LaunchInfo]:
+    """All of them; of a launch in both, the control workload of both."""
+    joined = dict(launches)
+    for id_, info in others.items():
+        known = joined.get(id_)
+        joined[id_] = info if known is None else replace(info, control={**known.control, **info.control})
+    return joined
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFigure:
+    """One launch's figure for one metric."""
+
+    launch: str
+    """Id of the launch, a key of Baselines.launches."""
+    n: Count
+    """Samples."""
+    median: float
+    q1: float | None = None
+    q3: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses figures that have no logarithm."""
+        for name in ("median", "q1", "q3"):
+            figure = getattr(self, name)
+            number = finite(figure)
+            if (figure is not None or name == "median") and (number is None or number <= 0):
+                whose = f"{name} of launch {cut(self.launch)!r}"
+                raise ValueError(f"{whose} is {figure!r}, expected a finite number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The centre that later ones are held against, so that many small losses do not add up unseen."""
+
+    center: float
+    commit: str
+    at: str
+
+    def __post_init__(self) -> None:
+        """Refuses a centre that has no logarithm."""
+        number = finite(self.center)
+        if number is None or number <= 0:
+            raise ValueError(f"center is {self.center!r}, expected a finite number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricBaseline:
+    """All launches of one metric of one test."""
+
+    unit: str
+    better: Better
+    clock: str
+    launches: tuple[LaunchFigure, ...]
+    anchor: Anchor | None = field(default=None, metadata=OMITTED)
+    reduce: Literal["max_over_ranks"] = "max_over_ranks"
+    stat: Literal["median"] = "median"
+    center: _Derived = field(default=0.0, metadata=OPTIONAL)
+    """Median of the launches' medians, whatever is passed here."""
+    sigma_b: _Derived = field(default=0.0, metadata=OPTIONAL)
+    """Spread between launches: sample standard deviation of ln(median), 0.0 below 2 launches; as center."""
+
+    def __post_init__(self) -> None:
+        """Refuses a baseline without a centre."""
+        ids = [figure.launch for figure in self.launches]
+        if not ids or len(set(ids)) < len(ids):
+            raise ValueError(f"launches are {_listed(ids)}, expected at least one, each once")
+        medians = [figure.median for figure in self.launches]
+        center = statistics.median(medians)
+        if not math.isfinite(center):
+            raise ValueError(f"launches have the centre {center!r}, expected a finite number")
+        object.__setattr__(self, "center", center)
+        spread = statistics.stdev(map(math.log, medians)) if len(medians) > 1 else 0.0
+        object.__setattr__(self, "sigma_b", spread)
+
+
+@dataclass(frozen=True, slots=True)
 class TestBaseline:
     """All metrics of one test."""
 
@@ -48,26 +158,19 @@ class TestBaseline:
     body_hash: str
     """Names the test's source: figures of another body are not comparable."""
     metrics: Mapping[str, MetricBaseline]
-    expected: Mapping[str, Expected] = field(default_factory=dict)
+    expected: Mapping[str, KnownRegression] = field(default_factory=dict, metadata=OMITTED)
     """Known regressions by metric; written by hand."""
-    policy: Mapping[str, MetricPolicy] = field(default_factory=dict)
+    policy: Mapping[str, MetricPolicy] = field(default_factory=dict, metadata=OMITTED)
     """Bounds by metric that differ from the run's; written by hand."""
 
-    def by_hand(self) -> dict[str, object]:
-        """What a reviewer wrote, as plain JSON types."""
-        written = {
-            "expected": {name: known.to_json() for name, known in self.expected.items()},
-            "policy": {name: bounds.to_json() for name, bounds in self.policy.items()},
-        }
-        return {key: entries for key, entries in written.items() if entries}
+    @property
+    def by_hand(self) -> list[str]:
+        """The keys of what a reviewer wrote."""
+        return [key for key, entries in (("expected", self.expected), ("policy", self.policy)) if entries]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What an update made of one metric's centre."""
-
-    old: float
-    new: float
+Change: TypeAlias = Annotated[tuple[float, float], Told("a list of two finite numbers")]
+"""Where one metric's centre was before an update, and where it went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +182,14 @@ class Update:
     author: str
     reason: str
     tests: tuple[str, ...]
-    launches: int
+    launches: Count
     """How many launches the new figures rest on."""
-    mode: str | None = None
+    mode: str | None = field(default=None, metadata=OMITTED)
     """Which entries it was to replace; None in a file of schema 1."""
-    changed: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    changed: Mapping[str, Mapping[str, Change]] = field(default_factory=dict, metadata=OMITTED)
     """Where the centres were and went, by test and metric, of entries that were there before."""
-    accepted: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = field(default=(), metadata=OMITTED)
     """Tests among them whose loss was accepted expressly."""
-
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON types."""
-        data: dict[str, object] = {
-            "at": self.at,
-            "commit": self.commit,
-            "author": self.author,
-            "reason": self.reason,
-            "tests": list(self.tests),
-            "launches": self.launches,
-        }
-        if self.mode is not None:
-            data["mode"] = self.mode
-        if self.changed:
-            data["changed"] = {
-                test: {name: [change.old, change.new] for name, change in changes.items()}
-                for test, changes in self.changed.items()
-            }
-        if self.accepted:
-            data["accepted"] = list(self.accepted)
-        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +206,10 @@ class Baselines:
     def __post_init__(self) -> None:
         """Refuses a key that is no file's name, and figures of launches that nobody described."""
         if not _KEY.fullmatch(self.hardware_key):
-            raise ValueError(f"hardware_key is {self.hardware_key!r}, expected {KEY_LETTERS}")
+            raise ValueError(f"hardware_key is {cut(self.hardware_key)!r}, expected {KEY_LETTERS}")
         if unknown := sorted(_launches_of(self.tests) - set(self.launches)):
-            raise ValueError(
-                f"launches are {sorted(self.launches)!r}, expected {unknown!r} too, which figures refer to"
-            )
+            known = _listed(sorted(self.launches))
+            raise ValueError(f"launches are {known}, expected {_listed(unknown)} too, which figures refer to")
 
     def updated(
         self, tests: Mapping[str, TestBaseline], launches: Mapping[str, LaunchInfo], update: Update
@@ -166,21 +247,7 @@ class Baselines:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON types."""
-        return {
-            "schema": SCHEMA,
-            "hardware_key": self.hardware_key,
-            "match": dict(self.match),
-            "launches": {id_: info.to_json() for id_, info in self.launches.items()},
-            "tests": {
-                test: {
-                    "body_hash": entry.body_hash,
-                    "metrics": {name: metric.to_json() for name, metric in entry.metrics.items()},
-                    **entry.by_hand(),
-                }
-                for test, entry in self.tests.items()
-            },
-            "updates": [update.to_json() for update in self.updates],
-        }
+        return {"schema": SCHEMA, **plain(self)}
 
     @classmethod
     def from_json(cls, data: object, path: object, hardware_key: str) -> "Baselines":
@@ -195,96 +262,75 @@ class Baselines:
             BaselineError: For anything else.
         """
         try:
-            fields = Fields.of(data, "file")
-            schema = fields.integer("schema")
-            if schema > SCHEMA:
-                problem = f"schema {schema} is newer than this version reads ({SCHEMA})"
-                raise BaselineError(path, problem, "upgrade pytest-gpuperf")
-            fields.only("schema", "hardware_key", "match", "launches", "tests", "updates")
-            stored = _key(fields)
+            require_version(data, "schema", SCHEMA, path)
+            stored = member(data, "hardware_key", "file")
+            if not isinstance(stored, str):
+                raise mismatch("file.hardware_key", stored, "a string")
+            if not _KEY.fullmatch(stored):  # before anything makes a file's name of it
+                raise mismatch("file.hardware_key", stored, KEY_LETTERS)
             if stored != hardware_key:
-                problem = f"file.hardware_key: got {stored!r}, expected {hardware_key!r}"
-                raise BaselineError(path, problem, f"rename the file to {stored}.json, and record this hardware's own")
-            return fields.built(
-                lambda: cls(
-                    hardware_key=stored,
-                    match=scalars(fields.child("match")),
-                    launches={id_: launch_info(info) for id_, info in fields.children("launches")},
-                    tests={test: _test(entry) for test, entry in fields.children("tests")},
-                    updates=tuple(_update(item) for item in fields.items("updates")),
-                )
-            )
+                problem = f"file.hardware_key: got {cut(stored)!r}, expected {hardware_key!r}"
+                cure = f"rename the file to {cut(stored)}.json, and record this hardware's own"
+                raise BaselineError(path, problem, cure)
+            baselines = read_plain(cls, _without(data, "schema"), "file")
+            _check_by_hand(baselines)
         except FieldError as error:
-            raise BaselineError(path, str(error), error.cure or RESTORE) from error
+            # What a reviewer wrote is not in version control yet.
+            by_hand = next((CURES[str(key)] for key in error.path[2:3] if key in CURES), RESTORE)
+            raise BaselineError(path, str(error), error.cure or by_hand) from error
+        return baselines
 
 
-def _key(fields: Fields) -> str:
-    key = fields.text("hardware_key")
-    if not _KEY.fullmatch(key):  # before anything makes a file's name of it
-        raise mismatch(f"{fields.where}.hardware_key", key, KEY_LETTERS)
-    return key
+def require_version(data: object, key: str, newest: int, path: object, of: str = "") -> None:
+    """Refuses a file that a later version of ours wrote, before what is new in it is taken for a mistake.
+
+    Args:
+        data: The file.
+        key: What of it is the version.
+        newest: The version that is written here; earlier ones are read too.
+        path: The file, for messages.
+        of: What the version is of, for messages.
+
+    Raises:
+        FieldError: It has no version.
+        BaselineError: It is a later one.
+    """
+    version = member(data, key, "file")
+    if type(version) is not int or version < 1:
+        raise mismatch(f"file.{key}", version, "an integer of at least 1")
+    if version > newest:
+        problem = f"{of}schema {version} is newer than this version reads ({newest})"
+        raise BaselineError(path, problem, "upgrade pytest-gpuperf")
+
+
+def _without(data: object, key: str) -> dict[str, object]:
+    assert isinstance(data, dict)
+    return {name: value for name, value in data.items() if name != key}
+
+
+def _check_by_hand(baselines: Baselines) -> None:
+    for test, entry in baselines.tests.items():
+        for key, written in (("expected", entry.expected), ("policy", entry.policy)):
+            for name in written:
+                if name not in entry.metrics:
+                    got = mismatch(at("file", "tests", test, key), name, _one_of(entry.metrics))
+                    raise FieldError(got.where, got.problem, path=("tests", test, key))
+        for name, known in entry.expected.items():
+            metric, unit = entry.metrics[name], cut(entry.metrics[name].unit)
+            if not known.fits(metric.center):
+                where = at("file", "tests", test, "expected", name, "center")
+                what = f"within a factor of {FACTOR:g} of the baseline's centre, {metric.center:.5g} {unit}"
+                cure = f"write it in {unit} without a prefix, or delete it"
+                raise FieldError(where, f"got {known.center!r}, expected a figure {what}", cure)
+
+
+def _one_of(metrics: Iterable[str]) -> str:
+    return f"a metric of the test, one of {cut(', '.join(map(repr, metrics)))}"
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return cut(repr(list(ids)))
 
 
 def _launches_of(tests: Mapping[str, TestBaseline]) -> set[str]:
     return {figure.launch for test in tests.values() for metric in test.metrics.values() for figure in metric.launches}
-
-
-def _test(fields: Fields) -> TestBaseline:
-    fields.only("body_hash", "metrics", "expected", "policy")
-    metrics = {name: MetricBaseline.from_json(child.values, child.where) for name, child in fields.children("metrics")}
-    return TestBaseline(
-        body_hash=fields.text("body_hash"),
-        metrics=metrics,
-        expected=_expected(fields, metrics),
-        policy=_by_hand(fields, "policy", metrics, MetricPolicy.from_json, metric_policy.CURE),
-    )
-
-
-def _expected(fields: Fields, metrics: Mapping[str, MetricBaseline]) -> dict[str, Expected]:
-    found = _by_hand(fields, "expected", metrics, Expected.from_json, expected.CURE)
-    for name, known in found.items():
-        metric = metrics[name]
-        if not known.fits(metric.center):
-            where = f"{fields.child('expected').child(name).where}.center"
-            what = f"within a factor of {expected.FACTOR:g} of the baseline's centre, {metric.center:.5g} {metric.unit}"
-            cure = f"write it in {metric.unit} without a prefix, or delete it"
-            raise FieldError(where, f"got {known.center!r}, expected a figure {what}", cure)
-    return found
-
-
-def _by_hand(
-    fields: Fields, key: str, metrics: Mapping[str, MetricBaseline], read: Callable[[Fields], T], cure: str
-) -> dict[str, T]:
-    # The cure is another than for what a program wrote.
-    if key not in fields.values:
-        return {}
-    try:
-        for name in (place := fields.child(key)).values:
-            if name not in metrics:
-                raise mismatch(place.where, name, f"a metric of the test, one of {', '.join(map(repr, metrics))}")
-        return {name: read(child) for name, child in fields.children(key)}
-    except FieldError as error:
-        raise FieldError(error.where, error.problem, cure) from error
-
-
-def _update(fields: Fields) -> Update:
-    fields.only(*Update.__dataclass_fields__)
-    optional = fields.values
-    return Update(
-        at=fields.text("at"),
-        commit=fields.text("commit"),
-        author=fields.text("author"),
-        reason=fields.text("reason"),
-        tests=fields.texts("tests"),
-        launches=fields.integer("launches"),
-        mode=fields.text("mode") if "mode" in optional else None,
-        changed=_changed(fields) if "changed" in optional else {},
-        accepted=fields.texts("accepted") if "accepted" in optional else (),
-    )
-
-
-def _changed(fields: Fields) -> dict[str, dict[str, Change]]:
-    return {
-        test: {name: Change(*changes.pair(name)) for name in changes.values}
-        for test, changes in fields.children("changed")
-    }

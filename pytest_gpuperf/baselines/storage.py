@@ -1,26 +1,24 @@
-"""Files of baselines on disk: read with suspicion, replaced whole under a lock.
+"""Where baselines are kept: files on disk, read with suspicion, replaced whole under a lock.
 
 Runs in the pytest controller only.
 """
 
-import errno
-import json
-import math
 import os
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from filelock import FileLock
 
-from pytest_gpuperf.baselines.json_fields import FieldError, Fields
+from pytest_gpuperf.baselines import files
+from pytest_gpuperf.baselines.json_text import parse, rounded, text_of
+from pytest_gpuperf.baselines.plain import FieldError
 from pytest_gpuperf.baselines.schema import RESTORE, BaselineError, Baselines
 
 T = TypeVar("T")
 
 LOCK_SECONDS = 60.0  # a holder reads and writes one small file; longer means it hangs
-DIGITS = 5  # significant digits: 1e-5 is far below any spread, and short numbers make reviewable diffs
 
 
 class BaselineWriteError(BaselineError):
@@ -30,6 +28,58 @@ class BaselineWriteError(BaselineError):
         super().__init__(path, f"cannot be written: got {cause!r}", "make the folder writable, or choose another one")
         self.cause = cause
         self.args = (path, cause)  # what pickle calls the constructor with
+
+
+class Storage(Protocol):
+    """A place that keeps the baselines of each hardware under its key; another place is another class like this."""
+
+    def where(self, hardware_key: str) -> str:
+        """What messages call the place of one hardware's baselines."""
+
+    def load(self, hardware_key: str) -> Baselines | None:
+        """Reads the baselines of one hardware; None if there are none.
+
+        Raises:
+            BaselineError: What is kept is not what it should be.
+        """
+
+    def update(self, hardware_key: str, change: Callable[[Baselines | None], Baselines | None]) -> Baselines | None:
+        """Loads, changes and saves, so that no other writer's change is lost.
+
+        Args:
+            hardware_key: Of the baselines.
+            change: Makes the new baselines from the stored ones, None if there are none; returns None, or the stored
+                ones, to leave them as they are.
+
+        Returns:
+            What change made.
+
+        Raises:
+            BaselineError: What is kept cannot be used, or the new baselines cannot be kept; the old ones are left.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A folder with a JSON file for each hardware."""
+
+    folder: Path
+
+    def path(self, hardware_key: str) -> Path:
+        """The file of one hardware."""
+        return self.folder / f"{hardware_key}.json"
+
+    def where(self, hardware_key: str) -> str:
+        """The file's path as text."""
+        return str(self.path(hardware_key))
+
+    def load(self, hardware_key: str) -> Baselines | None:
+        """Reads the file, if there is one."""
+        return load(self.path(hardware_key), hardware_key)
+
+    def update(self, hardware_key: str, change: Callable[[Baselines | None], Baselines | None]) -> Baselines | None:
+        """Changes the file under a lock; its folder is made if it is missing."""
+        return update(self.path(hardware_key), hardware_key, change)
 
 
 def load(path: Path, hardware_key: str) -> Baselines | None:
@@ -49,7 +99,7 @@ def read(path: Path) -> dict[str, object] | None:
         BaselineError: For a file that holds anything else.
     """
     try:
-        raw = path.read_bytes()
+        raw = files.read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -59,16 +109,6 @@ def read(path: Path) -> dict[str, object] | None:
     if not raw.strip():
         raise BaselineError(path, "got an empty file, expected JSON", RESTORE)
     return _parsed(path, lambda: parse(raw))
-
-
-def parse(raw: bytes) -> dict[str, object]:
-    """Reads one JSON object strictly: no key twice, no NaN.
-
-    Raises:
-        ValueError: For anything else; a FieldError for JSON that is no object.
-    """
-    data = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
-    return dict(Fields.of(data, "file").values)
 
 
 def save(path: Path, baselines: Baselines) -> None:
@@ -104,6 +144,7 @@ def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], B
     except OSError as error:
         raise BaselineWriteError(path, error) from error
     with held:
+        files.remove_leftovers(target)
         data = read(path)
         stored = None if data is None else _parsed(path, lambda: Baselines.from_json(data, path, hardware_key))
         changed = change(stored)
@@ -126,38 +167,10 @@ def replace(path: Path, text: str) -> None:
         BaselineWriteError: Where it cannot be written; the old one is left as it is.
     """
     target = _target(path)
-    # In the same folder, so that the replacement is atomic; whoever shares a name takes a lock first.
-    temporary = target.with_name(f".{target.name}.tmp")
     try:
-        if os.path.islink(target):  # links that lead to each other have no target
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        try:
-            with temporary.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.replace(target, text)
     except OSError as error:
         raise BaselineWriteError(target, error) from error
-
-
-def text_of(data: object) -> str:
-    """JSON made to be reviewed: sorted, a value a line."""
-    return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
-
-
-def rounded(value: object) -> object:
-    """Floats of five significant digits, at any depth of plain JSON types."""
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    if not isinstance(value, float):
-        return value
-    short = float(f"{value:.{DIGITS}g}")
-    return short if math.isfinite(short) else value  # the largest of all floats rounds up to infinity
 
 
 def _target(path: Path) -> Path:
@@ -190,15 +203,3 @@ def _parsed(path: Path, make: Callable[[], T]) -> T:
         raise BaselineError(path, str(error), RESTORE) from error
     except ValueError as error:
         raise BaselineError(path, f"got no valid JSON ({error}), expected JSON", RESTORE) from error
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"key {key!r} stands twice in one object")
-    return values

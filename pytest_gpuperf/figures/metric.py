@@ -1,11 +1,11 @@
 """One figure that a test measured, in SI units."""
 
+import math
 import numbers
-from dataclasses import asdict, dataclass
-from typing import Literal, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from pytest_gpuperf.baselines.json_fields import Fields, finite
-from pytest_gpuperf.figures.conditions import Gate, Tripped
+from pytest_gpuperf.figures.conditions import Tripped
 
 Better: TypeAlias = Literal["higher", "lower"]
 
@@ -92,49 +92,13 @@ class Metric:
             return self.value > self.limit * (1 + LIMIT_TOLERANCE)
         return self.value * (1 + LIMIT_TOLERANCE) < self.limit
 
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON types."""
-        return asdict(self) | {
-            "interval": None if self.interval is None else list(self.interval),
-            "invalid": [asdict(tripped) | {"gate": tripped.gate.value} for tripped in self.invalid],
-        }
 
-    @classmethod
-    def from_json(cls, data: object, where: str = "metric") -> "Metric":
-        """Reads what to_json wrote.
-
-        Raises:
-            FieldError: Where data is anything else.
-        """
-        fields = Fields.of(data, where)
-        fields.only(*cls.__dataclass_fields__)
-        return fields.built(
-            lambda: cls(
-                value=fields.number("value"),
-                unit=fields.text("unit"),
-                better=cast(Better, fields.choice("better", "higher", "lower")),
-                q1=fields.optional_number("q1"),
-                q3=fields.optional_number("q3"),
-                samples=fields.integer("samples"),
-                limit=fields.optional_number("limit"),
-                clock=fields.text("clock"),
-                limit_name=fields.text("limit_name"),
-                interval=fields.optional_interval("interval"),
-                at_least=fields.optional_number("at_least"),
-                invalid=tuple(map(_tripped, fields.items("invalid"))),
-                power_capped=fields.boolean("power_capped"),
-                sm_clock=fields.optional_number("sm_clock"),
-                host_bound=fields.boolean("host_bound"),
-            )
-        )
-
-
-def _tripped(fields: Fields) -> Tripped:
-    fields.only(*Tripped.__dataclass_fields__)
-    return Tripped(
-        gpu=fields.text("gpu"),
-        gate=Gate(fields.choice("gate", *(gate.value for gate in Gate))),
-        got=fields.optional_number("got"),
-        expected=fields.optional_number("expected"),
-        unit=fields.text("unit"),
-    )
+def finite(value: object) -> float | None:
+    """Returns the number as a float; None for what is no finite number (bool is none)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

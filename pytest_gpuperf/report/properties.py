@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from pytest_gpuperf.baselines.plain import plain, read
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -36,7 +37,7 @@ def is_final(report: pytest.TestReport) -> bool:
 def verdict_properties(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
     """The user properties of a test with these verdicts: one JSON for ourselves, plain figures for JUnit's readers."""
     told = list(verdicts)
-    whole = (PROPERTY, json.dumps([verdict.to_json() for verdict in told]))
+    whole = (PROPERTY, json.dumps(plain(told)))
     return [whole, *(entry for verdict in told for entry in _plain(verdict))]
 
 
@@ -45,7 +46,7 @@ def verdicts_of(report: pytest.TestReport) -> list[Verdict] | None:
     carried = [value for name, value in report.user_properties if name == PROPERTY and _is_ours(value)]
     if not carried:
         return None
-    return [Verdict.from_json(data) for value in carried for data in json.loads(str(value))]
+    return [read(Verdict, data, "verdict") for value in carried for data in json.loads(str(value))]
 
 
 def _is_ours(value: object) -> bool:

@@ -34,14 +34,14 @@ def recording_lines(
         lines += update_lines(saved.merged, accept)
     if not saved.tests:
         return [*lines, "no baselines written"]
-    return [*lines, f"baselines of {format_count(saved.tests, 'test')} written to {saved.path}"]
+    return [*lines, f"baselines of {format_count(saved.tests, 'test')} written to {saved.where}"]
 
 
-def gone_lines(tests: Sequence[str], path: Path) -> list[str]:
-    """What the summary says of tests that are no longer there, and of which this file has entries."""
+def gone_lines(tests: Sequence[str], where: str) -> list[str]:
+    """What the summary says of tests that are gone, and of which the baselines at this place have entries."""
     if not tests:
         return []
     one = len(tests) == 1
     what = "1 test that is" if one else f"{len(tests)} tests that are"
-    cure = f'delete {"its entry" if one else "their entries"} under "tests" in {path}'
+    cure = f'delete {"its entry" if one else "their entries"} under "tests" in {where}'
     return [f"the baselines hold {what} no longer there: {', '.join(tests)}: {cure}"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines import results
+from pytest_gpuperf.baselines import results, storage
+from pytest_gpuperf.baselines.json_text import rounded, text_of
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.merge import joined
-from pytest_gpuperf.baselines.results import Results
+from pytest_gpuperf.baselines.plain import FieldError, plain, read
+from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
@@ -19,6 +22,61 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 CANDIDATE_PROPERTY = "gpuperf_candidate"
 """Name of the report's user property that carries what a test measured in a launch, as baselines in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A figure that has a baseline and that its test did not check."""
+
+    test: str
+    metric_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What one run measured, and what it came to."""
+
+    candidate: Baselines
+    """Every launch of every perf test that ran; no anchors, no updates, nothing that a reviewer writes."""
+    verdicts: tuple[Verdict, ...]
+    unchecked: tuple[Unchecked, ...] = ()
+
+
+def write(path: Path, results: Results) -> None:
+    """Replaces a file of results; its folder is made if it is missing.
+
+    Raises:
+        BaselineWriteError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage.BaselineWriteError(path, error) from error
+    environments = [info.environment for info in results.candidate.launches.values()]
+    form = ResultsForm(
+        results=SCHEMA,
+        hardware_key=results.candidate.hardware_key,
+        environment=environments[0] if environments else {},
+        candidate=results.candidate.to_json(),
+        verdicts=tuple(plain(verdict) for verdict in results.verdicts),
+        unchecked=tuple(plain(one) for one in results.unchecked),
+    )
+    storage.replace(path, text_of(rounded(plain(form))))
+
+
+def load(path: Path) -> Results:
+    """Reads a file of results.
+
+    Raises:
+        ResultsError: For a file that is not there, or says anything else.
+    """
+    candidate, form = results.load(path)
+    try:
+        verdicts = tuple(read(Verdict, data, f"file.verdicts[{i}]") for i, data in enumerate(form.verdicts))
+        unchecked = tuple(read(Unchecked, data, f"file.unchecked[{i}]") for i, data in enumerate(form.unchecked))
+    except FieldError as error:
+        raise ResultsError(path, str(error), AGAIN) from error
+    return Results(candidate, verdicts, unchecked)
 
 
 class ResultsFile:
@@ -36,10 +94,12 @@ class ResultsFile:
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
-        self._unchecked: list[tuple[str, str]] = []
+        self._unchecked: list[Unchecked] = []
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
         self._lines: list[str] = []
+        self.problem: str | None = None
+        """Why the file could not be written; None if it was, or is not yet."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Takes note of what one test measured, once it has ended well but for its verdicts."""
@@ -55,7 +115,7 @@ class ResultsFile:
                 self._leave(measured)
 
     def _take(self, report: pytest.TestReport) -> None:
-        self._unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
+        self._unchecked += [Unchecked(report.nodeid, name) for name in unchecked_of(report)]
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
@@ -77,7 +137,7 @@ class ResultsFile:
         candidate, unfit = joined(self._candidates)
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
-            results.write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
+            write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
         except BaselineError as error:
             self._lines.append(f"results not written: {error}")
             return False

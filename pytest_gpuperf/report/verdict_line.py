@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
 from pytest_gpuperf.baselines.merge import Mode
-from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.reviewed import MetricPolicy
+from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.one_line import one_line

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
 from pytest_gpuperf.baselines.provenance import commit_of, now, settings
 from pytest_gpuperf.baselines.recorded import Launch
-from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.run.judging import Judging

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
@@ -20,15 +19,15 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 class Judging:
     """Judges each figure when its test's body has ended, and suspects once more after fresh launches."""
 
-    def __init__(self, path: Path, machine: Machine, policy: Policy) -> None:
+    def __init__(self, where: str, machine: Machine, policy: Policy) -> None:
         """Nothing is read yet.
 
         Args:
-            path: the file of this hardware's baselines.
+            where: the place of this hardware's baselines, for messages.
             machine: of the run.
             policy: what a verdict may get wrong, and which loss it must find.
         """
-        self._path = path
+        self._where = where
         self._machine = machine
         self._policy = policy
         self._judge: Judge | None = None
@@ -46,7 +45,7 @@ class Judging:
             self._judge = Judge(key, baselines, tests, self._policy, gpus=gpus, today=today())
         except ValueError as error:
             cure = "mend it there, or the ini keys gpuperf_tolerance and gpuperf_min_effect"
-            raise BaselineError(self._path, str(error), cure) from error
+            raise BaselineError(self._where, str(error), cure) from error
 
     @property
     def judge(self) -> Judge:

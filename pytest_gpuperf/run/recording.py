@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuperf.baselines.journal import Entry, Journal, Plan, same_software
+from pytest_gpuperf.baselines.journal import Entry, Journal, RecordingPlan, same_software
 from pytest_gpuperf.baselines.merge import UpdatePolicy
 from pytest_gpuperf.baselines.provenance import commit_of, stamp
 from pytest_gpuperf.baselines.recorded import Launch, RecordedTest, Saved, save
 from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.baselines.storage import Storage
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
@@ -30,22 +31,22 @@ class _Passing:
 class Recording:
     """Keeps the figures of tests that pass whole; a journal keeps them too, so that a recording can be resumed."""
 
-    def __init__(self, path: Path, machine: Machine, options: Options, rootpath: Path) -> None:
+    def __init__(self, storage: Storage, machine: Machine, options: Options, rootpath: Path) -> None:
         """Nothing is recorded yet.
 
         Args:
-            path: the file of this hardware's baselines.
+            storage: keeps the baselines.
             machine: of the run.
             options: what the user said of the recording.
             rootpath: of the checkout whose commit is measured.
         """
-        self.path = path
-        self.journal_path = path.with_name(f".{path.stem}.journal")
+        self._storage = storage
+        self.journal_path = options.baselines / f".{machine.key}.journal"
         """Where it notes what it has measured so far."""
         self._machine = machine
         self._options = options
         self._rootpath = rootpath
-        self._plan: Plan | None = None
+        self._plan: RecordingPlan | None = None
         self._journal: Journal | None = None
         self._restored: list[Entry] = []
         self._launches: dict[str, Launch] = {}
@@ -70,7 +71,7 @@ class Recording:
             JournalError: the recording cannot be resumed, or would be lost and nobody has said that it may.
         """
         machine, launches = self._machine, self._options.launches
-        self._plan = Plan(machine.key, commit_of(self._rootpath), launches, tests, machine.match)
+        self._plan = RecordingPlan(machine.key, commit_of(self._rootpath), launches, tests, machine.match)
         if self._options.resume is None:
             Journal.spare(self.journal_path, self._plan)
         if not self._options.resume:
@@ -161,7 +162,7 @@ class Recording:
         )
         options = self._options
         policy = UpdatePolicy(options.mode, options.accept_regression, options.policy.detect)
-        return save(self.path, candidate, policy, stamp(self._rootpath, options.reason))
+        return save(self._storage, candidate, policy, stamp(self._rootpath, options.reason))
 
     def _recorded(self, test: str, body_hash: str) -> RecordedTest:
         return self._tests.setdefault(test, RecordedTest(body_hash))

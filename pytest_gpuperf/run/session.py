@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 import pytest
 
-from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines.storage import Files, Storage
 from pytest_gpuperf.fixtures.perf import Checks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.leasing import Leasing
@@ -49,8 +48,7 @@ class Session:
     pools: Pools
     leasing: Leasing
     packing: Packing
-    path: Path
-    """The file of this hardware's baselines."""
+    storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
     judging: Judging | None
@@ -88,10 +86,11 @@ class Session:
             share=options.share,
         )
         packing = Packing(root)
-        path = options.baselines / f"{machine.key}.json"
-        recording = Recording(path, machine, options, root) if options.update_baselines else None
+        storage = Files(options.baselines)
+        where = storage.where(machine.key)
+        recording = Recording(storage, machine, options, root) if options.update_baselines else None
         judged = bool(machine.gpus) and not options.smoke and recording is None
-        judging = Judging(path, machine, options.policy) if judged else None
+        judging = Judging(where, machine, options.policy) if judged else None
         launch = CurrentLaunch(machine, root, smoke=options.smoke, judging=judging, recording=recording)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
@@ -103,7 +102,7 @@ class Session:
             pools=pools,
             leasing=leasing,
             packing=packing,
-            path=path,
+            storage=storage,
             ranks=CurrentRanks(machine, options, pools, leasing, packing, launch),
             launch=launch,
             judging=judging,
@@ -118,7 +117,7 @@ class Session:
                 smoke=options.smoke,
                 results=options.results is not None,
             ),
-            summary=SummaryLines(options, commands, seen, path, judging, recording),
+            summary=SummaryLines(options, commands, seen, where, judging, recording),
             seen=seen,
             findings=Findings(),
             # pytest-benchmark asks about the machine while it is configured, which is later.
@@ -157,9 +156,10 @@ class Session:
         Raises:
             BaselineError: the file is not one of this hardware's baselines, or of other GPUs than these.
         """
-        stored = storage.load(self.path, self.machine.key)
+        key = self.machine.key
+        stored = self.storage.load(key)
         if stored is not None:
-            stored.require(self.machine.match, self.path)
+            stored.require(self.machine.match, self.storage.where(key))
             self.summary.stored = frozenset(stored.tests)
         if self.judging is not None:
             self.judging.load(stored, tests)

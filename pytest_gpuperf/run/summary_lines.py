@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
@@ -24,14 +23,14 @@ class SummaryLines:
         options: Options,
         commands: Commands,
         seen: SeenTests,
-        path: Path,
+        where: str,
         judging: Judging | None,
         recording: Recording | None,
     ) -> None:
         self._options = options
         self._commands = commands
         self._seen = seen
-        self._path = path
+        self._where = where
         self._judging = judging
         self._recording = recording
         self.stored: Collection[str] = ()
@@ -39,7 +38,7 @@ class SummaryLines:
 
     def lines(self, verdicts: Sequence[Verdict]) -> list[str]:
         """What the summary says of a recording, or of a run as a whole that came to these verdicts."""
-        gone = gone_lines(self._seen.gone(self.stored), self._path)
+        gone = gone_lines(self._seen.gone(self.stored), self._where)
         if self._recording is not None:
             return [*gone, *self._of_recording(self._recording)]
         moved = [] if self._judging is None else shift_lines(self._judging.shift, self._judging.moved)

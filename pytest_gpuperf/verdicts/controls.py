@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
+from pytest_gpuperf.baselines.schema import LaunchInfo
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.rule import Policy, Rule
 

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
-from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, TestBaseline
+from pytest_gpuperf.baselines.plain import cut
+from pytest_gpuperf.baselines.reviewed import MetricPolicy
+from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES, Baselines, LaunchFigure, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Controls
 from pytest_gpuperf.verdicts.history import History
@@ -71,7 +71,7 @@ class Judge:
         else:
             self.rule = Rule(policy, checks, prior=0.0, prior_total=0.0)  # no spread is known, so nothing is decided
         self._rules = {
-            (test, name): _with_its_policy(self.rule, bounds, f"{test} {name}")
+            (test, name): _with_its_policy(self.rule, bounds, f"{cut(test)} {cut(name)}")
             for test, entry in stored.items()
             for name, bounds in entry.policy.items()
         }
@@ -294,8 +294,11 @@ class Judge:
 
 
 def _with_its_policy(rule: Rule, bounds: MetricPolicy, whose: str) -> Rule:
+    policy = rule.policy
+    detect = policy.detect if bounds.detect is None else bounds.detect
+    min_effect = policy.min_effect if bounds.min_effect is None else bounds.min_effect
     try:
-        return replace(rule, policy=bounds.on(rule.policy))
+        return replace(rule, policy=replace(policy, detect=detect, min_effect=min_effect))
     except ValueError as error:
         raise ValueError(f"policy of {whose}: {error}") from error
 

@@ -2,9 +2,7 @@
 
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.schema import Baselines, TestBaseline, Update
+from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline, Update
 
 KEY = "8x-nvidia-h200-nv18"
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"

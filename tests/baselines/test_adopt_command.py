@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.baselines import results, storage
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.results import Results
-from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.report import results_file
+from pytest_gpuperf.report.results_file import Results
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, launch
@@ -53,7 +53,7 @@ def written(
         {test: TestBaseline(body, {"bw": metric})},
     )
     verdict = Verdict(test, "bw", Metric(value, "B/s", "higher"), Outcome.MISSING, key)
-    results.write(Path(f"{name}.json"), Results(candidate, (verdict,)))
+    results_file.write(Path(f"{name}.json"), Results(candidate, (verdict,)))
     return f"{name}.json"
 
 
@@ -321,8 +321,8 @@ def test_a_command_that_cannot_be_meant(
 
 def test_a_file_of_results_is_read_as_it_was_written() -> None:
     written("one")
-    found = results.load(Path("one.json"))
+    found = results_file.load(Path("one.json"))
     again = replace(found)
-    results.write(Path("again.json"), again)
-    assert results.load(Path("again.json")) == found
+    results_file.write(Path("again.json"), again)
+    assert results_file.load(Path("again.json")) == found
     assert found.verdicts[0].outcome is Outcome.MISSING

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.journal import Entry, Journal, JournalError, Plan, same_software
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
+from pytest_gpuperf.baselines.journal import Entry, Journal, JournalError, RecordingPlan, same_software
+from pytest_gpuperf.baselines.schema import LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
 from tests.baselines.examples import KEY, launch
 
-PLAN = Plan(KEY, "abc", 5, {"test_a": "body-a", "test_b": "body-b"}, {"power_limit_w": 700.0})
+PLAN = RecordingPlan(KEY, "abc", 5, {"test_a": "body-a", "test_b": "body-b"}, {"power_limit_w": 700.0})
 ENTRY = Entry(1, "launch-1", launch(), "test_a", "body-a", {"time": Metric(1.5, "s", "lower", 1.4, 1.6, 9)})
 
 
@@ -32,7 +32,7 @@ def left(path: Path, *entries: Entry) -> Path:
     return path
 
 
-def resumed(path: Path, plan: Plan = PLAN) -> list[Entry]:
+def resumed(path: Path, plan: RecordingPlan = PLAN) -> list[Entry]:
     """What another recording finds."""
     journal, entries = Journal.resume(path, plan)
     journal.close()
@@ -142,7 +142,7 @@ def test_two_recordings_do_not_share_one(path: Path) -> None:
         ),
     ],
 )
-def test_another_recording_does_not_go_on_with_it(path: Path, plan: Plan, problem: str) -> None:
+def test_another_recording_does_not_go_on_with_it(path: Path, plan: RecordingPlan, problem: str) -> None:
     with pytest.raises(JournalError, match=re.escape(problem)):
         Journal.resume(left(path, ENTRY), plan)
     assert resumed(path) == [ENTRY]
@@ -161,8 +161,8 @@ def _second_line(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     [
         (lambda raw: b"", "it is empty, so nothing was measured: record anew with --no-resume"),
         (lambda raw: b"\xff\n" + raw, "line 1 is broken: 'utf-8' codec"),
-        (lambda raw: b"[]\n", r"line 1 is broken: file: got \[\], expected an object"),
-        (lambda raw: b'{"plan": {}}\n', r"line 1 is broken: line.plan: got \[\], expected a key 'tests'"),
+        (lambda raw: b"[]\n", r"line 1 is broken: line: got \[\], expected an object"),
+        (lambda raw: b'{"plan": {}}\n', r"line 1 is broken: line.plan: got \[\], expected a key 'hardware_key'"),
         (_second_line(lambda line: b"[" * 100_000 + b"]" * 100_000), "line 2 is broken: maximum recursion depth"),
         (_second_line(lambda line: line.replace(b"1.5", b"NaN")), "line 2 is broken: NaN is no JSON number"),
         (_second_line(lambda line: line.replace(b"1.5", b"-1.5")), "line 2 is broken: .*metric value is -1.5"),

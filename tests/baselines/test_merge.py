@@ -6,12 +6,10 @@ from datetime import date
 
 import pytest
 
-from pytest_gpuperf.baselines.expected import Expected
 from pytest_gpuperf.baselines.losses import Loss
 from pytest_gpuperf.baselines.merge import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
-from pytest_gpuperf.baselines.metric_baseline import Anchor, LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
-from pytest_gpuperf.baselines.schema import Baselines, Change, TestBaseline
+from pytest_gpuperf.baselines.reviewed import KnownRegression, MetricPolicy
+from pytest_gpuperf.baselines.schema import Anchor, Baselines, LaunchFigure, MetricBaseline, TestBaseline
 from tests.baselines.examples import KEY, launch
 
 STAMP = Stamp("2026-12-01T00:00:00Z", "new", "Ada", "a reason")
@@ -29,7 +27,7 @@ def metric(
 
 
 def file(
-    tests: Mapping[str, MetricBaseline], *, body: str = "body", expected: Mapping[str, Expected] | None = None
+    tests: Mapping[str, MetricBaseline], *, body: str = "body", expected: Mapping[str, KnownRegression] | None = None
 ) -> Baselines:
     """Baselines of one metric for each test."""
     entries = {test: TestBaseline(body, {"busbw": entry}, expected or {}) for test, entry in tests.items()}
@@ -85,7 +83,7 @@ def test_one_moved_metric_replaces_its_entry_whole() -> None:
     candidate = replace(file({TEST: metric(100.0)}), tests={TEST: new})
     merged = merge(replace(stored(), tests={TEST: two}), candidate, UpdatePolicy(), STAMP)
     assert {figure.launch[:3] for figure in merged.baselines.tests[TEST].metrics["busbw"].launches} == {"new"}
-    assert merged.baselines.updates[-1].changed == {TEST: {"time": Change(100.0, 101.0)}}
+    assert merged.baselines.updates[-1].changed == {TEST: {"time": (100.0, 101.0)}}
 
 
 def test_a_spread_too_wide_to_decide_in_is_replaced_by_a_smaller_one() -> None:
@@ -108,7 +106,9 @@ def test_a_spread_too_wide_to_decide_in_is_replaced_by_a_smaller_one() -> None:
 )
 @pytest.mark.parametrize("mode", [Mode.MOVED, Mode.ALL])
 def test_a_stale_metric_that_cannot_be_compared_is_replaced_and_anchored_anew(candidate: Baselines, mode: Mode) -> None:
-    before = file({TEST: metric(100.0, prefix="old", anchor=OLD)}, expected={"busbw": Expected("x", date(2027, 1, 1))})
+    before = file(
+        {TEST: metric(100.0, prefix="old", anchor=OLD)}, expected={"busbw": KnownRegression("x", date(2027, 1, 1))}
+    )
     merged = merge(before, candidate, UpdatePolicy(mode), STAMP)
     assert merged.written == (TEST,)
     (name,) = merged.baselines.tests[TEST].metrics
@@ -117,7 +117,7 @@ def test_a_stale_metric_that_cannot_be_compared_is_replaced_and_anchored_anew(ca
     assert merged.baselines.updates[-1].changed == {}
 
 
-KNOWN = {"busbw": Expected("x", date(2027, 1, 1))}
+KNOWN = {"busbw": KnownRegression("x", date(2027, 1, 1))}
 OWN = {"busbw": MetricPolicy("noisy", detect=0.06)}
 
 
@@ -150,7 +150,7 @@ def test_a_loss_is_one_also_where_its_entry_is_stale(measured: Callable[[float],
 
     merged = merge(before, measured(50.0), UpdatePolicy(mode, accept_regression=True), STAMP)
     (update,) = merged.baselines.updates
-    assert (update.accepted, update.changed) == ((TEST,), {TEST: {"busbw": Change(100.0, 50.0)}})
+    assert (update.accepted, update.changed) == ((TEST,), {TEST: {"busbw": (100.0, 50.0)}})
     assert anchor(merged) == Anchor(50.0, *MEASURED)
 
 
@@ -158,7 +158,7 @@ def test_what_moved_of_a_stale_entry_is_kept_and_its_anchor_stays() -> None:
     for measured in (another, with_latency):
         merged = merge(stored(), measured(99.0), UpdatePolicy(), STAMP)
         assert merged.written == (TEST,)
-        assert merged.baselines.updates[-1].changed == {TEST: {"busbw": Change(100.0, 99.0)}}
+        assert merged.baselines.updates[-1].changed == {TEST: {"busbw": (100.0, 99.0)}}
         assert anchor(merged) == OLD
     latency = merged.baselines.tests[TEST].metrics["latency"]
     assert latency.anchor == Anchor(1.0, *MEASURED)
@@ -207,7 +207,7 @@ def test_a_new_metric_of_another_body_is_not_new() -> None:
 def test_all_replaces_also_what_did_not_move_and_keeps_the_anchor() -> None:
     merged = merge(stored(), file({TEST: metric(100.1)}), UpdatePolicy(Mode.ALL), STAMP)
     assert (merged.written, center(merged), anchor(merged)) == ((TEST,), 100.1, OLD)
-    assert merged.baselines.updates[-1].changed == {TEST: {"busbw": Change(100.0, 100.1)}}
+    assert merged.baselines.updates[-1].changed == {TEST: {"busbw": (100.0, 100.1)}}
 
 
 @pytest.mark.parametrize("mode", [Mode.MOVED, Mode.ALL, Mode.APPEND])
@@ -227,7 +227,7 @@ def test_a_loss_is_not_written_unless_it_is_accepted(mode: Mode, better: str, va
     assert (merged.refused, merged.accepted) == ((), (loss,))
     assert center(merged) == value
     assert merged.baselines.updates[-1].accepted == (TEST,)
-    assert merged.baselines.updates[-1].changed == {TEST: {"busbw": Change(100.0, value)}}
+    assert merged.baselines.updates[-1].changed == {TEST: {"busbw": (100.0, value)}}
 
 
 def scattered(*values: float) -> MetricBaseline:
@@ -297,14 +297,14 @@ def test_what_has_no_anchor_is_anchored_at_what_is_stored() -> None:
 
 
 def test_an_expectation_stays_until_its_loss_is_accepted() -> None:
-    known = {"busbw": Expected("a slow driver", date(2027, 1, 1))}
+    known = {"busbw": KnownRegression("a slow driver", date(2027, 1, 1))}
     before = file({TEST: metric(100.0, prefix="old", anchor=OLD)}, expected=known)
     assert merge(before, file({TEST: metric(101.0)}), UpdatePolicy(), STAMP).baselines.tests[TEST].expected == known
     assert merge(before, file({TEST: metric(90.0)}), ACCEPTING, STAMP).baselines.tests[TEST].expected == {}
 
 
 def test_an_expectation_that_a_gain_leaves_far_behind_goes() -> None:
-    known = {"busbw": Expected("a slow driver", date(2027, 1, 1), center=90.0)}
+    known = {"busbw": KnownRegression("a slow driver", date(2027, 1, 1), center=90.0)}
     before = file({TEST: metric(100.0, prefix="old", anchor=OLD)}, expected=known)
     merged = merge(before, file({TEST: metric(800.0)}), UpdatePolicy(), STAMP)
     assert (merged.baselines.tests[TEST].expected, merged.dropped) == (known, {})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.merge import Mode, Stamp, UpdatePolicy, merge
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.reviewed import MetricPolicy
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.controls import Control
@@ -51,7 +51,10 @@ def test_what_a_reviewer_writes_is_read_and_written_again(written: dict[str, flo
     ("policy", "problem"),
     [
         ([], ".policy: got [], expected an object: "),
-        ({"latency": {"detect": 0.1}}, ".policy: got 'latency', expected a metric of the test, one of 'busbw': "),
+        (
+            {"latency": {"detect": 0.1, "reason": "x"}},
+            ".policy: got 'latency', expected a metric of the test, one of 'busbw': ",
+        ),
         ({"busbw": 0.1}, ".policy.busbw: got 0.1, expected an object: "),
         ({"busbw": {"detect": 0.1}}, ".policy.busbw: got ['detect'], expected a key 'reason': "),
         ({"busbw": {"detect": 0.1, "reason": " "}}, ".reason: got ' ', expected why the run's policy does not fit: "),

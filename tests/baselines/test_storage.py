@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines import files, storage
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
-from pytest_gpuperf.baselines.storage import BaselineWriteError, load, save, update
+from pytest_gpuperf.baselines.storage import BaselineWriteError, Files, Storage, load, save, update
 from tests.baselines.examples import KEY, TEST, any_baselines, baselines, metric_baseline, update_of
 
 
@@ -116,10 +116,12 @@ def test_a_folder_in_the_files_place_is_said(path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bytes:
+    def refuse(path: Path, flags: int, *, follow: bool) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(files, "opened", refuse)
+    path.parent.mkdir()
+    path.touch()
     with pytest.raises(BaselineError, match=r"cannot be read: got PermissionError\(13, 'Permission denied'\): make it"):
         load(path, KEY)
 
@@ -290,3 +292,20 @@ def test_a_change_keeps_the_hardware(path: Path) -> None:
 def test_write_errors_travel_between_processes() -> None:
     error = BaselineWriteError("x.json", OSError(28, "No space left on device"))
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_folder_of_files_is_a_storage(tmp_path: Path) -> None:
+    kept: Storage = Files(tmp_path)
+    assert kept.load(KEY) is None
+    assert kept.update(KEY, lambda stored: baselines() if stored is None else None) == baselines()
+    assert kept.load(KEY) == load(Path(kept.where(KEY)), KEY) == baselines()
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(path: Path) -> None:
+    save(path, baselines())
+    for name in (f".{path.name}.0123.tmp", f".{path.name}.tmp"):
+        path.with_name(name).touch()
+    other = path.with_name(".other.json.0123.tmp")
+    other.touch()
+    save(path, baselines(2.0))
+    assert list(path.parent.glob(".*.tmp")) == [other]

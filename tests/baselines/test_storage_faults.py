@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines.schema import BaselineError, Baselines
-from pytest_gpuperf.baselines.storage import load, save, text_of, update
+from pytest_gpuperf.baselines.json_text import text_of
+from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
+from pytest_gpuperf.baselines.storage import load, save, update
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 from tests.whole_run import ROOT, environment
 
@@ -304,3 +305,24 @@ def test_recorded_baselines_are_read_and_their_entries_survive_an_update(file: P
     before, after = (json.loads(place.read_text())["tests"] for place in (file, path))
     for test in smaller:
         assert text_of(before[test]) == text_of(after[test])
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "baselines").glob("*.json")), ids=lambda file: file.stem)
+def test_recorded_baselines_are_saved_again_byte_for_byte(file: Path, path: Path) -> None:
+    path = path.with_name(file.name)
+    path.parent.mkdir()
+    path.write_bytes(file.read_bytes())
+    stored = load(path, file.stem)
+    assert stored is not None
+    other = TestBaseline("body", {})
+    save(path, replace(stored, tests={**stored.tests, "other": other}))
+    assert path.read_bytes() != file.read_bytes()
+    save(path, stored)
+    assert path.read_bytes() == file.read_bytes()
+
+
+def test_a_file_of_the_first_schema_is_read(path: Path) -> None:
+    data: Any = {**baselines().to_json(), "schema": 1}
+    path.parent.mkdir()
+    path.write_text(json.dumps(data))
+    assert load(path, KEY) == baselines()

@@ -19,12 +19,10 @@ from benchmarks.trial import slowing
 from benchmarks.trial.runs import Figure, Run, holds, summary, table
 from benchmarks.trial.slowing import slowed
 from pytest_gpuperf import Resettable
-from pytest_gpuperf.baselines import results
-from pytest_gpuperf.baselines.launch_info import LaunchInfo
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.results import Results
-from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.report import results_file
+from pytest_gpuperf.report.results_file import Results
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import launch
@@ -235,7 +233,7 @@ def running(
     def run(command: list[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
         path = Path(next(word for word in command if word.startswith("--gpuperf-json=")).partition("=")[2])
         if file:
-            results.write(path, Results(candidate, verdicts))
+            results_file.write(path, Results(candidate, verdicts))
         return subprocess.CompletedProcess(command, returncode, stdout="what pytest said")
 
     return run
@@ -304,7 +302,7 @@ def test_the_plugin_slows_one_test_down(tmp_path: Path) -> None:
     folder = write(tmp_path, {"conftest.py": CONFTEST, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
     slow = ("-p", "benchmarks.trial.slowing", "--slow-test=test_it.py::test_it[2ranks-slowed]", "--slow-by=9")
     run_pytest(folder, "--gpus=2", *slow, "--gpuperf-json=results.json")
-    seconds = {found.test[-7:-1]: found.metric.value for found in results.load(folder / "results.json").verdicts}
+    seconds = {found.test[-7:-1]: found.metric.value for found in results_file.load(folder / "results.json").verdicts}
     # A sleep is never too short, and half a millisecond is told from five on the busiest machine.
     assert seconds["slowed"] >= 4e-3
     assert seconds["steady"] < 4e-3

@@ -1,7 +1,5 @@
 """One measured figure."""
 
-import json
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -9,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines.json_fields import FieldError
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 
@@ -87,52 +82,3 @@ def test_a_figure_says_what_it_is(fields: dict[str, Any], message: str) -> None:
 )
 def test_above_the_limit_is_beyond_its_tolerance_in_the_better_direction(metric: Metric, above: bool) -> None:
     assert metric.above_limit is above
-
-
-@pytest.mark.parametrize("metric", [BANDWIDTH, TIME, HOT])
-def test_json_and_back(metric: Metric) -> None:
-    assert Metric.from_json(json.loads(json.dumps(metric.to_json()))) == metric
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"value": "fast"}, r"metric\.value: got 'fast', expected a finite number"),
-        ({"value": 10**400}, r"metric\.value: got 10+, expected a finite number"),
-        ({"value": -1.0}, r"metric: metric value is -1\.0, expected a finite number above 0"),
-        ({"unit": 3}, r"metric\.unit: got 3, expected a string"),
-        ({"better": []}, r"metric\.better: got \[\], expected one of 'higher', 'lower'"),
-        ({"samples": True}, r"metric\.samples: got True, expected an integer of at least 1"),
-        ({"invalid": "hot"}, r"metric\.invalid: got 'hot', expected a list"),
-        ({"invalid": [{"gate": "hot"}]}, r"metric\.invalid\[0\]: got \['gate'\], expected a key 'gpu'"),
-        (
-            {"invalid": [{"gpu": "GPU-1", "gate": "hot", "got": None, "expected": None, "unit": ""}]},
-            r"metric\.invalid\[0\]\.gate: got 'hot', expected one of 'hardware slowdown', ",
-        ),
-        ({"speed": 1}, r"metric: got 'speed', expected no keys but value, unit, "),
-    ],
-)
-def test_json_that_is_no_metric_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(FieldError, match=message):
-        Metric.from_json({**BANDWIDTH.to_json(), **change})
-
-
-@pytest.mark.parametrize("name", list(BANDWIDTH.to_json()))
-def test_a_missing_key_is_named(name: str) -> None:
-    data = BANDWIDTH.to_json()
-    del data[name]
-    with pytest.raises(FieldError, match=rf"metric: got \[.*, expected a key '{name}'"):
-        Metric.from_json(data)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.dictionaries(st.sampled_from(list(BANDWIDTH.to_json())), json_values))
-def test_hostile_json_is_a_metric_or_a_field_error(change: dict[str, object]) -> None:
-    with suppress(FieldError):
-        Metric.from_json({**BANDWIDTH.to_json(), **change})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.results import Results, load
+from pytest_gpuperf.report.results_file import Results, load
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_update_baselines import KEY, NODE, TEST, measure, run
 from tests.whole_run import run_pytest, write

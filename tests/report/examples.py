@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
+from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
 from pytest_gpuperf.verdicts.outcome import Outcome

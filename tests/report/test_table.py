@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines.expected import Expected
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.reviewed import KnownRegression, MetricPolicy
 from pytest_gpuperf.report.table import (
     Line,
     expected_lines,
@@ -78,7 +77,7 @@ def test_of_one_outcome_the_largest_loss_stands_first() -> None:
 
 
 def test_expectations_are_told_where_they_hold_and_where_nothing_needs_them() -> None:
-    known = replace(SAME, expected=Expected("a slow driver", date(2027, 1, 31)))
+    known = replace(SAME, expected=KnownRegression("a slow driver", date(2027, 1, 31)))
     idle = 'no longer regressed: t.py::test_a busbw: delete its entry under "expected" in the baselines'
     told = {
         Outcome.EXPECTED: ["expected until 2027-01-31: t.py::test_a busbw: a slow driver"],

@@ -2,8 +2,7 @@
 
 from pytest_gpuperf.baselines.losses import Loss
 from pytest_gpuperf.baselines.merge import Merged
-from pytest_gpuperf.baselines.metric_baseline import Anchor
-from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.baselines.schema import Anchor, Baselines
 from pytest_gpuperf.report.update_lines import update_lines
 from tests.baselines.examples import KEY
 

@@ -5,9 +5,8 @@ from datetime import date
 
 import pytest
 
-from pytest_gpuperf.baselines.expected import Expected
-from pytest_gpuperf.baselines.metric_baseline import LaunchFigure, MetricBaseline
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.reviewed import KnownRegression, MetricPolicy
+from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.verdict_line import describe, run_policy_lines, tripped_in_words
@@ -29,7 +28,7 @@ REGRESSED = Verdict(
     TEST, "busbw", Metric(298e9, "B/s", "higher"), Outcome.REGRESSED, KEY, BASELINE, 298 / 356 - 1, 0.05
 )
 SPEEDUP = Metric(1.1, "x", "higher", interval=(1.05, 1.15), at_least=1.2)
-EXPECTED = Expected("a slow driver", date(2027, 1, 31), 310e9)
+EXPECTED = KnownRegression("a slow driver", date(2027, 1, 31), 310e9)
 AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) on {KEY}"
 CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launches")
 OWN = AGAINST.replace("bound 5.0 %", "bound 5.0 %; by its own policy {}")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf import Metric
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
 from pytest_gpuperf.baselines.provenance import settings
 from pytest_gpuperf.baselines.recorded import Saved
+from pytest_gpuperf.baselines.reviewed import MetricPolicy
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.baselines.storage import load, save
 from pytest_gpuperf.figures.conditions import Gate, Tripped
@@ -81,7 +81,7 @@ def judged(options: Options, **metrics: Metric) -> list[Outcome]:
 def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
     saved = record(options, "test_a", "test_b")
     assert saved is not None
-    assert (saved.path, saved.tests, saved.failed) == (options.baselines / f"{KEY}.json", 2, False)
+    assert (Path(saved.where), saved.tests, saved.failed) == (options.baselines / f"{KEY}.json", 2, False)
     baselines = stored(options)
     assert sorted(baselines.tests) == ["test_a", "test_b"]
     for test in baselines.tests.values():

@@ -33,9 +33,9 @@ def test_a_recording_whose_folder_cannot_be_written_is_kept_elsewhere(options: O
     assert saved is not None
     assert saved.problem is not None
     assert saved.problem.startswith(f"baselines '{options.baselines / KEY}.json': cannot be written: got ")
-    assert saved.path.name == f"{KEY}.json"
-    assert saved.path.parents[1] == elsewhere
-    kept = load(saved.path, KEY)
+    assert Path(saved.where).name == f"{KEY}.json"
+    assert Path(saved.where).parents[1] == elsewhere
+    kept = load(Path(saved.where), KEY)
     assert kept is not None
     assert list(kept.tests) == ["test_a"]
 
@@ -94,7 +94,7 @@ def test_a_file_that_broke_meanwhile_is_left_as_it_is(options: Options, elsewher
     assert saved.problem is not None
     assert "got no valid JSON" in saved.problem
     assert broken.read_text() == "broken meanwhile"
-    assert saved.path.parents[1] == elsewhere
+    assert Path(saved.where).parents[1] == elsewhere
 
 
 def test_a_file_that_another_power_limit_came_into_meanwhile_is_left(options: Options, elsewhere: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_file_that_another_power_limit_came_into_meanwhile_is_left(options: Op
     assert saved.problem is not None
     assert "got GPUs with power_limit_w 600.0, expected power_limit_w 700.0" in saved.problem
     assert list(stored(options).tests) == ["test_b"]
-    assert saved.path.parents[1] == elsewhere
-    kept = load(saved.path, KEY)
+    assert Path(saved.where).parents[1] == elsewhere
+    kept = load(Path(saved.where), KEY)
     assert kept is not None
     assert list(kept.tests) == ["test_a"]

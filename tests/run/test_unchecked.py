@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.results import load
+from pytest_gpuperf.report.results_file import Unchecked, load
 from tests.run.test_judged_run import CONFTEST
 from tests.whole_run import run_pytest, write
 
@@ -46,7 +46,7 @@ def test_the_summary_and_the_results_tell_them(tmp_path: Path, options: tuple[st
         assert run.result.ret == (1 if lines else 0)
         assert [line for line in run.section("gpuperf") if "not checked" in line] == lines
         results = load(folder / "results.json")
-        assert results.unchecked == ((("test_it.py::test_a[2ranks]", "energy"),) if lines else ())
+        assert results.unchecked == ((Unchecked("test_it.py::test_a[2ranks]", "energy"),) if lines else ())
 
 
 def test_of_a_changed_body_nothing_is_told(tmp_path: Path) -> None:

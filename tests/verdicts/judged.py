@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
-from pytest_gpuperf.baselines.schema import TestBaseline
+from pytest_gpuperf.baselines.schema import MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.outcome import Outcome

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
-from pytest_gpuperf.baselines.schema import Baselines, TestBaseline
+from pytest_gpuperf.baselines.plain import plain, read
+from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
@@ -112,7 +112,7 @@ def test_it_is_said_how_many_launches_of_a_baseline_would_do() -> None:
     assert undecided.needed is not None
     assert undecided.needed > 5
     assert undecided.more == undecided.needed - 5
-    assert Verdict.from_json(undecided.to_json()) == undecided
+    assert read(Verdict, plain(undecided), "verdict") == undecided
 
 
 @pytest.mark.parametrize(

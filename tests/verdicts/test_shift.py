@@ -6,9 +6,8 @@ from datetime import date
 
 import pytest
 
-from pytest_gpuperf.baselines.expected import Expected
-from pytest_gpuperf.baselines.metric_baseline import MetricBaseline
-from pytest_gpuperf.baselines.schema import TestBaseline
+from pytest_gpuperf.baselines.reviewed import KnownRegression
+from pytest_gpuperf.baselines.schema import MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.judge import Judge
@@ -51,7 +50,7 @@ def test_launches_that_scatter_alike_but_are_not_the_same_are_two_checks() -> No
     assert distinct([ten, five, ten, replace(ten, center=5.0), five]) == [ten, five]
 
 
-def judge_of_many(tests: int, *metrics: str, expected: Expected | None = None) -> Judge:
+def judge_of_many(tests: int, *metrics: str, expected: KnownRegression | None = None) -> Judge:
     """A judge of so many tests, with metrics of as many spreads; the first metric's regression may be known."""
     spreads = [1e-4 * (number + 1) for number in range(len(metrics))]
     entry = TestBaseline(
@@ -108,7 +107,7 @@ def test_a_time_and_the_rate_made_from_it_are_one_figure_of_a_shift() -> None:
 
 @pytest.mark.parametrize(("until", "shift"), [(date(2026, 12, 1), False), (date(2026, 11, 30), True)])
 def test_known_regressions_are_no_shift_of_the_whole_run(until: date, shift: bool) -> None:
-    judge = judge_of_many(12, "a", expected=Expected("a slow driver", until))
+    judge = judge_of_many(12, "a", expected=KnownRegression("a slow driver", until))
     for test in range(12):
         assert screened(judge, test, "a", 90.0).outcome is Outcome.SUSPECT
     assert (judge.shift is not None) is shift

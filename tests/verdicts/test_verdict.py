@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.baselines.json_fields import FieldError
-from pytest_gpuperf.baselines.metric_policy import MetricPolicy
+from pytest_gpuperf.baselines.plain import FieldError, plain, read
+from pytest_gpuperf.baselines.reviewed import MetricPolicy
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.verdicts.judged import LOOSE, STEADY, confirmed, verdict_of
 
 
 def test_verdicts_of_earlier_results_are_read() -> None:
     verdict = verdict_of(95.0)
-    data = verdict.to_json()
-    assert Verdict.from_json(data) == verdict
+    data = plain(verdict)
+    assert read(Verdict, data, "verdict") == verdict
     del data["of_the_gpus"], data["elsewhere"], data["policy"]
-    assert Verdict.from_json(data) == verdict
+    assert read(Verdict, data, "verdict") == verdict
     told = replace(verdict, of_the_gpus=True, elsewhere=True, policy=MetricPolicy("noisy", detect=0.2))
-    assert Verdict.from_json(told.to_json()) == told
+    assert read(Verdict, plain(told), "verdict") == told
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_verdicts_of_earlier_results_are_read() -> None:
     ],
 )
 def test_json_and_back(verdict: Verdict) -> None:
-    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+    assert read(Verdict, json.loads(json.dumps(plain(verdict))), "verdict") == verdict
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_json_and_back(verdict: Verdict) -> None:
 )
 def test_json_that_is_no_verdict_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(FieldError, match=message):
-        Verdict.from_json({**verdict_of(80.0).to_json(), **change})
+        read(Verdict, {**plain(verdict_of(80.0)), **change}, "verdict")
