@@ -17,7 +17,7 @@ from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
 from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.messages import (
     Account,
     Asked,
@@ -63,7 +63,7 @@ class Pool:
 
     def __init__(
         self,
-        launcher: Launcher,
+        client: ForkserverClient,
         spec: PoolSpec,
         environ: Mapping[str, str],
         *,
@@ -74,7 +74,7 @@ class Pool:
         """Starts the ranks.
 
         Args:
-            launcher: forks them.
+            client: forks them.
             spec: how many, and on what.
             environ: the controller's environment.
             grace: seconds that the other ranks get after the first failure.
@@ -88,7 +88,7 @@ class Pool:
         self.alive = True
         self.failure: PostMortem | None = None
         """How the last run ended, if it failed."""
-        self._launcher = launcher
+        self._client = client
         self._grace = grace
         self._listener = listener
         self._debug = debug
@@ -161,7 +161,7 @@ class Pool:
         if rest:
             self._group = None
         try:
-            request = Settle(self._runs, rest, self._launcher.would_preload)
+            request = Settle(self._runs, rest, self._client.would_preload)
             answers = self._exchange(request, "settling after the test", GROUP_TIMEOUT)
         except RankDied:  # after the test's last run
             self.kill()
@@ -172,7 +172,7 @@ class Pool:
         said: dict[str, list[int]] = {}
         for rank, answer in enumerate(answers):
             settled: Settled = pickle.loads(answer.stream)
-            self._launcher.used(settled.modules)
+            self._client.used(settled.modules)
             for text in settled.left:
                 said.setdefault(text, []).append(rank)
         if said:
@@ -220,13 +220,13 @@ class Pool:
         for process in self._processes:
             process.connection.hang_up()
         # NCCL ranks may wait for one another in their exit handlers; nothing of theirs is needed any more.
-        await_ends(self._launcher, self._processes, 0.2 if self.spec.gpus else 1.0)
+        await_ends(self._client, self._processes, 0.2 if self.spec.gpus else 1.0)
         self.kill()
 
     def kill(self) -> None:
         """Ends the ranks at once, with everything they started."""
         self.alive = False
-        kill(self._launcher, self._processes)
+        kill(self._client, self._processes)
         self._last_output = self.output()
         for process in self._processes:
             process.close()
@@ -236,7 +236,7 @@ class Pool:
         size = self.spec.world_size
         threads = max(1, (os.cpu_count() or 1) // size)
         for _ in range(size):
-            self._processes.append(RankProcess.forked(self._launcher, environ))
+            self._processes.append(RankProcess.forked(self._client, environ))
         for rank, process in enumerate(self._processes):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is told below
                 process.connection.send(Start(rank, size, self.spec.backend, threads))
@@ -299,7 +299,7 @@ class Pool:
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
             if self._debug and failure.rank is not None and raised[failure.rank]:
                 self.alive = False
-                kill(self._launcher, [one for rank, one in enumerate(self._processes) if rank != failure.rank])
+                kill(self._client, [one for rank, one in enumerate(self._processes) if rank != failure.rank])
             else:
                 self.kill()
         raise failure.error
@@ -322,7 +322,7 @@ class Pool:
             if not all(isinstance(ending, Answered) for ending in endings.values()):
                 vigil = None  # the grace runs already
             until = deadline if vigil is None else min(deadline, vigil.due)
-            ready = wait([*waiting, *self._launcher.sockets], timeout=self._patience(until))
+            ready = wait([*waiting, *self._client.sockets], timeout=self._patience(until))
             self._listen()
             if not ready:
                 now = time.monotonic()
@@ -351,7 +351,7 @@ class Pool:
             found += [
                 fd
                 for fd, rank in waiting.items()
-                if fd not in found and self._launcher.exit_code(self._processes[rank].pid, 0) is not None
+                if fd not in found and self._client.exit_code(self._processes[rank].pid, 0) is not None
             ]
         return found
 
@@ -370,7 +370,7 @@ class Pool:
     def _read(self, rank: int, run: int) -> Ending | None:
         process = self._processes[rank]
         try:
-            if not process.connection.poll(0) and self._launcher.exit_code(process.pid, 0) is not None:
+            if not process.connection.poll(0) and self._client.exit_code(process.pid, 0) is not None:
                 return self._died(rank)
             reply, result = process.connection.receive()
         except (EOFError, ConnectionResetError):
@@ -383,7 +383,7 @@ class Pool:
     def _died(self, rank: int) -> Died:
         at = time.monotonic()
         process = self._processes[rank]
-        code = self._launcher.exit_code(process.pid, EXIT_TIMEOUT)
+        code = self._client.exit_code(process.pid, EXIT_TIMEOUT)
         # Where it ended otherwise, what its standard error holds is a child's or the program's own.
         words = process.last_words() if code == -signal.SIGABRT else ""
         stack = process.last_stack() if code in _CRASHES else ""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
@@ -20,9 +20,9 @@ class Pools:
     """Live pools by what they are made of. Ranks are started when first asked for."""
 
     def __init__(
-        self, launcher: Launcher, *, grace: float = GRACE, listener: Listener | None = None, debug: bool = False
+        self, client: ForkserverClient, *, grace: float = GRACE, listener: Listener | None = None, debug: bool = False
     ) -> None:
-        self._launcher = launcher
+        self._client = client
         self._grace = grace
         self._listener = listener
         self._debug = debug
@@ -33,7 +33,7 @@ class Pools:
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start; waits for nothing."""
         with contextlib.suppress(OSError):  # the first test that needs ranks fails by the same, and says so
-            self._launcher.start()
+            self._client.start()
 
     def get(self, spec: PoolSpec, group: str, timeout: float) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
@@ -68,7 +68,7 @@ class Pools:
         if pool is not None:
             pool.kill()  # a rank may be held for the debugger
         pool = self._pools[spec] = Pool(
-            self._launcher, spec, os.environ, grace=self._grace, listener=self._listener, debug=self._debug
+            self._client, spec, os.environ, grace=self._grace, listener=self._listener, debug=self._debug
         )
         pool.open_group(group, timeout)
         return pool
@@ -162,4 +162,4 @@ class Pools:
     def close(self) -> None:
         """Ends every pool and the forkserver."""
         self.retire_all()
-        self._launcher.close()
+        self._client.close()

@@ -18,7 +18,7 @@ from typing import IO
 from pytest_gpuperf.ranks import stacks
 from pytest_gpuperf.ranks.channel import Channel, Letter
 from pytest_gpuperf.ranks.excerpt import HEAD, TAIL, Excerpt
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 
 # What libstdc++'s std::terminate prints. The exceptions of threads that NCCL and gloo started end a process so.
 _TERMINATED = re.compile(r"terminate called after throwing an instance of .*\n[ \t]*what\(\):[ \t]*(.*)")
@@ -55,7 +55,7 @@ class RankProcess:
     )
 
     @classmethod
-    def forked(cls, launcher: Launcher, environ: Mapping[str, str]) -> RankProcess:
+    def forked(cls, client: ForkserverClient, environ: Mapping[str, str]) -> RankProcess:
         """A new one.
 
         Raises:
@@ -78,7 +78,7 @@ class RankProcess:
             for stream in (stdout, stderr):  # a rank may truncate them
                 fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
             fds = [theirs.fileno(), asked.fileno(), stdout.fileno(), stderr.fileno(), dumps.fileno()]
-            process = cls(launcher.fork(environ, fds), ours, asking, stdout, stderr, dumps)
+            process = cls(client.fork(environ, fds), ours, asking, stdout, stderr, dumps)
             failing.pop_all()
         return process
 
@@ -158,12 +158,12 @@ class RankProcess:
             file.close()
 
 
-def kill(launcher: Launcher, processes: Sequence[RankProcess]) -> None:
+def kill(client: ForkserverClient, processes: Sequence[RankProcess]) -> None:
     """Ends processes at once, with everything that they started, and waits for their ends."""
     for process in processes:
-        if launcher.exit_code(process.pid, 0) is None:
+        if client.exit_code(process.pid, 0) is None:
             _kill_group(process.pid)
-    await_ends(launcher, processes, EXIT_TIMEOUT)
+    await_ends(client, processes, EXIT_TIMEOUT)
 
 
 def _kill_group(pid: int) -> None:
@@ -176,11 +176,11 @@ def _kill_group(pid: int) -> None:
         pass
 
 
-def await_ends(launcher: Launcher, processes: Sequence[RankProcess], timeout: float) -> None:
+def await_ends(client: ForkserverClient, processes: Sequence[RankProcess], timeout: float) -> None:
     """Waits until all of them have ended, for so many seconds together."""
     deadline = time.monotonic() + timeout
     for process in processes:
-        launcher.await_end(process.pid, max(0.0, deadline - time.monotonic()))
+        client.await_end(process.pid, max(0.0, deadline - time.monotonic()))
 
 
 def _size(file: IO[bytes]) -> int:

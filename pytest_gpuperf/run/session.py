@@ -13,7 +13,7 @@ from pytest_gpuperf.fixtures.perf import Checks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.options import Options, is_worker
-from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED, Launcher
+from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
 from pytest_gpuperf.report.commands import Commands
@@ -72,7 +72,7 @@ class Session:
         given = config.getoption("baselines") or ""
         commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
         pools = Pools(
-            Launcher(PRELOAD, PRELOAD_IF_USED),
+            ForkserverClient(PRELOAD, PRELOAD_IF_USED),
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),

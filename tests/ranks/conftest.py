@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.forked_rank import PRELOAD
@@ -31,33 +31,33 @@ def notes(error: BaseException) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    """A launcher whose forkserver has no torch; the module's."""
-    launcher = Launcher(PRELOAD)
-    yield launcher
-    launcher.close()
+def client() -> Iterator[ForkserverClient]:
+    """A client whose forkserver has no torch; the module's."""
+    client = ForkserverClient(PRELOAD)
+    yield client
+    client.close()
 
 
 @pytest.fixture
-def own_launcher() -> Iterator[Launcher]:
+def own_client() -> Iterator[ForkserverClient]:
     """The same, the test's own."""
-    launcher = Launcher(PRELOAD)
-    yield launcher
-    launcher.close()
+    client = ForkserverClient(PRELOAD)
+    yield client
+    client.close()
 
 
 @pytest.fixture(scope="session")
-def torch_launcher() -> Iterator[Launcher]:
-    """A launcher whose forkserver has torch."""
-    launcher = Launcher()
-    yield launcher
-    launcher.close()
+def torch_client() -> Iterator[ForkserverClient]:
+    """A client whose forkserver has torch."""
+    client = ForkserverClient()
+    yield client
+    client.close()
 
 
 @pytest.fixture
-def pool(torch_launcher: Launcher) -> Iterator[Pool]:
+def pool(torch_client: ForkserverClient) -> Iterator[Pool]:
     """Two fresh ranks with a process group."""
-    pool = Pool(torch_launcher, PoolSpec(2), {"PATH": "/bin", "OF_THE_POOL": "yes"})
+    pool = Pool(torch_client, PoolSpec(2), {"PATH": "/bin", "OF_THE_POOL": "yes"})
     pool.open_group("first", 60)
     yield pool
     pool.close()

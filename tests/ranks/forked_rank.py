@@ -1,4 +1,4 @@
-"""A process that a launcher forked, without torch: it runs the source that it is sent."""
+"""A process that a client forked, without torch: it runs the source that it is sent."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from tests.ranks.processes import DEADLINE
 
 PRELOAD = ("tests.ranks.light_rank",)
@@ -15,14 +15,14 @@ ENVIRON = {"PATH": os.environ["PATH"]}
 
 
 class Rank:
-    """A process that a launcher forked, with the other ends of what it holds."""
+    """A process that a client forked, with the other ends of what it holds."""
 
-    def __init__(self, launcher: Launcher, source: str, environ: Mapping[str, str] = ENVIRON) -> None:
+    def __init__(self, client: ForkserverClient, source: str, environ: Mapping[str, str] = ENVIRON) -> None:
         (self.connection, theirs), (self.inquiries, asked) = Channel.pair(), Channel.pair()
         self.files: list[IO[bytes]] = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
         fds = [theirs.fileno(), asked.fileno(), *(file.fileno() for file in self.files)]
         try:
-            self.pid = launcher.fork(environ, fds)
+            self.pid = client.fork(environ, fds)
             self.connection.send(source)
         except BaseException:
             self.close()

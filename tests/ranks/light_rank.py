@@ -1,4 +1,4 @@
-"""Stands in for the rank's main, which would load torch. A launcher that preloads it has ranks in milliseconds.
+"""Stands in for the rank's main, which would load torch. A client that preloads it has ranks in milliseconds.
 
 It runs the source that it is sent, and answers a pool's requests without doing anything.
 """

@@ -9,15 +9,15 @@ import pytest
 
 from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.processes import alive, survivors
 
 
 @pytest.fixture
-def debugged(torch_launcher: Launcher) -> Iterator[Pool]:
-    pool = Pool(torch_launcher, PoolSpec(2), {}, debug=True)
+def debugged(torch_client: ForkserverClient) -> Iterator[Pool]:
+    pool = Pool(torch_client, PoolSpec(2), {}, debug=True)
     pool.open_group("first", 60)
     yield pool
     pool.close()

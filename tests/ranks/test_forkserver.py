@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context
-from pytest_gpuperf.ranks import launcher
-from pytest_gpuperf.ranks.launcher import PRELOAD, PRELOAD_IF_USED
+from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED
 from tests.ranks.conftest import Call
 from tests.whole_run import environment
 
@@ -46,6 +45,6 @@ def test_nothing_that_is_loaded_before_a_fork_starts_a_thread_or_cuda() -> None:
         "import torch; print(len(os.listdir('/proc/self/task')), torch.cuda.is_initialized(), flush=True);"
         "os.fork() or os._exit(print(torch.cuda._is_in_bad_fork(), flush=True) or 0); os.wait()"
     )
-    environ = environment(**launcher._FORKABLE)
+    environ = environment(**forkserver_client._FORKABLE)
     done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout == "1 False\nFalse\n"

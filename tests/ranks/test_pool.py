@@ -15,7 +15,7 @@ from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.closing import await_ended
 from pytest_gpuperf.ranks.excerpt import HEAD, TAIL
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from tests.ranks.conftest import Call, pids
@@ -139,7 +139,7 @@ def test_a_short_timeout_is_the_programs_and_not_the_groups(pool: Pool, call: Ca
     assert call(lambda ctx: ctx.group.size()) == [2, 2]
 
 
-def test_no_file_is_left_open_by_runs_groups_and_pools(torch_launcher: Launcher) -> None:
+def test_no_file_is_left_open_by_runs_groups_and_pools(torch_client: ForkserverClient) -> None:
     def program(ctx: Context) -> int:
         dist.barrier()
         gc.collect()
@@ -157,7 +157,7 @@ def test_no_file_is_left_open_by_runs_groups_and_pools(torch_launcher: Launcher)
 
     before = open_files()
     for attempt in range(2):
-        pool = Pool(torch_launcher, PoolSpec(2), {})
+        pool = Pool(torch_client, PoolSpec(2), {})
         few = exercise(pool, range(2), 3)
         in_use = open_files()
         assert exercise(pool, range(2, 7), 6) == few
@@ -177,7 +177,7 @@ def test_what_was_printed_before_a_failure_is_told_once(pool: Pool, call: Call) 
     assert shown(pool) == [(0, "stdout", "printed by 0\n"), (1, "stdout", "printed by 1\n")]
 
 
-def test_a_listener_hears_what_ranks_print_while_they_run(torch_launcher: Launcher, tmp_path: Path) -> None:
+def test_a_listener_hears_what_ranks_print_while_they_run(torch_client: ForkserverClient, tmp_path: Path) -> None:
     def program(ctx: Context, answer: Path) -> None:
         print("asks", ctx.rank, flush=True)
         while not answer.exists():
@@ -189,7 +189,7 @@ def test_a_listener_hears_what_ranks_print_while_they_run(torch_launcher: Launch
             (tmp_path / "answer").touch()
 
     told: list[Any] = []
-    pool = Pool(torch_launcher, PoolSpec(2), {}, listener=listener)
+    pool = Pool(torch_client, PoolSpec(2), {}, listener=listener)
     try:
         pool.open_group("first", 60)
         task = payload.dumps((program, (tmp_path / "answer",), {}), [sys.modules[__name__]])
@@ -200,12 +200,14 @@ def test_a_listener_hears_what_ranks_print_while_they_run(torch_launcher: Launch
         pool.close()
 
 
-def test_a_listener_hears_all_that_a_rank_printed_and_what_it_printed_after_its_run(torch_launcher: Launcher) -> None:
+def test_a_listener_hears_all_that_a_rank_printed_and_what_it_printed_after_its_run(
+    torch_client: ForkserverClient,
+) -> None:
     def program(ctx: Context) -> None:
         os.write(1, b"x" * MUCH)
 
     heard: list[str] = []
-    pool = Pool(torch_launcher, PoolSpec(1), {}, listener=lambda rank, size, stream, text: heard.append(text))
+    pool = Pool(torch_client, PoolSpec(1), {}, listener=lambda rank, size, stream, text: heard.append(text))
     try:
         pool.open_group("first", 60)
         pool.run(payload.dumps((program, (), {}), [sys.modules[__name__]]), program="p", seed=0, timeout=60)
@@ -368,9 +370,9 @@ def test_a_store_without_a_group_says_who_destroyed_it(call: Call) -> None:
 
 
 def test_what_a_test_imported_on_its_ranks_is_loaded_for_those_that_come_later(
-    torch_launcher: Launcher, pool: Pool, call: Call, monkeypatch: pytest.MonkeyPatch
+    torch_client: ForkserverClient, pool: Pool, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_launcher, "_preload_if_used", {"wave": "wave", "cgitb": "cgitb"})
+    monkeypatch.setattr(torch_client, "_preload_if_used", {"wave": "wave", "cgitb": "cgitb"})
     for name in ("wave", "cgitb"):
         monkeypatch.delitem(sys.modules, name, raising=False)  # this process has no say
 
@@ -379,7 +381,7 @@ def test_what_a_test_imported_on_its_ranks_is_loaded_for_those_that_come_later(
 
     call(program)
     assert pool.settle() == []
-    later = Pool(torch_launcher, PoolSpec(1), {"PATH": "/bin"})
+    later = Pool(torch_client, PoolSpec(1), {"PATH": "/bin"})
     try:
         later.open_group("first", 60)
         task = payload.dumps((lambda ctx: [name in sys.modules for name in ("wave", "cgitb")], (), {}), [])

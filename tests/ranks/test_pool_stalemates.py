@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import CollectiveMismatch, Context, RankTimeout
 from pytest_gpuperf.ranks import payload
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import notes
@@ -28,9 +28,9 @@ Run = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def pool(torch_launcher: Launcher) -> Iterator[Pool]:
+def pool(torch_client: ForkserverClient) -> Iterator[Pool]:
     """Three ranks with a short grace."""
-    pool = Pool(torch_launcher, PoolSpec(3), {"PATH": "/bin"}, grace=GRACE)
+    pool = Pool(torch_client, PoolSpec(3), {"PATH": "/bin"}, grace=GRACE)
     pool.open_group("first", 60)
     yield pool
     pool.close()
@@ -274,8 +274,8 @@ def test_a_broadcast_whose_root_is_slow_is_no_stalemate(run: Run) -> None:
         run(a_broadcast_whose_root_is_slow, timeout=SLOW + 2.0)
 
 
-def test_ranks_that_measure_are_not_asked_before_one_has_returned(torch_launcher: Launcher) -> None:
-    pool = Pool(torch_launcher, PoolSpec(2, timed=True), {}, grace=0.2)
+def test_ranks_that_measure_are_not_asked_before_one_has_returned(torch_client: ForkserverClient) -> None:
+    pool = Pool(torch_client, PoolSpec(2, timed=True), {}, grace=0.2)
 
     def program(ctx: Context) -> None:
         if ctx.rank:

@@ -15,7 +15,7 @@ from pytest_gpuperf.ranks import pool as pool_module
 from pytest_gpuperf.ranks import rank as rank_module
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.failures import LaunchError
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.process import RankProcess
 from pytest_gpuperf.ranks.spec import PoolSpec
@@ -23,11 +23,11 @@ from tests.ranks.conftest import Call
 from tests.ranks.processes import DEADLINE, open_files, owner_of, survivors
 
 
-def test_a_rank_that_cannot_start_says_why(torch_launcher: Launcher) -> None:
+def test_a_rank_that_cannot_start_says_why(torch_client: ForkserverClient) -> None:
     if torch.cuda.is_available():
         pytest.skip("the GPU of no other machine would do here")
     with pytest.raises(LaunchError) as caught:
-        Pool(torch_launcher, PoolSpec(1, ("GPU-not-there",)), {})
+        Pool(torch_client, PoolSpec(1, ("GPU-not-there",)), {})
     assert str(caught.value).startswith("rank 0 of 1 (nccl) ended while it started; it printed: Traceback")
     assert "CUDA" in str(caught.value)
 
@@ -44,34 +44,34 @@ def test_ranks_that_do_not_come_up_are_a_launch_error_and_are_ended(
 ) -> None:
     monkeypatch.setattr(pool_module, "Start", lambda *args: source)  # a light rank does what it is sent
     monkeypatch.setattr(pool_module, "START_TIMEOUT", timeout)
-    launcher = Launcher(("tests.ranks.light_rank",))
+    client = ForkserverClient(("tests.ranks.light_rank",))
     before = open_files()
     try:
         with pytest.raises(LaunchError) as caught:
-            Pool(launcher, PoolSpec(2), {})
+            Pool(client, PoolSpec(2), {})
         assert str(caught.value) == f"rank 0 of 2 (gloo) {message}"
     finally:
-        launcher.close()
+        client.close()
     assert open_files() == before
 
 
 def test_a_rank_that_ended_before_it_was_told_anything_is_a_launch_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
     forked = RankProcess.forked
 
-    def ends_at_once(launcher: Launcher, environ: Mapping[str, str]) -> RankProcess:
-        process = forked(launcher, environ)
+    def ends_at_once(client: ForkserverClient, environ: Mapping[str, str]) -> RankProcess:
+        process = forked(client, environ)
         os.kill(process.pid, signal.SIGKILL)
-        assert launcher.exit_code(process.pid, DEADLINE) == -signal.SIGKILL
+        assert client.exit_code(process.pid, DEADLINE) == -signal.SIGKILL
         return process
 
     monkeypatch.setattr(RankProcess, "forked", ends_at_once)
-    launcher = Launcher(("tests.ranks.light_rank",))
+    client = ForkserverClient(("tests.ranks.light_rank",))
     try:
         with pytest.raises(LaunchError) as caught:
-            Pool(launcher, PoolSpec(2), {})
+            Pool(client, PoolSpec(2), {})
         assert str(caught.value) == "rank 0 of 2 (gloo) ended while it started; it printed: nothing"
     finally:
-        launcher.close()
+        client.close()
 
 
 def test_a_rank_that_cannot_be_forked_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_rank_that_cannot_be_forked_leaves_no_file_open(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     before = open_files()
     with pytest.raises(LaunchError, match="no such driver") as caught:
-        Pool(Launcher(("breaks_on_import",)), PoolSpec(1), {})
+        Pool(ForkserverClient(("breaks_on_import",)), PoolSpec(1), {})
     assert open_files() == before, caught  # whose frames still hold what was made
 
 
@@ -101,8 +101,8 @@ def test_a_rank_that_ignores_every_polite_signal_is_ended_all_the_same(pool: Poo
 
 
 def test_ranks_die_with_the_forkserver_and_the_run_says_that_they_died() -> None:
-    launcher = Launcher(("tests.ranks.light_rank",))
-    pool = Pool(launcher, PoolSpec(2), {})
+    client = ForkserverClient(("tests.ranks.light_rank",))
+    pool = Pool(client, PoolSpec(2), {})
     try:
         processes = [int(answer.stream) for answer in pool.run(EMPTY, program="p", seed=0, timeout=60)]
         server = int(Path(f"/proc/{processes[0]}/stat").read_text().rpartition(")")[2].split()[1])
@@ -113,16 +113,16 @@ def test_ranks_die_with_the_forkserver_and_the_run_says_that_they_died() -> None
         assert not pool.alive
     finally:
         pool.close()
-        launcher.close()
+        client.close()
 
 
 OWNER = """
 import sys
 from pytest_gpuperf.ranks.channel import EMPTY
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
-pool = Pool(Launcher(("tests.ranks.light_rank",)), PoolSpec(3), {})
+pool = Pool(ForkserverClient(("tests.ranks.light_rank",)), PoolSpec(3), {})
 print(*(pid.stream.decode() for pid in pool.run(EMPTY, program="p", seed=0, timeout=60)), flush=True)
 sys.stdin.read()
 """

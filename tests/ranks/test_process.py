@@ -143,8 +143,8 @@ def test_processes_whose_ends_nobody_tells_are_waited_for_together(monkeypatch: 
     monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: now))
     killpg = mock.Mock()
     monkeypatch.setattr(os, "killpg", killpg)
-    launcher: Any = SimpleNamespace(exit_code=lambda pid, timeout: None, await_end=await_end)
+    client: Any = SimpleNamespace(exit_code=lambda pid, timeout: None, await_end=await_end)
     processes: Any = [SimpleNamespace(pid=pid) for pid in (1, 2, 3)]
-    kill(launcher, processes)
+    kill(client, processes)
     assert sum(waited) == EXIT_TIMEOUT
     assert killpg.mock_calls == [mock.call(pid, signal.SIGKILL) for pid in (1, 2, 3)]

@@ -14,9 +14,9 @@ from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.ranks import launcher as launcher_module
+from pytest_gpuperf.ranks import forkserver_client as client_module
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run import session as session_module
@@ -151,11 +151,11 @@ def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
 def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher = mock.Mock(wraps=Launcher)
-    monkeypatch.setattr(session_module, "Launcher", launcher)
-    monkeypatch.setattr(session_module, "PRELOAD_IF_USED", launcher_module.PRELOAD_IF_USED)
+    client = mock.Mock(wraps=ForkserverClient)
+    monkeypatch.setattr(session_module, "ForkserverClient", client)
+    monkeypatch.setattr(session_module, "PRELOAD_IF_USED", client_module.PRELOAD_IF_USED)
     Session.of(pytestconfig, Options.from_config(pytestconfig), Machine((), None, False)).close()
-    launcher.assert_called_once_with(launcher_module.PRELOAD, launcher_module.PRELOAD_IF_USED)
+    client.assert_called_once_with(client_module.PRELOAD, client_module.PRELOAD_IF_USED)
 
 
 @pytest.mark.parametrize(

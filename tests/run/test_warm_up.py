@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from tests import fake_gpus, scripted_figures
 
 TESTS = """
@@ -41,7 +41,7 @@ def test_a_run_starts_the_forkserver_only_for_tests_that_need_it(
 ) -> None:
     fake_gpus.install(monkeypatch, 2)
     started: list[bool] = []
-    monkeypatch.setattr(Launcher, "start", lambda self: started.append(True))
+    monkeypatch.setattr(ForkserverClient, "start", lambda self: started.append(True))
     monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks.prepare", lambda self, world_size: None)
     pytester.makepyfile(TESTS)
     pytester.inline_run("-p", "no:cacheprovider", *arguments)

@@ -61,7 +61,7 @@ _BOOT = (
 )
 
 
-class Launcher:
+class ForkserverClient:
     """Forks ranks through a forkserver, which starts with the first one if it was not told to before.
 
     Args:

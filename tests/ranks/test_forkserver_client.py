@@ -15,21 +15,21 @@ from unittest import mock
 import pytest
 
 from pytest_gpuperf.ranks.failures import LaunchError
-from pytest_gpuperf.ranks.launcher import Launcher
+from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from tests.ranks.forked_rank import PRELOAD, WAIT, Rank
 from tests.ranks.processes import DEADLINE, open_files, survivors
 
 
-def ended(launcher: Launcher, source: str) -> tuple[int | None, list[str]]:
-    rank = Rank(launcher, source)
-    code = launcher.exit_code(rank.pid, DEADLINE)
+def ended(client: ForkserverClient, source: str) -> tuple[int | None, list[str]]:
+    rank = Rank(client, source)
+    code = client.exit_code(rank.pid, DEADLINE)
     printed = rank.printed()
     rank.close()
     return code, printed
 
 
-def test_a_rank_that_comes_to_its_end_exits_with_0(launcher: Launcher) -> None:
-    assert ended(launcher, "pass")[0] == 0
+def test_a_rank_that_comes_to_its_end_exits_with_0(client: ForkserverClient) -> None:
+    assert ended(client, "pass")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -41,72 +41,70 @@ def test_a_rank_that_comes_to_its_end_exits_with_0(launcher: Launcher) -> None:
         ("raise ValueError", 1),
     ],
 )
-def test_the_exit_code_is_reported_and_a_signal_is_negative(launcher: Launcher, source: str, code: int) -> None:
-    assert ended(launcher, source)[0] == code
+def test_the_exit_code_is_reported_and_a_signal_is_negative(client: ForkserverClient, source: str, code: int) -> None:
+    assert ended(client, source)[0] == code
 
 
-def test_an_exit_is_unknown_while_the_rank_lives(launcher: Launcher) -> None:
-    rank = Rank(launcher, WAIT)
-    assert launcher.exit_code(rank.pid, 0.05) is None
+def test_an_exit_is_unknown_while_the_rank_lives(client: ForkserverClient) -> None:
+    rank = Rank(client, WAIT)
+    assert client.exit_code(rank.pid, 0.05) is None
     rank.close()
-    assert launcher.exit_code(rank.pid, DEADLINE) is not None
+    assert client.exit_code(rank.pid, DEADLINE) is not None
 
 
-def test_an_exit_that_was_reported_already_is_told_without_waiting(launcher: Launcher) -> None:
-    first, second = Rank(launcher, "pass"), Rank(launcher, "pass")
-    assert launcher.exit_code(first.pid, DEADLINE) == 0
+def test_an_exit_that_was_reported_already_is_told_without_waiting(client: ForkserverClient) -> None:
+    first, second = Rank(client, "pass"), Rank(client, "pass")
+    assert client.exit_code(first.pid, DEADLINE) == 0
     assert survivors([second.pid]) == []
-    assert launcher.exit_code(second.pid, DEADLINE) == 0
-    third = Rank(launcher, "pass")
+    assert client.exit_code(second.pid, DEADLINE) == 0
+    third = Rank(client, "pass")
     assert survivors([third.pid]) == []
-    fourth = Rank(launcher, "pass")
-    assert (
-        launcher.exit_code(fourth.pid, DEADLINE) == 0
-    )  # the dead are reaped and reported in the order of their births
-    assert launcher.exit_code(third.pid, 0) == 0
+    fourth = Rank(client, "pass")
+    assert client.exit_code(fourth.pid, DEADLINE) == 0  # the dead are reaped and reported in the order of their births
+    assert client.exit_code(third.pid, 0) == 0
     for rank in (first, second, third, fourth):
         rank.close()
 
 
-def test_what_a_rank_prints_goes_to_its_own_files(launcher: Launcher) -> None:
+def test_what_a_rank_prints_goes_to_its_own_files(client: ForkserverClient) -> None:
     source = "import os, sys; print('out'); print('err', file=sys.stderr); os.write(stacks_fd, b'stack')"
-    assert ended(launcher, source)[1] == ["out\n", "err\n", "stack"]
+    assert ended(client, source)[1] == ["out\n", "err\n", "stack"]
 
 
-def test_an_exception_in_a_rank_is_printed_to_its_stderr(launcher: Launcher) -> None:
-    assert ended(launcher, "raise ValueError('seen')")[1][1].endswith("ValueError: seen\n")
+def test_an_exception_in_a_rank_is_printed_to_its_stderr(client: ForkserverClient) -> None:
+    assert ended(client, "raise ValueError('seen')")[1][1].endswith("ValueError: seen\n")
 
 
-def test_a_rank_has_the_environment_it_is_given_and_no_other(launcher: Launcher) -> None:
-    rank = Rank(launcher, "import os; connection.send(dict(os.environ))", {"ONLY": "this", "PATH": "/bin"})
+def test_a_rank_has_the_environment_it_is_given_and_no_other(client: ForkserverClient) -> None:
+    rank = Rank(client, "import os; connection.send(dict(os.environ))", {"ONLY": "this", "PATH": "/bin"})
     assert rank.received() == {"ONLY": "this", "PATH": "/bin"}
     rank.close()
 
 
 def test_a_rank_works_where_the_controller_works(
-    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: ForkserverClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("/a/folder/of/modules")
-    rank = Rank(launcher, "import os, sys; connection.send((os.getcwd(), sys.path, sys.argv))")
+    rank = Rank(client, "import os, sys; connection.send((os.getcwd(), sys.path, sys.argv))")
     cwd, path, argv = rank.received()
     assert (cwd, path, argv) == (str(tmp_path), sys.path, ["rank"])
     rank.close()
 
 
-def test_a_rank_has_nothing_open_of_the_forkservers(launcher: Launcher) -> None:
+def test_a_rank_has_nothing_open_of_the_forkservers(client: ForkserverClient) -> None:
     source = (
         "import os; files = [f'/proc/self/fd/{number}' for number in os.listdir('/proc/self/fd')]; "
         "connection.send([os.readlink(file) for file in files if os.path.lexists(file)])"
     )
-    rank = Rank(launcher, source)
+    rank = Rank(client, source)
     kinds = [name.partition(":")[0] for name in rank.received() if not name.startswith("/")]
     rank.close()
     assert kinds == ["socket", "socket"]
 
 
-def test_a_rank_leads_a_process_group_and_ctrl_c_is_its_own(launcher: Launcher) -> None:
-    rank = Rank(launcher, "import os, signal; connection.send((os.getpid(), os.getpgrp(), os.getppid()))")
+def test_a_rank_leads_a_process_group_and_ctrl_c_is_its_own(client: ForkserverClient) -> None:
+    rank = Rank(client, "import os, signal; connection.send((os.getpid(), os.getpgrp(), os.getppid()))")
     pid, group, server = rank.received()
     assert pid == group == rank.pid
     assert os.getpgid(server) != os.getpgrp()
@@ -116,9 +114,9 @@ def test_a_rank_leads_a_process_group_and_ctrl_c_is_its_own(launcher: Launcher) 
 def test_a_forkserver_that_cannot_start_shows_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "breaks_on_import.py").write_text("raise ValueError('no such driver')")
     monkeypatch.syspath_prepend(tmp_path)
-    launcher = Launcher(("breaks_on_import",))
+    client = ForkserverClient(("breaks_on_import",))
     with pytest.raises(LaunchError, match=r"(?s)ended unexpectedly; it printed: Traceback.*ValueError: no such driver"):
-        launcher.fork({}, [])
+        client.fork({}, [])
 
 
 def test_a_forkserver_for_which_there_is_no_process_left_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +124,7 @@ def test_a_forkserver_for_which_there_is_no_process_left_leaves_nothing_open(mon
     monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=exhausted))
     before = open_files()
     with pytest.raises(BlockingIOError) as caught:
-        Launcher(PRELOAD).fork({}, [])
+        ForkserverClient(PRELOAD).fork({}, [])
     assert open_files() == before, caught  # whose frames still hold what was made
 
 
@@ -151,107 +149,107 @@ def test_what_the_forkserver_lacks_is_said_and_it_goes_on(
 ) -> None:
     (tmp_path / "scarce.py").write_text(SCARCE.format(processes=processes))
     monkeypatch.syspath_prepend(tmp_path)
-    launcher = Launcher(("scarce", *PRELOAD))
+    client = ForkserverClient(("scarce", *PRELOAD))
     try:
         with pytest.raises(OSError, match=re.escape(f"{os.strerror(number)} (in the forkserver)")) as caught:
-            Rank(launcher, "pass")
+            Rank(client, "pass")
         assert caught.value.errno == number
         if processes:
-            assert ended(launcher, "pass")[0] == 0
+            assert ended(client, "pass")[0] == 0
         else:
             with pytest.raises(OSError, match=re.escape(os.strerror(number))):
-                Rank(launcher, "pass")
+                Rank(client, "pass")
     finally:
-        launcher.close()
+        client.close()
 
 
 def test_a_module_that_is_not_there_does_not_keep_the_forkserver_from_starting() -> None:
-    launcher = Launcher(("a_module_that_only_newer_versions_have", *PRELOAD))
+    client = ForkserverClient(("a_module_that_only_newer_versions_have", *PRELOAD))
     try:
-        assert ended(launcher, "pass")[0] == 0
+        assert ended(client, "pass")[0] == 0
     finally:
-        launcher.close()
+        client.close()
 
 
-def test_a_launcher_that_never_forked_closes_quietly() -> None:
-    Launcher().close()
+def test_a_client_that_never_forked_closes_quietly() -> None:
+    ForkserverClient().close()
 
 
-def test_a_large_environment_reaches_the_rank(launcher: Launcher) -> None:
+def test_a_large_environment_reaches_the_rank(client: ForkserverClient) -> None:
     environ = {f"LARGE_{index}": "x" * 100_000 for index in range(4)}  # the kernel allows 2 MB in all
-    rank = Rank(launcher, "import os; connection.send(dict(os.environ))", environ)
+    rank = Rank(client, "import os; connection.send(dict(os.environ))", environ)
     assert rank.received() == environ
     rank.close()
 
 
-def test_a_forkserver_that_was_told_to_start_is_the_one_that_forks(own_launcher: Launcher) -> None:
-    own_launcher.start()
-    own_launcher.start()
-    assert own_launcher._process is not None
-    forkserver = own_launcher._process.pid
-    rank = Rank(own_launcher, "import os; connection.send(os.getppid())")
+def test_a_forkserver_that_was_told_to_start_is_the_one_that_forks(own_client: ForkserverClient) -> None:
+    own_client.start()
+    own_client.start()
+    assert own_client._process is not None
+    forkserver = own_client._process.pid
+    rank = Rank(own_client, "import os; connection.send(os.getppid())")
     try:
         assert rank.received() == forkserver
     finally:
         rank.close()
-    assert own_launcher._process.pid == forkserver
+    assert own_client._process.pid == forkserver
 
 
 def test_a_forkserver_that_never_forks_ends_too() -> None:
-    launcher = Launcher(PRELOAD)
-    launcher.start()
-    assert launcher._process is not None
-    forkserver = launcher._process.pid
+    client = ForkserverClient(PRELOAD)
+    client.start()
+    assert client._process is not None
+    forkserver = client._process.pid
     began = time.monotonic()
-    launcher.close()
+    client.close()
     assert time.monotonic() - began < 0.5  # it has no ranks yet that it would have to end
     assert survivors([forkserver]) == []
 
 
 def test_what_the_tests_have_imported_is_there_before_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = Launcher(PRELOAD, {"loaded_by_the_tests": "json.tool", "loaded_by_nobody": "json.encoder"})
+    client = ForkserverClient(PRELOAD, {"loaded_by_the_tests": "json.tool", "loaded_by_nobody": "json.encoder"})
     monkeypatch.setitem(sys.modules, "loaded_by_the_tests", ModuleType("loaded_by_the_tests"))
-    rank = Rank(launcher, "connection.send(None)")
+    rank = Rank(client, "connection.send(None)")
     try:
         rank.received()
-        assert launcher._process is not None
-        command = Path(f"/proc/{launcher._process.pid}/cmdline").read_text()
+        assert client._process is not None
+        command = Path(f"/proc/{client._process.pid}/cmdline").read_text()
     finally:
         rank.close()
-        launcher.close()
+        client.close()
     assert '"json.tool"]' in command
     assert "json.encoder" not in command
 
 
 def test_what_an_earlier_rank_had_imported_is_there_before_the_next_fork() -> None:
-    launcher = Launcher(PRELOAD, {"used_by_a_rank": "wave", "used_by_nobody": "cgitb"})
-    assert launcher.would_preload == ("used_by_a_rank", "used_by_nobody")
+    client = ForkserverClient(PRELOAD, {"used_by_a_rank": "wave", "used_by_nobody": "cgitb"})
+    assert client.would_preload == ("used_by_a_rank", "used_by_nobody")
     loaded = "connection.send([name in sys.modules for name in ('wave', 'cgitb')])"
     ranks = []
     try:
         for _ in range(2):
-            ranks.append(Rank(launcher, f"import sys; {loaded}"))
-            launcher.used(["used_by_a_rank"])
+            ranks.append(Rank(client, f"import sys; {loaded}"))
+            client.used(["used_by_a_rank"])
         assert [rank.received() for rank in ranks] == [[False, False], [True, False]]
     finally:
         for rank in ranks:
             rank.close()
-        launcher.close()
+        client.close()
 
 
-def test_what_is_no_text_on_the_path_is_left_out(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text_on_the_path_is_left_out(client: ForkserverClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, Path("/no/text")])
-    rank = Rank(launcher, "import sys; connection.send(sys.path)")
+    rank = Rank(client, "import sys; connection.send(sys.path)")
     assert rank.received() == sys.path[:-1]
     rank.close()
 
 
-def test_a_process_with_many_open_files_starts_ranks(own_launcher: Launcher) -> None:
+def test_a_process_with_many_open_files_starts_ranks(own_client: ForkserverClient) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(2000, hard)), hard))
     files = [os.dup(0) for _ in range(1100)]  # select() takes numbers below 1024
     try:
-        rank = Rank(own_launcher, "connection.send('here')")
+        rank = Rank(own_client, "connection.send('here')")
         assert rank.received() == "here"
         rank.close()
     finally:
