@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context
+from pytest_gpuperf.ranks import forkserver_client
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED
 from tests.ranks.conftest import Call
 from tests.whole_run import environment
