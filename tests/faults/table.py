@@ -170,9 +170,8 @@ FAULTS = (
     ),
     Fault(
         "nobody_waits",
-        says=(r"RankTimeout: rank 1 of \d", r"{others} never issued all_reduce Float\[4\]"),
-        cause="timeout",
-        waits=True,
+        says=(r"CollectiveMismatch: .* rank 1 waits in all_reduce", r"{others} never issued all_reduce Float\[4\]"),
+        cause="mismatched collectives",
         backends=("nccl",),
     ),
     Fault(
