@@ -14,8 +14,8 @@ from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.baselines.storage import Files
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.recording_lines import unfit_lines, update_lines
 from pytest_gpuperf.report.units import format_count
-from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
 
 LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, and a terminal may hang on megabytes
 

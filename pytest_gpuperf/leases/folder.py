@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_gpuperf.leases.claimant import shown
-from pytest_gpuperf.leases.errors import LeaseError
 from pytest_gpuperf.leases.lock_file import LockFile
 
 SHARED_FOLDER = 0o1777  # anybody may add files, and remove none of another's
@@ -19,6 +18,10 @@ SHARED_FILE = 0o666  # flock asks for no right, but the owner's record has to be
 # O_CLOEXEC, though Python sets it: programs that the owner starts must not keep its lock alive. O_NOFOLLOW: a link in a
 # folder that everybody writes to could lead to a file of the victim's. O_NONBLOCK: neither may a named pipe hang us.
 OPENING = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class LeaseError(Exception):
+    """Resources of the machine cannot be leased; the message says what was wanted, what is in the way, and the cure."""
 
 
 class _NotPlainError(LeaseError):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pytest_gpuperf.leases import claimant
 from pytest_gpuperf.leases.claimant import Claimant
-from pytest_gpuperf.leases.errors import LeaseError
-from pytest_gpuperf.leases.folder import Folder
+from pytest_gpuperf.leases.folder import Folder, LeaseError
 from pytest_gpuperf.leases.lease import Lease
 from pytest_gpuperf.leases.lock_file import LockFile
 from pytest_gpuperf.leases.memory import RETURN_SECONDS, UsedMemory, await_return, has_memory

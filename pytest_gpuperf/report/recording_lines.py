@@ -1,13 +1,14 @@
-"""What the summary says when a run has ended: of a recording, and of tests that are gone."""
+"""What is said of baselines when a run or a command ends: what was written, what was left and why, what is gone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from pytest_gpuperf.baselines.losses import Loss
+from pytest_gpuperf.baselines.merge import MOVED, Merged
 from pytest_gpuperf.baselines.recorded import Saved
-from pytest_gpuperf.report.units import format_count
-from pytest_gpuperf.report.update_lines import unfit_lines, update_lines
+from pytest_gpuperf.report.units import format_count, format_percent, format_value
 
 
 def recording_lines(
@@ -45,3 +46,41 @@ def gone_lines(tests: Sequence[str], where: str) -> list[str]:
     what = "1 test that is" if one else f"{len(tests)} tests that are"
     cure = f'delete {"its entry" if one else "their entries"} under "tests" in {where}'
     return [f"the baselines hold {what} no longer there: {', '.join(tests)}: {cure}"]
+
+
+def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[str]:
+    """What was left and why, and which losses were accepted.
+
+    Args:
+        merged: What became of each test.
+        accept_command: The command that accepts a test's loss.
+    """
+    lines = []
+    if merged.unmoved:
+        lines.append(f"{len(merged.unmoved)} tests left as they are: no centre moved by {format_percent(MOVED)}")
+    if merged.present:
+        lines.append(f"{len(merged.present)} tests left as they are: they have baselines, and only new ones are asked")
+    lines += [
+        f"gone with the figures that were replaced: {' and '.join(map(repr, by_hand))} of {test}: "
+        "write it anew where it still holds"
+        for test, by_hand in sorted((merged.dropped or {}).items())
+    ]
+    lines += unfit_lines(merged.unfit or {})
+    for loss in merged.accepted:
+        lines.append(f"accepted: {_loss(loss)}")
+    for loss in merged.refused:
+        lines.append(f"not written: {_loss(loss)}; accept it with: {accept_command(loss.test)}")
+    return lines
+
+
+def unfit_lines(unfit: Mapping[str, str]) -> list[str]:
+    """Tests of which nothing could be written, and why."""
+    return [f"not written: {test}: {why}" for test, why in sorted(unfit.items())]
+
+
+def _loss(loss: Loss) -> str:
+    old, new = format_value(loss.old, loss.unit), format_value(loss.new, loss.unit)
+    change = f"{old} -> {new}, {format_percent(abs(loss.change))} worse, bound {format_percent(loss.bound)}"
+    if loss.anchor is None:
+        return f"{loss.test} {loss.name} regressed: {change}"
+    return f"{loss.test} {loss.name} drifted from its anchor of {loss.anchor.at}, commit {loss.anchor.commit}: {change}"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.lease import Lease
 from pytest_gpuperf.leases.leases import Leases
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 
 A, B = "GPU-a", "GPU-b"

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.leases.lock_file import LockFile
 from tests.leases.waiting import waiters

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases import leasing as leasing_module
-from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.options import Options

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from tests.leases.owners import DEADLINE, Owner
 from tests.leases.waiting import until, waiters

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.leases.errors import LeaseError
+from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.options import Options

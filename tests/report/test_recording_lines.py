@@ -3,7 +3,7 @@
 from pytest_gpuperf.baselines.losses import Loss
 from pytest_gpuperf.baselines.merge import Merged
 from pytest_gpuperf.baselines.schema import Anchor, Baselines
-from pytest_gpuperf.report.update_lines import update_lines
+from pytest_gpuperf.report.recording_lines import update_lines
 from tests.baselines.examples import KEY
 
 LOSS = Loss("test_a", "busbw", "B/s", 300e9, 250e9, -1 / 6, 0.05)
