@@ -37,7 +37,7 @@ def complaints(suites: Path, pages: Path, subject: str) -> list[str]:
     if page.is_file():
         found += _of_links(page)
     else:
-        found.append(f"{subject} has no page: write {pages.name}/{subject}.md")
+        found.append(f"{subject} has no page: write {pages.parent.name}/{pages.name}/{subject}.md")
     return found
 
 

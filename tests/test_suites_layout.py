@@ -17,7 +17,7 @@ FILES = {
     "ours/__init__.py": "",
     "ours/programs.py": PROGRAMS,
     "ours/test_correctness.py": f"import pytest\n\n\n@pytest.mark.deliberate_break\n{BREAK}",
-    "pages/ours.md": "# [Ours](../ours/__init__.py), after [a paper](https://arxiv.org/abs/1910.02054)\n",
+    "docs/pages/ours.md": "# [Ours](../../ours/__init__.py), after [a paper](https://arxiv.org/abs/1910.02054)\n",
 }
 
 
@@ -25,7 +25,7 @@ def found(folder: Path, **changes: str | None) -> list[str]:
     """The complaints about a subject that is right but for these files; None takes one away."""
     files = {**FILES, **changes}
     write(folder, {name: text for name, text in files.items() if text is not None})
-    return complaints(folder, folder / "pages", "ours")
+    return complaints(folder, folder / "docs" / "pages", "ours")
 
 
 def test_a_right_subject(tmp_path: Path) -> None:
@@ -36,8 +36,11 @@ def test_a_right_subject(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pages/ours.md": "[code](../ours/ring.py)"}, "pages/ours.md links to ../ours/ring.py, which is not there"),
-        ({"pages/ours.md": None}, "ours has no page: write pages/ours.md"),
+        (
+            {"docs/pages/ours.md": "[code](../../ours/ring.py)"},
+            "ours.md links to ../../ours/ring.py, which is not there",
+        ),
+        ({"docs/pages/ours.md": None}, "ours has no page: write docs/pages/ours.md"),
         ({"ours/test_correctness.py": None}, "ours has no test_correctness.py: every subject has one"),
         ({"ours/programs.py": None}, "ours has no programs.py: every subject has one, or a package programs/"),
         ({"ours/programs/ring.py": PROGRAMS}, "ours has programs.py and programs/: keep one of them"),
