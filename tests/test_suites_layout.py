@@ -38,7 +38,7 @@ def test_a_right_subject(tmp_path: Path) -> None:
     [
         (
             {"docs/pages/ours.md": "[code](../../ours/ring.py)"},
-            "ours.md links to ../../ours/ring.py, which is not there",
+            "pages/ours.md links to ../../ours/ring.py, which is not there",
         ),
         ({"docs/pages/ours.md": None}, "ours has no page: write docs/pages/ours.md"),
         ({"ours/test_correctness.py": None}, "ours has no test_correctness.py: every subject has one"),
