@@ -35,7 +35,6 @@ from pytest_gpuperf.run.selection import (
     world_size,
 )
 from pytest_gpuperf.run.session import Session
-from pytest_gpuperf.timing.sampling import Sampling
 
 SESSION = pytest.StashKey[Session]()
 CHECKS = pytest.StashKey[Checks]()
@@ -116,7 +115,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     if ours.machine.gpus and need_ranks(session.items) and _runs_tests(session.config):
-        ours.pools.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
+        ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         try:
             ours.load_baselines([launch_of(item).identity for item in session.items if is_perf(item)])
@@ -242,7 +241,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
     failure = session.ranks.failure_of(call.excinfo.value)
     if failure is not None:
         banner = iter([DEBUGGER_BANNER.format(rank=f"rank {failure.rank}") + "\n"])
-        if not session.pools.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
+        if not session.host.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
             session.console.say(NO_DEBUGGER)
 
 
@@ -290,7 +289,7 @@ def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
             pytrace=False,
         )
     checks = request.node.stash[CHECKS] = Checks(request=request)
-    return Perf(session.ranks, ranks, checks, Sampling(smoke=session.options.smoke))
+    return session.perf(ranks, checks)
 
 
 def _report_output(item: pytest.Item, session: Session, when: str) -> None:

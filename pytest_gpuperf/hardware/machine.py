@@ -1,4 +1,7 @@
-"""The hardware that one pytest run uses, found out without initialising CUDA."""
+"""The hardware that one pytest run uses, found out without initialising CUDA.
+
+``installed_devices`` alone chooses the vendor's library, for the pytest process and for ranks.
+"""
 
 from __future__ import annotations
 

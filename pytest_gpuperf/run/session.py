@@ -9,11 +9,13 @@ from typing import Self
 import pytest
 
 from pytest_gpuperf.baselines.storage import Files, Storage
-from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.fixtures.perf import Checks, Perf
+from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
+from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
 from pytest_gpuperf.report.commands import Commands
@@ -35,6 +37,7 @@ from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.selection import is_perf, measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
+from pytest_gpuperf.timing.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Session:
     machine: Machine
     console: Console
     commands: Commands
-    pools: Pools
+    host: RankHost
+    """Starts and holds the ranks."""
     leasing: Leasing
     packing: Packing
     storage: Storage
@@ -71,7 +75,7 @@ class Session:
         console, root = Console(config), config.rootpath
         given = config.getoption("baselines") or ""
         commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
-        pools = Pools(
+        host: RankHost = Pools(
             ForkserverClient(PRELOAD, PRELOAD_IF_USED),
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
@@ -82,7 +86,7 @@ class Session:
             options.leases,
             timeout=options.lease_timeout,
             tell=console.print_line,
-            leave=pools.retire_all,
+            leave=host.retire_all,
             share=options.share,
         )
         packing = Packing(root)
@@ -99,11 +103,11 @@ class Session:
             machine=machine,
             console=console,
             commands=commands,
-            pools=pools,
+            host=host,
             leasing=leasing,
             packing=packing,
             storage=storage,
-            ranks=CurrentRanks(machine, options, pools, leasing, packing, launch),
+            ranks=CurrentRanks(machine, options, host, leasing, packing, launch),
             launch=launch,
             judging=judging,
             confirmation=None if judging is None else Confirmation(judging, commands.record, console.print_line),
@@ -164,6 +168,10 @@ class Session:
         if self.judging is not None:
             self.judging.load(stored, tests)
 
+    def perf(self, ranks: Ranks, checks: Checks) -> Perf:
+        """The object that a perf test holds, with what the user asked for."""
+        return Perf(self.ranks, ranks, checks, Sampling(smoke=self.options.smoke))
+
     def rerun_command(self) -> str:
         """The command that runs the test that began last alone."""
         reported = self.ranks.reported
@@ -179,7 +187,7 @@ class Session:
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
-        self.pools.close()
+        self.host.close()
         self.leasing.close()
 
 

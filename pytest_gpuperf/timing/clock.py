@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.timing.gate import Gate
+from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step
 from pytest_gpuperf.torch_internals import hold_stream
 
@@ -168,9 +169,9 @@ class CudaEventClock:
         return seconds
 
 
-def clock_for(device: torch.device, *, cold: bool = False) -> Clock:
+def clock_for(device: torch.device, sampling: Sampling) -> Clock:
     """The clock that tells the truth about work on this device; only GPUs have a cache that it can empty."""
-    return CudaEventClock(device, cold=cold) if device.type == "cuda" else HostClock()
+    return CudaEventClock(device, cold=sampling.cold) if device.type == "cuda" else HostClock()
 
 
 def slowest(seconds: Sequence[float], device: torch.device) -> list[float]:

@@ -44,7 +44,7 @@ def compare(
     """
     steps = prepare(context, baseline, kwargs), prepare(context, optimized, kwargs)
     _compare_outputs(_first_output(steps[0], baseline), _first_output(steps[1], optimized), tolerance)
-    arms = [Timed(context, clock_for(context.device, cold=sampling.cold), step, sampling) for step in steps]
+    arms = [Timed(context, clock_for(context.device, sampling), step, sampling) for step in steps]
     for arm in arms:
         arm.warm_up()
     slow, fast = interleaved(arms, lambda of_slowest: block_ratios(*of_slowest), sampling.precision, context.device)

@@ -78,7 +78,7 @@ def largest(context: Context) -> Step:
 
 def sustained(context: Context, step: Step) -> float:
     """The slowest rank's mean seconds of a step that is repeated for so long that clocks swing to either side."""
-    clock, device = clock_for(context.device), context.device
+    clock, device = clock_for(context.device, SAMPLING), context.device
     step()
     [one] = slowest([min(clock.time(step, 1) for _ in range(3))], device)
     calls = max(1, min(MAX_STEPS_PER_SAMPLE, round(SAMPLE_SECONDS / one)))

@@ -24,7 +24,7 @@ def measure(
     context: Context, program: Callable[..., Any], kwargs: Mapping[str, Any], sampling: Sampling
 ) -> RankSamples:
     """Times the step that the program prepares; entry function of a run."""
-    clock = clock_for(context.device, cold=sampling.cold)
+    clock = clock_for(context.device, sampling)
     timed = Timed(context, clock, prepare(context, program, kwargs), sampling)
     timed.warm_up()
     return timed.samples(timed.until_precise())

@@ -29,7 +29,7 @@ def overlap(
         sampling: what the author chose; its precision is that of the whole's time over the first part's.
     """
     arms = [
-        Timed(context, clock_for(context.device, cold=sampling.cold), prepare(context, program, kwargs), sampling)
+        Timed(context, clock_for(context.device, sampling), prepare(context, program, kwargs), sampling)
         for program in programs
     ]
     for arm in arms:

@@ -19,7 +19,7 @@ STEADY = 0.02  # medians of two batches in a row are no further apart than this:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """What the author of a perf test may choose."""
+    """What the author of a perf test may choose: its fields, but ``smoke``, are the settings of ``perf.configured``."""
 
     samples: int = 200
     """At most so many samples."""

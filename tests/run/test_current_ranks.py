@@ -103,7 +103,7 @@ def test_ranks_leave_at_the_end_of_a_test_when_somebody_waits_to_be_alone(
         until(lambda: waiters(tmp_path / "leases") == 1)
         standing.ranks.end()
         waiting.result(timeout=20)
-    assert not standing.pools.gpus
+    assert not standing.host.gpus
 
 
 def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
@@ -141,8 +141,8 @@ def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
     holding(standing, request)
     standing.ranks.current.marker = RanksMarker((2,), env=(("A", "1"),))
     retired = mock.Mock()
-    monkeypatch.setattr(standing.pools, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
-    monkeypatch.setattr(standing.pools, "retire_with", retired)
+    monkeypatch.setattr(standing.host, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
+    monkeypatch.setattr(standing.host, "retire_with", retired)
     with pytest.raises(RankDied, match=r"^rank 0 was killed$"):
         standing.ranks.end()
     retired.assert_called_once_with((("A", "1"),))

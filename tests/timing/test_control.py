@@ -51,7 +51,7 @@ def swinging(context: Context, step: float) -> tuple[float, float, int]:
     """What is told, how long it took, and the most steps at once."""
     clock = SwingingClock(step)
     with pytest.MonkeyPatch().context() as patched:
-        patched.setattr(control, "clock_for", lambda device: clock)
+        patched.setattr(control, "clock_for", lambda device, sampling: clock)
         patched.setattr(control, "SUSTAINED_SECONDS", {"cpu": 1.0})
         patched.setattr(control, "RISING_SECONDS", {"cpu": 0.25})
         return control.sustained(context, lambda: None), clock.now, clock.most
