@@ -19,9 +19,13 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from benchmarks.pytest_command import pytest_command
 
 TURNS = 3
 WARMUP = 20
@@ -86,7 +90,7 @@ def by_plugin(ranks: int, numel: int, folder: Path) -> float:
     (folder / "test_loop.py").write_text(MODULE.format(ranks=ranks, numel=numel))
     (folder / "pytest.ini").write_text("[pytest]\n")
     report = folder / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", f"--gpus={ranks}", f"--junitxml={report}", "test_loop.py"]
+    command = pytest_command(f"--gpus={ranks}", f"--junitxml={report}", "test_loop.py")
     # It fails for want of a baseline; what it measured is in the report all the same.
     subprocess.run(command, cwd=folder, check=False, stdout=subprocess.DEVNULL)
     for found in ElementTree.parse(report).iter("property"):

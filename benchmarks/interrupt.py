@@ -25,6 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.pytest_command import pytest_command
+
 TIMEOUT = 60.0  # seconds, after which a run that does not end is killed
 MOMENTS = (1.0, 9.0)  # seconds after the start of pytest between which SIGINT is sent
 ENDED = "ended.txt"
@@ -122,7 +126,7 @@ def interrupted(state: str, world_size: int, at: float) -> Interrupted:
         folder = Path(name)
         (folder / "conftest.py").write_text(CONFTEST)
         (folder / "test_interrupted.py").write_text(source(state, world_size))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "gpuperf_leases=leases"]
+        command = pytest_command("-p", "no:cacheprovider", "-o", "gpuperf_leases=leases")
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             time.sleep(at)
             sent = time.monotonic()

@@ -30,6 +30,7 @@ from pathlib import Path
 # Run as a script, the folder of the script is on the path and not the repository's root.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.pytest_command import pytest_command
 from benchmarks.trial.runs import UNFIT, Figure, Run, holds, lines_of, summary, table
 from pytest_gpuperf.baselines import storage
 from pytest_gpuperf.baselines.schema import BaselineError, LaunchInfo
@@ -62,7 +63,7 @@ def run(plan: Plan, slowed: str | None) -> Run:
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
-        command = [sys.executable, "-m", "pytest", *plan.suites, f"--gpus={plan.gpus}", "-m", "perf", "-q"]
+        command = pytest_command(*plan.suites, f"--gpus={plan.gpus}", "-m", "perf")
         command.append(f"--gpuperf-json={file}")
         if slowed is not None:
             command += ["-p", "benchmarks.trial.slowing", f"--slow-test={slowed}", f"--slow-by={plan.slower}"]

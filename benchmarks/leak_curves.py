@@ -29,6 +29,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.pytest_command import pytest_command
+
 EVERY = 50  # tests between two samples
 SETTLED = 100  # tests after which nothing may grow any more
 MIB = 2**20
@@ -98,7 +102,7 @@ def sampled(tests: int, ranks: int, gpus: int) -> list[str]:
         (folder / "pytest.ini").write_text("[pytest]\n")
         file = folder / "samples.jsonl"
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--gpus={gpus}", "test_leaks.py"],
+            pytest_command("-x", "-p", "no:cacheprovider", f"--gpus={gpus}", "test_leaks.py"),
             cwd=folder,
             env={
                 **os.environ,

@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.arms.workload import Arguments, arguments, report
+from benchmarks.pytest_command import pytest_command
 
 EXAMPLES = 200
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def run(asked: Arguments) -> list[Test]:
         file = folder / "phases.jsonl"
         gpus = asked.world.size if asked.world.gpus else 0
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--gpus={gpus}", "test_cost.py"],
+            pytest_command("-p", "no:cacheprovider", f"--gpus={gpus}", "test_cost.py"),
             cwd=folder,
             env={
                 **os.environ,

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.nccl_tests.output import nccl_version
 from benchmarks.nccl_tests.plan import SHARED_DEFAULTS, ArmError, Figure, Plan, Point, Turn
+from benchmarks.pytest_command import pytest_command
 from pytest_gpuperf import __version__
 
 MODULE = Path(__file__).with_name("plugin_module.py")
@@ -41,10 +41,7 @@ def turn(plan: Plan, *arguments: str) -> Turn:
         report = folder / "report.xml"
         try:
             done = subprocess.run(
-                [
-                    *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-                    *(*arguments, f"--junitxml={report}", "test_sweeps.py"),
-                ],
+                pytest_command("-p", "no:cacheprovider", *arguments, f"--junitxml={report}", "test_sweeps.py"),
                 cwd=folder,
                 env={**SHARED_DEFAULTS, **os.environ, "PYTHONPATH": _path(), "AGAINST_NCCL_TESTS_PLAN": told(plan)},
                 stdout=subprocess.PIPE,
