@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.pytest_command import pytest_command
 from benchmarks.trial.runs import UNFIT, Figure, Run, holds, lines_of, summary, table
-from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines import json_files
 from pytest_gpuperf.baselines.schema import BaselineError, LaunchInfo
 from pytest_gpuperf.report import results_file
 from pytest_gpuperf.verdicts.outcome import Outcome
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             runs.append(take(plan, runs))
             if options.json is not None:
                 data = {"plan": asdict(plan), "runs": [one.to_json() for one in runs]}
-                storage.replace(options.json, json.dumps(data, indent=1) + "\n")
+                json_files.replace(options.json, json.dumps(data, indent=1) + "\n")
             print(*lines_of(len(runs), runs[-1]), sep="\n", flush=True)
     except TrialError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from pytest_gpuperf.baselines.adopt import adopt
 from pytest_gpuperf.baselines.merge import RELATIVE_BOUND, Mode, UpdatePolicy
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.baselines.storage import Files
+from pytest_gpuperf.baselines.storage import storage_at
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.recording_lines import unfit_lines, update_lines
 from pytest_gpuperf.report.units import format_count
@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--tolerance must be a positive number, got {options.tolerance}")
     policy = UpdatePolicy(Mode(options.mode), options.accept_regression, options.tolerance)
     try:
-        adopted = adopt(options.files, Files(options.baselines), policy, provenance.stamp(Path.cwd(), options.reason))
+        adopted = adopt(
+            options.files, storage_at(options.baselines), policy, provenance.stamp(Path.cwd(), options.reason)
+        )
     except BaselineError as error:
         print(one_line(f"error: {error}"), file=sys.stderr)
         return 1

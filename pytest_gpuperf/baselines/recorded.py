@@ -17,7 +17,7 @@ from pytest_gpuperf.baselines.schema import (
     MetricBaseline,
     TestBaseline,
 )
-from pytest_gpuperf.baselines.storage import Files, Storage
+from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.figures.metric import Metric
 
 
@@ -129,7 +129,7 @@ def save(storage: Storage, candidate: Baselines, policy: UpdatePolicy, stamp: St
     except BaselineError as error:
         whole = merge(Baselines(key, match), candidate, UpdatePolicy(tolerance=policy.tolerance), stamp)
         try:
-            elsewhere = Files(Path(tempfile.mkdtemp(prefix="gpuperf-")))
+            elsewhere = storage_at(Path(tempfile.mkdtemp(prefix="gpuperf-")))
             elsewhere.update(key, lambda _: whole.baselines)
         except (OSError, BaselineError) as another:
             return Saved(where, 0, f"{error}; nor can it be kept in a temporary folder: got {another!r}")

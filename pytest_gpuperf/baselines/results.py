@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines import json_files
 from pytest_gpuperf.baselines.plain import OPTIONAL, FieldError, at, read
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, require_version
 
@@ -43,7 +43,7 @@ def load(path: Path) -> tuple[Baselines, ResultsForm]:
         ResultsError: For a file that is not there, or says anything else.
     """
     try:
-        data = storage.read(path)
+        data = json_files.read(path)
         if data is None:
             raise ResultsError(path, "there is no such file", AGAIN)
         require_version(data, "results", SCHEMA, path, of="results ")

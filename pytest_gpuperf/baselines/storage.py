@@ -1,33 +1,14 @@
-"""Where baselines are kept: files on disk, read with suspicion, replaced whole under a lock.
+"""Where baselines are kept: what a place must do, and which place a folder's name means.
 
 Runs in the pytest controller only.
 """
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from filelock import FileLock
-
-from pytest_gpuperf.baselines import files
-from pytest_gpuperf.baselines.json_text import parse, rounded, text_of
-from pytest_gpuperf.baselines.plain import FieldError
-from pytest_gpuperf.baselines.schema import RESTORE, BaselineError, Baselines
-
-T = TypeVar("T")
-
-LOCK_SECONDS = 60.0  # a holder reads and writes one small file; longer means it hangs
-
-
-class BaselineWriteError(BaselineError):
-    """A file of baselines cannot be written."""
-
-    def __init__(self, path: object, cause: Exception) -> None:
-        super().__init__(path, f"cannot be written: got {cause!r}", "make the folder writable, or choose another one")
-        self.cause = cause
-        self.args = (path, cause)  # what pickle calls the constructor with
+from pytest_gpuperf.baselines.json_files import Files
+from pytest_gpuperf.baselines.schema import Baselines
 
 
 class Storage(Protocol):
@@ -59,147 +40,6 @@ class Storage(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """A folder with a JSON file for each hardware."""
-
-    folder: Path
-
-    def path(self, hardware_key: str) -> Path:
-        """The file of one hardware."""
-        return self.folder / f"{hardware_key}.json"
-
-    def where(self, hardware_key: str) -> str:
-        """The file's path as text."""
-        return str(self.path(hardware_key))
-
-    def load(self, hardware_key: str) -> Baselines | None:
-        """Reads the file, if there is one."""
-        return load(self.path(hardware_key), hardware_key)
-
-    def update(self, hardware_key: str, change: Callable[[Baselines | None], Baselines | None]) -> Baselines | None:
-        """Changes the file under a lock; its folder is made if it is missing."""
-        return update(self.path(hardware_key), hardware_key, change)
-
-
-def load(path: Path, hardware_key: str) -> Baselines | None:
-    """Reads a file of baselines; None where there is no file.
-
-    Raises:
-        BaselineError: For a file that is there but does not say what it should.
-    """
-    data = read(path)
-    return None if data is None else _parsed(path, lambda: Baselines.from_json(data, path, hardware_key))
-
-
-def read(path: Path) -> dict[str, object] | None:
-    """Reads a file of one JSON object; None where there is no file.
-
-    Raises:
-        BaselineError: For a file that holds anything else.
-    """
-    try:
-        raw = files.read_bytes(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BaselineError(
-            path, f"cannot be read: got {error!r}", "make it a readable file, or move it away"
-        ) from error
-    if not raw.strip():
-        raise BaselineError(path, "got an empty file, expected JSON", RESTORE)
-    return _parsed(path, lambda: parse(raw))
-
-
-def save(path: Path, baselines: Baselines) -> None:
-    """Replaces a file of baselines; one that cannot be read is left as it is.
-
-    Raises:
-        BaselineError: Where the file in its place is not a file of this hardware's baselines.
-        BaselineWriteError: Where the file cannot be written.
-    """
-    update(path, baselines.hardware_key, lambda _: baselines)
-
-
-def update(path: Path, hardware_key: str, change: Callable[[Baselines | None], Baselines | None]) -> Baselines | None:
-    """Loads, changes and saves under one lock, so that no other writer's change is lost.
-
-    Args:
-        path: The file, or a link to it; its folder is made where it is missing.
-        hardware_key: The hardware the file has to be of.
-        change: Makes the new baselines from the stored ones, None where there is no file; returns None, or the
-            stored ones, to leave the file as it is.
-
-    Returns:
-        What change made.
-
-    Raises:
-        BaselineError: Where the stored file cannot be used; it is left as it is.
-        BaselineWriteError: Where the file cannot be written; the old one is left as it is.
-    """
-    target = _target(path)  # whoever writes by another link, or by none, takes the same lock
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        held = FileLock(target.with_name(f".{target.name}.lock"), timeout=LOCK_SECONDS).acquire()
-    except OSError as error:
-        raise BaselineWriteError(path, error) from error
-    with held:
-        files.remove_leftovers(target)
-        data = read(path)
-        stored = None if data is None else _parsed(path, lambda: Baselines.from_json(data, path, hardware_key))
-        changed = change(stored)
-        if changed is None or changed == stored:
-            return changed
-        if changed.hardware_key != hardware_key:
-            raise ValueError(
-                f"change made baselines of {changed.hardware_key!r}, expected {hardware_key!r}: keep the key"
-            )
-        replace(target, text_of(_as_stored(changed, stored, data)))
-    return changed
-
-
-def replace(path: Path, text: str) -> None:
-    """Replaces a file at once: a reader meets the old text or the new one, whatever happens to the writer.
-
-    A link stays one, and its target is replaced.
-
-    Raises:
-        BaselineWriteError: Where it cannot be written; the old one is left as it is.
-    """
-    target = _target(path)
-    try:
-        files.replace(target, text)
-    except OSError as error:
-        raise BaselineWriteError(target, error) from error
-
-
-def _target(path: Path) -> Path:
-    # pathlib would raise where the system refuses the path; whoever opens it says so, and of which file.
-    return Path(os.path.realpath(path)) if os.path.islink(path) else path
-
-
-def _as_stored(changed: Baselines, stored: Baselines | None, data: dict[str, object] | None) -> dict[str, object]:
-    # Entries that did not change stay byte for byte: their derived fields, computed anew from rounded
-    # figures, would differ in the last digits.
-    written = rounded(changed.to_json())
-    assert isinstance(written, dict)
-    tests, before = written["tests"], (data or {}).get("tests")
-    if stored is not None and isinstance(tests, dict) and isinstance(before, dict):
-        kept = {test: before[test] for test, entry in changed.tests.items() if stored.tests.get(test) == entry}
-        written["tests"] = {**tests, **kept}
-    return written
-
-
-def _parsed(path: Path, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except BaselineError:
-        raise
-    except UnicodeDecodeError as error:
-        raise BaselineError(path, f"got bytes that are not UTF-8 ({error}), expected JSON", RESTORE) from error
-    except RecursionError as error:
-        raise BaselineError(path, "got values nested too deeply, expected baselines", RESTORE) from error
-    except FieldError as error:
-        raise BaselineError(path, str(error), RESTORE) from error
-    except ValueError as error:
-        raise BaselineError(path, f"got no valid JSON ({error}), expected JSON", RESTORE) from error
+def storage_at(folder: Path) -> Storage:
+    """The place that ``--baselines`` names, for pytest and for the command ``adopt``: a folder of files."""
+    return Files(folder)

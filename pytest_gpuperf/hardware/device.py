@@ -145,6 +145,8 @@ class Devices(Protocol):
     def visible(self, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
         """Lists the GPUs that CUDA would show a process with this environment, in CUDA's order.
 
+        A run uses no others, and worlds with more ranks are skipped.
+
         Raises:
             HardwareError: The environment names GPUs that ranks cannot run on, or reads otherwise in CUDA than it
                 looks; or a GPU cannot be described.

@@ -50,16 +50,3 @@ def undisturbed(endings: Sequence[Ending]) -> bool:
     """
     groups = {ending.groups if isinstance(ending, Raised) and ending.usable else None for ending in endings}
     return None not in groups and len(groups) == 1
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What a report says of the ranks that ran a program."""
-
-    size: int
-    backend: str
-    program: str
-    timeout: float
-    """Seconds that the run was given."""
-    own: bool = True
-    """Whether it was the test's; groups are opened and closed for tests without their having a say in it."""

@@ -1,4 +1,4 @@
-"""What a run of ranks raises when the cause is no exception of the program's own."""
+"""What a run of ranks raises if the cause is no exception of the program's own; ``postmortem`` words the messages."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
-from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World, undisturbed
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
@@ -33,7 +33,7 @@ from pytest_gpuperf.ranks.messages import (
     Started,
     Typed,
 )
-from pytest_gpuperf.ranks.postmortem import PostMortem, happened, inquire_after, post_mortem
+from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
 from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, FILES, STREAMS, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil

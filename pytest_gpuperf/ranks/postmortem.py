@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, last_of_each, say_ranks
-from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck
 from pytest_gpuperf.ranks.failures import (
     CollectiveMismatch,
     RankDied,
@@ -26,6 +26,19 @@ from pytest_gpuperf.ranks.stalemate import Stalemate
 _MISMATCHED = "mismatched collectives"
 NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a report says of the ranks that ran a program."""
+
+    size: int
+    backend: str
+    program: str
+    timeout: float
+    """Seconds that the run was given."""
+    own: bool = True
+    """Whether it was the test's; groups are opened and closed for tests without their having a say in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines import results, storage
+from pytest_gpuperf.baselines import json_files, results
 from pytest_gpuperf.baselines.json_text import rounded, text_of
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.merge import joined
@@ -51,7 +51,7 @@ def write(path: Path, results: Results) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise storage.BaselineWriteError(path, error) from error
+        raise json_files.BaselineWriteError(path, error) from error
     environments = [info.environment for info in results.candidate.launches.values()]
     form = ResultsForm(
         results=SCHEMA,
@@ -61,7 +61,7 @@ def write(path: Path, results: Results) -> None:
         verdicts=tuple(plain(verdict) for verdict in results.verdicts),
         unchecked=tuple(plain(one) for one in results.unchecked),
     )
-    storage.replace(path, text_of(rounded(plain(form))))
+    json_files.replace(path, text_of(rounded(plain(form))))
 
 
 def load(path: Path) -> Results:

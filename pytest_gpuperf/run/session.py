@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from pytest_gpuperf.baselines.storage import Files, Storage
+from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
@@ -90,7 +90,7 @@ class Session:
             share=options.share,
         )
         packing = Packing(root)
-        storage = Files(options.baselines)
+        storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
         judged = bool(machine.gpus) and not options.smoke and recording is None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.baselines import storage
+from pytest_gpuperf.baselines import json_files
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report import results_file
@@ -62,7 +62,7 @@ def adopt(*arguments: str) -> int:
 
 
 def stored(folder: Path = Path("baselines")) -> Baselines:
-    baselines = storage.load(folder / f"{KEY}.json", KEY)
+    baselines = json_files.load(folder / f"{KEY}.json", KEY)
     assert baselines is not None
     return baselines
 

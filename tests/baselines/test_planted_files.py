@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.baselines import files, storage
+from pytest_gpuperf.baselines import files, json_files
 from pytest_gpuperf.baselines.journal import Journal, JournalError
+from pytest_gpuperf.baselines.json_files import BaselineWriteError, load, save
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.baselines.storage import BaselineWriteError, load, save
 from tests.baselines.examples import KEY, TEST, baselines
 from tests.baselines.test_adopt_command import written
 from tests.baselines.test_journal import ENTRY, PLAN, left
@@ -84,7 +84,7 @@ to_write = pytest.mark.parametrize(("make", "what"), [FIFO, FOLDER, SOCKET])
 
 
 @PLANTED
-@pytest.mark.parametrize("write", [lambda path: save(path, baselines()), lambda path: storage.replace(path, "text")])
+@pytest.mark.parametrize("write", [lambda path: save(path, baselines()), lambda path: json_files.replace(path, "text")])
 def test_nobody_can_plant_a_temporary_file(
     path: Path, precious: Path, plant: Callable[[Path, Path], None], write: Callable[[Path], None]
 ) -> None:
@@ -136,7 +136,7 @@ def test_what_is_no_regular_file_is_not_replaced(path: Path, make: Callable[[Pat
     make(path)
     before = path.lstat()
     with pytest.raises(BaselineWriteError, match=what):
-        storage.replace(path, "text")
+        json_files.replace(path, "text")
     assert path.lstat() == before
 
 
@@ -163,7 +163,7 @@ def test_what_is_no_regular_file_is_no_journal(path: Path, make: Callable[[Path]
 READ = """
 import resource, sys
 from pathlib import Path
-from pytest_gpuperf.baselines.storage import load
+from pytest_gpuperf.baselines.json_files import load
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 load(Path(sys.argv[1]), sys.argv[2])
 """

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines import files, storage
+from pytest_gpuperf.baselines import files, json_files
+from pytest_gpuperf.baselines.json_files import BaselineWriteError, Files, load, save, update
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
-from pytest_gpuperf.baselines.storage import BaselineWriteError, Files, Storage, load, save, update
+from pytest_gpuperf.baselines.storage import Storage
 from tests.baselines.examples import KEY, TEST, any_baselines, baselines, metric_baseline, update_of
 
 
@@ -150,7 +151,7 @@ def test_a_disk_that_fills_up_keeps_the_old_file(path: Path, monkeypatch: pytest
 
 
 def test_a_writer_that_hangs_is_not_waited_for_forever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(json_files, "LOCK_SECONDS", 0.05)
     path.parent.mkdir()
     with (
         filelock.FileLock(path.with_name(f".{path.name}.lock")),
@@ -220,7 +221,7 @@ def test_a_link_to_nothing_yet_makes_its_target(path: Path, target: Path) -> Non
 def test_writers_by_a_link_and_by_its_target_wait_for_each_other(
     path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(json_files, "LOCK_SECONDS", 0.05)
     with (
         filelock.FileLock(target.with_name(f".{target.name}.lock")),
         pytest.raises(BaselineWriteError, match=r"cannot be written: got Timeout"),
@@ -228,7 +229,9 @@ def test_writers_by_a_link_and_by_its_target_wait_for_each_other(
         save(path, baselines())
 
 
-@pytest.mark.parametrize("write", [lambda path: save(path, baselines(2.0)), lambda path: storage.replace(path, "text")])
+@pytest.mark.parametrize(
+    "write", [lambda path: save(path, baselines(2.0)), lambda path: json_files.replace(path, "text")]
+)
 def test_a_disk_that_fills_up_keeps_a_links_target(
     path: Path, target: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object]
 ) -> None:
@@ -248,12 +251,12 @@ def test_a_disk_that_fills_up_keeps_a_links_target(
 
 
 def test_results_are_written_through_a_link_too(path: Path, target: Path) -> None:
-    storage.replace(path, "text")
+    json_files.replace(path, "text")
     assert path.is_symlink()
     assert target.read_text() == "text"
 
 
-@pytest.mark.parametrize("write", [lambda path: save(path, baselines()), lambda path: storage.replace(path, "text")])
+@pytest.mark.parametrize("write", [lambda path: save(path, baselines()), lambda path: json_files.replace(path, "text")])
 def test_a_path_that_the_system_refuses_cannot_be_written(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir()
     with pytest.raises(BaselineWriteError, match=r"cannot be written: got OSError\(36, 'File name too long'\)"):
@@ -266,7 +269,7 @@ def test_a_link_to_itself_is_left_as_it_is(path: Path) -> None:
     with pytest.raises(BaselineError, match=r"cannot be read: got OSError\(40.*make it a readable file, or move it"):
         save(path, baselines())
     with pytest.raises(BaselineWriteError, match=r"cannot be written: got OSError\(40"):
-        storage.replace(path, "text")
+        json_files.replace(path, "text")
     assert path.is_symlink()
 
 

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuperf.baselines.json_files import load, save, update
 from pytest_gpuperf.baselines.json_text import text_of
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, TestBaseline
-from pytest_gpuperf.baselines.storage import load, save, update
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 from tests.whole_run import ROOT, environment
 
@@ -28,7 +28,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from pytest_gpuperf.baselines.schema import TestBaseline
-from pytest_gpuperf.baselines.storage import update
+from pytest_gpuperf.baselines.json_files import update
 from tests.baselines.examples import KEY, baselines, metric_baseline, update_of
 
 path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -44,7 +44,7 @@ for index in range(count):
 UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
-from pytest_gpuperf.baselines.storage import load, save
+from pytest_gpuperf.baselines.json_files import load, save
 from tests.baselines.examples import KEY, baselines
 
 changed = baselines(1.0)

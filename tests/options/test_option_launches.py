@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 
-from pytest_gpuperf.baselines.storage import load
+from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests.fake_gpus import without_ranks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines.journal import Journal
-from pytest_gpuperf.baselines.storage import load
+from pytest_gpuperf.baselines.json_files import load
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.options.test_option_update_baselines import KEY, NODE, TEST, baselines, measure, run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.baselines.storage import load
+from pytest_gpuperf.baselines.json_files import load
 from tests.fake_gpus import install, without_ranks
 from tests.options.test_option_gpus import usage_error
 

@@ -9,7 +9,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.collectives import Collective
-from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, World
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck
 from pytest_gpuperf.ranks.failures import (
     CollectiveMismatch,
     RankDied,
@@ -24,6 +24,7 @@ from pytest_gpuperf.ranks.postmortem import (
     NOTICE,
     RESULT_NOT_PICKLABLE,
     PostMortem,
+    World,
     describe_exit,
     happened,
     inquire_after,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.storage import load
+from pytest_gpuperf.baselines.json_files import load
 from tests.fake_gpus import without_ranks
 from tests.scripted_figures import STEADY, TESTS, figures
 from tests.whole_run import environment, run_on_terminal

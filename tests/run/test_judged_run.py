@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.baselines.storage import load
 from tests.whole_run import WholeRun, run_pytest, write
 
 KEY = "2x-nvidia-h200-nv18"

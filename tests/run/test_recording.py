@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf import Metric
+from pytest_gpuperf.baselines.json_files import load, save
 from pytest_gpuperf.baselines.provenance import settings
 from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.baselines.reviewed import MetricPolicy
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
-from pytest_gpuperf.baselines.storage import load, save
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options

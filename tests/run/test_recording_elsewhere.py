@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines.storage import load
+from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.options import Options
 from tests.fake_gpus import machine_of
 from tests.run.halves import Halves
