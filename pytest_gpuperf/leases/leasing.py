@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.lease import Lease
 from pytest_gpuperf.leases.leases import Leases
+from pytest_gpuperf.leases.memory import CORE
 
 _QUIET = 5.0  # seconds of waiting for a lease that nobody need hear of
 
@@ -82,7 +83,7 @@ class Leasing:
         Raises:
             LeaseError: others held them for longer than the run waits.
         """
-        cores = tuple(f"core-{core}" for core in sorted(os.sched_getaffinity(0)))
+        cores = tuple(f"{CORE}{core}" for core in sorted(os.sched_getaffinity(0)))
         self._take(cores, min(count, len(cores)), holder)
 
     def memory_is_scarce(self, gpus: Sequence[str]) -> bool:

@@ -7,6 +7,9 @@ from typing import TypeAlias
 UsedMemory: TypeAlias = Callable[[str], int]
 """Bytes in use on the GPU of a UUID."""
 
+CORE = "core-"
+"""How the names of cores begin; all other resources are GPUs, by whatever UUID their vendor gives them."""
+
 RETURN_SECONDS = 10.0  # far more than a driver needs: longer means that somebody outside the leases uses the GPU
 SLACK_BYTES = 64 * 1024**2  # for what the driver itself keeps, which varies; less than a CUDA context takes
 POLL_SECONDS = 0.05  # no driver has an event for it, and to ask costs up to milliseconds
@@ -14,7 +17,7 @@ POLL_SECONDS = 0.05  # no driver has an event for it, and to ask costs up to mil
 
 def has_memory(resource: str) -> bool:
     """Whether a resource is a GPU; cores have no memory to wait for."""
-    return resource.startswith("GPU-")
+    return not resource.startswith(CORE)
 
 
 def await_return(before: Mapping[str, int], used: UsedMemory, timeout: float) -> tuple[str, ...]:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pickle
-import resource
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.channel import EMPTY, Letter, Parcel
-from pytest_gpuperf.ranks.collectives import Collective, disagreement, say_ranks
+from pytest_gpuperf.ranks.collectives import disagreement, say_ranks
 from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.inquiries import Inquiries
 from pytest_gpuperf.ranks.messages import (
     Account,
     Asked,
     Debug,
-    Inquiry,
     OpenGroup,
     Raised,
     Returned,
@@ -34,7 +32,8 @@ from pytest_gpuperf.ranks.messages import (
     Typed,
 )
 from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
-from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, FILES, STREAMS, RankProcess, await_ends, kill
+from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, STREAMS, RankProcess, await_ends, kill
+from pytest_gpuperf.ranks.scarce_files import shortage
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
 
@@ -44,10 +43,6 @@ GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s
 COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a backend may give up by itself
 _CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL]  # faulthandler's
 _STACKS_TIMEOUT = 0.5  # seconds for faulthandler to write; it needs a running kernel, not a running interpreter
-_INQUIRY_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
-_LOOK_TIMEOUT = 0.1  # seconds, for what a rank tells without its recorder
-_FILES_TO_START = 8  # that are open while ranks are forked, the forkserver's own among them
-_USUAL_FILES = 1024  # what most systems let a process have open
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
 
 Request = OpenGroup | Run | Settle
@@ -96,16 +91,16 @@ class Pool:
         self._clean = True
         self._resting = False
         self._runs = 0
-        self._inquiries = 0
         self.environ = rank_environ(spec, environ)
         self._processes: list[RankProcess] = []
+        self._inquiries = Inquiries(self._processes)
         self._last_output: list[tuple[int, str, Excerpt]] = []
         try:
             self._store_port = self._start(self.environ)
         except OSError as error:
             self.kill()  # first: the message counts what is open without these ranks
             ranks = f"{spec.world_size} rank{'s' if spec.world_size > 1 else ''} ({spec.backend})"
-            raise LaunchError(f"{ranks} cannot be started: {_shortage(error, spec.world_size)}") from error
+            raise LaunchError(f"{ranks} cannot be started: {shortage(error, spec.world_size)}") from error
         except BaseException:
             self.kill()
             raise
@@ -230,7 +225,7 @@ class Pool:
         self._last_output = self.output()
         for process in self._processes:
             process.close()
-        self._processes = []
+        self._processes.clear()
 
     def _start(self, environ: Mapping[str, str]) -> int:
         size = self.spec.world_size
@@ -280,13 +275,14 @@ class Pool:
             return None
 
         def ask(ranks: Collection[int], whole: bool) -> Mapping[int, Account]:
-            return self._accounts(ranks, _INQUIRY_TIMEOUT if whole else _LOOK_TIMEOUT, whole=whole)
+            return self._inquiries.accounts(ranks, whole=whole)
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
 
     def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | None) -> None:
         __tracebackhide__ = True
-        issued, groups = self._inquire(endings) if inquire_after(endings) else ({}, {})
+        alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
+        issued, groups = self._inquiries.issued(alive) if inquire_after(endings) else ({}, {})
         returned = all(isinstance(ending, Answered) for ending in endings)
         if returned and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
@@ -399,57 +395,3 @@ class Pool:
             time.sleep(0.01)  # no event tells that another process has written to a file
         time.sleep(0.05)  # a dump is several writes
         return {rank: Stuck(at, self._processes[rank].stack()) for rank in ranks}
-
-    def _inquire(self, endings: Sequence[Ending]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
-        alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
-        issued: dict[int, list[Collective]] = {}
-        groups: dict[str, Sequence[int]] = {}
-        for rank, account in sorted(self._accounts(alive, _INQUIRY_TIMEOUT).items()):
-            groups.update(account.members)
-            if account.collectives is not None:
-                issued[rank] = account.collectives
-        return issued, groups
-
-    def _accounts(self, ranks: Iterable[int], timeout: float, *, whole: bool = True) -> dict[int, Account]:
-        """What those of the ranks tell that answer in time."""
-        self._inquiries += 1
-        asked: dict[int, int] = {}  # by file descriptor
-        for rank in ranks:
-            with contextlib.suppress(OSError):
-                self._processes[rank].inquiries.send(Inquiry(self._inquiries, whole))
-                asked[self._processes[rank].inquiries.fileno()] = rank
-        accounts: dict[int, Account] = {}
-        deadline = time.monotonic() + timeout
-        while asked and (ready := wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))):
-            for fd in ready:
-                assert isinstance(fd, int)
-                try:
-                    account, _ = self._processes[asked[fd]].inquiries.receive()
-                except (EOFError, OSError):
-                    del asked[fd]
-                    continue
-                if account.number == self._inquiries:  # else it comes late, and answers an earlier one
-                    accounts[asked.pop(fd)] = account
-        return accounts
-
-
-def _shortage(error: OSError, world_size: int) -> str:
-    if error.errno != errno.EMFILE:
-        return f"got {error!r}"
-    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    there, needed = _open_files(limit), FILES * world_size + _FILES_TO_START
-    enough = max(_USUAL_FILES, 1 << (there + needed).bit_length())
-    cure = f"ulimit -n {enough}"
-    if hard != resource.RLIM_INFINITY and hard < enough:
-        cure += f"; the hard limit is {hard}: a new shell may have a higher one, or root can set it"
-    return (
-        f"too many open files. This process may have {limit} open at once, has {there} open without these ranks, and "
-        f"needs about {needed} more for them: raise the limit ({cure})"
-    )
-
-
-def _open_files(limit: int) -> int:
-    try:
-        return len(os.listdir("/proc/self/fd")) - 1  # without the one that it takes to look
-    except OSError:  # there is none left for it
-        return limit

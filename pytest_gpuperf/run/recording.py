@@ -11,7 +11,7 @@ from pytest_gpuperf.baselines.merge import UpdatePolicy
 from pytest_gpuperf.baselines.provenance import commit_of, stamp
 from pytest_gpuperf.baselines.recorded import Launch, RecordedTest, Saved, save
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.baselines.storage import Storage
+from pytest_gpuperf.baselines.storage import Storage, journal_at
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
@@ -41,7 +41,7 @@ class Recording:
             rootpath: of the checkout whose commit is measured.
         """
         self._storage = storage
-        self.journal_path = options.baselines / f".{machine.key}.journal"
+        self.journal_path = journal_at(options.baselines, machine.key)
         """Where it notes what it has measured so far."""
         self._machine = machine
         self._options = options
