@@ -28,6 +28,12 @@ def test_the_worst_comes_first() -> None:
     assert [outcome.severity for outcome in Outcome] == list(range(len(words)))
 
 
+def test_what_each_makes_of_its_test() -> None:
+    assert [outcome.value for outcome in Outcome if outcome.fails] == FAILS.split()
+    assert [outcome.value for outcome in Outcome if outcome.skips] == SKIPS.split()
+    assert [outcome.value for outcome in Outcome if outcome.effect is Effect.PASSES] == PASSES.split()
+
+
 @pytest.mark.parametrize("outcome", Outcome, ids=str)
 def test_an_outcome_rules_its_test_by_its_effect(outcome: Outcome) -> None:
     ruling = Ruling.of([replace(SAME, outcome=outcome)], record)
