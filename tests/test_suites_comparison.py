@@ -61,9 +61,15 @@ def test_every_ranks_tensor_is_compared() -> None:
 )
 def test_every_ranks_tensors_are_compared_by_name(second: Tensors, message: str) -> None:
     right = {"output": ONES, "loss": ONES}
-    assert_same([right, dict(reversed(right.items()))], [right, right])
+    assert_same([right, dict(reversed(right.items()))], [right, right], ordered=False)
     with pytest.raises(AssertionError, match=f"^{message}"):
-        assert_same([right, second], [right, right])
+        assert_same([right, second], [right, right], ordered=False)
+
+
+def test_names_in_another_order_are_not_the_same() -> None:
+    right = {"output": ONES, "loss": ONES}
+    with pytest.raises(AssertionError, match=r"^rank 0 has \['loss', 'output'\], not \['output', 'loss'\]$"):
+        assert_same([dict(reversed(right.items()))], [right])
 
 
 def test_a_tolerance_may_depend_on_the_name() -> None:

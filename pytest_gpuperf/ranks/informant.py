@@ -1,4 +1,4 @@
-"""The rank's second thread: tells what the first one is doing, and which collectives were issued."""
+"""The rank's second thread: reports what the first one is doing and which collectives were issued."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pytest_gpuperf.ranks.messages import Account, Inquiry
 from pytest_gpuperf.ranks.process import RankProcess
 
 _RECORDER_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its collectives
-_LOOK_TIMEOUT = 0.1  # seconds, for what a rank tells without its recorder
+_LOOK_TIMEOUT = 0.1  # seconds, for an account without the recorder
 
 
 class Inquiries:

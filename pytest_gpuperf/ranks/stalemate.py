@@ -143,7 +143,7 @@ class Vigil:
         self._seen: dict[int, tuple[object, float]] = {}
         """What each rank was doing, and since when."""
         self._doubts = 0.0
-        """How long to spare the ranks after the recorders told of no stalemate, in seconds."""
+        """How long to spare the ranks after the recorders showed no stalemate, in seconds."""
         self._spared_until = 0.0
         self._returned = 0
 

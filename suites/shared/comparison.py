@@ -24,16 +24,20 @@ def assert_close(
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=lambda text: f"{where}: {text}")
 
 
-def assert_same(got: Results, expected: Results, atol: float | Callable[[str], float] = 0.0) -> None:
+def assert_same(
+    got: Results, expected: Results, atol: float | Callable[[str], float] = 0.0, *, ordered: bool = True
+) -> None:
     """Every rank has what is expected of it, by name, and nothing else.
 
     Args:
         got: by rank.
         expected: by rank.
-        atol: how far a tensor may be off, or a function of its name that tells; by default not at all.
+        atol: how far a tensor may be off, or a function of its name that returns it; by default not at all.
+        ordered: whether the names must come in the same order.
     """
     for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
-        assert set(have) == set(want), f"rank {rank} has {sorted(have)}, not {sorted(want)}"
+        names = list if ordered else sorted
+        assert names(have) == names(want), f"rank {rank} has {names(have)}, not {names(want)}"
         for name, tensor in want.items():
             most = atol(name) if callable(atol) else atol
             assert_close(have[name], tensor, f"rank {rank}, {name}", atol=most)
