@@ -1,4 +1,8 @@
-"""``python -m pytest_gpuperf adopt FILE…``: results of earlier runs become baselines."""
+"""``python -m pytest_gpuperf``: what is done with files of figures where nothing is measured.
+
+``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, and ``rename OLD NEW`` gives
+baselines the new name of their tests.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,15 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines import provenance
 from pytest_gpuperf.baselines.adopt import adopt
+from pytest_gpuperf.baselines.compare import compare
 from pytest_gpuperf.baselines.merge import RELATIVE_BOUND, Mode, UpdatePolicy
 from pytest_gpuperf.baselines.plain import cut
+from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.report.comparison_lines import comparison_lines
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.recording_lines import unfit_lines, update_lines
+from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
 from pytest_gpuperf.report.units import format_count
 
 LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, and a terminal may hang on megabytes
@@ -22,40 +29,56 @@ LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, an
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; 0 if all that was asked for was done, 1 if not, 2 if it could not be meant."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if not options.reason.strip():
-        parser.error("--reason is empty: say why these results become baselines")
-    if not 0 < options.tolerance < float("inf"):
-        parser.error(f"--tolerance must be a positive number, got {options.tolerance}")
-    policy = UpdatePolicy(Mode(options.mode), options.accept_regression, options.tolerance)
+    options = _parser().parse_args(arguments)
     try:
-        adopted = adopt(
-            options.files, storage_at(options.baselines), policy, provenance.stamp(Path.cwd(), options.reason)
-        )
-    except BaselineError as error:
+        lines, done = options.run(options)
+    except (BaselineError, RenameError) as error:
         print(one_line(f"error: {error}"), file=sys.stderr)
         return 1
-    for line in [
-        *unfit_lines({cut(test): why for test, why in adopted.unfit.items()}),
-        *update_lines(adopted.merged, lambda test: "the same command and --accept-regression"),
-    ]:
+    for line in lines:
         print(one_line(cut(line, LINE_CHARACTERS)))
+    return 0 if done else 1
+
+
+def _adopt(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it says, and whether all was done."""
+    if not options.reason.strip():
+        options.refuse("--reason is empty: say why these results become baselines")
+    if not 0 < options.tolerance < float("inf"):
+        options.refuse(f"--tolerance must be a positive number, got {options.tolerance}")
+    policy = UpdatePolicy(Mode(options.mode), options.accept_regression, options.tolerance)
+    stamp = provenance.stamp(Path.cwd(), options.reason)
+    adopted = adopt(options.files, storage_at(options.baselines), policy, stamp)
     written = len(adopted.merged.written)
     told = f"baselines of {format_count(written, 'test')} written to {adopted.where}"
-    print(one_line(told) if written else "no baselines written")
-    return 1 if adopted.failed else 0
+    lines = [
+        *unfit_lines({cut(test): why for test, why in adopted.unfit.items()}),
+        *update_lines(adopted.merged, lambda test: "the same command and --accept-regression"),
+        told if written else "no baselines written",
+    ]
+    return lines, not adopted.failed
+
+
+def _compare(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it says; it is always done."""
+    compared = compare(options.first, options.second)
+    return comparison_lines(compared, str(options.first), str(options.second)), True
+
+
+def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it says; it is done, or refused."""
+    stamp = provenance.stamp(Path.cwd(), f"renamed from {options.old}")
+    return renamed_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="adopt")
+    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename")
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
+    command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")
     command.add_argument("--reason", required=True, metavar="TEXT", help="why, kept in the file")
-    command.add_argument(
-        "--baselines", type=Path, default=Path("baselines"), metavar="DIR", help="folder of the baselines (baselines)"
-    )
+    _add_folder(command)
     command.add_argument(
         "--mode",
         choices=[mode.value for mode in Mode],
@@ -70,7 +93,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X",
         help=f"relative loss that is no regression ({RELATIVE_BOUND})",
     )
+    command = commands.add_parser("compare", help="show the figures of two files of one hardware side by side")
+    command.set_defaults(run=_compare)
+    command.add_argument("first", type=Path, metavar="A.json", help="baselines, or results of --gpuperf-json")
+    command.add_argument("second", type=Path, metavar="B.json", help="what is held against it")
+    command = commands.add_parser("rename", help="give baselines the new name of their tests")
+    command.set_defaults(run=_rename)
+    command.add_argument("old", metavar="OLD", help="node id of a test, function, class or file")
+    command.add_argument("new", metavar="NEW", help="what it is called now")
+    _add_folder(command)
     return parser
+
+
+def _add_folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--baselines", type=Path, default=Path("baselines"), metavar="DIR", help="folder of the baselines (baselines)"
+    )
 
 
 if __name__ == "__main__":

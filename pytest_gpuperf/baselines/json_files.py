@@ -38,6 +38,10 @@ class Files:
         """The file's path as text."""
         return str(self.path(hardware_key))
 
+    def hardware_keys(self) -> list[str]:
+        """Those of the folder's files, in order; of no folder there are none."""
+        return sorted(path.stem for path in self.folder.glob("*.json") if not path.name.startswith("."))
+
     def load(self, hardware_key: str) -> Baselines | None:
         """Reads the file, if there is one."""
         return load(self.path(hardware_key), hardware_key)

@@ -28,22 +28,25 @@ class Loss:
 def losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -> list[Loss]:
     """Metrics that are worse than what is stored, or than their anchor, by more than the bound.
 
+    The bound is what a run has to find. It does not grow with the spread: one bad launch, or launches of a slower
+    program among the others, would make it so wide that nothing is a loss.
+
     Args:
         test: Node id.
         old: What is stored.
         new: What would replace it.
-        tolerance: The bound, as a ratio minus 1, of metrics without one of their own.
+        tolerance: The bound, as a ratio minus 1.
     """
     found = []
     for name, metric in comparable(old, new).items():
-        center, bound = new.metrics[name].center, bound_of(old, name, tolerance)
+        center = new.metrics[name].center
         earlier: list[tuple[float, Anchor | None]] = [(metric.center, None)]
         if metric.anchor is not None:
             earlier.append((metric.anchor.center, metric.anchor))
         for before, anchor in earlier:
-            if gain(metric.better, before, center) < -math.log1p(bound):
-                change = _change(metric.better, before, center)
-                found.append(Loss(test, name, metric.unit, before, center, change, bound, anchor))
+            if gain(metric.better, before, center) < -math.log1p(tolerance):
+                change = change_of(metric.better, before, center)
+                found.append(Loss(test, name, metric.unit, before, center, change, tolerance, anchor))
                 break
     return found
 
@@ -66,16 +69,6 @@ def unlike(name: str, one: MetricBaseline, other: MetricBaseline) -> str:
     return ""
 
 
-def bound_of(entry: TestBaseline, name: str, tolerance: float) -> float:
-    """The loss, as a ratio minus 1, that is not written unless somebody accepts it.
-
-    It is what a run has to find. It does not grow with the spread: one bad launch, or launches of a slower program
-    among the others, would make it so wide that nothing is a loss.
-    """
-    own = entry.policy.get(name)
-    return tolerance if own is None or own.detect is None else own.detect
-
-
 def gain(better: Better, old: float, new: float) -> float:
     """The logarithm of by how much the new figure is better."""
     return math.log(new / old) if better == "higher" else math.log(old / new)
@@ -90,5 +83,6 @@ def changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
     }
 
 
-def _change(better: Better, old: float, new: float) -> float:
+def change_of(better: Better, old: float, new: float) -> float:
+    """The new figure relative to the old one, as a fraction; above 0 is better, whichever direction that is."""
     return new / old - 1 if better == "higher" else 1 - new / old

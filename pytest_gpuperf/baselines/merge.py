@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from pytest_gpuperf.baselines.losses import Loss, bound_of, changes, comparable, gain, losses, unlike
+from pytest_gpuperf.baselines.losses import Loss, changes, comparable, gain, losses, unlike
 from pytest_gpuperf.baselines.match import united
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import (
@@ -18,12 +18,10 @@ from pytest_gpuperf.baselines.schema import (
     MetricBaseline,
     TestBaseline,
     Update,
-    launches_joined,
 )
 
 # Two centres are medians of many launches each, and differ by more than this for a reason.
 RELATIVE_BOUND = 0.05
-UNDECIDABLE_ABOVE = 0.05  # of launches that scatter more, a slowdown of 15 % is within three standard deviations
 
 MIN_EFFECT = 0.015  # the smallest change of a centre that means anything
 MOVED = MIN_EFFECT / 3  # what is less than this changes no verdict, and would only change lines to review
@@ -78,8 +76,8 @@ class Merged:
     refused: tuple[Loss, ...] = ()
     """Why tests were left as they are: losses that nobody accepted."""
     accepted: tuple[Loss, ...] = ()
-    dropped: Mapping[str, tuple[str, ...]] | None = None
-    """What somebody had written by hand about what was replaced, and no longer holds, by test."""
+    dropped: tuple[str, ...] = ()
+    """Tests of which a known regression, written by hand, was about what was replaced, and no longer holds."""
 
     @property
     def failed(self) -> bool:
@@ -107,7 +105,7 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
     entries: dict[str, TestBaseline] = {}
     unmoved, present, unfit = [], [], {}
     lost: dict[str, list[Loss]] = {}
-    dropped: dict[str, tuple[str, ...]] = {}
+    dropped = []
     described = {**stored.launches, **candidate.launches}
     for test, measured in sorted(candidate.tests.items()):
         old = stored.tests.get(test)
@@ -143,11 +141,11 @@ def merge(stored: Baselines, candidate: Baselines, policy: UpdatePolicy, stamp: 
             lost[test] = found
         if not found or policy.accept_regression:
             entries[test] = _settled(old, new, moved, policy.tolerance, described)
-            if gone := _gone(old, entries[test], moved):
-                dropped[test] = gone
+            if old.expected.keys() - entries[test].expected.keys() - moved:
+                dropped.append(test)
     accepted = tuple(loss for test, found in lost.items() if test in entries for loss in found)
     refused = tuple(loss for test, found in lost.items() if test not in entries for loss in found)
-    outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted, dropped)
+    outcome = Merged(stored, tuple(entries), tuple(unmoved), tuple(present), unfit, refused, accepted, tuple(dropped))
     if not entries:
         return outcome
     update = Update(
@@ -177,7 +175,7 @@ def joined(candidates: Sequence[Baselines]) -> tuple[Baselines, dict[str, str]]:
     tests: dict[str, TestBaseline] = {}
     unfit: dict[str, str] = {}
     for candidate in candidates:
-        launches = launches_joined(launches, candidate.launches)
+        launches |= candidate.launches
         for test, entry in candidate.tests.items():
             known = tests.get(test)
             if known is None:
@@ -259,12 +257,7 @@ def _united(one: tuple[LaunchFigure, ...], other: tuple[LaunchFigure, ...]) -> t
 
 
 def _moved(old: TestBaseline, new: TestBaseline) -> bool:
-    return any(
-        abs(new.metrics[name].center / metric.center - 1) > MOVED
-        # A spread in which nothing can be decided is no baseline to keep.
-        or new.metrics[name].sigma_b < metric.sigma_b > UNDECIDABLE_ABOVE
-        for name, metric in old.metrics.items()
-    )
+    return any(abs(new.metrics[name].center / metric.center - 1) > MOVED for name, metric in old.metrics.items())
 
 
 def _settled(
@@ -275,7 +268,7 @@ def _settled(
     for name, metric in stays.items():
         # A file of schema 1 has no anchors: what it says now is the oldest that is known.
         anchor = metric.anchor or _anchor(metric, described)
-        bound = math.log1p(bound_of(old, name, tolerance))
+        bound = math.log1p(tolerance)
         if name not in lost and gain(metric.better, anchor.center, new.metrics[name].center) <= bound:
             anchors[name] = anchor
     # What a reviewer wrote is about the body that was there.
@@ -287,16 +280,7 @@ def _settled(
             for name, known in old.expected.items()
             if name in by_hand and name not in lost and known.fits(new.metrics[name].center)
         },
-        policy={name: bounds for name, bounds in old.policy.items() if name in by_hand},
     )
-
-
-def _gone(old: TestBaseline, new: TestBaseline, lost: set[str]) -> tuple[str, ...]:
-    gone = {
-        "expected": old.expected.keys() - new.expected.keys() - lost,
-        "policy": old.policy.keys() - new.policy.keys(),
-    }
-    return tuple(key for key, names in gone.items() if names)
 
 
 def _anchored(entry: TestBaseline, anchors: Mapping[str, Anchor], described: Mapping[str, LaunchInfo]) -> TestBaseline:

@@ -49,6 +49,11 @@ def commit_of(folder: Path) -> str:
     return os.environ.get("GITHUB_SHA", commit) if commit == UNKNOWN else commit
 
 
+def is_dirty(folder: Path) -> bool:
+    """Whether tracked files of the checkout have changes that are not committed; False where git does not tell."""
+    return _git(folder, "status", "--porcelain", "--untracked-files=no") != UNKNOWN
+
+
 def stamp(folder: Path, reason: str) -> Stamp:
     """What a file keeps of an update that is made now."""
     return Stamp(at=now(), commit=commit_of(folder), author=_git(folder, "config", "user.name"), reason=reason)

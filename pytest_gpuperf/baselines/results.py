@@ -57,7 +57,7 @@ def load(path: Path) -> tuple[Baselines, ResultsForm]:
     except (FieldError, RecursionError) as error:
         raise ResultsError(path, str(error), AGAIN) from error
     for test, entry in candidate.tests.items():
-        if entry.by_hand:
-            problem = f"{at('file', 'candidate', 'tests', test)}: got {entry.by_hand}, expected what was measured alone"
+        if entry.expected:
+            problem = f"{at('file', 'candidate', 'tests', test)}: got 'expected', expected what was measured alone"
             raise ResultsError(path, problem, "delete it: a reviewer writes it, into the baselines themselves")
     return candidate, form

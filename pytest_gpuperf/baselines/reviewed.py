@@ -1,29 +1,25 @@
-"""What a reviewer writes beside a baseline by hand: a regression that is known, and bounds where the run's do not fit.
+"""What a reviewer writes beside a baseline by hand: a regression that is known.
 
-They are read as strictly as what a program wrote, but the cure is another: to see how they are written.
+It is read as strictly as what a program wrote, but the cure is another: to see how it is written.
 """
 
 import datetime
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from pytest_gpuperf.baselines.plain import OMITTED, Checked, Made, mismatch
 from pytest_gpuperf.figures.metric import Better
 
-CURES = {
-    "expected": 'write for example "expected": {"busbw": {"status": "regressed", "reason": "…", "until": '
-    '"2027-01-31"}}, or delete it',
-    "policy": 'write for example "policy": {"busbw": {"detect": 0.15, "reason": "launches differ by 5 % at this '
-    'size"}}, or delete it',
-}
+CURE = (
+    'write for example "expected": {"busbw": {"status": "regressed", "reason": "…", "until": "2027-01-31"}}, '
+    "or delete it"
+)
 
 # A known regression leaves more than a tenth of a figure; 90 where 90e9 was meant does not, and would excuse anything.
 FACTOR = 10.0
 
 _ABOVE_0 = Checked(lambda number: number > 0, "a number above 0")
-_BELOW_1 = Checked(lambda number: number < 1, "a fraction below 1, 0.15 for 15 %")
-_Bound: TypeAlias = Annotated[float, _ABOVE_0, _BELOW_1]
 
 
 def _day(value: object) -> datetime.date:
@@ -60,19 +56,3 @@ class KnownRegression:
             return True
         loss = math.log(self.center / value) if better == "higher" else math.log(value / self.center)
         return loss <= bound
-
-
-@dataclass(frozen=True, slots=True)
-class MetricPolicy:
-    """The bounds of one metric on one hardware."""
-
-    reason: Annotated[str, Checked(str.strip, "why the run's policy does not fit")]
-    detect: _Bound | None = field(default=None, metadata=OMITTED)
-    """The slowdown that is to be found, as a ratio minus 1; the run's where it is None."""
-    min_effect: _Bound | None = field(default=None, metadata=OMITTED)
-    """The slowdown that is no regression, as a ratio minus 1; the run's where it is None."""
-
-    def __post_init__(self) -> None:
-        """Refuses a policy that asks for nothing."""
-        if self.detect is None and self.min_effect is None:
-            raise mismatch("policy", ["reason"], "detect, min_effect or both")

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pytest_gpuperf.baselines.match import Scalar, cure_of, difference
@@ -25,7 +25,7 @@ from pytest_gpuperf.baselines.plain import (
     plain,
 )
 from pytest_gpuperf.baselines.plain import read as read_plain
-from pytest_gpuperf.baselines.reviewed import CURES, FACTOR, KnownRegression, MetricPolicy
+from pytest_gpuperf.baselines.reviewed import CURE, FACTOR, KnownRegression
 from pytest_gpuperf.figures.metric import Better, finite
 
 SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
@@ -36,7 +36,6 @@ KEY_LETTERS = "letters, digits, '+', '.', '_' and '-' alone"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")  # names a file: no way into another folder
 
 Count: TypeAlias = Annotated[int, Checked(lambda count: count >= 1, "an integer of at least 1")]
-_Seconds: TypeAlias = Annotated[float, Checked(lambda seconds: seconds > 0, "a number above 0")]
 _Derived: TypeAlias = Annotated[float, Made(None)]
 """There for who reads a file, and computed anew from what else it says: it is never trusted."""
 
@@ -67,19 +66,10 @@ class LaunchInfo:
     host: str
     environment: Mapping[str, str]
     """Versions: driver, cuda, nccl, torch, python and whatever else tells two launches apart."""
-    control: Mapping[str, _Seconds] = field(default_factory=dict, metadata=OMITTED)
-    """Seconds of the control workload, by name."""
     gpus: str = field(default="", metadata=OMITTED)
     """Tells the GPUs from others of their kind; empty if it is not known which they were."""
-
-
-def launches_joined(launches: Mapping[str, LaunchInfo], others: Mapping[str, LaunchInfo]) -> dict[str, LaunchInfo]:
-    """All of them; of a launch in both, the control workload of both."""
-    joined = dict(launches)
-    for id_, info in others.items():
-        known = joined.get(id_)
-        joined[id_] = info if known is None else replace(info, control={**known.control, **info.control})
-    return joined
+    dirty: bool = field(default=False, metadata=OMITTED)
+    """Whether the checkout had changes that were not committed: the commit is not what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +150,6 @@ class TestBaseline:
     metrics: Mapping[str, MetricBaseline]
     expected: Mapping[str, KnownRegression] = field(default_factory=dict, metadata=OMITTED)
     """Known regressions by metric; written by hand."""
-    policy: Mapping[str, MetricPolicy] = field(default_factory=dict, metadata=OMITTED)
-    """Bounds by metric that differ from the run's; written by hand."""
-
-    @property
-    def by_hand(self) -> list[str]:
-        """The keys of what a reviewer wrote."""
-        return [key for key, entries in (("expected", self.expected), ("policy", self.policy)) if entries]
 
 
 Change: TypeAlias = Annotated[tuple[float, float], Told("a list of two finite numbers")]
@@ -226,7 +209,7 @@ class Baselines:
         return Baselines(
             hardware_key=self.hardware_key,
             match=self.match,
-            launches={id_: info for id_, info in launches_joined(self.launches, launches).items() if id_ in used},
+            launches={id_: info for id_, info in {**self.launches, **launches}.items() if id_ in used},
             tests=merged,
             updates=(*self.updates, update),
         )
@@ -276,8 +259,8 @@ class Baselines:
             _check_by_hand(baselines)
         except FieldError as error:
             # What a reviewer wrote is not in version control yet.
-            by_hand = next((CURES[str(key)] for key in error.path[2:3] if key in CURES), RESTORE)
-            raise BaselineError(path, str(error), error.cure or by_hand) from error
+            cure = CURE if error.path[2:3] == ("expected",) else RESTORE
+            raise BaselineError(path, str(error), error.cure or cure) from error
         return baselines
 
 
@@ -310,12 +293,10 @@ def _without(data: object, key: str) -> dict[str, object]:
 
 def _check_by_hand(baselines: Baselines) -> None:
     for test, entry in baselines.tests.items():
-        for key, written in (("expected", entry.expected), ("policy", entry.policy)):
-            for name in written:
-                if name not in entry.metrics:
-                    got = mismatch(at("file", "tests", test, key), name, _one_of(entry.metrics))
-                    raise FieldError(got.where, got.problem, path=("tests", test, key))
         for name, known in entry.expected.items():
+            if name not in entry.metrics:
+                got = mismatch(at("file", "tests", test, "expected"), name, _one_of(entry.metrics))
+                raise FieldError(got.where, got.problem, path=("tests", test, "expected"))
             metric, unit = entry.metrics[name], cut(entry.metrics[name].unit)
             if not known.fits(metric.center):
                 where = at("file", "tests", test, "expected", name, "center")

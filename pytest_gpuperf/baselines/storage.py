@@ -17,6 +17,9 @@ class Storage(Protocol):
     def where(self, hardware_key: str) -> str:
         """What messages call the place of one hardware's baselines."""
 
+    def hardware_keys(self) -> list[str]:
+        """The hardware of which baselines are kept, in order."""
+
     def load(self, hardware_key: str) -> Baselines | None:
         """Reads the baselines of one hardware; None if there are none.
 
@@ -41,7 +44,7 @@ class Storage(Protocol):
 
 
 def storage_at(folder: Path) -> Storage:
-    """The place that ``--baselines`` names, for pytest and for the command ``adopt``: a folder of files."""
+    """The place that ``--baselines`` names, for pytest and for the commands: a folder of files."""
     return Files(folder)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines.losses import Loss
 from pytest_gpuperf.baselines.merge import MOVED, Merged
+from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 
@@ -45,7 +46,28 @@ def gone_lines(tests: Sequence[str], where: str) -> list[str]:
     one = len(tests) == 1
     what = "1 test that is" if one else f"{len(tests)} tests that are"
     cure = f'delete {"its entry" if one else "their entries"} under "tests" in {where}'
+    cure += ", or have what was renamed keep it: python -m pytest_gpuperf rename OLD NEW"
     return [f"the baselines hold {what} no longer there: {', '.join(tests)}: {cure}"]
+
+
+def renamed_lines(places: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What was renamed, and what it takes to be judged again.
+
+    Args:
+        places: By place of the baselines, the new node id of each old one.
+    """
+    lines = []
+    for where, names in sorted(places.items()):
+        lines += [f"{cut(old)} -> {cut(new)}" for old, new in sorted(names.items())]
+        lines.append(f"{format_count(len(names), 'test')} renamed in {where}")
+    functions = {(_function(old), _function(new)) for names in places.values() for old, new in names.items()}
+    for old, new in sorted(functions):
+        if old != new:
+            lines.append(
+                f"{cut(new)} was {cut(old)}, and a function's name is part of its body: the entries are stale until "
+                "they are recorded again; losses are held against them all the same"
+            )
+    return lines
 
 
 def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[str]:
@@ -61,9 +83,8 @@ def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[s
     if merged.present:
         lines.append(f"{len(merged.present)} tests left as they are: they have baselines, and only new ones are asked")
     lines += [
-        f"gone with the figures that were replaced: {' and '.join(map(repr, by_hand))} of {test}: "
-        "write it anew where it still holds"
-        for test, by_hand in sorted((merged.dropped or {}).items())
+        f"gone with the figures that were replaced: 'expected' of {test}: write it anew where it still holds"
+        for test in merged.dropped
     ]
     lines += unfit_lines(merged.unfit or {})
     for loss in merged.accepted:
@@ -76,6 +97,10 @@ def update_lines(merged: Merged, accept_command: Callable[[str], str]) -> list[s
 def unfit_lines(unfit: Mapping[str, str]) -> list[str]:
     """Tests of which nothing could be written, and why."""
     return [f"not written: {test}: {why}" for test, why in sorted(unfit.items())]
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0].rpartition("::")[2]
 
 
 def _loss(loss: Loss) -> str:

@@ -7,9 +7,11 @@ import pytest
 from pytest_gpuperf.verdicts.history import History
 
 
-def scattered(launches: int, center: float, spread: float) -> History:
+def scattered(
+    launches: int, center: float, spread: float, *, between: float = 0.0, machines: int = 1, known: bool = True
+) -> History:
     """A history with the degrees of freedom that the numbers by hand are for."""
-    return History(launches, center, spread, 0.6 * (launches - 1))
+    return History(launches, center, spread, 0.6 * (launches - 1), between, machines, known)
 
 
 def close(number: float) -> Any:

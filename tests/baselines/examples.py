@@ -54,8 +54,8 @@ _infos = st.builds(
     st.text(),
     st.text(),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
-    st.dictionaries(st.text(max_size=5), _figures),
     st.text(),
+    st.booleans(),
 )
 _updates = st.builds(
     Update,

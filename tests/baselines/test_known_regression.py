@@ -11,13 +11,11 @@ from pytest_gpuperf.baselines.plain import read as read_plain
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.excuse import excused
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, TEST, baselines
 
 KNOWN: dict[str, Any] = {"status": "regressed", "reason": "a slow driver", "until": "2027-01-31"}
-ENTRY = replace(baselines().tests[TEST], expected={"busbw": KnownRegression("a slow driver", date(2027, 1, 31))})
 SLOW = Verdict(TEST, "busbw", Metric(320e9, "B/s", "higher"), Outcome.REGRESSED, KEY, change=-0.1, bound=0.05)
 
 
@@ -57,13 +55,6 @@ def test_another_expectation_is_refused_with_its_place_and_how_it_is_written(exp
     assert 'write for example "expected": {"busbw": {"status": "regressed", ' in caught.value.cure
 
 
-def test_a_known_regression_does_not_excuse_what_the_test_asks_for() -> None:
-    short = replace(SLOW, metric=replace(SLOW.metric, interval=(300e9, 340e9), at_least=310e9))
-    assert excused(short, ENTRY, date(2026, 12, 1)).outcome is Outcome.DOUBTFUL
-    reached = replace(SLOW, metric=replace(SLOW.metric, interval=(300e9, 340e9), at_least=290e9))
-    assert excused(reached, ENTRY, date(2026, 12, 1)).outcome is Outcome.EXPECTED
-
-
 @pytest.mark.parametrize("center", [356.5, 35e9, 3.6e12])
 def test_an_expected_centre_that_cannot_be_in_the_metrics_unit_is_refused(center: float) -> None:
     with pytest.raises(BaselineError) as caught:
@@ -79,47 +70,6 @@ def test_an_expected_centre_of_the_same_size_is_read(center: float) -> None:
     assert read({"busbw": {**KNOWN, "center": center}}).tests[TEST].expected["busbw"].center == center
 
 
-@pytest.mark.parametrize(
-    ("today", "outcome"),
-    [
-        (date(2026, 12, 1), Outcome.EXPECTED),
-        (date(2027, 1, 31), Outcome.EXPECTED),
-        (date(2027, 2, 1), Outcome.REGRESSED),
-    ],
-)
-def test_a_regression_is_expected_until_the_end_of_its_day(today: date, outcome: Outcome) -> None:
-    assert excused(SLOW, ENTRY, today).outcome is outcome
-
-
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.REGRESSED])
-def test_nothing_but_a_regression_is_excused(outcome: Outcome) -> None:
-    verdict = excused(replace(SLOW, outcome=outcome), ENTRY, date(2026, 12, 1))
-    assert verdict.outcome is outcome
-    assert verdict.expected == ENTRY.expected["busbw"]
-
-
-def test_what_is_not_expected_is_left_as_it_is() -> None:
-    other = replace(SLOW, metric_name="time")
-    assert excused(other, ENTRY, date(2026, 12, 1)) is other
-    assert excused(SLOW, None, date(2026, 12, 1)) is SLOW
-
-
-@pytest.mark.parametrize(
-    ("better", "value", "outcome"),
-    [
-        ("higher", 340e9, Outcome.EXPECTED),
-        ("higher", 310e9, Outcome.EXPECTED),
-        ("higher", 300e9, Outcome.REGRESSED),
-        ("lower", 310e9, Outcome.EXPECTED),
-        ("lower", 340e9, Outcome.REGRESSED),
-    ],
-)
-def test_what_is_worse_than_expected_still_counts(better: Any, value: float, outcome: Outcome) -> None:
-    entry = replace(ENTRY, expected={"busbw": KnownRegression("x", date(2027, 1, 31), 320e9)})
-    verdict = replace(SLOW, metric=Metric(value, "B/s", better))
-    assert excused(verdict, entry, date(2026, 12, 1)).outcome is outcome
-
-
 def test_a_verdict_travels_with_what_was_expected() -> None:
-    verdict = excused(SLOW, ENTRY, date(2026, 12, 1))
+    verdict = replace(SLOW, expected=KnownRegression("a slow driver", date(2027, 1, 31), 320e9))
     assert read_plain(Verdict, plain(verdict), "verdict") == verdict

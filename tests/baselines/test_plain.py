@@ -113,7 +113,7 @@ def test_a_value_within_values_is_plain_and_comes_back() -> None:
         ({"count": True}, "file.count: got True, expected an integer of at least 1"),
         ({"count": 1.0}, "file.count: got 1.0, expected an integer of at least 1"),
         ({"name": None}, "file.name: got None, expected a string"),
-        ({"outcome": "odd"}, "file.outcome: got 'odd', expected one of 'invalid', 'broken'"),
+        ({"outcome": "odd"}, "file.outcome: got 'odd', expected one of 'invalid', 'regressed'"),
         ({"day": "soon"}, "file.day: Invalid isoformat string: 'soon'"),
         ({"others": {}}, "file.others: got {}, expected a list"),
         ({"others": [3]}, "file.others[0]: got 3, expected an object"),

@@ -1,0 +1,22 @@
+"""Which commit stands for a record, where present code is to be raced against what was recorded."""
+
+import re
+from collections.abc import Iterable
+
+from pytest_gpuperf.baselines.schema import LaunchInfo
+
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")  # a file may hold any text, and git would take "--x" for an option
+
+
+def commit_to_race(launches: Iterable[LaunchInfo]) -> str | None:
+    """The newest commit that was measured as it is.
+
+    Args:
+        launches: Of a record.
+
+    Returns:
+        The commit of the latest launch whose checkout was clean; None if there is none, or no commit is known.
+    """
+    clean = [info for info in launches if not info.dirty and _COMMIT.fullmatch(info.commit)]
+    # ISO 8601 in UTC, all of one form: as text they are in the order of time.
+    return max(clean, key=lambda info: info.at).commit if clean else None

@@ -1,0 +1,38 @@
+"""Versions and variables with which launches ran: what is usual among them, and what differs now."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+
+def differing(recorded: Iterable[Mapping[str, str]], now: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
+    """What is another now than in most of the recorded launches.
+
+    A variable, whose name is in capitals, is not set where a launch does not tell it. A version that is not told is
+    unknown: earlier launches told fewer of them, so only those that tell it count.
+
+    Args:
+        recorded: The environment of each launch.
+        now: The one to hold against them.
+
+    Returns:
+        Names in order, with what most launches had and what is there now; empty for a variable that is not set.
+    """
+    launches = list(recorded)
+    found = {}
+    for name in sorted({*now, *(name for launch in launches for name in launch if name.isupper())}):
+        then, is_now = _values(name, launches), now.get(name, "")
+        if 2 * then[is_now] < then.total():
+            found[name] = then.most_common(1)[0][0], is_now
+    return found
+
+
+def usual(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What most launches ran with, by name; what most of them had not set is missing."""
+    known = list(launches)
+    names = sorted({name for launch in known for name in launch})
+    most = {name: _values(name, known).most_common(1)[0][0] for name in names}
+    return {name: value for name, value in most.items() if value}
+
+
+def _values(name: str, launches: Iterable[Mapping[str, str]]) -> Counter[str]:
+    return Counter(launch.get(name, "") for launch in launches if name in launch or name.isupper())

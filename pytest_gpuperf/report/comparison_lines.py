@@ -1,0 +1,90 @@
+"""What the command ``compare`` says of two files: a table of their figures, and with what else their launches ran."""
+
+from __future__ import annotations
+
+from pytest_gpuperf.baselines.compare import Compared, Pair
+from pytest_gpuperf.baselines.plain import cut
+from pytest_gpuperf.baselines.schema import MetricBaseline
+from pytest_gpuperf.report.units import format_count, format_percent, format_value
+
+COLUMNS = ("change", "first", "second", "spread", "launches", "metric")
+
+
+def comparison_lines(compared: Compared, first: str, second: str) -> list[str]:
+    """The lines of a comparison.
+
+    Args:
+        compared: Of two files.
+        first: The name of the first file.
+        second: The name of the second one.
+    """
+    return [
+        f"first: {first}",
+        f"second: {second}",
+        "",
+        *_table(compared.pairs),
+        _counted(compared),
+        *[f"not alike: {cut(pair.test)}: {pair.unlike}" for pair in compared.pairs if pair.unlike],
+        *[f"another body in the second: {cut(test)}" for test in compared.other_bodies],
+        *_launch_lines(compared),
+    ]
+
+
+def _table(pairs: tuple[Pair, ...]) -> list[str]:
+    if not pairs:
+        return []
+    rows = [COLUMNS, *map(_cells, pairs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    return ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in rows]
+
+
+def _cells(pair: Pair) -> tuple[str, ...]:
+    sides = (pair.first, pair.second)
+    return (
+        _change(pair),
+        *("" if side is None else format_value(side.center, side.unit) for side in sides),
+        _both(["" if side is None else _spread(side) for side in sides]),
+        _both(["" if side is None else str(len(side.launches)) for side in sides]),
+        f"{cut(pair.test)} {cut(pair.name)}",
+    )
+
+
+def _change(pair: Pair) -> str:
+    if pair.change is not None:
+        return format_percent(pair.change, signed=True)
+    if pair.first is None or pair.second is None:
+        return "only second" if pair.first is None else "only first"
+    return "not alike"
+
+
+def _spread(side: MetricBaseline) -> str:
+    return format_percent(side.sigma_b) if len(side.launches) > 1 else "unknown"
+
+
+def _both(told: list[str]) -> str:
+    return ", ".join(one for one in told if one)
+
+
+def _counted(compared: Compared) -> str:
+    alone = [
+        sum(pair.second is None for pair in compared.pairs),
+        sum(pair.first is None for pair in compared.pairs),
+    ]
+    both = len(compared.pairs) - sum(alone)
+    return (
+        f"{format_count(both, 'figure')} in both on {compared.hardware_key}, {alone[0]} only in the first, "
+        f"{alone[1]} only in the second; a change above 0 is better"
+    )
+
+
+def _launch_lines(compared: Compared) -> list[str]:
+    if not compared.differing:
+        return ["most launches of both ran with the same versions and variables"]
+    return [
+        f"launches differ in {cut(name)}: {_value(then)} in most of the first, {_value(now)} in most of the second"
+        for name, (then, now) in compared.differing.items()
+    ]
+
+
+def _value(value: str) -> str:
+    return cut(value) if value else "not set"
