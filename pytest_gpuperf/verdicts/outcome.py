@@ -19,20 +19,16 @@ class Outcome(Enum):
     The order of the members is the order of reports. A member without an effect cannot be defined.
     """
 
-    INVALID = "invalid", Effect.FAILS, "The machine was not fit for the measurement."
-    BROKEN = "broken", Effect.FAILS, "The figure is above the physical limit: the measurement is wrong."
-    REGRESSED = "regressed", Effect.FAILS, "The figure is worse than its baseline, and fresh launches confirmed it."
-    MISSED = "missed", Effect.FAILS, "The figure is surely below what the test asks for, whatever the baseline."
-    MISSING = "missing", Effect.FAILS, "The figure has no baseline."
-    STALE = "stale", Effect.FAILS, "The baseline is of another test body, unit, direction or clock."
-    SUSPECT = "suspect", Effect.SKIPS, "The figure was worse in its first launch, and no fresh launch decided."
-    SHIFTED = "shifted", Effect.SKIPS, "The figure moved no more than most figures or the control workload did."
-    UNDECIDED = "undecided", Effect.SKIPS, "The figure's spread is so wide that a loss could hide in it."
-    DOUBTFUL = "doubtful", Effect.SKIPS, "The figure is perhaps below what the test asks for."
-    EXPECTED = "expected", Effect.PASSES, "The figure is regressed, as its baseline expects until a date."
-    IMPROVED = "improved", Effect.PASSES, "The figure is better than its baseline."
-    SAME = "same", Effect.PASSES, "The figure is as its baseline says."
-    RECORDED = "recorded", Effect.PASSES, "The figure became a baseline."
+    INVALID = "invalid", Effect.FAILS, "The measurement is worth nothing."
+    REGRESSED = "regressed", Effect.FAILS, "The code is slower: a race accuses it, or, if none can be run, the record."
+    MISSED = "missed", Effect.FAILS, "The figure is surely below what the test asks for, whatever the record says."
+    MISSING = "missing", Effect.FAILS, "The figure has no record that it could be held against."
+    ENVIRONMENT = "environment", Effect.SKIPS, "The record's own code is slower today, and the present code no slower."
+    UNDECIDED = "undecided", Effect.SKIPS, "The figure was worse, and nothing decided why."
+    EXPECTED = "expected", Effect.PASSES, "The figure is worse, as its record expects until a date."
+    IMPROVED = "improved", Effect.PASSES, "The figure is better than its record."
+    SAME = "same", Effect.PASSES, "The figure is as its record says, or a race did not reproduce its loss."
+    RECORDED = "recorded", Effect.PASSES, "The figure became a record."
     UNJUDGED = "unjudged", Effect.PASSES, "The figure is only shown."
 
     effect: Effect
@@ -65,3 +61,32 @@ class Outcome(Enum):
     def severity(self) -> int:
         """The place in the order of reports; 0 is the worst."""
         return list(Outcome).index(self)
+
+
+class Reason(Enum):
+    """Why an outcome is what it is, if there is more than one way to it."""
+
+    UNFIT = "unfit"
+    """Invalid: the machine was not fit for the measurement."""
+    ABOVE_LIMIT = "above the limit"
+    """Invalid: the figure is better than physics allows."""
+    NO_RECORD = "no record"
+    """Missing: nothing is recorded of it on this hardware."""
+    STALE = "stale"
+    """Missing: the record is of another test body, unit, direction or clock."""
+    SUSPECT = "suspect"
+    """Undecided: worse in the first launch, and the run ended before anything decided."""
+    BUDGET = "budget"
+    """Undecided: the race had no time left."""
+    OPEN = "open"
+    """Undecided: launches differ so much that they did not decide."""
+    CANNOT_RACE = "cannot race"
+    """Undecided: the other code does not run here, and the record does not know these GPUs."""
+    NOT_RACED = "not raced"
+    """Regressed by the record alone: the other code does not run here, and the record knows these GPUs."""
+    ASKED = "asked"
+    """Undecided: the figure may be below what the test asks for."""
+    CLEARED = "cleared"
+    """Same: more launches cleared it against the record."""
+    NOT_REPRODUCED = "not reproduced"
+    """Same: a race cleared it."""

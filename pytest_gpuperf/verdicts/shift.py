@@ -1,42 +1,33 @@
-"""Whether the figures of a run moved all alike, which is the machine's doing, not a program's."""
+"""Whether the figures of a launch moved all alike, which is the environment's doing, or that of a change to all."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.rule import SHIFT, shifted
+# A loss that most figures of a run share is no single program's.
+SHIFT = math.log(1.015)
+
+# The median of n figures' losses has the standard error 1.25 sigma sqrt(1 + pi/(2m)) / sqrt(n): 0.43 % for sigma = 1 %,
+# m = 10 and n = 10, so that SHIFT is 3.5 standard errors away. With fewer figures chance alone moves the median that
+# far, and two or three real regressions are most of the suite.
+SHIFT_FIGURES = 10
 
 
-def distinct(histories: Sequence[History]) -> list[History]:
-    """Those of one test that are not of one figure: a rate that is made of a time scatters as this does."""
-    found: list[History] = []
-    for known in histories:
-        if not any(
-            known.launches == other.launches and math.isclose(known.spread, other.spread, rel_tol=0.02, abs_tol=1e-5)
-            for other in found
-        ):
-            found.append(known)
-    return found
+def shift_of(tests: Mapping[str, Sequence[float]]) -> float | None:
+    """The median loss of a launch whose figures moved all alike; None if they did not.
 
-
-def shift_of(tests: Mapping[str, Mapping[str, tuple[float, History]]]) -> float | None:
-    """The median loss of a run whose figures moved all alike, as ``shifted`` has it; None if they did not.
-
-    A time and the rate made from it are one figure. And more than half of the tests must have moved: the many figures
-    of one test, or of a few, are those of a program.
+    More than half of at least ten figures, and of the tests, must have lost (or gained) more than 1.5 %: the many
+    figures of one test, or of a few, are those of a program.
 
     Args:
-        tests: Of each test its figures by name: loss, and baseline.
+        tests: Of each test the losses of its figures: logarithms, above 0 is worse.
     """
-    losses = [_independent(list(figures.values())) for figures in tests.values()]
-    shift = shifted([loss for of_test in losses for loss in of_test])
-    if shift is None:
+    losses = [loss for of_test in tests.values() for loss in of_test]
+    if len(losses) < SHIFT_FIGURES:
         return None
-    way = math.copysign(1.0, shift)
-    moved = sum(any(way * loss > SHIFT for loss in of_test) for of_test in losses)
-    return shift if 2 * moved > len(losses) else None
-
-
-def _independent(figures: Sequence[tuple[float, History]]) -> list[float]:
-    kept = distinct([known for _, known in figures])
-    return [loss for loss, known in figures if any(known is one for one in kept)]
+    lost, gained = statistics.median_low(losses) > SHIFT, statistics.median_high(losses) < -SHIFT
+    if not (lost or gained):
+        return None
+    way = 1.0 if lost else -1.0
+    moved = sum(any(way * loss > SHIFT for loss in of_test) for of_test in tests.values())
+    return statistics.median(losses) if 2 * moved > len(tests) else None

@@ -5,16 +5,28 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeAlias
 
 from pytest_gpuperf.baselines.plain import OPTIONAL, Checked, Told
-from pytest_gpuperf.baselines.reviewed import KnownRegression, MetricPolicy
+from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Count, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 _Interval: TypeAlias = Annotated[
     tuple[float, float],
     Checked(lambda ends: ends[0] <= ends[1], "the smaller first"),
     Told("two finite numbers, the smaller first, or null"),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One part of a change, and how surely it is known."""
+
+    change: float
+    """As a fraction; above 0 is better, whichever direction that is."""
+    interval: _Interval
+    """Of the change: 95 %."""
+    launches: Count
+    """How many launches of one arm it rests on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +40,36 @@ class Verdict:
     hardware_key: str
     baseline: MetricBaseline | None = None
     change: float | None = None
-    """Relative to the baseline's centre; above 0 is better, whichever direction that is."""
+    """Relative to the record's centre; above 0 is better, whichever direction that is."""
     bound: float | None = None
-    """The smallest loss that could have been told from the baseline, as a fraction."""
+    """The smallest loss that the screen finds with 95 %, as a fraction."""
+    reason: Reason | None = field(default=None, metadata=OPTIONAL)
+    """Why the outcome is what it is, if there is more than one way to it."""
+    detail: str = field(default="", metadata=OPTIONAL)
+    """Why no race decided, in words, with the cure."""
     launches: Count = 1
-    """How many launches the figure is the median of."""
-    interval: _Interval | None = None
-    """Of the change, where fresh launches confirmed or cleared it."""
-    needed: Count | None = None
-    """Of an undecided figure: how many launches of its baseline would do; None if no number would."""
-    more: Count | None = None
-    """How many of these have to be recorded still."""
+    """How many launches of the present code the figure is the median of."""
+    against: str = field(default="", metadata=OPTIONAL)
+    """What the present code raced: a commit, as a user may name it; empty without a race."""
+    code: Share | None = field(default=None, metadata=OPTIONAL)
+    """The present code against the other, both of today."""
+    environment: Share | None = field(default=None, metadata=OPTIONAL)
+    """The record's own code, as it is today, against the record."""
+    differs: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
+    """Of a loss that is the environment's: versions and variables by name, as recorded and now."""
     expected: KnownRegression | None = None
-    """The regression that its baseline says is known, whether the figure is regressed or not."""
-    control: float | None = None
-    """By how much the control workload was slower, as a fraction, where that explains the loss."""
-    of_the_gpus: bool = field(default=False, metadata=OPTIONAL)
-    """Whether what explains it is how fast these GPUs are at their power limit, and no other software."""
+    """The regression that its record says is known, whether the figure is regressed or not."""
     elsewhere: bool = field(default=False, metadata=OPTIONAL)
-    """Whether no launch of its baseline ran on these very GPUs, as far as it is known of all."""
-    policy: MetricPolicy | None = field(default=None, metadata=OPTIONAL)
-    """What its baseline asks for instead of the run's policy."""
+    """Whether no launch of its record ran on these very GPUs, as far as it is known of all."""
 
-    def shifted(self, control: float | None = None, *, of_the_gpus: bool = False) -> "Verdict":
-        """The same where the whole run moved, or the control workload did: this figure tells nothing of its own."""
-        return replace(self, outcome=Outcome.SHIFTED, control=control, of_the_gpus=of_the_gpus)
+    @property
+    def suspect(self) -> bool:
+        """Whether it was worse in the first launch, and nothing has decided yet."""
+        return self.reason is Reason.SUSPECT
+
+    def undecided(self, reason: Reason, detail: str = "") -> "Verdict":
+        """The same if nothing decided."""
+        return replace(self, outcome=Outcome.UNDECIDED, reason=reason, detail=detail)
 
 
 def unjudged(
@@ -73,9 +90,17 @@ def unjudged(
         smoke: Whether the run only tries bodies, whose few samples break no limit that counts.
     """
 
-    def found(metric: Metric) -> Outcome:
-        if metric.invalid:
-            return Outcome.INVALID
-        return Outcome.BROKEN if metric.above_limit and not smoke else outcome
+    def found(name: str, metric: Metric) -> Verdict:
+        verdict = Verdict(test, name, metric, outcome, hardware_key)
+        return verdict if (invalid := invalidated(verdict, smoke=smoke)) is None else invalid
 
-    return [Verdict(test, name, metric, found(metric), hardware_key) for name, metric in metrics.items()]
+    return [found(name, metric) for name, metric in metrics.items()]
+
+
+def invalidated(verdict: Verdict, *, smoke: bool = False) -> Verdict | None:
+    """The same as invalid, with the reason; None if the measurement is worth something."""
+    if verdict.metric.invalid:
+        return replace(verdict, outcome=Outcome.INVALID, reason=Reason.UNFIT)
+    if verdict.metric.above_limit and not smoke:
+        return replace(verdict, outcome=Outcome.INVALID, reason=Reason.ABOVE_LIMIT)
+    return None

@@ -1,49 +1,63 @@
-"""Judges of made-up baselines, and what they say."""
+"""Judges of made-up records, and what they say."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_gpuperf.baselines.schema import MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.judge import Judge
+from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 
-# Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then those of 1.1 % (looser), 0.7 % (loose) and 22 %.
+GPUS = "GPU-1, GPU-2"
+
+# Ten launches within 0.1 %: the spread is the floor, 0.3 %. Then one of 22 %.
 STEADY = metric_baseline(*[100.0 * (1 + 1e-4 * (i - 4.5)) for i in range(10)])
-
-
-LOOSER = metric_baseline(*[100.0 * (1 + 4e-3 * (i - 4.5)) for i in range(10)])
-
-
-LOOSE = metric_baseline(*[100.0 * (1 + 2e-3 * (i - 4.5)) for i in range(10)])
-
-
 WILD = metric_baseline(*[100.0 * (1 + 6e-2 * (i - 4.5)) for i in range(10)])
-
-
 ONCE = metric_baseline(100.0)
 
 
-def judge_of(stored: MetricBaseline | None, *, tests: int = 1, policy: Policy | None = None) -> Judge:
-    """A judge of so many tests, all with this baseline."""
+def judge_of(
+    stored: MetricBaseline | None, *, tests: int = 1, policy: Policy | None = None, known: bool = True, **entry: Any
+) -> Judge:
+    """A judge of so many tests, all with this record.
+
+    Args:
+        stored: What is recorded of each.
+        tests: How many.
+        policy: What is to be found.
+        known: Whether the record is of the very GPUs of the run.
+        entry: More of each test's entry.
+    """
     names = [TEST, *(f"test_{i}" for i in range(tests - 1))]
-    entry = TestBaseline("body-1", {"busbw": stored}) if stored is not None else None
-    known = replace(baselines(*[1.0] * 10), tests={} if entry is None else dict.fromkeys(names, entry))
-    return Judge(KEY, known, names, policy or Policy())
+    kept = TestBaseline("body-1", {"busbw": stored}, **entry) if stored is not None else None
+    file = replace(baselines(*[1.0] * 10), tests={} if kept is None else dict.fromkeys(names, kept))
+    launches = {id_: replace(info, gpus=GPUS if known else "others") for id_, info in file.launches.items()}
+    return Judge(KEY, replace(file, launches=launches), names, policy or Policy(), gpus=GPUS)
+
+
+def metrics(*values: float, **fields: Any) -> list[Metric]:
+    given: dict[str, Any] = {"unit": "B/s", "better": "higher", **fields}
+    return [Metric(value, **given) for value in values]
+
+
+def screened(judge: Judge, value: float, **fields: Any) -> Verdict:
+    return judge.screen(TEST, "busbw", metrics(value, **fields)[0], "body-1")
 
 
 def verdict_of(value: float, stored: MetricBaseline | None = STEADY, **fields: Any) -> Verdict:
-    given_ = {"unit": "B/s", "better": "higher", **fields}
-    body = given_.pop("body", "body-1")
-    return judge_of(stored).screen(TEST, "busbw", Metric(value, **given_), body)
+    body = fields.pop("body", "body-1")
+    return judge_of(stored).screen(TEST, "busbw", metrics(value, **fields)[0], body)
 
 
-def confirmed(stored: MetricBaseline, *values: float, first: float = 90.0, **fields: Any) -> Verdict:
-    given_: dict[str, Any] = {"unit": "B/s", "better": "higher", **fields}
-    judge = judge_of(stored)
-    suspect = judge.screen(TEST, "busbw", Metric(first, **given_), "body-1")
-    assert suspect.outcome is Outcome.SUSPECT
-    return judge.confirm(suspect, [Metric(value, **given_) for value in values])
+def raced(
+    judge: Judge, old: Sequence[float], present: Sequence[float], *, over: bool = False, **fields: Any
+) -> Verdict | None:
+    """What a race makes of a suspect of 90."""
+    suspect = screened(judge, 90.0, **fields)
+    assert (suspect.outcome, suspect.suspect) == (Outcome.UNDECIDED, True)
+    arms = Arms(metrics(*old, **fields), metrics(*present, **fields), "abc123")
+    return judge.raced(suspect, arms, over=over, now={"nccl": "2.29.0", "torch": "2.13.0"})

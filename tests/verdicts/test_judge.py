@@ -1,50 +1,54 @@
-"""The judge: what screening makes of a figure, and what fresh launches make of a suspect."""
+"""The judge: what screening makes of a figure, and what launches after that make of a suspect."""
 
-import math
 from dataclasses import replace
-from typing import Any, Literal
+from datetime import date
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.baselines.plain import plain, read
-from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline, TestBaseline
+from pytest_gpuperf.baselines.reviewed import KnownRegression
+from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.judge import Judge
-from pytest_gpuperf.verdicts.outcome import Outcome
-from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.judge import Arms, Judge
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES, Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
-from tests.baselines.examples import KEY, TEST, baselines, launch, metric_baseline
-from tests.verdicts.judged import LOOSE, LOOSER, ONCE, STEADY, WILD, confirmed, judge_of, verdict_of
+from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
+from tests.verdicts.judged import GPUS, ONCE, STEADY, WILD, judge_of, metrics, raced, screened, verdict_of
+
+SUSPECT = Outcome.UNDECIDED, Reason.SUSPECT
+ASKED = Outcome.UNDECIDED, Reason.ASKED
+
+
+def said(verdict: Verdict | None) -> tuple[Outcome, Reason | None]:
+    assert verdict is not None
+    return verdict.outcome, verdict.reason
 
 
 @pytest.mark.parametrize(
-    ("value", "stored", "outcome"),
+    ("value", "stored", "expected"),
     [
-        (100.0, STEADY, Outcome.SAME),
-        (97.0, STEADY, Outcome.SAME),
-        (95.0, STEADY, Outcome.SUSPECT),
-        (101.0, STEADY, Outcome.SAME),
-        (104.9, STEADY, Outcome.SAME),
-        (105.1, STEADY, Outcome.IMPROVED),
-        (99.0, LOOSE, Outcome.SAME),
-        (95.0, LOOSE, Outcome.SUSPECT),
-        (110.0, LOOSE, Outcome.IMPROVED),
-        (100.0, WILD, Outcome.SUSPECT),  # a loss of 5 % could hide in it
-        (100.0, ONCE, Outcome.SUSPECT),  # nothing is known of its spread
+        (100.0, STEADY, (Outcome.SAME, None)),
+        (97.0, STEADY, (Outcome.SAME, None)),
+        (95.0, STEADY, SUSPECT),
+        (104.9, STEADY, (Outcome.SAME, None)),
+        (105.2, STEADY, (Outcome.IMPROVED, None)),
+        (95.0, WILD, (Outcome.SAME, None)),  # the screen does not see so little in it, and says so
+        (20.0, WILD, SUSPECT),
+        (100.0, ONCE, SUSPECT),  # nothing is known of its spread
     ],
 )
-def test_a_launch_is_screened(value: float, stored: MetricBaseline, outcome: Outcome) -> None:
-    assert verdict_of(value, stored).outcome is outcome
+def test_a_launch_is_screened(value: float, stored: MetricBaseline, expected: tuple[Outcome, Reason | None]) -> None:
+    assert said(verdict_of(value, stored)) == expected
 
 
-@pytest.mark.parametrize(("value", "outcome"), [(105.0, Outcome.SUSPECT), (95.0, Outcome.IMPROVED)])
-def test_a_time_is_worse_when_it_is_longer(value: float, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("value", "suspect"), [(105.5, True), (95.0, False)])
+def test_a_time_is_worse_when_it_is_longer(value: float, suspect: bool) -> None:
     stored = replace(STEADY, unit="s", better="lower")
-    assert verdict_of(value, stored, unit="s", better="lower").outcome is outcome
+    assert verdict_of(value, stored, unit="s", better="lower").suspect is suspect
 
 
 @given(st.floats(0.5, 2.0))
@@ -52,7 +56,7 @@ def test_a_time_and_the_throughput_made_from_it_have_one_verdict(slowdown: float
     times = [1 + 1e-3 * (i - 4.5) for i in range(10)]
     by_time = verdict_of(slowdown, metric_baseline(*times, unit="s", better="lower"), unit="s", better="lower")
     by_rate = verdict_of(1 / slowdown, metric_baseline(*[1 / time for time in times]))
-    assert by_time.outcome is by_rate.outcome
+    assert said(by_time) == said(by_rate)
     assert by_time.change is not None
     assert by_rate.change is not None
     assert 1 - by_time.change == pytest.approx(1 / (1 + by_rate.change))
@@ -62,124 +66,19 @@ def test_change_and_bound_are_said() -> None:
     worse = verdict_of(80.0)
     assert worse.change == pytest.approx(-0.2)
     assert worse.bound is not None
-    assert 0.015 < worse.bound < 0.05  # what one launch could have shown
-    slower = verdict_of(1.3, metric_baseline(*[1.0] * 10, unit="s", better="lower"), unit="s", better="lower")
-    assert slower.change == pytest.approx(-0.3)
+    assert 0.015 < worse.bound < 0.06  # what one launch finds
+    wild = verdict_of(100.0, WILD).bound
+    assert wild is not None
+    assert wild > 0.2
     assert verdict_of(100.0, ONCE).bound is None
 
 
-def test_a_suspect_needs_launches_by_its_spread() -> None:
-    for stored, least, most in ((STEADY, 5, 5), (LOOSER, 6, 25)):
-        judge = judge_of(stored, tests=100)
-        launches = judge.launches(judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1"))
-        assert least <= launches <= most
-
-
-def test_no_launches_decide_where_nothing_is_known_of_the_spread() -> None:
-    judge = judge_of(ONCE)
-    suspect = judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
-    assert judge.launches(suspect) == 0
-    undecided = judge.confirm(suspect, [])
-    assert (undecided.outcome, undecided.launches, undecided.interval) == (Outcome.UNDECIDED, 1, None)
-
-
-@pytest.mark.parametrize(
-    ("figure", "outcome"), [(20.0, Outcome.REGRESSED), (90.0, Outcome.UNDECIDED), (110.0, Outcome.UNDECIDED)]
-)
-def test_a_large_loss_is_found_in_a_wide_spread_too(figure: float, outcome: Outcome) -> None:
-    judge = judge_of(WILD)
-    suspect = judge.screen(TEST, "busbw", Metric(figure, "B/s", "higher"), "body-1")
-    assert judge.launches(suspect) == 25
-    verdict = judge.confirm(suspect, [Metric(figure, "B/s", "higher")] * 25)
-    assert (verdict.outcome, verdict.launches, verdict.metric.value) == (outcome, 25, figure)
-    assert verdict.interval is not None
-
-
-def test_a_loss_beyond_what_the_most_launches_see_is_found() -> None:
-    # What 25 launches find in such a spread is 7 %: 10 % is a regression, 3 % may be chance.
-    stored = metric_baseline(*[100.0 * (1 + 6e-3 * (i - 4.5)) for i in range(10)])
-    judge = judge_of(stored, tests=100)
-    suspect = judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
-    found = {v: judge.confirm(suspect, [Metric(v, "B/s", "higher")] * 25) for v in (97.0, 90.0)}
-    assert [verdict.outcome for verdict in found.values()] == [Outcome.UNDECIDED, Outcome.REGRESSED]
-    assert [verdict.needed is None for verdict in found.values()] == [False, True]
-    assert all(verdict.bound is not None and 0.05 < verdict.bound < 0.1 for verdict in found.values())
-
-
-def test_it_is_said_how_many_launches_of_a_baseline_would_do() -> None:
-    judge = judge_of(metric_baseline(*[100.0 * (1 + 6e-3 * (i - 2)) for i in range(5)]))
-    undecided = judge.confirm(judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1"), [])
-    assert undecided.needed is not None
-    assert undecided.needed > 5
-    assert undecided.more == undecided.needed - 5
-    assert read(Verdict, plain(undecided), "verdict") == undecided
-
-
-@pytest.mark.parametrize(
-    ("own", "others", "more"),
-    # With five launches of its own, those of the run's GPUs alone count.
-    [(5, 0, 5), (0, 5, 10), (2, 7, 1), (2, 5, 8), (9, 20, 1), (0, 20, 1), (12, 0, 1)],
-)
-def test_launches_that_are_to_be_added_are_of_this_machine(own: int, others: int, more: int) -> None:
-    ids = [f"launch-{i}" for i in range(own + others)]
-    described = {id_: replace(launch(), gpus="these" if i < own else "others") for i, id_ in enumerate(ids)}
-    stored = metric_baseline(*[100.0] * len(ids))
-    file = Baselines(KEY, {}, described, {TEST: TestBaseline("body-1", {"busbw": stored})})
-    judge = Judge(KEY, file, [TEST], Policy(), gpus="these")
-    kept = judge.entry(TEST)
-    assert kept is not None
-    assert judge._more(kept.metrics["busbw"], 10) == more
-
-
-def test_fresh_launches_alone_decide() -> None:
-    cleared = confirmed(STEADY, 100.0, 99.9, 100.2, 100.1, 99.8, first=60.0)
-    assert (cleared.outcome, cleared.launches, cleared.metric.value) == (Outcome.SAME, 5, 100.0)
-    regressed = confirmed(STEADY, 94.0, 93.0, 95.0, 94.0, 94.0, first=96.0)
-    assert (regressed.outcome, regressed.metric.value) == (Outcome.REGRESSED, 94.0)
-    assert regressed.change == pytest.approx(-0.06)
-
-
-def test_bad_launches_among_the_fresh_ones_do_not_fail() -> None:
-    assert confirmed(STEADY, 100.0, 70.0, 100.0, 70.0, 100.0).outcome is Outcome.SAME
-
-
-@pytest.mark.parametrize(
-    ("unit", "better", "values"), [("B/s", "higher", (94.0, 95.0, 93.0, 94.0, 94.0)), ("s", "lower", (106.0,) * 5)]
-)
-def test_the_interval_holds_the_change(
-    unit: str, better: Literal["higher", "lower"], values: tuple[float, ...]
-) -> None:
-    stored = replace(STEADY, unit=unit, better=better)
-    verdict = confirmed(stored, *values, first=values[0], unit=unit, better=better)
-    assert verdict.interval is not None
-    assert verdict.change is not None
-    assert verdict.interval[0] < verdict.change < verdict.interval[1] < 0
-
-
-def test_a_loss_that_is_never_worth_a_failure_passes() -> None:
-    strict, lax = Policy(min_effect=0.001), Policy(min_effect=0.04)
-    for policy, outcome in ((strict, Outcome.REGRESSED), (lax, Outcome.SAME)):
-        judge = judge_of(STEADY, policy=policy)
-        suspect = judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
-        figures = [Metric(value, "B/s", "higher") for value in [97.0] * 5]
-        assert judge.confirm(suspect, figures).outcome is outcome
-
-
-def test_checks_share_the_chance_of_a_false_alarm() -> None:
-    few, many = judge_of(LOOSER), judge_of(LOOSER, tests=100)
-    assert many.rule.checks == 100
-    assert few.rule.alpha == pytest.approx(100 * many.rule.alpha)
-    suspect = few.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
-    more, fewer = many.launches(suspect), few.launches(suspect)
-    assert 0 < fewer < more
-
-
-def test_only_the_tests_of_the_run_share_it() -> None:
-    names = [TEST, *(f"test_{index}" for index in range(9))]
-    known = replace(baselines(*[1.0] * 10), tests=dict.fromkeys(names, TestBaseline("body-1", {"busbw": LOOSER})))
-    few, many = (Judge(KEY, known, selected, Policy()) for selected in ([TEST, "new"], names))
-    assert (few.rule.checks, many.rule.checks) == (1, 10)
-    assert few.rule.prior_total == many.rule.prior_total  # all of them tell how launches scatter
+def test_figures_as_far_apart_as_floats_are_judged() -> None:
+    gain = verdict_of(1e300, metric_baseline(*[1e-300] * 10))
+    assert gain.outcome is Outcome.IMPROVED
+    times = replace(metric_baseline(*[1e-300] * 10), unit="s", better="lower")
+    assert verdict_of(1e300, times, unit="s", better="lower").suspect
+    assert not verdict_of(1e-305, metric_baseline(*[1e-300, 1e300] * 5)).outcome.fails
 
 
 @pytest.mark.parametrize(
@@ -191,157 +90,300 @@ def test_only_the_tests_of_the_run_share_it() -> None:
         (["a", "b"], "", False),
     ],
 )
-def test_a_baseline_that_was_recorded_on_other_gpus_is_told(recorded: list[str], gpus: str, elsewhere: bool) -> None:
+def test_a_record_of_other_gpus_is_told(recorded: list[str], gpus: str, elsewhere: bool) -> None:
     known = baselines(*[100.0] * 10)
     infos = zip(known.launches.items(), recorded * 5, strict=True)
     known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
     judge = Judge(KEY, known, [TEST], Policy(), gpus=gpus)
-    suspect = judge.screen(TEST, "busbw", Metric(90.0, "B/s", "higher"), "body-1")
-    assert suspect.elsewhere is elsewhere
-    assert judge.confirm(suspect, [suspect.metric] * 5).elsewhere is elsewhere
+    assert screened(judge, 80.0).elsewhere is elsewhere
 
 
-@pytest.mark.parametrize("steady", [False, True])
-def test_five_launches_on_these_gpus_place_a_figure_and_all_tell_its_spread(steady: bool) -> None:
-    others = [110.0] * 5 if steady else [104.0, 107.0, 110.0, 113.0, 116.0]
-    known = baselines(*others, *[100.0] * 5)
+def test_five_launches_on_these_gpus_place_a_figure() -> None:
+    known = baselines(*[110.0, 110.1, 109.9, 110.0, 110.2], *[100.0, 100.1, 99.9, 100.0, 100.2])
     infos = zip(known.launches.items(), ["a"] * 5 + ["c"] * 5, strict=True)
     known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
-    judge = Judge(KEY, known, [TEST], Policy(), gpus="c")
-    same = judge.screen(TEST, "busbw", Metric(100.5, "B/s", "higher"), "body-1")
-    assert same.change == pytest.approx(0.005)
+    same = screened(Judge(KEY, known, [TEST], Policy(), gpus="c"), 100.5)
+    assert same.change == pytest.approx(0.005, abs=1e-6)
+    assert said(same) == (Outcome.SAME, None)
+    elsewhere = screened(Judge(KEY, known, [TEST], Policy(), gpus="d"), 100.5)
+    assert elsewhere.bound is not None
     assert same.bound is not None
-    assert (same.bound < 0.05) is steady
-    assert judge.launches(same) == (5 if steady else 25)
+    assert elsewhere.bound > 2 * same.bound  # the machines differ by 10 %
 
 
-def test_a_baseline_of_other_machines_is_as_wide_as_they_differ() -> None:
-    figures = [100.0, 100.1, 100.2, 99.9, 99.8]
-    known = baselines(*figures, *[1.1 * figure for figure in figures])
-    infos = zip(known.launches.items(), ["a"] * 5 + ["b"] * 5, strict=True)
-    known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
-    here, there = (Judge(KEY, known, [TEST], Policy(), gpus=gpus) for gpus in ("a", "c"))
-    verdicts = [judge.screen(TEST, "busbw", Metric(100.0, "B/s", "higher"), "body-1") for judge in (here, there)]
-    assert verdicts[0].bound is not None
-    assert verdicts[1].bound is not None
-    assert verdicts[0].bound < 0.05 < verdicts[1].bound
+# Launches after the screen: against the record, on GPUs that it knows.
 
 
-def test_launches_of_other_machines_are_one_history() -> None:
-    figures = [100.0, 100.1, 100.2, 99.9, 99.8]
-    known = baselines(*figures, *figures)
-    infos = zip(known.launches.items(), ["a"] * 5 + ["b"] * 5, strict=True)
-    known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
-    rule = Judge(KEY, known, [TEST], Policy(), gpus="c").rule
-    assert rule.prior_total == History.of([math.log(figure) for figure in figures * 2]).dof
+def test_launches_clear_a_suspect_and_the_first_one_counts() -> None:
+    judge = judge_of(STEADY)
+    suspect = screened(judge, 95.0)
+    assert judge.may_clear(suspect, [])
+    assert judge.cleared(suspect, []) is None
+    fresh: list[Metric] = []
+    while (verdict := judge.cleared(suspect, fresh)) is None:
+        assert len(fresh) < MOST_CLEARING
+        fresh += metrics(100.0)
+    assert said(verdict) == (Outcome.SAME, Reason.CLEARED)
+    assert verdict.launches == len(fresh) + 1
+    assert not judge.may_clear(suspect, fresh)
 
 
-def test_figures_as_far_apart_as_floats_are_undecided() -> None:
-    judge = judge_of(metric_baseline(*[1e-300, 1e300] * 5))
-    suspect = judge.screen(TEST, "busbw", Metric(1e-305, "B/s", "higher"), "body-1")
-    assert (suspect.outcome, suspect.bound) == (Outcome.SUSPECT, None)
-    assert judge.launches(suspect) == 25
-    undecided = judge.confirm(suspect, [suspect.metric] * 25)
-    assert (undecided.outcome, undecided.bound, undecided.needed) == (Outcome.UNDECIDED, None, None)
-    gain = judge_of(metric_baseline(*[1e-300] * 10)).screen(TEST, "busbw", Metric(1e300, "B/s", "higher"), "body-1")
-    assert gain.outcome is Outcome.IMPROVED
-    times = replace(metric_baseline(*[1e-300] * 10), unit="s", better="lower")
-    loss = judge_of(times).screen(TEST, "busbw", Metric(1e300, "s", "lower"), "body-1")
-    assert loss.outcome is Outcome.SUSPECT
+def test_launches_that_are_as_slow_clear_nothing() -> None:
+    judge = judge_of(STEADY, tests=100)
+    suspect = screened(judge, 95.0)
+    for count in range(1, MOST_CLEARING + 1):
+        assert judge.cleared(suspect, metrics(*[95.0] * count)) is None
 
+
+def test_gpus_that_the_record_does_not_know_clear_nothing() -> None:
+    judge = judge_of(STEADY, known=False)
+    assert not judge.may_clear(screened(judge, 90.0), [])
+
+
+# Races.
+
+
+def test_a_race_accuses_code_that_is_slower_than_the_records() -> None:
+    verdict = raced(judge_of(STEADY), [100.0, 100.2] * 3, [94.0, 94.2] * 3)
+    assert said(verdict) == (Outcome.REGRESSED, None)
+    assert verdict is not None
+    assert verdict.code is not None
+    assert verdict.environment is not None
+    assert verdict.against == "abc123"
+    assert verdict.code.change == pytest.approx(-0.06, abs=1e-3)
+    low, high = verdict.code.interval
+    assert low < verdict.code.change < high < 0
+    assert abs(verdict.environment.change) < 0.005
+    assert verdict.launches == 6
+    assert verdict.metric.value == pytest.approx(94.1)
+
+
+def test_a_loss_that_the_old_code_has_too_is_the_environments() -> None:
+    verdict = raced(judge_of(STEADY), [90.0, 90.2] * 3, [90.1, 90.0] * 3)
+    assert said(verdict) == (Outcome.ENVIRONMENT, None)
+    assert verdict is not None
+    assert verdict.environment is not None
+    assert verdict.environment.change == pytest.approx(-0.1, abs=2e-3)
+    assert verdict.differs == {"nccl": ("2.28.9", "2.29.0")}
+
+
+def test_of_a_loss_that_is_both_the_codes_share_decides_and_both_are_said() -> None:
+    verdict = raced(judge_of(STEADY), [90.0, 90.2] * 3, [81.0, 81.2] * 3)
+    assert said(verdict) == (Outcome.REGRESSED, None)
+    assert verdict is not None
+    assert verdict.code is not None
+    assert verdict.environment is not None
+    assert verdict.code.change < -0.05
+    assert verdict.environment.change < -0.05
+
+
+def test_a_loss_that_neither_arm_has_is_not_reproduced() -> None:
+    verdict = raced(judge_of(STEADY), [100.0, 100.2] * 2, [100.1, 100.0] * 2)
+    assert said(verdict) == (Outcome.SAME, Reason.NOT_REPRODUCED)
+
+
+def test_a_race_goes_on_until_it_is_over() -> None:
+    old, present = [100.0, 100.2] * 7, [97.6, 97.6] * 7  # half way between the same and 5 % slower
+    assert raced(judge_of(STEADY), old[:2], [100.0, 94.0]) is None
+    assert said(raced(judge_of(STEADY), old, [100.0, 94.0] * 7, over=True)) == (Outcome.UNDECIDED, Reason.OPEN)
+    assert raced(judge_of(STEADY), old[:2], present[:2], over=True) is not None
+
+
+def test_a_loss_that_is_never_worth_a_failure_passes() -> None:
+    judge = judge_of(STEADY, policy=Policy(min_effect=0.04))
+    verdict = raced(judge, [100.0] * 14, [97.0] * 14, over=True)
+    assert verdict is not None
+    assert verdict.outcome is not Outcome.REGRESSED
+
+
+def test_the_newest_clean_commit_of_the_record_races() -> None:
+    file = baselines(*[100.0] * 10)
+    commits = [f"{'abcdef'[i % 6]}{i:06d}" for i in range(10)]
+    launches = {
+        id_: replace(info, commit=commit, at=f"2026-11-{20 - i:02d}T10:00:00Z", dirty=i < 3, gpus=GPUS)
+        for i, ((id_, info), commit) in enumerate(zip(file.launches.items(), commits, strict=True))
+    }
+    judge = Judge(KEY, replace(file, launches=launches), [TEST], Policy(), gpus=GPUS)
+    assert judge.commit_to_race(screened(judge, 80.0)) == commits[3]
+    dirty = {id_: replace(info, dirty=True) for id_, info in launches.items()}
+    judge = Judge(KEY, replace(file, launches=dirty), [TEST], Policy(), gpus=GPUS)
+    assert judge.commit_to_race(screened(judge, 80.0)) is None
+
+
+# What cannot race.
+
+
+def test_on_gpus_that_the_record_knows_it_decides_alone() -> None:
+    judge = judge_of(STEADY)
+    suspect = screened(judge, 90.0)
+    assert judge.not_raced(suspect, [], "no git", over=False) is None
+    lost = judge.not_raced(suspect, metrics(*[90.0] * 4), "no git", over=False)
+    assert said(lost) == (Outcome.REGRESSED, Reason.NOT_RACED)
+    assert lost is not None
+    assert lost.detail == "no git"
+    found = judge.not_raced(suspect, metrics(*[100.0] * 4), "no git", over=False)
+    assert said(found) == (Outcome.SAME, Reason.CLEARED)
+    open_ = judge.not_raced(suspect, [], "no git", over=True)
+    assert said(open_) == (Outcome.UNDECIDED, Reason.OPEN)
+
+
+def test_on_others_nothing_decides() -> None:
+    judge = judge_of(STEADY, known=False)
+    verdict = judge.not_raced(screened(judge, 50.0), metrics(*[50.0] * MOST_LAUNCHES), "no git", over=True)
+    assert said(verdict) == (Outcome.UNDECIDED, Reason.CANNOT_RACE)
+    assert verdict is not None
+    assert verdict.detail == "no git"
+
+
+# Known regressions.
+
+KNOWN = {"busbw": KnownRegression("a slow driver", date(2027, 1, 31), 91.0)}
+
+
+@pytest.mark.parametrize(
+    ("value", "today", "expected"),
+    [
+        (90.5, date(2027, 1, 31), (Outcome.EXPECTED, None)),
+        (90.5, date(2027, 2, 1), SUSPECT),
+        (80.0, date(2027, 1, 31), SUSPECT),  # worse than expected
+        (100.0, date(2027, 1, 31), (Outcome.SAME, None)),
+    ],
+)
+def test_a_known_regression_races_only_if_it_is_worse(
+    value: float, today: date, expected: tuple[Outcome, Reason | None]
+) -> None:
+    judge = judge_of(STEADY, expected=KNOWN)
+    judge._today = today
+    verdict = screened(judge, value)
+    assert said(verdict) == expected
+    assert verdict.expected == KNOWN["busbw"]
+
+
+def test_a_race_that_finds_no_more_than_was_known_is_expected() -> None:
+    judge = judge_of(STEADY, expected=KNOWN)
+    judge._today = date(2027, 1, 1)
+    suspect = screened(judge, 80.0)
+    arms = [100.0] * 6, [90.5] * 6
+    verdict = raced_suspect(judge, suspect, *arms)
+    assert said(verdict) == (Outcome.EXPECTED, None)
+    assert said(raced_suspect(judge, suspect, [100.0] * 6, [80.0] * 6)) == (Outcome.REGRESSED, None)
+
+
+def raced_suspect(judge: Judge, suspect: Verdict, old: list[float], present: list[float]) -> Verdict | None:
+    return judge.raced(suspect, Arms(metrics(*old), metrics(*present), "abc123"), over=False, now={})
+
+
+def test_a_known_regression_does_not_excuse_what_the_test_asks_for() -> None:
+    judge = judge_of(STEADY, expected=KNOWN)
+    judge._today = date(2027, 1, 1)
+    assert said(screened(judge, 90.5, interval=(89.0, 92.0), at_least=91.0)) == ASKED
+    assert said(screened(judge, 90.5, interval=(89.0, 92.0), at_least=88.0)) == (Outcome.EXPECTED, None)
+
+
+# What the test itself asks for.
 
 MET = metric_baseline(*[1.3 * (1 + 1e-4 * (i - 4.5)) for i in range(10)], unit="x")
+MISSED = Outcome.MISSED, None
 
 
 @pytest.mark.parametrize(
-    ("value", "interval", "stored", "outcome"),
+    ("value", "interval", "stored", "expected"),
     [
-        (1.1, (1.05, 1.15), None, Outcome.MISSED),
-        (1.1, (1.05, 1.15), STEADY, Outcome.MISSED),
-        (1.1, (1.05, 1.15), MET, Outcome.MISSED),
-        (1.25, (1.1, 1.3), None, Outcome.MISSING),
-        (1.25, (1.1, 1.3), STEADY, Outcome.STALE),
-        (1.2, (1.1, 1.3), MET, Outcome.SUSPECT),
-        (1.3, (1.1, 1.5), MET, Outcome.DOUBTFUL),
-        (1.5, (1.1, 1.9), MET, Outcome.DOUBTFUL),
-        (1.3, (1.1, 1.2), MET, Outcome.DOUBTFUL),  # just reached it may have
-        (1.3, (1.2, 1.4), MET, Outcome.SAME),  # and just reached it has
-        (1.5, (1.25, 1.9), MET, Outcome.IMPROVED),
+        (1.1, (1.05, 1.15), None, MISSED),
+        (1.1, (1.05, 1.15), STEADY, MISSED),
+        (1.1, (1.05, 1.15), MET, MISSED),
+        (1.25, (1.1, 1.3), None, (Outcome.MISSING, Reason.NO_RECORD)),
+        (1.25, (1.1, 1.3), STEADY, (Outcome.MISSING, Reason.STALE)),
+        (1.2, (1.1, 1.3), MET, SUSPECT),
+        (1.3, (1.1, 1.5), MET, ASKED),
+        (1.5, (1.1, 1.9), MET, ASKED),
+        (1.3, (1.1, 1.2), MET, ASKED),  # just reached it may have
+        (1.3, (1.2, 1.4), MET, (Outcome.SAME, None)),  # and just reached it has
+        (1.5, (1.25, 1.9), MET, (Outcome.IMPROVED, None)),
     ],
 )
-def test_the_worse_of_baseline_and_what_the_test_asks_for_is_said(
-    value: float, interval: tuple[float, float], stored: MetricBaseline | None, outcome: Outcome
+def test_the_worse_of_record_and_what_the_test_asks_for_is_said(
+    value: float,
+    interval: tuple[float, float],
+    stored: MetricBaseline | None,
+    expected: tuple[Outcome, Reason | None],
 ) -> None:
-    verdict = verdict_of(value, stored, unit="x", at_least=1.2, interval=interval)
-    assert verdict.outcome is outcome
-    if stored is MET:
-        assert verdict.change == pytest.approx(value / 1.3 - 1)
+    assert said(verdict_of(value, stored, unit="x", at_least=1.2, interval=interval)) == expected
 
 
 @pytest.mark.parametrize(
-    ("values", "half", "outcome"),
-    [
-        ((1.29,) * 5, 0.05, Outcome.SAME),
-        ((1.29,) * 5, 0.2, Outcome.DOUBTFUL),
-        ((1.29,) * 5, None, Outcome.SAME),
-        ((1.1, 1.3, 1.29, 1.1, 1.29), 0.05, Outcome.SAME),  # two bad launches
-        ((1.22,) * 5, 0.01, Outcome.REGRESSED),
-        ((1.22,) * 5, 0.2, Outcome.REGRESSED),
-        ((1.19,) * 5, 0.005, Outcome.MISSED),
-        ((1.19, 1.19, 1.3, 1.3, 1.19), 0.005, Outcome.MISSED),
-    ],
+    ("half", "expected"),
+    [(0.05, (Outcome.SAME, Reason.NOT_REPRODUCED)), (0.2, ASKED), (None, (Outcome.SAME, Reason.NOT_REPRODUCED))],
 )
-def test_fresh_launches_too_must_reach_what_the_test_asks_for(
-    values: tuple[float, ...], half: float | None, outcome: Outcome
+def test_a_race_too_must_reach_what_the_test_asks_for(
+    half: float | None, expected: tuple[Outcome, Reason | None]
 ) -> None:
-    def figure(value: float) -> Metric:
+    def figures(value: float) -> list[Metric]:
         interval = None if half is None else (value - half, value + half)
-        return Metric(value, "x", "higher", interval=interval, at_least=1.2)
+        return metrics(*[value] * 4, unit="x", interval=interval, at_least=1.2)
 
     judge = judge_of(MET)
-    suspect = judge.screen(TEST, "busbw", Metric(1.21, "x", "higher", interval=(1.205, 1.22), at_least=1.2), "body-1")
-    assert suspect.outcome is Outcome.SUSPECT
-    verdict = judge.confirm(suspect, [figure(value) for value in values])
-    assert verdict.outcome is outcome
-    middle = sorted(values)[2]
-    assert verdict.metric.interval == (None if half is None else (middle - half, middle + half))
+    suspect = screened(judge, 1.21, unit="x", interval=(1.205, 1.22), at_least=1.2)
+    assert suspect.suspect
+    verdict = judge.raced(suspect, Arms(figures(1.3), figures(1.3), "abc"), over=False, now={})
+    assert said(verdict) == expected
 
 
-def test_quartiles_of_the_first_launch_are_not_those_of_fresh_ones() -> None:
-    assert confirmed(STEADY, *[94.0] * 5, q1=93.0, q3=95.0).metric.q1 is None
-    assert confirmed(STEADY, *[94.0] * 5, q1=93.0, q3=95.0).metric.q3 is None
+# What no record is asked about.
 
 
 def test_a_machine_that_was_not_fit_comes_before_a_figure_above_the_limit() -> None:
     hot = (Tripped("GPU-1", Gate.POWER_BRAKE),)
-    assert verdict_of(100.0, STEADY, limit=90.0, invalid=hot).outcome is Outcome.INVALID
+    assert said(verdict_of(100.0, STEADY, limit=90.0, invalid=hot)) == (Outcome.INVALID, Reason.UNFIT)
 
 
-def test_above_the_limit_is_broken_whatever_the_baseline() -> None:
-    for stored in (STEADY, None):
-        assert verdict_of(100.0, stored, limit=90.0).outcome is Outcome.BROKEN
-    assert verdict_of(100.0, STEADY, limit=90.0, body="body-2").outcome is Outcome.BROKEN
+def test_above_the_limit_is_invalid_whatever_the_record() -> None:
+    for stored, body in ((STEADY, "body-1"), (None, "body-1"), (STEADY, "body-2")):
+        found = said(verdict_of(100.0, stored, limit=90.0, body=body))
+        assert found == (Outcome.INVALID, Reason.ABOVE_LIMIT)
 
 
-def test_no_baseline_is_missing() -> None:
+def test_no_record_is_missing() -> None:
     verdict = verdict_of(100.0, None)
-    assert (verdict.outcome, verdict.baseline, verdict.change) == (Outcome.MISSING, None, None)
+    assert (said(verdict), verdict.baseline, verdict.change) == ((Outcome.MISSING, Reason.NO_RECORD), None, None)
 
 
-def test_a_baseline_of_other_metrics_is_missing() -> None:
-    verdict = judge_of(STEADY).screen(TEST, "time", Metric(100.0, "B/s", "higher"), "body-1")
-    assert verdict.outcome is Outcome.MISSING
+def test_a_record_of_other_metrics_is_missing() -> None:
+    verdict = judge_of(STEADY).screen(TEST, "time", metrics(100.0)[0], "body-1")
+    assert said(verdict) == (Outcome.MISSING, Reason.NO_RECORD)
 
 
 @pytest.mark.parametrize(
     "fields",
     [{"body": "body-2"}, {"unit": "s"}, {"better": "lower"}, {"clock": "cuda_graph"}],
 )
-def test_a_baseline_of_something_else_is_stale(fields: dict[str, Any]) -> None:
+def test_a_record_of_something_else_is_stale(fields: dict[str, Any]) -> None:
     verdict = verdict_of(100.0, **fields)
-    assert (verdict.outcome, verdict.baseline, verdict.change) == (Outcome.STALE, STEADY, None)
+    assert (said(verdict), verdict.baseline, verdict.change) == ((Outcome.MISSING, Reason.STALE), STEADY, None)
 
 
 def test_an_unnamed_clock_is_any_clock() -> None:
     assert verdict_of(100.0, clock="").outcome is Outcome.SAME
     assert verdict_of(100.0, replace(STEADY, clock=""), clock="cuda_graph").outcome is Outcome.SAME
+
+
+# The run as a whole.
+
+
+def test_a_run_that_moved_as_a_whole_has_to_do_so_twice() -> None:
+    judge = judge_of(STEADY, tests=12)
+    names = [TEST, *(f"test_{i}" for i in range(11))]
+    assert judge.moved == []
+    for name in names:
+        judge.screen(name, "busbw", metrics(98.0)[0], "body-1")
+    assert judge.moved == names
+    assert judge.shift is None
+    for name in names:
+        judge.second(name, {"busbw": metrics(97.5)[0], "new": metrics(1.0)[0]})
+    assert judge.shift == pytest.approx(100 / 98 - 1, abs=1e-4)  # the smaller one of the two
+    for name in names:
+        judge.second(name, {"busbw": metrics(100.0)[0]})
+    assert judge.shift is None
+    for name in names:
+        judge.second(name, {"busbw": metrics(103.0)[0]})
+    assert judge.shift is None

@@ -6,19 +6,20 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuperf.baselines.plain import FieldError, plain, read
-from pytest_gpuperf.baselines.reviewed import MetricPolicy
-from pytest_gpuperf.verdicts.verdict import Verdict
-from tests.verdicts.judged import LOOSE, STEADY, confirmed, verdict_of
+from pytest_gpuperf.verdicts.outcome import Reason
+from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from tests.verdicts.judged import STEADY, WILD, judge_of, raced, verdict_of
+
+RACED = raced(judge_of(STEADY), [90.0, 90.2] * 3, [90.1, 90.0] * 3)
+assert RACED is not None
 
 
-def test_verdicts_of_earlier_results_are_read() -> None:
-    verdict = verdict_of(95.0)
+def test_what_only_some_verdicts_have_may_be_missing() -> None:
+    verdict = verdict_of(99.0)
     data = plain(verdict)
+    for name in ("reason", "detail", "against", "code", "environment", "differs", "elsewhere"):
+        del data[name]
     assert read(Verdict, data, "verdict") == verdict
-    del data["of_the_gpus"], data["elsewhere"], data["policy"]
-    assert read(Verdict, data, "verdict") == verdict
-    told = replace(verdict, of_the_gpus=True, elsewhere=True, policy=MetricPolicy("noisy", detect=0.2))
-    assert read(Verdict, plain(told), "verdict") == told
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,9 @@ def test_verdicts_of_earlier_results_are_read() -> None:
     [
         verdict_of(80.0),
         verdict_of(80.0, None),
-        verdict_of(80.0, LOOSE, q1=79.0),
-        confirmed(STEADY, 90.0, 91.0, 92.0, 91.0, 91.0),
+        verdict_of(80.0, WILD, q1=79.0),
+        RACED,
+        replace(RACED, reason=Reason.CANNOT_RACE, detail="no git", elsewhere=True),
     ],
 )
 def test_json_and_back(verdict: Verdict) -> None:
@@ -39,13 +41,18 @@ def test_json_and_back(verdict: Verdict) -> None:
     [
         (
             {"outcome": "fine"},
-            r"verdict\.outcome: got 'fine', expected one of 'invalid', 'broken', 'regressed'",
+            r"verdict\.outcome: got 'fine', expected one of 'invalid', 'regressed', 'missed'",
         ),
+        ({"reason": "so"}, r"verdict\.reason: got 'so', expected one of 'unfit', 'above the limit'"),
         ({"test": None}, r"verdict\.test: got None, expected a string"),
         ({"metric": 1}, r"verdict\.metric: got 1, expected an object"),
         ({"baseline": []}, r"verdict\.baseline: got \[\], expected an object"),
         ({"change": "+"}, r"verdict\.change: got '\+', expected a finite number"),
         ({"why": "x"}, r"verdict: got 'why', expected no keys but test, metric_name"),
+        (
+            {"code": plain(Share(0.1, (0.0, 0.2), 2)) | {"interval": [0.2, 0.1]}},
+            r"verdict\.code\.interval: got \[0\.2, 0\.1\], expected two finite numbers, the smaller first",
+        ),
     ],
 )
 def test_json_that_is_no_verdict_is_refused(change: dict[str, object], message: str) -> None:

@@ -1,0 +1,1 @@
+"""Simulated suites: their noise, their way through the rule, and through other rules."""

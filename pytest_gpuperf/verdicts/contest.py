@@ -1,0 +1,66 @@
+"""The judge of a run that races every figure against other code, and holds none against a record."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.verdicts.judge import Arms
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.race import Decision
+from pytest_gpuperf.verdicts.rule import Policy, Rule
+from pytest_gpuperf.verdicts.shares import asked, logs_of, of_launches, share_of
+from pytest_gpuperf.verdicts.verdict import Verdict, invalidated
+
+
+class Contest:
+    """Judges figures by races alone. Every figure races, so none is screened."""
+
+    def __init__(self, hardware_key: str, policy: Policy) -> None:
+        """No figure has entered yet.
+
+        Args:
+            hardware_key: Names the machine.
+            policy: What a run may get wrong, and which loss it must find.
+        """
+        self._hardware_key = hardware_key
+        self._policy = policy
+        self._entered = 0
+
+    def enter(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        """The figures of a test's first launch, each a suspect unless its measurement is worth nothing."""
+        verdicts = []
+        for name, metric in metrics.items():
+            verdict = Verdict(test, name, metric, Outcome.SAME, self._hardware_key)
+            invalid = invalidated(verdict)
+            verdicts.append(verdict.undecided(Reason.SUSPECT) if invalid is None else invalid)
+            self._entered += invalid is None
+        return verdicts
+
+    def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
+        """What a race makes of a figure; None if it is still open.
+
+        Args:
+            suspect: As it entered.
+            arms: What was measured, whole blocks.
+            over: Whether there are no more blocks: then what is open is UNDECIDED.
+        """
+        old, present = logs_of(arms.old), logs_of(arms.present)
+        rule = Rule.of(self._policy, (), max(1, self._entered))
+        found = rule.race(None, old, present)
+        gained = rule.race(None, [-log for log in old], [-log for log in present])
+        if not over and found.decision is not Decision.ACCUSED and Decision.OPEN in (found.decision, gained.decision):
+            return None
+        better = suspect.metric.better
+        verdict = replace(
+            suspect,
+            metric=of_launches(arms.present),
+            launches=len(present),
+            against=arms.against,
+            code=share_of(found, better, len(present)),
+        )
+        if found.decision is Decision.ACCUSED:
+            return asked(replace(verdict, outcome=Outcome.REGRESSED, reason=None))
+        if found.decision is Decision.OPEN:
+            return asked(verdict.undecided(Reason.OPEN))
+        outcome = Outcome.IMPROVED if gained.decision is Decision.ACCUSED else Outcome.SAME
+        return asked(replace(verdict, outcome=outcome, reason=None))

@@ -1,0 +1,75 @@
+"""Figures as losses and back: what the rule computes with, and what a reader is told."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_gpuperf.figures.metric import Better, Metric
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.race import Sequential
+from pytest_gpuperf.verdicts.verdict import Share, Verdict
+
+LARGEST_LOSS = 700.0  # its exponential is still a float
+
+
+def log_of(value: float, better: Better) -> float:
+    """The logarithm of a figure, oriented so that larger is worse.
+
+    A time, and the throughput made of it, get one verdict so.
+    """
+    return math.log(value) if better == "lower" else -math.log(value)
+
+
+def logs_of(figures: Sequence[Metric]) -> list[float]:
+    """The same of several figures."""
+    return [log_of(figure.value, figure.better) for figure in figures]
+
+
+def change_of(loss: float, better: Better) -> float:
+    """The change of a figure that lost so much, as a fraction, above 0 is better."""
+    return math.expm1(min(-loss, LARGEST_LOSS)) if better == "higher" else -math.expm1(min(loss, LARGEST_LOSS))
+
+
+def share_of(found: Sequential, better: Better, launches: int) -> Share:
+    """What launches of one arm came to.
+
+    Args:
+        found: The rule's answer.
+        better: Which way the figure is better.
+        launches: Of the arm.
+    """
+    low, high = sorted((change_of(found.lower, better), change_of(found.upper, better)))
+    return Share(change_of(found.loss, better), (low, high), launches)
+
+
+def of_launches(figures: Sequence[Metric]) -> Metric:
+    """The figure of several launches: their median, without what is one launch's own."""
+    middle = statistics.median(figure.value for figure in figures)
+    return replace(figures[0], value=middle, q1=None, q3=None, interval=_interval(figures))
+
+
+def asked(verdict: Verdict) -> Verdict:
+    """The worse of what a figure came to and of what its test asks for, by the figure's interval."""
+    metric = verdict.metric
+    if metric.at_least is None or metric.interval is None:
+        return verdict
+    low, high = metric.interval
+    if high < metric.at_least:
+        return replace(verdict, outcome=Outcome.MISSED, reason=None)
+    passes = verdict.outcome in (Outcome.SAME, Outcome.IMPROVED, Outcome.EXPECTED)
+    return verdict.undecided(Reason.ASKED) if low < metric.at_least and passes else verdict
+
+
+def comparable(metric: Metric, unit: str, better: Better, clock: str) -> bool:
+    """Whether a figure can be held against one of this unit, direction and clock, if both clocks are known."""
+    same_clock = not metric.clock or not clock or metric.clock == clock
+    return metric.unit == unit and metric.better == better and same_clock
+
+
+def _interval(figures: Sequence[Metric]) -> tuple[float, float] | None:
+    """That of the launch in the middle: below a bound if those of most launches are."""
+    intervals = [figure.interval for figure in figures if figure.interval is not None]
+    if len(intervals) < len(figures):
+        return None
+    return statistics.median(low for low, _ in intervals), statistics.median(high for _, high in intervals)
