@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import IO, Any
 
+from pytest_gpuperf.ranks.boot import command
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import MAX_MESSAGE
 from pytest_gpuperf.torch_internals import DYNAMO
@@ -53,9 +54,9 @@ _FORKABLE = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
-_BOOT = (
+_SOURCE = (
     # What is installed first: a test folder may hold a module of the name of one that torch imports.
-    "import json, sys; sys.path += [path for path in json.loads(sys.argv[2]) if path not in sys.path]; "
+    "import json; sys.path += [path for path in json.loads(sys.argv[2]) if path not in sys.path]; "
     "from pytest_gpuperf.ranks.forkserver import main; "
     "main(int(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[4]))"
 )
@@ -202,18 +203,9 @@ class ForkserverClient:
             self._stderr = None
 
     def _spawned(self, control: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-P",  # not what lies in the working directory, whatever it is named
-            "-c",
-            _BOOT,
-            str(control),
-            json.dumps(_path()),
-            json.dumps([*self._preload, *self._wanted()]),
-            str(os.getpid()),
-        ]
+        modules = json.dumps([*self._preload, *self._wanted()])
         return subprocess.Popen(
-            command,
+            command(_SOURCE, str(control), json.dumps(_path()), modules, str(os.getpid())),
             env={**os.environ, **_FORKABLE},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,162 @@
+"""What git says of the repository that holds a run's tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuperf.arms.arm import CannotRace
+
+_QUESTION = 60.0  # seconds; a repository on a hung network disk must not hang the run
+_WORDS = 600  # characters of git's own message that are told
+
+
+class GitFailed(Exception):
+    """A command of git failed; its text is what git printed last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A checkout of a repository."""
+
+    top: Path
+    """Its top folder; a real path."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Repository:
+        """The repository that a folder is in.
+
+        Raises:
+            CannotRace: there is no git, or no repository.
+        """
+        try:
+            top = git(folder, "rev-parse", "--show-toplevel")
+        except GitFailed as error:
+            raise CannotRace(
+                f"{folder} is in no git repository that git can read, and the old code comes from one: git says "
+                f"{str(error)!r}: run the tests in a clone of the repository"
+            ) from error
+        return cls(Path(os.path.realpath(top)))
+
+    def commit_exists(self, commit: str) -> bool:
+        """Whether this clone has the commit; also for a branch or a tag."""
+        return self._sha(commit) is not None
+
+    def resolve(self, commit: str) -> str:
+        """The full hash of a commit, branch or tag.
+
+        Raises:
+            CannotRace: this clone does not have it.
+        """
+        sha = self._sha(commit)
+        if sha is not None:
+            return sha
+        try:
+            shallow = git(self.top, "rev-parse", "--is-shallow-repository") == "true"
+        except GitFailed:
+            shallow = False
+        if shallow:
+            raise CannotRace(
+                f"commit {commit!r} is not in {self.top}, which is a shallow clone: fetch the whole history with "
+                "`git fetch --unshallow`; on GitHub, give actions/checkout `fetch-depth: 0`"
+            )
+        raise CannotRace(
+            f"commit {commit!r} is not in {self.top}: fetch the branch that has it, for example with "
+            "`git fetch --all --tags`, or record the baselines anew"
+        )
+
+    def is_dirty(self, folder: Path | None = None) -> bool:
+        """Whether files differ from the commit that is checked out, or are not committed at all.
+
+        Args:
+            folder: where to look; the whole checkout without one.
+
+        Raises:
+            CannotRace: git cannot tell.
+        """
+        return bool(self._asked("status", "--porcelain", "--", str(folder or self.top)))
+
+    def rev_list(self, good: str, bad: str) -> list[str]:
+        """The commits after ``good`` up to ``bad`` by their full hashes, the oldest first; merges count as one.
+
+        Raises:
+            CannotRace: a commit is missing, or ``bad`` does not come after ``good``.
+        """
+        first, last = self.resolve(good), self.resolve(bad)
+        commits = self._asked("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
+        if not commits or self._asked("merge-base", first, last) != first:
+            raise CannotRace(
+                f"{bad!r} does not come after {good!r} in {self.top}: name a good commit that the bad one descends from"
+            )
+        return commits
+
+    def subject(self, commit: str) -> str:
+        """The first line of a commit's message.
+
+        Raises:
+            CannotRace: the commit is missing.
+        """
+        return self._asked("show", "--no-patch", "--format=%s", self.resolve(commit))
+
+    def _sha(self, commit: str) -> str | None:
+        try:
+            return git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+        except GitFailed:
+            return None
+
+    def _asked(self, *arguments: str) -> str:
+        try:
+            return git(self.top, *arguments)
+        except GitFailed as error:
+            raise CannotRace(
+                f"`git {' '.join(arguments)}` failed in {self.top}: {error}: mend the repository"
+            ) from error
+
+
+def git(folder: Path, *arguments: str, timeout: float = _QUESTION) -> str:
+    """What a command of git prints, without the spaces around it. Changes neither the index nor any setting.
+
+    Args:
+        folder: where it runs.
+        arguments: of git.
+        timeout: seconds.
+
+    Raises:
+        CannotRace: git is not installed.
+        GitFailed: the command failed or took too long.
+    """
+    # No hooks: those of a checkout may do anything. No lock that is not needed: the index may be locked by others.
+    command = ["git", "--no-optional-locks", "-c", f"core.hooksPath={os.devnull}", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        if not folder.is_dir():
+            raise GitFailed(f"there is no folder {folder}") from error
+        raise CannotRace(
+            "git is not installed, or not on PATH, and the old code comes from a commit: install git"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise GitFailed(f"it did not end within {timeout:g} s") from error
+    if done.returncode != 0:
+        raise GitFailed((done.stderr.strip() or f"exit code {done.returncode}")[-_WORDS:])
+    return done.stdout.strip()
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    # pytest may be run by a hook of git's, which names its own index and work tree.
+    local = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+    kept = {name: value for name, value in environ.items() if name not in local}
+    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}

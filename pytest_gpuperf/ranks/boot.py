@@ -1,0 +1,25 @@
+"""How a Python process is started that has this very package, whatever else is named as it is on its path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1] / "__init__.py"
+_LOAD = (
+    "import sys; from importlib.util import module_from_spec, spec_from_file_location; "
+    "spec = spec_from_file_location('pytest_gpuperf', sys.argv.pop(1)); "
+    "sys.modules[spec.name] = package = module_from_spec(spec); spec.loader.exec_module(package); "
+)
+
+
+def command(source: str, *args: str, python: str = sys.executable) -> list[str]:
+    """The command that runs a line of Python; what it imports of this package is what this process has.
+
+    Args:
+        source: statements on one line.
+        args: become ``sys.argv[1:]``.
+        python: the interpreter.
+    """
+    # -P: not what lies in the working directory, whatever it is named.
+    return [python, "-P", "-c", _LOAD + source, str(_PACKAGE), *args]
