@@ -26,6 +26,7 @@ from pytest_gpuperf.run.selection import (
     arrange,
     drop_measured,
     is_perf,
+    keep_bodies,
     lacks_variants,
     mark_items,
     measures,
@@ -117,6 +118,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if ours.machine.gpus and need_ranks(session.items) and _runs_tests(session.config):
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
+        keep_bodies(session.items)
+        if not ours.reads_baselines:
+            return
         try:
             ours.load_baselines([launch_of(item).identity for item in session.items if is_perf(item)])
         except BaselineError as error:
@@ -125,27 +129,27 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Holds a suspect's report back until fresh launches have decided."""
-    confirmation = item.config.stash[SESSION].confirmation
-    if confirmation is None or not (is_perf(item) and isinstance(item, pytest.Function)):
+    """Holds a suspect's report back until more launches have decided."""
+    racing = item.config.stash[SESSION].racing
+    if racing is None or not (is_perf(item) and isinstance(item, pytest.Function)):
         return None
     # A worker must report a test before it takes the next one.
     at_once = is_worker(item.config)
-    confirmation.protocol(item, nextitem, at_once=at_once)
+    racing.protocol(item, nextitem, at_once=at_once)
     return True
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Decides about the suspects once every test has run."""
-    confirmation = session.config.stash[SESSION].confirmation
-    if confirmation is None:
+    racing = session.config.stash[SESSION].racing
+    if racing is None:
         return (yield)
     try:
         result = yield
-        confirmation.decide()
+        racing.decide(whole_run=not is_worker(session.config))
     finally:
-        confirmation.release()
+        racing.release()
     return result
 
 
@@ -253,7 +257,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ending = Ending(
         saved=None if saved is None else not saved.failed,
         left_out=recording is not None and not recording.resumable and bool(recording.left_out()),
-        slower=ours.findings.shifted or (ours.judging is not None and (ours.judging.shift or 0.0) > 0.0),
+        slower=ours.options.environment_fails and (ours.findings.environment_lost or ours.slower_as_a_whole),
         results_problem=ours.results is not None and not ours.results.write(),
     )
     session.exitstatus = exit_status(session.exitstatus, ending)

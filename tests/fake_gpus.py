@@ -44,7 +44,6 @@ def machine_of(count: int, *, multicast: bool = False, watts: float = 700.0) -> 
 def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     """Lets the plugin find so many GPUs, and lets ranks run without them."""
     limit(patch, visible)
-    patch.setattr(CurrentRanks, "_control", lambda self, size: {})
     patch.setattr(CurrentRanks, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
 
 
@@ -68,4 +67,3 @@ def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: None)
     monkeypatch.setattr(CurrentRanks, "_pool", lambda self, size: SimpleNamespace(pids=()))
     monkeypatch.setattr(CurrentRanks, "_software", lambda self, size: {"torch": "2.13.0"})
-    monkeypatch.setattr(CurrentRanks, "_control", lambda self, size: {})

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.figures.metric import Metric
 from tests.fake_gpus import without_ranks
+from tests.scripted_arms import repeat
 from tests.scripted_figures import STEADY, TESTS, figures
 from tests.whole_run import run_pytest, write
 
@@ -139,7 +141,7 @@ def test_a_recorded_test_that_fails_is_not_run_until_it_passes(project: pytest.P
     figures(project, a=[100e9, None, 100e9], b=[100e9, 500e9, 100e9])  # the latter is above its limit
     result = project.runpytest_inprocess(*RECORDING)
     result.assert_outcomes(passed=13, failed=2)
-    assert "14 figures on 2x-nvidia-h200-nv18: 1 broken, 13 recorded" in result.outlines
+    assert "14 figures on 2x-nvidia-h200-nv18: 1 invalid, 13 recorded" in result.outlines
     told = [line.partition(": record")[0] for line in result.outlines if line.startswith("not written: ")]
     assert told == [f"not written: test_it.py::test_{name}[2ranks]: it failed in launch 2 of 5" for name in "ab"]
 
@@ -193,13 +195,16 @@ def test_each_test_of_a_recording_is_announced_and_concluded(project: pytest.Pyt
 
 
 @pytest.mark.parametrize("plugin", [RERUNS, RETRIES], ids=["in the protocol", "in the report"])
-def test_a_judged_test_that_fails_is_not_run_until_it_passes(project: pytest.Pytester, plugin: str) -> None:
+def test_a_judged_test_that_fails_is_not_run_until_it_passes(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, plugin: str
+) -> None:
     assert project.runpytest_inprocess(*RECORDING).ret == 0
+    repeat(monkeypatch, lambda: {"busbw": Metric(90e9, "B/s", "higher", limit=450e9, clock="host")})
     project.makeconftest(plugin)
     figures(project, a=[None, 100e9], b=[90e9], c=[500e9, 100e9])
     result = project.runpytest_inprocess("--gpus=2", "--gpuperf-json=results.json")
     result.assert_outcomes(failed=3)
-    assert "2 figures on 2x-nvidia-h200-nv18: 1 broken, 1 regressed" in result.outlines
+    assert "2 figures on 2x-nvidia-h200-nv18: 1 invalid, 1 regressed" in result.outlines
     assert "RuntimeError: this launch came to nothing" in result.stdout.str()
     assert len(json.loads((project.path / "results.json").read_text())["verdicts"]) == 2
 

@@ -117,12 +117,12 @@ def test_figures_are_recorded_judged_and_adopted_where_none_is_installed(
     judged = run_pytest(project, "--gpus=2", "--gpuperf-json=results.json", env=not_installed)
     judged.result.assert_outcomes(passed=2, failed=1)
     assert judged.outcomes["test_b[2ranks]"] == "FAILED"
-    adopt = [sys.executable, "-m", "pytest_gpuperf", "adopt", "results.json", "--reason=x", "--baselines=adopted"]
+    adopt = [sys.executable, "-m", "pytest_gpuperf", "adopt", "results.json", "--reason=x", "--mode=append"]
     done = subprocess.run(
         adopt, cwd=project, env=environment(**not_installed), capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
-    assert f"adopted/{KEY}.json" in done.stdout
+    assert f"baselines/{KEY}.json" in done.stdout
 
 
 def test_strategies_tell_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

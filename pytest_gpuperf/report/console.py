@@ -53,6 +53,8 @@ class Console:
             reporter = self._config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None:
                 reporter.ensure_newline()
+                if self._config.get_terminal_writer().width_of_current_line:  # the dots of -q have no file before them
+                    reporter.write_line("")
                 reporter.write_line(f"gpuperf: {text}")
 
     def room(self) -> int:

@@ -52,9 +52,9 @@ class Findings:
         return Counter({key: count for key, count in self._skips.items() if key[1] not in self._ran})
 
     @property
-    def shifted(self) -> bool:
-        """Whether a figure is worse for what may be more than the machine, though not its own program."""
-        return any(verdict.outcome is Outcome.SHIFTED and not verdict.of_the_gpus for verdict in self.verdicts)
+    def environment_lost(self) -> bool:
+        """Whether a figure is worse through no fault of the code."""
+        return any(verdict.outcome is Outcome.ENVIRONMENT for verdict in self.verdicts)
 
     @property
     def outcomes(self) -> Counter[str]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import policy_in_words
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -35,11 +34,12 @@ def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def cells(verdict: Verdict) -> tuple[str, ...]:
     """What a verdict says in each column but the last."""
     metric, baseline = verdict.metric, verdict.baseline
+    change = verdict.code.change if baseline is None and verdict.code is not None else verdict.change
     return (
         verdict.outcome.value,
         format_value(metric.value, metric.unit),
         "" if baseline is None else format_value(baseline.center, baseline.unit),
-        "" if verdict.change is None else format_percent(verdict.change, signed=True),
+        "" if change is None else format_percent(change, signed=True),
         "" if baseline is None else format_percent(baseline.sigma_b),
         "" if metric.limit is None else format_percent(metric.value / metric.limit),
     )
@@ -80,14 +80,6 @@ def expected_lines(verdicts: Sequence[Verdict]) -> list[Line]:
         elif verdict.outcome in (Outcome.SAME, Outcome.IMPROVED):
             lines.append(Line(f'no longer regressed: {name}: delete its entry under "expected" in the baselines'))
     return lines
-
-
-def policy_lines(verdicts: Sequence[Verdict]) -> list[Line]:
-    """How many figures are judged by other bounds than the run's, and why."""
-    own = Counter(verdict.policy for verdict in verdicts if verdict.policy is not None)
-    return [
-        Line(f"{count} figures by a policy of their own: {policy_in_words(policy)}") for policy, count in own.items()
-    ]
 
 
 def unchecked_lines(unchecked: Sequence[tuple[str, str]]) -> list[Line]:

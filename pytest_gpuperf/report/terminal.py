@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.table import Line, expected_lines, policy_lines, skip_lines, unchecked_lines, verdict_table
+from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 ClosingLines: TypeAlias = Callable[[Sequence[Verdict]], list[str]]
@@ -41,7 +41,6 @@ class Summary:
         lines = [
             *verdict_table(self._findings.verdicts, width=width, fold=config.get_verbosity() < 1),
             *expected_lines(self._findings.verdicts),
-            *policy_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere),
             *map(Line, self._closing_lines(self._findings.verdicts)),

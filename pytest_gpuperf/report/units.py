@@ -6,9 +6,9 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _PREFIXED = frozenset({"B/s", "FLOP/s", "Hz", "W", "J"})
 
 
-def format_count(count: int, thing: str) -> str:
-    """So many of a thing: 1 test, 2 tests."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+def format_count(count: int, thing: str, things: str = "") -> str:
+    """So many of a thing: 1 test, 2 tests; 2 launches, if its plural is given."""
+    return f"{count} {thing if count == 1 else things or f'{thing}s'}"
 
 
 def format_value(value: float, unit: str) -> str:

@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
-from pytest_gpuperf.baselines.merge import Mode
-from pytest_gpuperf.baselines.reviewed import MetricPolicy
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.units import format_percent, format_value
-from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.report.units import format_count, format_percent, format_value
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Verdict
+from pytest_gpuperf.verdicts.verdict import Share, Verdict
 
 
 class RecordCommand(Protocol):
@@ -33,26 +31,36 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
     return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}")
 
 
-def shift_lines(shift: float | None, moved: Mapping[str, float]) -> list[str]:
-    """What the summary says of a run whose figures moved all alike, or whose control workload did.
+def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
+    """What the summary says of a run that moved as a whole, and of losses that are the environment's.
 
     Args:
         shift: The median change of all figures, slower above 0; None if they did not move alike.
-        moved: The control workload's changes, by name.
+        verdicts: Of the run.
     """
-    lines = [
-        f"the control workload, {name}, is {_faster_or_slower(change)} than in the launches of the baselines: the "
-        "machine or the software under all tests, not their programs"
-        for name, change in moved.items()
-    ]
-    if shift is None:
-        return lines
-    return [
-        *lines,
-        f"the whole run is {_faster_or_slower(shift)} than its baselines (the "
-        "median of all figures): another machine or software, or a change that slows everything; only figures that "
-        "moved otherwise were judged by themselves",
-    ]
+    lines = []
+    if shift is not None:
+        lines.append(
+            f"the whole run is {format_percent(abs(shift))} {'slower' if shift > 0 else 'faster'} than its record, in "
+            "two launches (the median of all figures): the environment, or a change that slows or speeds up "
+            "everything; --against tells which"
+        )
+    lost = [verdict for verdict in verdicts if verdict.outcome is Outcome.ENVIRONMENT]
+    if lost:
+        raced = ", ".join(dict.fromkeys(verdict.against for verdict in lost))
+        differs = {name: change for verdict in lost for name, change in verdict.differs.items()}
+        lines.append(
+            f"the environment is slower, not the code: {format_count(len(lost), 'figure')} lost against the record, "
+            f"and the record's own code ({raced}) is as slow today; {_differing(differs)}"
+        )
+    return lines
+
+
+def _differing(differs: Mapping[str, tuple[str, str]]) -> str:
+    if not differs:
+        return "no version and no variable that is kept differs: look at the machine, its clocks and its neighbours"
+    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in sorted(differs.items()))
+    return f"what differs: {', '.join(changes)}"
 
 
 def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
@@ -75,13 +83,6 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
     if not less or all(verdict.change is None for verdict in verdicts):
         return []
     return [f"by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: {', '.join(less)}"]
-
-
-def policy_in_words(policy: MetricPolicy) -> str:
-    """What a metric's own policy asks for, and why."""
-    bounds = {"is to be found": policy.detect, "is no regression": policy.min_effect}
-    said = (f"slower by {format_percent(bound)} {what}" for what, bound in bounds.items() if bound is not None)
-    return f"{', '.join(said)}: {policy.reason}"
 
 
 def tripped_in_words(tripped: Sequence[Tripped]) -> str:
@@ -112,56 +113,47 @@ def _problem(tripped: Tripped) -> str:
             assert_never(tripped.gate)
 
 
-def _faster_or_slower(change: float) -> str:
-    return f"{format_percent(abs(change))} {'slower' if change > 0 else 'faster'}"
-
-
 def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
     metric, key = verdict.metric, verdict.hardware_key
     value = format_value(metric.value, metric.unit)
     match verdict.outcome:
         case Outcome.SAME:
-            return f"{value} is the same as {_against(verdict)}"
+            return f"{value} is the same as {_against(verdict)}{_not_reproduced(verdict)}"
+        case Outcome.IMPROVED if verdict.code is not None:
+            return f"{value}: {_raced(verdict)}"
         case Outcome.IMPROVED:
             gain = _change(verdict)
             return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command(verdict.test)}"
+        case Outcome.REGRESSED if verdict.code is not None:
+            than = "" if verdict.baseline is None else f" is {_worse_or_better(verdict)} than {_against(verdict)}"
+            return f"{value}{than}: {_raced(verdict)}{_beyond(verdict)}"
         case Outcome.REGRESSED:
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)}{_beyond(verdict)}"
+            not_raced = f"; it was not raced: {verdict.detail}" if verdict.detail else ""
+            return f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}{_beyond(verdict)}{not_raced}"
+        case Outcome.ENVIRONMENT:
+            return f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}: {_raced(verdict)}"
         case Outcome.EXPECTED:
             known = verdict.expected
             why = "" if known is None else f", as is expected until {known.until}: {known.reason}"
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)}{why}"
-        case Outcome.SUSPECT:
-            return (
-                f"{value} is {_change(verdict)} worse than {_against(verdict)} in one launch, and the run ended before "
-                "others decided"
-            )
-        case Outcome.SHIFTED:
-            return f"{value} is {_change(verdict)} worse than {_against(verdict)}, {_with_the_machine(verdict)}"
+            return f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}{why}"
         case Outcome.UNDECIDED:
-            return (
-                f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}, and {_hidden(verdict)}; "
-                f"{_cure(verdict, record_command)}"
-            )
-        case Outcome.MISSING:
-            return f"{value} has no baseline on {key}; record one with: {record_command(verdict.test)}"
-        case Outcome.STALE:
+            return f"{value} {_undecided(verdict)}"
+        case Outcome.MISSING if verdict.reason is Reason.STALE:
             why = _staleness(verdict)
             return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command(verdict.test)}"
-        case Outcome.INVALID:
-            return (
-                f"{value} was measured on a machine that was not fit for it, twice: {tripped_in_words(metric.invalid)}"
-            )
-        case Outcome.BROKEN:
+        case Outcome.MISSING:
+            return f"{value} has no baseline on {key}; record one with: {record_command(verdict.test)}"
+        case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
             side = "above" if metric.better == "higher" else "below"
             limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
             name = f" of {metric.limit_name}" if metric.limit_name else ""
             return f"{value} is {side} the physical limit{limit}{name}: the measurement is broken"
-        case Outcome.MISSED | Outcome.DOUBTFUL:
-            sure = "is surely below" if verdict.outcome is Outcome.MISSED else "may be below"
-            fresh = "" if verdict.interval is None else f", median of {verdict.launches} fresh launches,"
-            asked = format_value(metric.at_least or 0.0, metric.unit)
-            return f"{value}{_interval(metric)}{fresh} {sure} the {asked} asked for"
+        case Outcome.INVALID:
+            return (
+                f"{value} was measured on a machine that was not fit for it, twice: {tripped_in_words(metric.invalid)}"
+            )
+        case Outcome.MISSED:
+            return f"{value}{_interval(metric)}{_fresh(verdict)} is surely below the {_asked_for(metric)} asked for"
         case Outcome.RECORDED:
             return f"{value} recorded as the baseline on {key}"
         case Outcome.UNJUDGED:
@@ -170,21 +162,57 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             assert_never(verdict.outcome)
 
 
-def _with_the_machine(verdict: Verdict) -> str:
-    if verdict.control is None:
-        return "as most figures of this run are"
-    slower = f"and the control workload {format_percent(verdict.control)} slower"
-    if verdict.of_the_gpus:
-        return f"{slower}, which may be why: GPUs of one kind differ at their power limit"
-    return f"{slower}: the machine, or what is under all tests"
+def _undecided(verdict: Verdict) -> str:
+    recorded = verdict.baseline is not None
+    than = f"is {_worse_or_better(verdict)} than {_against(verdict)}" if recorded else "was raced"
+    match verdict.reason:
+        case Reason.ASKED:
+            asked = _asked_for(verdict.metric)
+            return f"{_interval(verdict.metric).strip()}{_fresh(verdict)} may be below the {asked} asked for"
+        case Reason.BUDGET:
+            return f"{than}, and no time was left to decide: raise --race-budget"
+        case Reason.CANNOT_RACE if verdict.baseline is None:
+            return f"was not raced: {verdict.detail}"
+        case Reason.CANNOT_RACE:
+            return (
+                f"{than}, and nothing can decide why: no race, since {verdict.detail}; and the record has too few "
+                "launches on these GPUs to decide alone"
+            )
+        case Reason.OPEN:
+            raced = f": {_raced(verdict)}" if verdict.code is not None else f", without a race: {verdict.detail}"
+            launches = format_count(verdict.launches, "launch", "launches")
+            return (
+                f"{than}, and {launches} did not decide, as they differ too much{raced}; make the measurement quieter"
+            )
+        case _:
+            one = f"{than} in one launch" if recorded else "was not raced"
+            return f"{one}, and the run ended before others decided"
 
 
-def _cure(verdict: Verdict, record_command: RecordCommand) -> str:
-    less = 'let less be found of it, by "policy" in the baselines'
-    if verdict.needed is None or verdict.more is None:
-        return f"no number of recorded ones would do: make the measurement quieter, or {less}"
-    command = record_command(verdict.test, f"--launches={verdict.more}", mode=Mode.APPEND.value)
-    return f"its baseline needs {verdict.needed} launches, so add {verdict.more} or more: {command}; or {less}"
+def _raced(verdict: Verdict) -> str:
+    """What both arms came to, as changes of the figure: above 0 is better."""
+    shares = (("code", verdict.code, verdict.against), ("environment", verdict.environment, "the record"))
+    return ", ".join(f"the {what} {_share(share)} against {than}" for what, share, than in shares if share is not None)
+
+
+def _share(share: Share) -> str:
+    low, high = (format_percent(end, signed=True) for end in share.interval)
+    launches = format_count(share.launches, "launch", "launches")
+    return f"{format_percent(share.change, signed=True)} ({low} to {high} in {launches})"
+
+
+def _not_reproduced(verdict: Verdict) -> str:
+    if verdict.code is not None:
+        return f": {_raced(verdict)}"
+    return f", by {format_count(verdict.launches, 'launch', 'launches')}" if verdict.reason is Reason.CLEARED else ""
+
+
+def _fresh(verdict: Verdict) -> str:
+    return "" if verdict.launches == 1 else f", median of {verdict.launches} launches,"
+
+
+def _asked_for(metric: Metric) -> str:
+    return format_value(metric.at_least or 0.0, metric.unit)
 
 
 def _interval(metric: Metric) -> str:
@@ -202,13 +230,6 @@ def _worse_or_better(verdict: Verdict) -> str:
     return f"{_change(verdict)} {'better' if (verdict.change or 0.0) > 0 else 'worse'}"
 
 
-def _hidden(verdict: Verdict) -> str:
-    if verdict.interval is None:
-        return "no number of fresh launches could tell such a loss from its spread"
-    loss = "a loss of any size" if verdict.bound is None else f"a loss of less than {format_percent(verdict.bound)}"
-    return f"{loss} could hide from {verdict.launches} fresh launches in its spread"
-
-
 def _beyond(verdict: Verdict) -> str:
     known = verdict.expected
     if known is None:
@@ -220,19 +241,11 @@ def _beyond(verdict: Verdict) -> str:
 def _against(verdict: Verdict) -> str:
     baseline = verdict.baseline
     if baseline is None:
-        return f"the baseline on {verdict.hardware_key}"
-    bound = "" if verdict.bound is None else f", bound {format_percent(verdict.bound)}"
+        return verdict.against or f"the baseline on {verdict.hardware_key}"
+    bound = "" if verdict.bound is None else f", a loss of {format_percent(verdict.bound)} is seen"
     center = format_value(baseline.center, baseline.unit)
-    fresh = f", median of {verdict.launches} fresh launches" if verdict.interval is not None else ""
     where = ", none on these very GPUs" if verdict.elsewhere else ""
-    return (
-        f"the baseline {center} ({_spread(baseline)}{where}{bound}{fresh}{_asked(verdict)}) on {verdict.hardware_key}"
-    )
-
-
-def _asked(verdict: Verdict) -> str:
-    own = verdict.policy
-    return "" if own is None else f"; by its own policy {policy_in_words(own)}"
+    return f"the baseline {center} ({_spread(baseline)}{where}{bound}) on {verdict.hardware_key}"
 
 
 def _spread(baseline: MetricBaseline) -> str:

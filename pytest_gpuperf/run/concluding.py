@@ -14,18 +14,19 @@ from pytest_gpuperf.fixtures.perf import Checks
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
+from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.judging import Judging
-from pytest_gpuperf.run.launches import body_hash, launch_of
+from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
 from pytest_gpuperf.run.recording import Recording
-from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
 
 VERDICTS = pytest.StashKey[list[Verdict]]()
 """On an item some of whose figures are suspect."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
-"""On an item that is a fresh launch of a suspect."""
+"""On an item that is a fresh launch, which is neither judged by itself nor recorded."""
 
 
 class _Half(Protocol):
@@ -68,7 +69,7 @@ class Concluding:
         self,
         hardware_key: str,
         launch: CurrentLaunch,
-        judging: Judging | None,
+        judging: Judging | Contesting | None,
         recording: Recording | None,
         command: RecordCommand,
         *,
@@ -90,6 +91,7 @@ class Concluding:
         self._launch = launch
         self._judging = judging
         self._half: _Half | None = judging or recording
+        self._records = recording is not None
         self._command = command
         self._smoke = smoke
         self._results = results
@@ -113,14 +115,14 @@ class Concluding:
         candidate = self._launch.candidate(launch.identity, body, checks.metrics) if self._results else None
         if candidate is not None:
             item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
-        if self._judging is not None and launch.number > 1:
+        if launch.number > 1 and not self._records:
             self._keep_fresh(item, launch.identity, checks.metrics)
             return
         if self._judging is not None:
             unchecked = self._judging.unchecked(launch.identity, body, checks.metrics)
             item.user_properties += unchecked_properties(unchecked)
         verdicts = self._concluded(launch.identity, body, checks.metrics) + self._shown(launch.identity, checks.shown)
-        if any(verdict.outcome is Outcome.SUSPECT for verdict in verdicts):
+        if any(verdict.suspect for verdict in verdicts):
             item.stash[VERDICTS] = verdicts
             return
         item.user_properties += verdict_properties(verdicts)

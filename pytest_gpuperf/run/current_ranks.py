@@ -31,7 +31,6 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.packing import Packing, name_of
-from pytest_gpuperf.verdicts.controls import Control
 
 _AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
 _LEAST_AFTER_A_HANG = 5.0  # seconds
@@ -216,6 +215,14 @@ class CurrentRanks:
             if not keep_lease:
                 self._let_go(current, last)
 
+    def vacate(self) -> None:
+        """Ends all ranks, and lets go of what a perf test has left to the next one, which begins a launch anew."""
+        try:
+            self._host.retire_all()
+        finally:
+            self._leasing.release(staying=self._host.gpus, await_memory=bool(self.machine.gpus))
+        self._launch.end()
+
     def failure_of(self, error: BaseException | None) -> PostMortem | None:
         """What is known of the run that raised this, if one did."""
         failures = [] if self.reported is None else list(self.reported.failures)
@@ -237,30 +244,12 @@ class CurrentRanks:
             except JournalError as error:
                 pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
         self._host.retire_all(but=self._spec(world_size))
-        # In other surroundings the control workload would be another one.
-        if current.gpus and not current.marker.env and self._launch.wants_control(current.identity, world_size):
-            self._launch.control(world_size, self._control(world_size))
 
     def _software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
 
         versions: list[dict[str, str]] = self._execute(world_size, software, (), {}, software)
         return versions[0]
-
-    def _control(self, world_size: int) -> dict[str, Control]:
-        """The control workload by name; what the machine was not fit for is missing."""
-        from pytest_gpuperf.timing.control import workload
-
-        of = f"{world_size} rank{'s' if world_size > 1 else ''}"
-        controls = {}
-        # A test may ask for less time than this takes, which is none of its own.
-        asked, self.current.timeout = self.current.timeout, max(self.current.timeout, self._options.timeout)
-        for name, part in workload(world_size).items():
-            ranks, found = self._watched(world_size, part, (), part)
-            if not found.tripped:
-                controls[f"{name} on {of}"] = Control(ranks[0], found.power_capped)
-        self.current.timeout, self.current.longest = asked, 0.0
-        return controls
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

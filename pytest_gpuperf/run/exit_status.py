@@ -18,7 +18,7 @@ class Ending:
     left_out: bool = False
     """Whether a test that was recorded is not written, and nothing is left to resume."""
     slower: bool = False
-    """Whether figures are worse for what is under all tests, which fails none of them."""
+    """Whether the environment is slower, which fails no test, and that shall fail the run."""
     results_problem: bool = False
     """Whether the file of results could not be written."""
 

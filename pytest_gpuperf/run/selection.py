@@ -11,7 +11,8 @@ from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
-from pytest_gpuperf.run.launches import body_hash, launch_of, repeated
+from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.launches import launch_of, repeated
 from pytest_gpuperf.run.pytest_internals import fixture_definitions, is_of_unittest, is_skipped, parameter
 
 WORLD_PARAM = "ranks"  # the fixture that the marker parametrizes
@@ -104,7 +105,7 @@ class PerfLast:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """In the order in which tests run; other plugins deselect by it."""
-        items.sort(key=lambda item: (1, world_size(item) or 0) if _is_perf_function(item) else (0, 0))
+        items.sort(key=lambda item: (1, world_size(item) or 0) if is_perf_function(item) else (0, 0))
 
 
 def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, shared: bool = False) -> None:
@@ -123,7 +124,7 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, sha
             item.stash[LACKS] = reason
         elif reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
-    perf = [item for item in items if _is_perf_function(item)]
+    perf = [item for item in items if is_perf_function(item)]
     last = set(perf)
     rest = [item for item in items if item not in last]
     if shared and machine.gpus:
@@ -156,8 +157,11 @@ def reason_to_skip(item: pytest.Item, options: Options, machine: Machine) -> str
     marker = ranks_marker(item, item.nodeid)
     gpus = len(machine.gpus)
     perf = is_perf(item)
-    if gpus == 0 and perf and not options.smoke:
-        return "perf tests measure GPUs and none are in use: pass --gpus N, or --smoke to try each body unjudged"
+    if gpus == 0 and perf and not options.smoke and options.race.against is None:
+        return (
+            "perf tests measure GPUs and none are in use: pass --gpus N, --against REF to race two commits on CPUs, or "
+            "--smoke to try each body unjudged"
+        )
     return _device_reason(marker, size, gpus)
 
 
@@ -182,7 +186,12 @@ def measures(items: Sequence[pytest.Item]) -> bool:
 
 def planned(items: Sequence[pytest.Item]) -> dict[str, str]:
     """The perf tests that are going to run, by node id, with the hashes of their bodies."""
-    return {launch_of(item).identity: _body(item) for item in _measured(items)}
+    return {launch_of(item).identity: body_of(item) for item in _measured(items)}
+
+
+def keep_bodies(items: Sequence[pytest.Item]) -> None:
+    """Names the bodies of perf tests as they are before any has run, with the constants that they have now."""
+    planned(items)
 
 
 def drop_measured(items: list[pytest.Item], done: Container[tuple[str, int]]) -> list[pytest.Item]:
@@ -193,7 +202,8 @@ def drop_measured(items: list[pytest.Item], done: Container[tuple[str, int]]) ->
     return dropped
 
 
-def _body(item: pytest.Function) -> str:
+def body_of(item: pytest.Function) -> str:
+    """The hash of the test's body; empty if its source cannot be read."""
     try:
         return body_hash(item)
     except (OSError, TypeError):  # no source to be found: the test's own failure, when it is judged
@@ -206,11 +216,12 @@ def _place(item: pytest.Item) -> tuple[str, int]:
 
 
 def _measured(items: Sequence[pytest.Item]) -> list[pytest.Function]:
-    return [item for item in items if _is_perf_function(item) and _runs(item)]
+    return [item for item in items if is_perf_function(item) and _runs(item)]
 
 
-def _is_perf_function(item: pytest.Item) -> TypeGuard[pytest.Function]:
-    return is_perf(item) and isinstance(item, pytest.Function)
+def is_perf_function(item: pytest.Item | None) -> TypeGuard[pytest.Function]:
+    """Whether the item is a perf test that can be launched again."""
+    return isinstance(item, pytest.Function) and is_perf(item)
 
 
 def _runs(item: pytest.Item) -> bool:

@@ -8,6 +8,10 @@ from typing import Self
 
 import pytest
 
+from pytest_gpuperf.arms.arms import Arms
+from pytest_gpuperf.arms.blueprint import Blueprint
+from pytest_gpuperf.arms.child import LINK
+from pytest_gpuperf.arms.redirected import NAME as REDIRECTED
 from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
@@ -25,18 +29,21 @@ from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
 from pytest_gpuperf.report.terminal import Summary
+from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.concluding import Concluding
-from pytest_gpuperf.run.confirming import Confirmation
+from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.packing import Packing
+from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.selection import is_perf, measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
+from pytest_gpuperf.run.suspects import HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
 
 
@@ -55,9 +62,9 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
-    judging: Judging | None
+    judging: Judging | Contesting | None
     """None if figures are recorded, or only shown."""
-    confirmation: Confirmation | None
+    racing: Racing | None
     """Goes with ``judging``."""
     recording: Recording | None
     concluding: Concluding
@@ -68,15 +75,19 @@ class Session:
     """None without pytest-benchmark."""
     results: ResultsFile | None
     """None unless this process writes the file of results."""
+    arm: ArmLoop | None
+    """None unless this process is an arm of a race."""
 
     @classmethod
     def of(cls, config: pytest.Config, options: Options, machine: Machine) -> Self:
         """Makes the parts of a run."""
         console, root = Console(config), config.rootpath
+        link = config.stash.get(LINK, None)
+        preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
         given = config.getoption("baselines") or ""
         commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
         host: RankHost = Pools(
-            ForkserverClient(PRELOAD, PRELOAD_IF_USED),
+            ForkserverClient(preload, PRELOAD_IF_USED),
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
@@ -93,11 +104,29 @@ class Session:
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
-        judged = bool(machine.gpus) and not options.smoke and recording is None
-        judging = Judging(where, machine, options.policy) if judged else None
-        launch = CurrentLaunch(machine, root, smoke=options.smoke, judging=judging, recording=recording)
+        raced = options.race.against
+        launch = CurrentLaunch(machine, root, measured=_measured(machine, options), recording=recording)
+        judging: Judging | Contesting | None = None
+        if link is None and raced is not None:
+            judging = Contesting(machine.key, options.policy, raced)
+        elif link is None and launch.measured and recording is None:
+            judging = Judging(machine, options.policy, lambda: launch.software)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
+        ranks = CurrentRanks(machine, options, host, leasing, packing, launch)
+        racing = (
+            None
+            if judging is None
+            else Racing(
+                HeldReports(commands.record),
+                judging,
+                lambda tests: Arms(Blueprint.of(config, options), tests),
+                ranks.vacate,
+                console.print_line,
+                options.race,
+                root,
+            )
+        )
         return cls(
             options=options,
             machine=machine,
@@ -107,10 +136,10 @@ class Session:
             leasing=leasing,
             packing=packing,
             storage=storage,
-            ranks=CurrentRanks(machine, options, host, leasing, packing, launch),
+            ranks=ranks,
             launch=launch,
             judging=judging,
-            confirmation=None if judging is None else Confirmation(judging, commands.record, console.print_line),
+            racing=racing,
             recording=recording,
             concluding=Concluding(
                 machine.key,
@@ -121,7 +150,7 @@ class Session:
                 smoke=options.smoke,
                 results=options.results is not None,
             ),
-            summary=SummaryLines(options, commands, seen, where, judging, recording),
+            summary=SummaryLines(options, commands, seen, where, racing, judging, recording),
             seen=seen,
             findings=Findings(),
             # pytest-benchmark asks about the machine while it is configured, which is later.
@@ -131,6 +160,7 @@ class Session:
             results=None
             if options.results is None or worker
             else ResultsFile(options.results, machine.key, machine.match),
+            arm=None if link is None else ArmLoop(link, ranks, launch),
         )
 
     def register(self, config: pytest.Config) -> None:
@@ -143,8 +173,10 @@ class Session:
             plugins.register(RecordedRun(self.recording), "gpuperf-recording")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
-        if is_worker(config):
-            return  # the controller of xdist reports for all workers
+        if self.arm is not None:
+            plugins.register(self.arm, "gpuperf-arm")
+        if is_worker(config) or self.arm is not None:
+            return  # the controller, of xdist's workers or of the arms, reports for all of them
         plugins.register(self.findings, "gpuperf-findings")
         plugins.register(Summary(self.summary.lines, self.findings), "gpuperf-summary")
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
@@ -165,8 +197,18 @@ class Session:
         if stored is not None:
             stored.require(self.machine.match, self.storage.where(key))
             self.summary.stored = frozenset(stored.tests)
-        if self.judging is not None:
+        if isinstance(self.judging, Judging):
             self.judging.load(stored, tests)
+
+    @property
+    def reads_baselines(self) -> bool:
+        """Whether figures are held against baselines, or become some."""
+        return self.recording is not None or isinstance(self.judging, Judging)
+
+    @property
+    def slower_as_a_whole(self) -> bool:
+        """Whether all figures of this process are slower alike, in two launches."""
+        return self.judging is not None and (self.judging.shift or 0.0) > 0.0
 
     def perf(self, ranks: Ranks, checks: Checks) -> Perf:
         """The object that a perf test holds, with what the user asked for."""
@@ -189,6 +231,11 @@ class Session:
         """Ends all ranks, and lets go of what is leased."""
         self.host.close()
         self.leasing.close()
+
+
+def _measured(machine: Machine, options: Options) -> bool:
+    """Whether figures of the run say how fast something is."""
+    return not options.smoke and (bool(machine.gpus) or options.race.against is not None)
 
 
 def _measuring(items: Sequence[pytest.Item]) -> Mapping[str, Measuring]:

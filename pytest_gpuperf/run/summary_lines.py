@@ -8,9 +8,11 @@ from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
-from pytest_gpuperf.report.verdict_line import run_policy_lines, shift_lines
+from pytest_gpuperf.report.verdict_line import run_lines, run_policy_lines
+from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -24,13 +26,15 @@ class SummaryLines:
         commands: Commands,
         seen: SeenTests,
         where: str,
-        judging: Judging | None,
+        racing: Racing | None,
+        judging: Judging | Contesting | None,
         recording: Recording | None,
     ) -> None:
         self._options = options
         self._commands = commands
         self._seen = seen
         self._where = where
+        self._racing = racing
         self._judging = judging
         self._recording = recording
         self.stored: Collection[str] = ()
@@ -41,8 +45,9 @@ class SummaryLines:
         gone = gone_lines(self._seen.gone(self.stored), self._where)
         if self._recording is not None:
             return [*gone, *self._of_recording(self._recording)]
-        moved = [] if self._judging is None else shift_lines(self._judging.shift, self._judging.moved)
-        return [*gone, *run_policy_lines(self._options.policy, verdicts), *moved]
+        shift = None if self._judging is None else self._judging.shift
+        culprits = [] if self._racing is None else self._racing.culprits
+        return [*gone, *run_policy_lines(self._options.policy, verdicts), *run_lines(shift, verdicts), *culprits]
 
     def _of_recording(self, recording: Recording) -> list[str]:
         problem = [] if recording.journal_problem is None else [recording.journal_problem]

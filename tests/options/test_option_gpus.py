@@ -135,7 +135,10 @@ def test_without_gpus_what_is_bound_to_cuda_or_measures_is_skipped(tests: pytest
     result = tests.runpytest_inprocess("-v")
     result.assert_outcomes(passed=4, skipped=3)
     bound = "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
-    measures = "perf tests measure GPUs and none are in use: pass --gpus N, or --smoke to try each body unjudged"
+    measures = (
+        "perf tests measure GPUs and none are in use: pass --gpus N, --against REF to race two commits on CPUs, or "
+        "--smoke to try each body unjudged"
+    )
     for lines in (
         [f"2 tests ran nowhere: {measures}", "  test_it.py::test_speed (2)"],
         [f"1 test ran nowhere: {bound}", "  test_it.py::test_cuda"],
@@ -150,7 +153,9 @@ def test_the_reason_for_the_skip_is_in_the_usual_summary_too(pytester: pytest.Py
     result = pytester.runpytest_inprocess("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["1 test ran nowhere: perf tests measure GPUs and none are in use*"])
-    result.stdout.fnmatch_lines(["SKIPPED [[]1[]] *: perf tests measure GPUs and none are in use: pass --gpus N, or*"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED [[]1[]] *: perf tests measure GPUs and none are in use: pass --gpus N, --against*"]
+    )
 
 
 @pytest.mark.parametrize("name", ["perf", "ranks"])

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.json_files import load
+from pytest_gpuperf.figures.metric import Metric
 from tests.fake_gpus import install, without_ranks
 from tests.options.test_option_gpus import usage_error
+from tests.scripted_arms import repeat
 
 KEY = "2x-nvidia-h200-nv18"
 TEST = """
@@ -34,7 +36,8 @@ def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:  # the figures come from
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    repeat(monkeypatch, lambda: figures_of(pytester))
     pytester.makepyfile(test_it=TEST)
     measure(pytester, 300e9)
     return pytester
@@ -43,6 +46,12 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 def measure(project: pytest.Pytester, figure: float) -> None:
     """The next run finds this figure."""
     (project.path / "figures.txt").write_text(str(figure))
+
+
+def figures_of(project: pytest.Pytester) -> dict[str, Metric]:
+    """What later launches come to."""
+    value = float((project.path / "figures.txt").read_text())
+    return {"busbw": Metric(value, "B/s", "higher", samples=9, limit=450e9, clock="host")}
 
 
 def run(project: pytest.Pytester, *more: str) -> pytest.RunResult:
@@ -96,10 +105,11 @@ def test_a_recording_is_written_and_the_next_run_is_judged_by_it(project: pytest
         (
             250e9,
             {"failed": 1},
-            f"{NODE} busbw: 250.0 GB/s is 16.7 % worse than the baseline 300.0 GB/s (spread 0.0 % over 5 launches, "
-            f"bound 2.0 %, median of 5 fresh launches) on {KEY}",
+            f"{NODE} busbw: 250.0 GB/s is 16.7 % worse than the baseline 300.0 GB/s (spread 0.0 % over 5 launches, a "
+            f"loss of 3.5 % is seen) on {KEY}; it was not raced: no launch of the record tells a commit without "
+            "changes: commit what is measured, and record it again",
         ),
-        (290e9, {"passed": 1}, f"1 figure on {KEY}: 1 same"),
+        (297e9, {"passed": 1}, f"1 figure on {KEY}: 1 same"),
         (400e9, {"passed": 1}, f"1 figure on {KEY}: 1 improved"),
         (
             500e9,
@@ -141,19 +151,15 @@ def test_a_test_that_changed_has_a_stale_baseline(project: pytest.Pytester) -> N
     assert line in result.outlines
 
 
-def test_a_figure_within_a_wide_spread_is_undecided_and_not_passed(project: pytest.Pytester) -> None:
+def test_of_a_figure_that_scatters_widely_it_is_said_what_is_seen(project: pytest.Pytester) -> None:
     record(project)
     data = json.loads(baselines(project).read_text())
     for index, figure in enumerate(data["tests"][NODE]["metrics"]["busbw"]["launches"]):
         figure["median"] = 300e9 * (1 + 0.1 * index)
     baselines(project).write_text(json.dumps(data))
-    result = run(project, "-rs")
-    result.assert_outcomes(skipped=1)
-    assert f"undecided: {NODE} busbw: 300.0 GB/s is 16.7 % worse than the baseline 360.0 GB/s" in result.stdout.str()
-    assert "make the measurement quieter" in result.stdout.str()
-    result.stdout.fnmatch_lines(["SKIPPED [[]1[]] test_it.py:*: undecided: *"])
-    assert f"1 figure on {KEY}: 1 undecided" in result.outlines
-    assert not any("ran nowhere" in line for line in result.outlines)
+    result = run(project, "-v")
+    result.assert_outcomes(passed=1)
+    assert f"1 figure on {KEY}: 1 same" in result.outlines
 
 
 def test_a_broken_figure_is_not_recorded(project: pytest.Pytester) -> None:
@@ -321,8 +327,8 @@ def test_verdicts_are_properties_of_the_report(project: pytest.Pytester) -> None
 
 def test_a_smaller_tolerance_finds_more(project: pytest.Pytester) -> None:
     record(project)
-    measure(project, 290e9)
-    run(project, "-o", "gpuperf_tolerance=0.2", "-o", "gpuperf_min_effect=0.04").assert_outcomes(passed=1)
+    measure(project, 250e9)
+    run(project, "-o", "gpuperf_tolerance=0.5", "-o", "gpuperf_min_effect=0.3").assert_outcomes(passed=1)
     run(project, "-o", "gpuperf_tolerance=0.04").assert_outcomes(failed=1)
 
 

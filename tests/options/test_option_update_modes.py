@@ -11,7 +11,8 @@ from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
-from tests.options.test_option_update_baselines import KEY, NODE, TEST, baselines, measure, run
+from tests.options.test_option_update_baselines import KEY, NODE, TEST, baselines, figures_of, measure, run
+from tests.scripted_arms import repeat
 
 OTHER = "test_it.py::test_other[2ranks]"
 TWO = (
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("eight_gpus")
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """Two tests with baselines of 300 GB/s and 1 s."""
     without_ranks(monkeypatch)
+    repeat(monkeypatch, lambda: figures_of(pytester))
     pytester.makepyfile(test_it=TWO)
     measured(pytester, 300e9, 1.0)
     update(pytester, "", "first").assert_outcomes(passed=10)

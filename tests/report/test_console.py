@@ -38,7 +38,10 @@ class Reporter:
 
 def console(capture: str = "fd", **plugins: object) -> Console:
     manager = SimpleNamespace(get_plugin=plugins.get)
-    config = SimpleNamespace(getoption=lambda name, default: capture, pluginmanager=manager)
+    writer = SimpleNamespace(width_of_current_line=0)
+    config = SimpleNamespace(
+        getoption=lambda name, default: capture, pluginmanager=manager, get_terminal_writer=lambda: writer
+    )
     return Console(cast(Any, config))
 
 

@@ -36,10 +36,10 @@ def test_figures_that_were_not_checked_come_from_the_reports_of_calls() -> None:
     assert unchecked_properties([]) == []
 
 
-def test_a_figure_that_is_slower_as_gpus_differ_is_no_finding_about_the_machine() -> None:
-    gpus = replace(SAME, outcome=Outcome.SHIFTED, of_the_gpus=True)
-    for verdict, shifted in ((SAME, False), (gpus, False), (replace(gpus, of_the_gpus=False), True)):
-        assert found(report(user_properties=verdict_properties([SAME, verdict]))).shifted is shifted
+def test_a_loss_of_the_environment_is_a_finding_about_the_run() -> None:
+    lost = replace(SAME, outcome=Outcome.ENVIRONMENT)
+    for verdict, expected in ((SAME, False), (lost, True)):
+        assert found(report(user_properties=verdict_properties([SAME, verdict]))).environment_lost is expected
 
 
 def test_of_a_test_on_no_ranks_nothing_is_told() -> None:

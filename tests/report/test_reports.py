@@ -380,9 +380,9 @@ def test_the_job_summary_tells_all_figures_worst_first(reported: Reported) -> No
     before, heading, _, tests, _, figures, _, head, _, *lines = reported.summary.read_text().splitlines()
     assert (before, heading) == ("before", "### gpuperf")
     assert tests == "7 tests on ranks: 4 failed, 3 passed, 0 skipped"
-    assert re.fullmatch(rf"8 figures on {KEY}: 1 broken, 4 regressed, 2 same, 1 unjudged", figures)
+    assert re.fullmatch(rf"8 figures on {KEY}: 1 invalid, 4 regressed, 2 same, 1 unjudged", figures)
     assert head == "| verdict | value | baseline | change | spread | of limit | test and metric |"
-    assert [line.split()[1] for line in lines] == ["broken"] + ["regressed"] * 4 + ["same"] * 2 + ["unjudged"]
+    assert [line.split()[1] for line in lines] == ["invalid"] + ["regressed"] * 4 + ["same"] * 2 + ["unjudged"]
     assert (
         "| regressed | 3.150 ms | 2.100 ms | -50.0 % | 0.0 % |  | "
         "<code>test_it.py::test_steady&#91;2ranks&#93;</code> time |"

@@ -5,19 +5,18 @@ from datetime import date
 
 import pytest
 
-from pytest_gpuperf.baselines.reviewed import KnownRegression, MetricPolicy
+from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.verdict_line import describe, run_policy_lines, tripped_in_words
-from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.report.verdict_line import describe, run_lines, run_policy_lines, tripped_in_words
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Verdict
+from pytest_gpuperf.verdicts.verdict import Share, Verdict
 
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
 KEY = "8x-nvidia-h200-nv18"
 COMMAND = "pytest suites --gpus 8 --update-baselines"
-APPEND = f"{COMMAND}=append --launches=7"
 
 MEDIANS = (354e9, 355e9, 356e9, 357e9, 358e9)
 BASELINE = MetricBaseline(
@@ -27,12 +26,21 @@ HOT = (Tripped("GPU-1", Gate.POWER_BRAKE),)
 REGRESSED = Verdict(
     TEST, "busbw", Metric(298e9, "B/s", "higher"), Outcome.REGRESSED, KEY, BASELINE, 298 / 356 - 1, 0.05
 )
+RACED = replace(
+    REGRESSED,
+    against="abc1234",
+    launches=6,
+    code=Share(-0.05, (-0.06, -0.041), 6),
+    environment=Share(-0.113, (-0.12, -0.1), 6),
+)
+SHARES = (
+    "the code -5.0 % (-6.0 % to -4.1 % in 6 launches) against abc1234, "
+    "the environment -11.3 % (-12.0 % to -10.0 % in 6 launches) against the record"
+)
+CONTEST = replace(RACED, baseline=None, change=None, bound=None, environment=None)
 SPEEDUP = Metric(1.1, "x", "higher", interval=(1.05, 1.15), at_least=1.2)
 EXPECTED = KnownRegression("a slow driver", date(2027, 1, 31), 310e9)
-AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, bound 5.0 %) on {KEY}"
-CONFIRMED = AGAINST.replace("bound 5.0 %", "bound 5.0 %, median of 3 fresh launches")
-OWN = AGAINST.replace("bound 5.0 %", "bound 5.0 %; by its own policy {}")
-LESS = 'or let less be found of it, by "policy" in the baselines'
+AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, a loss of 5.0 % is seen) on {KEY}"
 
 
 def command(identity: str, *more: str, mode: str = "") -> str:
@@ -43,95 +51,99 @@ def command(identity: str, *more: str, mode: str = "") -> str:
 @pytest.mark.parametrize(
     ("verdict", "finding"),
     [
-        (REGRESSED, f"298.0 GB/s is 16.3 % worse than {AGAINST}"),
+        (RACED, f"298.0 GB/s is 16.3 % worse than {AGAINST}: {SHARES}"),
+        (CONTEST, f"298.0 GB/s: {SHARES.partition(', ')[0]}"),
+        (replace(CONTEST, outcome=Outcome.IMPROVED), f"298.0 GB/s: {SHARES.partition(', ')[0]}"),
+        (replace(CONTEST, outcome=Outcome.SAME), f"298.0 GB/s is the same as abc1234: {SHARES.partition(', ')[0]}"),
+        (replace(RACED, outcome=Outcome.ENVIRONMENT), f"298.0 GB/s is 16.3 % worse than {AGAINST}: {SHARES}"),
+        (
+            replace(RACED, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED),
+            f"298.0 GB/s is the same as {AGAINST}: {SHARES}",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.SAME, reason=Reason.CLEARED, launches=3),
+            f"298.0 GB/s is the same as {AGAINST}, by 3 launches",
+        ),
+        (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
+        (
+            replace(REGRESSED, reason=Reason.NOT_RACED, detail="there is no git: install it", launches=4),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}; it was not raced: there is no git: install it",
+        ),
         (
             replace(REGRESSED, metric=Metric(400e9, "B/s", "higher"), outcome=Outcome.IMPROVED, change=0.1236),
             f"400.0 GB/s is 12.4 % better than {AGAINST}; adopt it with: {COMMAND}",
         ),
         (
-            replace(REGRESSED, expected=EXPECTED),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}; it was expected at 310.0 GB/s until 2027-01-31: a slow driver",
+            replace(RACED, expected=EXPECTED),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}: {SHARES}; it was expected at 310.0 GB/s until 2027-01-31: a "
+            "slow driver",
         ),
         (
             replace(REGRESSED, outcome=Outcome.EXPECTED, expected=EXPECTED),
             f"298.0 GB/s is 16.3 % worse than {AGAINST}, as is expected until 2027-01-31: a slow driver",
         ),
-        (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
         (
-            replace(REGRESSED, elsewhere=True),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST.replace('launches', 'launches, none on these very GPUs')}",
+            replace(RACED, elsewhere=True),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST.replace('launches', 'launches, none on these very GPUs')}: "
+            f"{SHARES}",
         ),
         (
-            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12, more=7),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no number of fresh launches could tell such a loss "
-            f"from its spread; its baseline needs 12 launches, so add 7 or more: {APPEND}; {LESS}",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.UNDECIDED),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no number of fresh launches could tell such a loss "
-            f"from its spread; no number of recorded ones would do: make the measurement quieter, {LESS}",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.UNDECIDED, needed=12, more=7, launches=3, interval=(-0.2, -0.1)),
-            f"298.0 GB/s is 16.3 % worse than {CONFIRMED}, and a loss of less than 5.0 % could hide from 3 fresh "
-            f"launches in its spread; its baseline needs 12 launches, so add 7 or more: {APPEND}; {LESS}",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.UNDECIDED, change=0.02, bound=None, launches=3, interval=(-0.2, -0.1)),
-            f"298.0 GB/s is 2.0 % better than {CONFIRMED.replace(', bound 5.0 %', '')}, and a loss of any size could "
-            "hide from 3 fresh launches in its spread; no number of recorded ones would do: make the measurement "
-            f"quieter, {LESS}",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.SAME, policy=MetricPolicy("noisy", 0.2)),
-            f"298.0 GB/s is the same as {OWN.format('slower by 20.0 % is to be found: noisy')}",
-        ),
-        (
-            replace(REGRESSED, policy=MetricPolicy("noisy", 0.2, 0.1)),
-            "298.0 GB/s is 16.3 % worse than "
-            + OWN.format("slower by 20.0 % is to be found, slower by 10.0 % is no regression: noisy"),
-        ),
-        (
-            replace(REGRESSED, launches=3, interval=(-0.2, -0.1)),
-            f"298.0 GB/s is 16.3 % worse than {CONFIRMED}",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.SUSPECT),
+            REGRESSED.undecided(Reason.SUSPECT),
             f"298.0 GB/s is 16.3 % worse than {AGAINST} in one launch, and the run ended before others decided",
         ),
         (
-            replace(REGRESSED, metric=Metric(298e9, "B/s", "higher", invalid=HOT), outcome=Outcome.INVALID),
+            REGRESSED.undecided(Reason.BUDGET),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no time was left to decide: raise --race-budget",
+        ),
+        (
+            REGRESSED.undecided(Reason.CANNOT_RACE, "there is no git: install it"),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and nothing can decide why: no race, since there is no git: "
+            "install it; and the record has too few launches on these GPUs to decide alone",
+        ),
+        (
+            CONTEST.undecided(Reason.CANNOT_RACE, "there is no git: install it"),
+            "298.0 GB/s was not raced: there is no git: install it",
+        ),
+        (CONTEST.undecided(Reason.SUSPECT), "298.0 GB/s was not raced, and the run ended before others decided"),
+        (
+            CONTEST.undecided(Reason.BUDGET),
+            "298.0 GB/s was raced, and no time was left to decide: raise --race-budget",
+        ),
+        (
+            RACED.undecided(Reason.OPEN),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and 6 launches did not decide, as they differ too much: "
+            f"{SHARES}; make the measurement quieter",
+        ),
+        (
+            replace(REGRESSED, launches=26).undecided(Reason.OPEN, "there is no git: install it"),
+            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and 26 launches did not decide, as they differ too much, "
+            "without a race: there is no git: install it; make the measurement quieter",
+        ),
+        (
+            replace(REGRESSED, metric=SPEEDUP, launches=1).undecided(Reason.ASKED),
+            "1.10x (95 % on each side: 1.05x to 1.15x) may be below the 1.20x asked for",
+        ),
+        (
+            replace(
+                REGRESSED,
+                metric=Metric(298e9, "B/s", "higher", invalid=HOT),
+                outcome=Outcome.INVALID,
+                reason=Reason.UNFIT,
+            ),
             "298.0 GB/s was measured on a machine that was not fit for it, twice: GPU GPU-1: power brake",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.SHIFTED),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, as most figures of this run are",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04, of_the_gpus=True),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower, which may be why: GPUs "
-            "of one kind differ at their power limit",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.SHIFTED, control=0.04),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and the control workload 4.0 % slower: the machine, or what "
-            "is under all tests",
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED),
             "1.10x (95 % on each side: 1.05x to 1.15x) is surely below the 1.20x asked for",
         ),
         (
-            replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED, launches=5, interval=(-0.2, -0.1)),
-            "1.10x (95 % on each side: 1.05x to 1.15x), median of 5 fresh launches, is surely below the 1.20x asked "
-            "for",
+            replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED, launches=5),
+            "1.10x (95 % on each side: 1.05x to 1.15x), median of 5 launches, is surely below the 1.20x asked for",
         ),
         (
-            replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.DOUBTFUL),
-            "1.10x (95 % on each side: 1.05x to 1.15x) may be below the 1.20x asked for",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.MISSING, baseline=None, change=None, bound=None),
+            replace(
+                REGRESSED, outcome=Outcome.MISSING, reason=Reason.NO_RECORD, baseline=None, change=None, bound=None
+            ),
             f"298.0 GB/s has no baseline on {KEY}; record one with: {COMMAND}",
         ),
         (
@@ -159,7 +171,7 @@ def test_a_line_says_what_was_found(verdict: Verdict, finding: str) -> None:
     ],
 )
 def test_a_stale_baseline_says_why(metric: Metric, why: str) -> None:
-    line = describe(replace(REGRESSED, metric=metric, outcome=Outcome.STALE), command)
+    line = describe(replace(REGRESSED, metric=metric, outcome=Outcome.MISSING, reason=Reason.STALE), command)
     assert line.endswith(f"has a stale baseline on {KEY}: {why}; record it again with: {COMMAND}")
 
 
@@ -177,14 +189,14 @@ def test_a_stale_baseline_says_why(metric: Metric, why: str) -> None:
     ],
 )
 def test_a_broken_measurement_says_what_it_exceeds(metric: Metric, finding: str) -> None:
-    verdict = replace(REGRESSED, metric=metric, outcome=Outcome.BROKEN, baseline=None)
+    verdict = replace(REGRESSED, metric=metric, outcome=Outcome.INVALID, reason=Reason.ABOVE_LIMIT, baseline=None)
     assert describe(verdict, command) == f"{TEST} busbw: {finding}"
 
 
 def test_one_launch_has_no_spread() -> None:
     single = replace(BASELINE, launches=BASELINE.launches[:1])
     line = describe(replace(REGRESSED, baseline=single), command)
-    assert "the baseline 354.0 GB/s (spread unknown from 1 launch, bound 5.0 %)" in line
+    assert "the baseline 354.0 GB/s (spread unknown from 1 launch, a loss of 5.0 % is seen)" in line
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -218,6 +230,34 @@ def test_a_run_that_asks_for_less_says_so(policy: Policy, lines: list[str]) -> N
     assert run_policy_lines(policy, [REGRESSED, replace(REGRESSED, change=None)]) == lines
     assert run_policy_lines(policy, [replace(REGRESSED, change=None)]) == []  # nothing was held against a baseline
     assert run_policy_lines(policy, []) == []
+
+
+def test_losses_of_the_environment_are_one_finding() -> None:
+    differs = {"nccl": ("2.28.9", "2.29.0"), "NCCL_ALGO": ("", "Tree")}
+    lost = replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs)
+    told = (
+        "the environment is slower, not the code: 2 figures lost against the record, and the record's own code "
+        "(abc1234) is as slow today; "
+    )
+    assert run_lines(None, [lost, RACED, replace(lost, metric_name="time")]) == [
+        f"{told}what differs: NCCL_ALGO not set -> Tree, nccl 2.28.9 -> 2.29.0"
+    ]
+    (line,) = run_lines(None, [replace(lost, differs={})])
+    assert line.endswith(
+        "1 figure lost against the record, and the record's own code (abc1234) is as slow today; no version and no "
+        "variable that is kept differs: look at the machine, its clocks and its neighbours"
+    )
+    assert run_lines(None, [RACED]) == []
+
+
+def test_a_run_that_moved_as_a_whole_is_one_finding() -> None:
+    (line,) = run_lines(0.021, [])
+    assert line == (
+        "the whole run is 2.1 % slower than its record, in two launches (the median of all figures): the environment, "
+        "or a change that slows or speeds up everything; --against tells which"
+    )
+    (line,) = run_lines(-0.03, [])
+    assert line.startswith("the whole run is 3.0 % faster than its record")
 
 
 @pytest.mark.parametrize(

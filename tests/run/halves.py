@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
@@ -23,6 +25,7 @@ class Halves:
             invocation_params=SimpleNamespace(dir=rootpath),
             getoption=lambda name, default=None: default,
             pluginmanager=SimpleNamespace(hasplugin=lambda name: False),
+            stash=pytest.Stash(),
         )
         self.session = Session.of(cast(Any, config), options, machine)
 

@@ -1,13 +1,12 @@
-"""What a run owns: ranks on GPUs that are leased, and how they come and go; the control workload of a launch."""
+"""What a run owns: ranks on GPUs that are leased, and how they come and go."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.folder import LeaseError
@@ -20,9 +19,8 @@ from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.spec import PoolSpec
 from pytest_gpuperf.run import session as session_module
-from pytest_gpuperf.run.current_ranks import CurrentRanks, CurrentTest
+from pytest_gpuperf.run.current_ranks import CurrentTest
 from pytest_gpuperf.run.session import Session
-from pytest_gpuperf.verdicts.controls import Control
 from tests.fake_gpus import machine_of
 from tests.leases.waiting import until, waiters
 
@@ -106,6 +104,22 @@ def test_ranks_leave_at_the_end_of_a_test_when_somebody_waits_to_be_alone(
     assert not standing.host.gpus
 
 
+def test_what_a_perf_test_leaves_to_the_next_one_is_let_go_of_for_the_arms_of_a_race(
+    request: pytest.FixtureRequest, standing: Session, tmp_path: Path
+) -> None:
+    standing.launch.begin(1, {})
+    holding(standing, request, launch=1)
+    standing.ranks.end(keep_lease=True)
+    with pytest.raises(LeaseError, match=r"GPU-0, GPU-1"):
+        alone(tmp_path)
+    standing.ranks.vacate()
+    alone(tmp_path)
+    assert standing.launch.number is None  # the next test begins a launch of fresh processes
+    assert standing.launch.software  # that the verdicts of this one may need
+    standing.launch.begin(1, {})
+    assert standing.launch.number == 1
+
+
 def test_ranks_leave_after_the_last_test_though_that_uses_no_gpus(
     request: pytest.FixtureRequest, standing: Session, tmp_path: Path
 ) -> None:
@@ -156,51 +170,3 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", client_module.PRELOAD_IF_USED)
     Session.of(pytestconfig, Options.from_config(pytestconfig), Machine((), None, False)).close()
     client.assert_called_once_with(client_module.PRELOAD, client_module.PRELOAD_IF_USED)
-
-
-@pytest.mark.parametrize(
-    ("world_size", "unfit", "told"),
-    [
-        (2, "", {"sustained matmul on 2 ranks": Control(1.5, True), "all_reduce on 2 ranks": Control(0.25, False)}),
-        (2, "sustained_matmul", {"all_reduce on 2 ranks": Control(0.25, False)}),
-        (1, "", {"sustained matmul on 1 rank": Control(1.5, True)}),
-    ],
-)
-def test_each_part_of_the_control_workload_is_watched_by_itself(
-    pytestconfig: pytest.Config,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    world_size: int,
-    unfit: str,
-    told: dict[str, Control],
-) -> None:
-    times: list[float] = []
-
-    def watched(
-        world: CurrentRanks, world_size: int, entry: Callable[..., float], args: object, program: object
-    ) -> tuple[list[float], Conditions]:
-        product = entry.__name__ == "sustained_matmul"
-        tripped = (Tripped("GPU-1", Gate.POWER_BRAKE),) if entry.__name__ == unfit else ()
-        times.append(world.current.timeout)
-        world.current.longest = 1.5
-        return [1.5 if product else 0.25] * world_size, Conditions(tripped, power_capped=product)
-
-    monkeypatch.setattr(CurrentRanks, "_watched", watched)
-    options = Options.from_config(pytestconfig)
-    session = Session.of(pytestconfig, options, machine_of(2))
-    session.ranks._current = current = CurrentTest(
-        item=request.node,
-        identity="test_x",
-        marker=RanksMarker((2,)),
-        timeout=1,
-        group="",
-        seed=1,
-        launch=1,
-        world_size=world_size,
-    )
-    try:
-        assert session.ranks._control(world_size) == told
-    finally:
-        session.close()
-    assert set(times) == {options.timeout}
-    assert (current.timeout, current.longest) == (1, 0.0)

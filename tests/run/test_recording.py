@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf import Metric
-from pytest_gpuperf.baselines.json_files import load, save
+from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.baselines.provenance import settings
 from pytest_gpuperf.baselines.recorded import Saved
-from pytest_gpuperf.baselines.reviewed import MetricPolicy
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.hardware.machine import Machine
@@ -97,17 +96,6 @@ def test_a_recording_keeps_one_figure_for_each_launch(options: Options) -> None:
     assert {info.gpus for info in baselines.launches.values()} == {machine_of(8).identity}
 
 
-def test_a_metrics_own_policy_that_decides_nothing_stops_the_run(options: Options) -> None:
-    record(options, "test_a")
-    known = stored(options)
-    entry = replace(known.tests["test_a"], policy={"busbw": MetricPolicy("matters", detect=0.01)})
-    save(options.baselines / f"{KEY}.json", replace(known, tests={"test_a": entry}))
-    with pytest.raises(BaselineError) as caught:
-        judged(options)
-    assert f"{KEY}.json': policy of test_a busbw: policy detect is 0.01, but min_effect 0.015" in str(caught.value)
-    assert str(caught.value).endswith(": mend it there, or the ini keys gpuperf_tolerance and gpuperf_min_effect")
-
-
 def test_a_launch_keeps_what_may_slow_everything(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_PROTO", "LL")
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
@@ -117,6 +105,15 @@ def test_a_launch_keeps_what_may_slow_everything(options: Options, monkeypatch: 
     for info in stored(options).launches.values():
         kept = {name: value for name, value in info.environment.items() if name.isupper()}
         assert kept == {"NCCL_PROTO": "LL", "CUDA_LAUNCH_BLOCKING": "1"}
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+def test_a_launch_tells_whether_its_checkout_had_changes(
+    options: Options, monkeypatch: pytest.MonkeyPatch, dirty: bool
+) -> None:
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.is_dirty", lambda folder: dirty)
+    record(options, "test_a")
+    assert {info.dirty for info in stored(options).launches.values()} == {dirty}
 
 
 def test_gpus_are_told_from_others_of_their_kind_in_any_order() -> None:
@@ -133,8 +130,8 @@ def test_gpus_are_told_from_others_of_their_kind_in_any_order() -> None:
     [
         (441e9, Outcome.SAME),
         (430e9, Outcome.SAME),
-        (400e9, Outcome.SUSPECT),
-        (500e9, Outcome.BROKEN),
+        (400e9, Outcome.UNDECIDED),
+        (500e9, Outcome.INVALID),
     ],
 )
 def test_a_figure_is_held_against_what_was_recorded(options: Options, value: float, outcome: Outcome) -> None:
@@ -150,7 +147,7 @@ def test_a_figure_without_baseline_is_missing(options: Options) -> None:
 
 def test_the_tolerance_is_the_runs(options: Options) -> None:
     record(replace(options, launches=10), "test_a", steady=True)
-    assert judged(options, busbw=busbw(90e9)) == [Outcome.SUSPECT]
+    assert judged(options, busbw=busbw(90e9)) == [Outcome.UNDECIDED]
     assert judged(replace(options, policy=Policy(detect=0.2)), busbw=busbw(90e9)) == [Outcome.SAME]
 
 
@@ -215,12 +212,12 @@ def test_a_test_that_runs_twice_in_a_launch_is_not_written(options: Options) -> 
     assert measurements.left_out() == {"test_a": "it ran more than once in a launch: select it once"}
 
 
-def test_a_figure_above_its_limit_is_broken_and_not_kept(options: Options) -> None:
+def test_a_figure_above_its_limit_is_invalid_and_not_kept(options: Options) -> None:
     measurements = Halves(replace(options, launches=1), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     metrics = {"good": busbw(300e9), "bad": busbw(900e9)}
     outcomes = [verdict.outcome for verdict in measurements.conclude("test_a", "body", metrics)]
-    assert outcomes == [Outcome.RECORDED, Outcome.BROKEN]
+    assert outcomes == [Outcome.RECORDED, Outcome.INVALID]
     assert measurements.save() is None
 
 
@@ -295,7 +292,7 @@ def test_a_figure_that_is_shown_is_neither_judged_nor_recorded(options: Options,
     measurements = Halves(replace(options, update_baselines=recording), machine_of(8), options.baselines.parent)
     measurements.begin_launch(1, SOFTWARE)
     shown = measurements.unjudged("test_a", {"busbw": busbw(300e9), "too_fast": busbw(900e9)})
-    assert [verdict.outcome for verdict in shown] == [Outcome.UNJUDGED, Outcome.BROKEN]
+    assert [verdict.outcome for verdict in shown] == [Outcome.UNJUDGED, Outcome.INVALID]
     assert measurements.save() is None
 
 

@@ -41,7 +41,7 @@ def test_the_summary_and_the_results_tell_them(tmp_path: Path, options: tuple[st
     folder = recorded(tmp_path)
     for told, lines in (("energy memory", []), ("memory", [LINE])):
         (folder / "told").write_text(told)
-        # Without energy the time is twice as long: it is told of a test that waits for fresh launches, too.
+        # Without energy the time is twice as long: it is told of a test that waits for other launches, too.
         run = run_pytest(folder, "--gpus=2", "--gpuperf-json=results.json", *options)
         assert run.result.ret == (1 if lines else 0)
         assert [line for line in run.section("gpuperf") if "not checked" in line] == lines
@@ -56,7 +56,7 @@ def test_of_a_changed_body_nothing_is_told(tmp_path: Path) -> None:
     run = run_pytest(folder, "--gpus=2")
     assert run.result.ret == 1
     assert not any("not checked" in line for line in run.result.outlines)
-    assert any(line.startswith("stale") for line in run.section("gpuperf"))
+    assert any(line.startswith("missing") for line in run.section("gpuperf"))
 
 
 def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:

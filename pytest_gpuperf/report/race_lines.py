@@ -1,0 +1,82 @@
+"""What a run says while it launches more: what for, how often at most, and how long that will take."""
+
+from collections.abc import Sequence
+
+from pytest_gpuperf.report.units import format_count
+
+
+def second_line(tests: int) -> str:
+    """A second launch of all tests begins, as the figures of the first one moved all alike."""
+    return f"the whole run moved alike: a second launch of {format_count(tests, 'test')} tells whether it does so again"
+
+
+def clearing_line(number: int, most: int, tests: Sequence[str], seconds: float) -> str:
+    """A launch begins that may clear suspects against their records.
+
+    Args:
+        number: Of the launch, 1 and up.
+        most: Launches before a race.
+        tests: The suspects.
+        seconds: That the launch will take.
+    """
+    return (
+        f"worse than expected, launch {number} of at most {most} against the record ({_lasting(seconds)}): "
+        f"{', '.join(tests)}"
+    )
+
+
+def alone_line(number: int, most: int, tests: Sequence[str], seconds: float) -> str:
+    """A launch begins of suspects that cannot race, which the record decides alone.
+
+    Args:
+        number: Of the launch, 1 and up.
+        most: Launches.
+        tests: The suspects.
+        seconds: That the launch will take.
+    """
+    return f"no race, launch {number} of at most {most} against the record ({_lasting(seconds)}): {', '.join(tests)}"
+
+
+def block_line(number: int, most: int, against: str, tests: Sequence[str], seconds: float) -> str:
+    """A block of a race begins: four launches.
+
+    Args:
+        number: Of the block, 1 and up.
+        most: Blocks.
+        against: What the present code races.
+        tests: Those that race.
+        seconds: That the block will take.
+    """
+    return (
+        f"race against {against}, block {number} of at most {most} (4 launches, {_lasting(seconds)}): "
+        f"{', '.join(tests)}"
+    )
+
+
+def bisecting_line(commit: str, subject: str, tests: int, left: int) -> str:
+    """A step of a bisection begins.
+
+    Args:
+        commit: That races the good one.
+        subject: Of the commit.
+        tests: How many race.
+        left: Between how many commits the search still has to choose.
+    """
+    return (
+        f"bisect: {format_count(tests, 'test')}, {format_count(left, 'commit')} left: {commit[:12]} {subject!r} races"
+    )
+
+
+def bisected_line(test: str, commits: Sequence[str]) -> str:
+    """What a bisection found.
+
+    Args:
+        test: Node id.
+        commits: The first one that is slower; several if those between could not be raced.
+    """
+    one = len(commits) == 1
+    return f"bisect: {test} is slower since {'' if one else 'one of '}{', '.join(commits)}"
+
+
+def _lasting(seconds: float) -> str:
+    return f"about {max(1.0, seconds):.0f} s"

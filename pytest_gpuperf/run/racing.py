@@ -1,0 +1,382 @@
+"""More launches of suspects: they are cleared against the record, or race the code that was right.
+
+All suspects of a run share the launches. An arm is a child process that makes launches of one checkout's tests; so
+neither arm of a race has an advantage over the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
+from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.options import RaceOptions
+from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
+from pytest_gpuperf.run.bisecting import bisected, regressed
+from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.suspects import Held, HeldReports
+from pytest_gpuperf.verdicts.judge import Arms
+from pytest_gpuperf.verdicts.outcome import Reason
+from pytest_gpuperf.verdicts.race import MOST_BLOCKS
+from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+_PATIENCE = 60.0  # seconds that a launch may take beyond _SLOWER times what the first launch of its tests took
+_SLOWER = 5.0
+_FULL_HASH = 40  # letters
+
+
+class Deciding(Protocol):
+    """Who decides about suspects: against the record, or by races alone."""
+
+    def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
+        """Whether one more launch of the present code may clear a suspect."""
+        ...
+
+    def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
+        """A suspect that launches of the present code clear; None if they do not."""
+        ...
+
+    def commit_to_race(self, suspect: Verdict) -> str | None:
+        """What arm A is made of; None if nothing is known that could race."""
+        ...
+
+    def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
+        """What a race makes of a suspect; None if it is still open."""
+        ...
+
+    def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
+        """What becomes of a suspect that cannot race; None if one more launch may decide."""
+        ...
+
+    @property
+    def moved(self) -> Sequence[str]:
+        """Tests that a second launch has to run, as the figures of the first one moved all alike."""
+        ...
+
+    def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
+        """Takes the figures of such a test."""
+        ...
+
+
+class Opener(Protocol):
+    """Opens the arms of a run."""
+
+    def present(self, python: str | None = None) -> Arm:
+        """The checkout as it is, maybe with another interpreter.
+
+        Raises:
+            CannotRace: it cannot be had here.
+        """
+        ...
+
+    def of(self, commit: str, python: str | None = None, build: str | None = None) -> Arm:
+        """A commit of it, maybe with another interpreter, and with what a command builds in it.
+
+        Raises:
+            CannotRace: it cannot be had here.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends all processes, and removes what was checked out."""
+        ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A test in a race: what both arms measured so far, by metric."""
+
+    test: Held
+    old: dict[str, list[Metric]] = field(default_factory=dict)
+    present: dict[str, list[Metric]] = field(default_factory=dict)
+
+    def arms(self, name: str, against: str) -> Arms:
+        return Arms(self.old[name], self.present[name], against)
+
+
+class Racing:
+    """What is launched to decide about suspects, and in which order."""
+
+    def __init__(
+        self,
+        held: HeldReports,
+        deciding: Deciding,
+        open_arms: Callable[[Sequence[str]], Opener],
+        vacate: Callable[[], None],
+        say: Callable[[str], None],
+        options: RaceOptions,
+        folder: Path,
+    ) -> None:
+        """Nothing is launched yet.
+
+        Args:
+            held: the suspects.
+            deciding: decides about them.
+            open_arms: makes what opens the arms for tests of these node ids.
+            vacate: lets go of the GPUs, which the arms lease for themselves.
+            say: prints a line while the run goes on.
+            options: what the user asked for of races.
+            folder: in the repository.
+        """
+        self._held = held
+        self._deciding = deciding
+        self._open_arms = open_arms
+        self._vacate = vacate
+        self._say = say
+        self._options = options
+        self._folder = folder
+        self._spent = 0.0
+        self._seconds: dict[tuple[str, ...], float] = {}
+        """How long the last launch of these tests took."""
+        self._old: dict[str, Arm] = {}
+        """Arms of other code that are open, by commit."""
+        self.culprits: list[str] = []
+        """What a bisection found, a line each."""
+
+    def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
+        """Runs a perf test.
+
+        Args:
+            item: the test.
+            nextitem: what runs after it.
+            at_once: whether a suspect is decided before the next test, in launches of its own.
+        """
+        self._held.run(item, nextitem)
+        if at_once:
+            self.decide(whole_run=False)
+
+    def decide(self, *, whole_run: bool) -> None:
+        """Decides about all suspects, and reports them; if interrupted, it leaves them to ``release``.
+
+        Args:
+            whole_run: whether all tests of the run have run, and in this process.
+        """
+        moved = list(self._deciding.moved) if whole_run else []
+        if tests := list(dict.fromkeys([*_ids(self._held.tests), *moved])):
+            self._vacate()
+            with closing(self._open_arms(tests)) as arms:
+                self._launch(arms, moved)
+                if self._options.bisect:
+                    self._bisect(arms)
+            self._old.clear()
+        self._held.release()
+
+    def _launch(self, arms: Opener, moved: Sequence[str]) -> None:
+        try:
+            present = arms.present()
+            if moved:
+                self._second_launch(present, moved)
+            self._clear(present)
+            for commit, racing in self._by_commit().items():
+                self._race(arms, present, commit, racing)
+            self._by_the_record(present)
+        except CannotRace as error:  # the present code, of which no launch can be made
+            for test in self._held.tests:
+                for suspect in test.suspects:
+                    test.decide(suspect.undecided(Reason.CANNOT_RACE, str(error)))
+
+    def release(self) -> None:
+        """Reports suspects that nothing was decided about, since the run ends."""
+        self._held.release()
+
+    def _second_launch(self, present: Arm, tests: Sequence[str]) -> None:
+        self._say(second_line(len(tests)))
+        launched = self._launched(present, tests, _PATIENCE * len(tests))
+        for test, measured in launched.items():
+            self._deciding.second(test, measured.metrics)
+
+    def _clear(self, present: Arm) -> None:
+        for number in range(1, MOST_CLEARING + 1):
+            tests = [
+                test
+                for test in self._held.tests
+                if any(self._deciding.may_clear(one, test.present.get(one.metric_name, ())) for one in test.suspects)
+            ]
+            if not tests or not self._affords(tests, 1):
+                return
+            self._say(clearing_line(number, MOST_CLEARING, _names(tests), self._expected(tests)))
+            self._launch_present(present, tests)
+            for test in tests:
+                for suspect in test.suspects:
+                    figures = test.present.get(suspect.metric_name, [])
+                    if (verdict := self._deciding.cleared(suspect, figures)) is not None:
+                        test.decide(verdict)
+
+    def _launch_present(self, present: Arm, tests: Sequence[Held]) -> None:
+        """One more launch of the present code beside the first one; a test that it breaks is broken."""
+        launched = self._launched(present, _ids(tests), _limit(tests))
+        for test in tests:
+            self._take(test, launched[test.identity], test.present)
+
+    def _by_commit(self) -> dict[str, list[Held]]:
+        """The tests that race, by what they race."""
+        found: dict[str, list[Held]] = {}
+        for test in self._held.tests:
+            for suspect in test.suspects:
+                commit = self._deciding.commit_to_race(suspect)
+                if commit is None:
+                    test.no_race = (
+                        "no launch of the record tells a commit without changes: commit what is measured, and record "
+                        "it again"
+                    )
+                elif test not in found.setdefault(commit, []):
+                    found[commit].append(test)
+        return found
+
+    def _race(self, arms: Opener, present: Arm, commit: str, tests: Sequence[Held]) -> None:
+        python, build = self._options.python, self._options.build
+        try:
+            old = arms.of(commit, python, build) if commit else arms.present(python)
+            self._old[commit] = old
+            old.start()  # both collect their tests side by side
+            present.start()
+            self._run_race(old, present, [_Entry(test) for test in tests], _short(commit or str(python)))
+        except CannotRace as error:
+            for test in tests:
+                if test.suspects:
+                    test.no_race = str(error)
+
+    def _bisect(self, arms: Opener) -> None:
+        good, build = self._options.against, self._options.build
+        assert good is not None
+
+        def race(commit: str, tests: Sequence[Held]) -> None:
+            try:
+                with closing(arms.of(commit, None, build)) as present:
+                    self._run_race(self._old[good], present, [_Entry(test) for test in tests], _short(good))
+            except CannotRace as error:
+                for test in tests:
+                    test.no_race = test.no_race or str(error)
+
+        if tests := regressed(self._held.tests):
+            self.culprits += bisected(tests, self._folder, good, race, self._say)
+
+    def _run_race(self, old: Arm, present: Arm, entries: list[_Entry], against: str) -> None:
+        for block in range(1, MOST_BLOCKS + 1):
+            tests = [entry.test for entry in entries]
+            if not tests or not self._affords(tests, 4):
+                return
+            self._say(block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._expected(tests)))
+            for arm in (old, present, present, old):
+                entries = self._leg(arm, arm is old, entries)
+            for entry in entries:
+                for suspect in entry.test.suspects:
+                    arms = entry.arms(suspect.metric_name, against)
+                    over = block == MOST_BLOCKS
+                    if (verdict := self._deciding.raced(suspect, arms, over=over)) is not None:
+                        entry.test.decide(verdict)
+            entries = [entry for entry in entries if entry.test.suspects]
+
+    def _leg(self, arm: Arm, is_old: bool, entries: Sequence[_Entry]) -> list[_Entry]:
+        """One launch of one arm; the entries that are still in the race."""
+        tests = [entry.test for entry in entries]
+        if not tests:
+            return []
+        launched = self._launched(arm, _ids(tests), _limit(tests))
+        for entry in entries:
+            measured = launched[entry.test.identity]
+            if not is_old:
+                self._take(entry.test, measured, entry.present)
+            elif why := _unlike(entry.test, measured, arm.name):
+                entry.test.no_race = why
+            else:
+                _add(measured, entry.old)
+        return [entry for entry in entries if entry.test.suspects and not entry.test.no_race]
+
+    def _by_the_record(self, present: Arm) -> None:
+        """What cannot race is decided by launches of the present code alone, if at all."""
+        for number in range(1, MOST_LAUNCHES + 1):
+            tests = [test for test in self._held.tests if test.no_race]
+            for test in tests:
+                for suspect in test.suspects:
+                    figures = test.present.get(suspect.metric_name, [])
+                    over = len(figures) >= MOST_LAUNCHES - 1
+                    verdict = self._deciding.not_raced(suspect, figures, test.no_race, over=over)
+                    if verdict is not None:
+                        test.decide(verdict)
+            open_ = [test for test in tests if test.suspects]
+            if not open_ or not self._affords(open_, 1):
+                return
+            self._say(alone_line(number, MOST_LAUNCHES, _names(open_), self._expected(open_)))
+            self._launch_present(present, open_)
+
+    def _take(self, test: Held, measured: Measured, into: dict[str, list[Metric]]) -> None:
+        lacking = [one.metric_name for one in test.suspects if one.metric_name not in measured.metrics]
+        if measured.problem:
+            test.broken = f"{test.identity}: a later launch of the test came to nothing: {measured.problem}"
+        elif lacking:
+            names = ", ".join(lacking)
+            test.broken = f"{test.identity}: the test checked no {names} in a later launch, as it had before"
+        else:
+            _add(measured, into)
+
+    def _launched(self, arm: Arm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
+        start = time.monotonic()
+        try:
+            launched = arm.launch(tests, limit)
+        finally:
+            self._spent += time.monotonic() - start
+        self._seconds[tuple(tests)] = arm.seconds
+        return launched
+
+    def _expected(self, tests: Sequence[Held]) -> float:
+        """Seconds that a launch of the tests takes, as the last one of just these did, or their first one."""
+        return self._seconds.get(tuple(_ids(tests)), sum(test.seconds for test in tests))
+
+    def _affords(self, tests: Sequence[Held], launches: int) -> bool:
+        """Whether the budget has room for so many launches; if not, the tests are undecided."""
+        budget = self._options.budget
+        if budget is None or self._spent + launches * self._expected(tests) <= budget:
+            return True
+        for test in tests:
+            for suspect in test.suspects:
+                test.decide(suspect.undecided(Reason.BUDGET))
+        return False
+
+
+def _limit(tests: Sequence[Held]) -> float:
+    return _PATIENCE + _SLOWER * sum(test.seconds for test in tests)
+
+
+def _short(commit: str) -> str:
+    """A full hash as people read it; another name as it is."""
+    return commit[:12] if len(commit) == _FULL_HASH else commit
+
+
+def _ids(tests: Sequence[Held]) -> list[str]:
+    return [test.identity for test in tests]
+
+
+def _names(tests: Sequence[Held]) -> list[str]:
+    return [test.item.nodeid for test in tests]
+
+
+def _add(measured: Measured, into: dict[str, list[Metric]]) -> None:
+    for name, metric in measured.metrics.items():
+        into.setdefault(name, []).append(metric)
+
+
+def _unlike(test: Held, measured: Measured, name: str) -> str:
+    """Why what the old code measured cannot be held against the test's figures; empty if it can."""
+    if measured.problem:
+        return f"the test came to nothing in {name}: {measured.problem}"
+    if measured.body_hash != body_hash(test.item):
+        return f"the test's body is another in {name}: compare commits in which it is the same"
+    for suspect in test.suspects:
+        metric, old = suspect.metric, measured.metrics.get(suspect.metric_name)
+        if old is None:
+            return f"the test checks no {suspect.metric_name} in {name}: compare commits in which it does"
+        if (old.unit, old.better, old.clock) != (metric.unit, metric.better, metric.clock):
+            return (
+                f"{suspect.metric_name} is in {old.unit!r} by {old.clock!r} in {name}, and now in {metric.unit!r} by "
+                f"{metric.clock!r}: compare commits in which it is the same"
+            )
+    return ""

@@ -1,0 +1,26 @@
+"""What a run says while it launches more."""
+
+from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
+
+
+def test_a_launch_against_the_record() -> None:
+    assert clearing_line(1, 3, ["t.py::a", "t.py::b"], 12.4) == (
+        "worse than expected, launch 1 of at most 3 against the record (about 12 s): t.py::a, t.py::b"
+    )
+
+
+def test_a_launch_of_what_cannot_race() -> None:
+    assert alone_line(4, 26, ["t.py::a"], 3.0) == (
+        "no race, launch 4 of at most 26 against the record (about 3 s): t.py::a"
+    )
+
+
+def test_a_block_of_a_race() -> None:
+    assert block_line(2, 7, "abc1234", ["t.py::a"], 0.2) == (
+        "race against abc1234, block 2 of at most 7 (4 launches, about 1 s): t.py::a"
+    )
+
+
+def test_a_second_launch_of_a_run_that_moved() -> None:
+    assert second_line(1) == "the whole run moved alike: a second launch of 1 test tells whether it does so again"
+    assert second_line(12).startswith("the whole run moved alike: a second launch of 12 tests")

@@ -1,0 +1,389 @@
+"""Suspects: what is launched to decide about them, in which order, and what is reported of them, and when."""
+
+import json
+import re
+
+import pytest
+
+from pytest_gpuperf.run.current_ranks import CurrentRanks
+from tests import scripted_arms
+from tests.fake_gpus import gpu, show, without_ranks
+from tests.scripted_arms import launched, script
+from tests.scripted_figures import STEADY, TESTS, figures, judged
+
+pytestmark = pytest.mark.usefixtures("eight_gpus")
+
+COMMIT = "abc1234000000000000000000000000000000000"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Three tests with steady records of ten launches of one commit."""
+    without_ranks(monkeypatch)
+    scripted_arms.install(monkeypatch, pytester.path)
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.commit_of", lambda folder: COMMIT)
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.is_dirty", lambda folder: False)
+    pytester.makepyfile(test_it=TESTS)
+    recorded(pytester, a=STEADY * 2, b=STEADY * 2, c=STEADY * 2)
+    return pytester
+
+
+def recorded(project: pytest.Pytester, *options: str, **tests: list[float]) -> None:
+    """Has these figures recorded, and lets each test measure 100 GB/s from now on."""
+    figures(project, **tests)
+    options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first", *options)
+    assert project.runpytest_inprocess(*options).ret == 0
+    figures(project, **{name: [100e9] for name in tests})
+    launched(project)
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run has GPUs that the record does not know."""
+    show(monkeypatch, list(map(gpu, (5, 6))))
+
+
+def line_of(result: pytest.RunResult, beginning: str) -> str:
+    return next(line for line in result.outlines if line.startswith(beginning))
+
+
+SUSPECT = [90e9]
+
+
+def test_a_quiet_run_launches_nothing(project: pytest.Pytester) -> None:
+    assert judged(project).ret == 0
+    assert launched(project) == []
+
+
+def test_a_launch_that_came_out_slow_is_cleared_by_the_next(project: pytest.Pytester) -> None:
+    figures(project, b=SUSPECT)
+    result = judged(project)
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0
+    told = (
+        "gpuperf: worse than expected, launch 1 of at most 3 against the record (about 1 s): test_it.py::test_b[2ranks]"
+    )
+    assert told in result.outlines
+    *launches, closed = launched(project)
+    assert launches == ["present b"] * len(launches)
+    assert 1 <= len(launches) <= 3
+    assert closed == "closed"
+    assert sum("test_b[2ranks] PASSED" in line for line in result.outlines) == 1
+    assert "3 figures on 2x-nvidia-h200-nv18: 3 same" in result.outlines
+
+
+def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Pytester) -> None:
+    figures(project, b=SUSPECT)
+    script(project, "present", b=[94e9, 94.1e9])
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    lines = launched(project)
+    clearing = lines.index("abc1234 b")
+    assert lines[:clearing] == ["present b"] * clearing
+    assert 1 <= clearing <= 3
+    blocks = lines[clearing:-1]
+    assert blocks == ["abc1234 b", "present b", "present b", "abc1234 b"] * (len(blocks) // 4)
+    assert lines[-1] == "closed"
+    line = line_of(result, "test_it.py::test_b[2ranks] busbw: ")
+    assert " 94.10 GB/s is 5.9 % worse than the baseline 100.0 GB/s (spread 0.1 % over 10 launches" in line
+    assert re.search(
+        r": the code -5\.9 % \(.* in \d+ launches\) against abc123400000, the environment [+-]0\.\d % \(", line
+    )
+    told = (
+        "gpuperf: race against abc123400000, block 1 of at most 7 (4 launches, about 1 s): test_it.py::test_b[2ranks]"
+    )
+    assert told in result.outlines
+
+
+def test_a_loss_of_the_environment_skips_its_tests_and_fails_the_run_once(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    figures(project, a=SUSPECT, b=SUSPECT)
+    for arm in ("old", "present"):
+        script(project, arm, a=[90e9], b=[90e9])
+    result = judged(project, "-rs")
+    result.assert_outcomes(passed=1, skipped=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["SKIPPED * environment: *test_a* busbw: 90.00 GB/s is 10.0 % worse than *"])
+    finding = line_of(result, "the environment is slower, not the code: 2 figures lost against the record")
+    assert finding.endswith("(abc123400000) is as slow today; what differs: NCCL_ALGO not set -> Tree")
+    assert set(launched(project)[:-1]) == {"abc1234 ab", "present ab"}
+    assert judged(project, "--environment=warn").ret == 0
+
+
+def test_the_run_lets_go_of_its_gpus_before_its_arms_lease_them(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vacated(ranks: CurrentRanks) -> None:
+        with (project.path / "launches").open("a") as log:
+            print("vacated", file=log)
+
+    monkeypatch.setattr(CurrentRanks, "vacate", vacated)
+    figures(project, b=SUSPECT)
+    judged(project)
+    assert launched(project)[:2] == ["vacated", "present b"]
+
+
+def test_on_gpus_that_the_record_does_not_know_suspects_race_at_once(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, b=SUSPECT)
+    result = judged(project)
+    result.assert_outcomes(passed=3)
+    assert launched(project) == ["abc1234 b", "present b", "present b", "abc1234 b", "closed"]
+
+
+def test_all_suspects_share_the_launches_and_leave_them_when_they_are_decided(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, a=SUSPECT, b=SUSPECT)
+    script(project, "present", b=[94e9])
+    judged(project).assert_outcomes(passed=2, failed=1)
+    lines = launched(project)[:-1]
+    assert lines[:4] == ["abc1234 ab", "present ab", "present ab", "abc1234 ab"]
+    assert lines[4:]
+    assert set(lines[4:]) == {"abc1234 b", "present b"}
+
+
+@pytest.mark.parametrize(
+    ("old", "why"),
+    [
+        ("no such test", "the test came to nothing in abc1234: no such test"),
+        ("other", "the test checks no busbw in abc1234: compare commits in which it does"),
+        ("unit", "busbw is in 's' by 'host' in abc1234, and now in 'B/s' by 'host': compare commits in which it is *"),
+        ("body", "the test's body is another in abc1234: compare commits in which it is the same"),
+        ("gone", "the old code took more than 5 s: give it more"),
+    ],
+)
+def test_what_cannot_race_is_undecided_on_other_gpus(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, old: str, why: str
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, a=SUSPECT)
+    script(project, "old", a=[old])
+    result = judged(project, "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"SKIPPED * undecided: *and nothing can decide why: no race, since {why}; and the *"])
+
+
+def test_one_test_that_cannot_race_is_in_no_others_way(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, a=SUSPECT, b=SUSPECT)
+    script(project, "old", a=["other"])
+    script(project, "present", b=[94e9])
+    judged(project).assert_outcomes(passed=1, skipped=1, failed=1)
+    assert launched(project)[:3] == ["abc1234 ab", "present b", "present b"]
+
+
+def test_what_cannot_race_on_gpus_that_the_record_knows_is_decided_by_it(project: pytest.Pytester) -> None:
+    (project.path / "no_race").write_text("git is not installed: install it")
+    figures(project, a=SUSPECT, b=SUSPECT)
+    script(project, "present", a=[94e9])
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    line = line_of(result, "test_it.py::test_a[2ranks] busbw: ")
+    assert line.endswith("; it was not raced: git is not installed: install it")
+    assert "abc1234" not in " ".join(launched(project))
+
+
+def test_a_record_of_changes_that_were_not_committed_cannot_race(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.is_dirty", lambda folder: True)
+    recorded(project, "--update-baselines=all", a=STEADY * 2, b=STEADY * 2, c=STEADY * 2)
+    elsewhere(monkeypatch)
+    figures(project, a=SUSPECT)
+    result = judged(project, "-rs")
+    result.stdout.fnmatch_lines(["SKIPPED *no race, since no launch of the record tells a commit without changes: *"])
+
+
+def test_a_budget_leaves_the_rest_undecided(project: pytest.Pytester) -> None:
+    figures(project, a=SUSPECT)
+    result = judged(project, "--race-budget=0.0001", "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["SKIPPED * undecided: *and no time was left to decide: raise --race-budget"])
+    assert launched(project) == ["closed"]
+
+
+def test_a_figure_that_stays_between_is_undecided(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch)
+    figures(project, a=SUSPECT)
+    script(project, "present", a=[97.59e9])  # half way between the same and 5 % slower
+    result = judged(project, "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * undecided: *and 14 launches did not decide, *"])
+    assert len(launched(project)) == 28 + 1
+
+
+@pytest.mark.parametrize("when", ["clearing", "racing"])
+def test_ctrl_c_leaves_suspects_undecided_and_closes_the_arms(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    if when == "racing":
+        elsewhere(monkeypatch)
+    figures(project, a=SUSPECT)
+    script(project, "present", a=["interrupt"])
+    result = project.runpytest_inprocess("--gpus=2", "-rs", no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["SKIPPED * undecided: *in one launch, and the run ended before others decided"])
+    assert "INTERNALERROR" not in result.stdout.str()
+    assert launched(project)[-1] == "closed"
+
+
+def test_a_run_that_stops_early_leaves_its_suspects_undecided(project: pytest.Pytester) -> None:
+    figures(project, a=SUSPECT, b=[None])
+    result = judged(project, "-x", "-rs")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * undecided: *in one launch, and the run ended before others decided"])
+
+
+def test_a_test_that_fails_by_itself_is_no_suspect(project: pytest.Pytester) -> None:
+    figures(project, a=[None])
+    judged(project).assert_outcomes(passed=2, failed=1)
+    assert launched(project) == []
+
+
+@pytest.mark.parametrize(
+    ("fresh", "message"),
+    [
+        ("RuntimeError: this launch came to nothing", "*a later launch of the test came to nothing: RuntimeError: *"),
+        ("other", "*: the test checked no busbw in a later launch, as it had before"),
+    ],
+)
+def test_a_later_launch_that_breaks_fails_the_test_by_itself(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, fresh: str, message: str
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    figures(project, a=SUSPECT)
+    script(project, "present", a=[fresh])
+    result = judged(project, "--junitxml=report.xml", "--gpuperf-json=results.json")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines([message])
+    assert "3 figures on 2x-nvidia-h200-nv18: 1 undecided, 2 same" in result.outlines
+    told = [line.partition(",title=")[2] for line in result.outlines if line.startswith("::error ")]
+    assert len(told) == 1
+    assert told[0].startswith("failed%3A test_it.py%3A%3Atest_a[2ranks]::test_it.py::test_a[2ranks]: ")
+    assert 'name="gpuperf_fresh_launch"' in (project.path / "report.xml").read_text()
+    written = json.loads((project.path / "results.json").read_text())
+    assert [one["outcome"] for one in written["verdicts"]] == ["same", "same", "undecided"]
+    assert "test_it.py::test_a[2ranks]" not in written["candidate"]["tests"]
+
+
+def test_a_run_that_asks_for_less_says_so(project: pytest.Pytester) -> None:
+    figures(project, a=[30e9])
+    lax = ("-o", "gpuperf_tolerance=9", "-o", "gpuperf_min_effect=5")
+    told = (
+        "by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: slower by 900.0 % is to be "
+        "found (usually 5.0 %), slower by 500.0 % is no regression (usually 1.5 %)"
+    )
+    result = judged(project, *lax)
+    assert result.ret == 0
+    assert told in result.outlines
+    assert told not in judged(project, *lax, "-k", "nothing").outlines
+
+
+STRICT = """
+import pytest
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "test_a" in item.name:
+            item.add_marker(pytest.mark.xfail(strict=True))
+"""
+
+
+def test_a_test_that_passes_and_should_not_has_failed_by_itself(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.makeconftest(STRICT)
+    result = judged(project)
+    result.assert_outcomes(passed=2, failed=1)
+    told = [line.partition(",title=")[2] for line in result.outlines if line.startswith("::error ")]
+    assert told == ["failed%3A test_it.py%3A%3Atest_a[2ranks]::[XPASS(strict)]"]
+
+
+@pytest.fixture
+def twelve(project: pytest.Pytester) -> list[str]:
+    """Twelve tests with steady records."""
+    names = [f"t{index}" for index in range(12)]
+    tests = "".join(f"\ndef test_{name}(perf):\n    measured(perf, {name!r})\n" for name in names)
+    project.makepyfile(test_it=TESTS.partition("def test_a")[0] + tests)
+    recorded(project, **dict.fromkeys(names, STEADY * 2))
+    return names
+
+
+def test_a_run_that_moved_as_a_whole_is_one_finding_if_a_second_launch_says_so_too(
+    project: pytest.Pytester, twelve: list[str]
+) -> None:
+    figures(project, **{name: [97.5e9] for name in twelve})
+    script(project, "present", **{name: [97.5e9] for name in twelve})
+    result = judged(project)
+    result.assert_outcomes(passed=12)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    line_of(result, "the whole run is 2.6 % slower than its record, in two launches (the median of all figures): ")
+    line_of(result, "gpuperf: the whole run moved alike: a second launch of 12 tests tells whether it does so again")
+    assert launched(project) == ["present " + "".join(twelve), "closed"]
+    assert judged(project, "--environment=warn").ret == 0
+    script(project, "present", **{name: [100e9] for name in twelve})
+    result = judged(project)
+    assert result.ret == 0
+    assert not any("the whole run is" in line for line in result.outlines)
+
+
+def test_a_verdict_says_that_its_record_is_of_other_gpus(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, b=SUSPECT)
+    script(project, "present", b=[90e9])
+    judged(project).stdout.fnmatch_lines(["*(spread 0.1 % over 10 launches, none on these very GPUs, a loss of *"])
+
+
+def test_an_expected_failure_is_a_regression_and_no_launch_that_breaks(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.makeconftest(STRICT.replace("strict=True", "reason='known'"))
+    figures(project, a=SUSPECT)
+    script(project, "present", a=[94e9])
+    result = judged(project)
+    result.assert_outcomes(passed=2, xfailed=1)
+    assert result.ret == 0
+    assert any(line.startswith("regressed ") for line in result.outlines)
+    figures(project, a=SUSPECT)
+    script(project, "present", a=["it broke"])
+    judged(project).assert_outcomes(passed=2, failed=1)
+    figures(project, a=SUSPECT)
+    script(project, "present", a=["interrupt"])
+    result = project.runpytest_inprocess("--gpus=2", "-v", no_reraise_ctrlc=True)
+    result.assert_outcomes(passed=2, skipped=1)
+
+
+# Races of all tests, without a record.
+
+
+def test_against_a_commit_every_test_races_and_no_record_is_asked(project: pytest.Pytester) -> None:
+    (project.path / "baselines" / "2x-nvidia-h200-nv18.json").unlink()
+    script(project, "present", b=[94e9], c=[107e9])
+    result = judged(project, "--against=v1.0")
+    result.assert_outcomes(passed=2, failed=1)
+    lines = launched(project)
+    assert lines[:4] == ["v1.0 abc", "present abc", "present abc", "v1.0 abc"]
+    assert "3 figures on 2x-nvidia-h200-nv18: 1 regressed, 1 improved, 1 same" in result.outlines
+    line = line_of(result, "test_it.py::test_b[2ranks] busbw: ")
+    assert re.search(r"busbw: 94\.00 GB/s: the code -6\.0 % \(.*\) against v1\.0$", line)
+
+
+def test_against_a_commit_that_cannot_be_had_nothing_is_decided(project: pytest.Pytester) -> None:
+    (project.path / "no_race").write_text("there is no v1.0: fetch it")
+    result = judged(project, "--against=v1.0", "-rs")
+    result.assert_outcomes(skipped=3)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["SKIPPED * undecided: * 100.0 GB/s was not raced: there is no v1.0: fetch it"])

@@ -1,0 +1,77 @@
+"""Races from end to end: real repositories, real processes, real ranks on gloo; only the GPUs are made up."""
+
+import re
+from pathlib import Path
+
+from tests.arms.checkouts import commit, git
+from tests.whole_run import run_pytest
+
+# What a step sleeps is in a module that the tests import, as code is. A variable slows every machine at one of them.
+PROGRAMS = """
+import os, time
+
+SECONDS = 0.005
+
+def sleeping(ctx):
+    return lambda: time.sleep(SECONDS)
+
+def slowed_by_the_machine(ctx):
+    seconds = 0.005 * float(os.environ.get("NCCL_SLOWER", 1))
+    return lambda: time.sleep(seconds)
+"""
+TESTS = """
+import pytest
+import programs
+
+@pytest.mark.ranks(1)
+def test_sleep(perf):
+    perf.check(time=perf.configured(samples=10, budget=0.1).measure(programs.sleeping).time)
+"""
+OTHER = """
+@pytest.mark.ranks(1)
+def test_machine(perf):
+    perf.check(time=perf.configured(samples=10, budget=0.1).measure(programs.slowed_by_the_machine).time)
+"""
+ON_GPUS = """
+import pytest
+from tests import fake_gpus
+fake_gpus.install(pytest.MonkeyPatch(), visible=1)
+"""
+IGNORED = "baselines\n.leases\n__pycache__\n"
+
+
+def slower(factor: float) -> dict[str, str]:
+    return {"programs.py": PROGRAMS.replace("SECONDS = 0.005", f"SECONDS = 0.005 * {factor}")}
+
+
+def left(folder: Path) -> list[str]:
+    """Worktrees beside the checkout itself."""
+    return git(folder, "worktree", "list").splitlines()[1:]
+
+
+def test_slower_code_is_accused_and_a_slower_environment_is_not_the_codes_fault(tmp_path: Path) -> None:
+    files = {"conftest.py": ON_GPUS, "test_it.py": TESTS + OTHER, "pytest.ini": "[pytest]\n", ".gitignore": IGNORED}
+    head = commit(tmp_path, {**files, **slower(1.0)})[:12]
+    recording = run_pytest(tmp_path, "--gpus=1", "--update-baselines", "--reason=first")
+    assert recording.result.ret == 0, recording.text
+
+    (tmp_path / "programs.py").write_text(slower(1.6)["programs.py"])
+    run = run_pytest(tmp_path, "--gpus=1", env={"NCCL_SLOWER": "1.6"})
+    assert run.outcomes == {"test_sleep[1rank]": "FAILED", "test_machine[1rank]": "SKIPPED"}, run.text
+    line = run.report("test_sleep[1rank]").strip()
+    assert re.search(rf": the code -\d\d\.\d % \(.*\) against {head}, the environment [+-]\d\.\d % \(", line), line
+    assert run.section("gpuperf")[-1].endswith("is as slow today; what differs: NCCL_SLOWER not set -> 1.6")
+    assert left(tmp_path) == []
+
+
+def test_without_a_record_or_gpus_the_slower_commit_is_found(tmp_path: Path) -> None:
+    files = {"test_it.py": TESTS, "pytest.ini": "[pytest]\n", ".gitignore": IGNORED}
+    commit(tmp_path, {**files, **slower(1.0)}, "As fast as it is")
+    culprit = commit(tmp_path, slower(1.6), "Sleeps longer")
+    commit(tmp_path, {"notes.txt": "2"}, "More notes")
+    run = run_pytest(tmp_path, "--bisect=HEAD~2", "-p", "no:benchmark")
+    assert run.outcomes == {"test_sleep[1rank]": "FAILED"}, run.text
+    assert f"bisect: test_it.py::test_sleep[1rank] is slower since {culprit[:12]} 'Sleeps longer'" in run.section(
+        "gpuperf"
+    )
+    assert left(tmp_path) == []
