@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
+from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.fixtures.perf import Checks, Perf
@@ -119,6 +120,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         keep_bodies(session.items)
+        if ours.racing is not None:
+            try:
+                ours.racing.require()
+            except CannotRace as error:
+                raise pytest.UsageError(one_line(str(error))) from error
         if not ours.reads_baselines:
             return
         try:
@@ -258,6 +264,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         saved=None if saved is None else not saved.failed,
         left_out=recording is not None and not recording.resumable and bool(recording.left_out()),
         slower=ours.options.environment_fails and (ours.findings.environment_lost or ours.slower_as_a_whole),
+        unraced=ours.findings.unraced,
         results_problem=ours.results is not None and not ours.results.write(),
     )
     session.exitstatus = exit_status(session.exitstatus, ending)

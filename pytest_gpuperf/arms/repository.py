@@ -65,7 +65,7 @@ class Repository:
             )
         raise CannotRace(
             f"commit {commit!r} is not in {self.top}: fetch the branch that has it, for example with "
-            "`git fetch --all --tags`, or record the baselines anew"
+            "`git fetch --all --tags`; if it is a record's, record the baselines anew"
         )
 
     def is_dirty(self, folder: Path | None = None) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
-from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -55,6 +55,11 @@ class Findings:
     def environment_lost(self) -> bool:
         """Whether a figure is worse through no fault of the code."""
         return any(verdict.outcome is Outcome.ENVIRONMENT for verdict in self.verdicts)
+
+    @property
+    def unraced(self) -> bool:
+        """Whether a figure that has no record to be held against could not race."""
+        return any(one.reason is Reason.CANNOT_RACE and one.baseline is None for one in self.verdicts)
 
     @property
     def outcomes(self) -> Counter[str]:

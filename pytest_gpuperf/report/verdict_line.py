@@ -170,7 +170,8 @@ def _undecided(verdict: Verdict) -> str:
             asked = _asked_for(verdict.metric)
             return f"{_interval(verdict.metric).strip()}{_fresh(verdict)} may be below the {asked} asked for"
         case Reason.BUDGET:
-            return f"{than}, and no time was left to decide: raise --race-budget"
+            what = than if recorded else "was not decided"
+            return f"{what}, and no time was left to decide: raise --race-budget"
         case Reason.CANNOT_RACE if verdict.baseline is None:
             return f"was not raced: {verdict.detail}"
         case Reason.CANNOT_RACE:
@@ -185,19 +186,23 @@ def _undecided(verdict: Verdict) -> str:
                 f"{than}, and {launches} did not decide, as they differ too much{raced}; make the measurement quieter"
             )
         case _:
-            one = f"{than} in one launch" if recorded else "was not raced"
+            one = f"{than} in one launch" if recorded else "was not decided"
             return f"{one}, and the run ended before others decided"
 
 
 def _raced(verdict: Verdict) -> str:
     """What both arms came to, as changes of the figure: above 0 is better."""
-    shares = (("code", verdict.code, verdict.against), ("environment", verdict.environment, "the record"))
-    return ", ".join(f"the {what} {_share(share)} against {than}" for what, share, than in shares if share is not None)
+    told = []
+    if verdict.code is not None:
+        told.append(f"the code {_share(verdict.code, 'of each')} against {verdict.against}")
+    if verdict.environment is not None:
+        told.append(f"the environment {_share(verdict.environment)} against the record")
+    return ", ".join(told)
 
 
-def _share(share: Share) -> str:
+def _share(share: Share, of: str = "") -> str:
     low, high = (format_percent(end, signed=True) for end in share.interval)
-    launches = format_count(share.launches, "launch", "launches")
+    launches = f"{format_count(share.launches, 'launch', 'launches')} {of}".rstrip()
     return f"{format_percent(share.change, signed=True)} ({low} to {high} in {launches})"
 
 

@@ -11,6 +11,7 @@ import enum
 import hashlib
 import inspect
 import io
+import os
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -55,6 +56,8 @@ def _constants(function: Any) -> Iterator[tuple[str, str]]:
     """The plain values among the globals that the function loads by name, as text, in the order of their names."""
     known: Mapping[str, object] = function.__globals__
     for name in sorted(set(_loaded(function.__code__)) & known.keys()):
+        if name.startswith("__"):
+            continue  # where the file lies, say, which is another place in every checkout
         with suppress(_NotPlain):
             yield name, _text(known[name], ())
 
@@ -80,6 +83,8 @@ def _text(value: object, within: tuple[int, ...]) -> str:
     Raises:
         _NotPlain: it is none.
     """
+    if isinstance(value, str) and os.path.isabs(value):
+        raise _NotPlain  # another one in every checkout
     if type(value) in _PLAIN:
         return repr(value)
     if id(value) in within:

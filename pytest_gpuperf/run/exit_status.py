@@ -19,6 +19,8 @@ class Ending:
     """Whether a test that was recorded is not written, and nothing is left to resume."""
     slower: bool = False
     """Whether the environment is slower, which fails no test, and that shall fail the run."""
+    unraced: bool = False
+    """Whether a race that the user asked for could not be run, which fails no test."""
     results_problem: bool = False
     """Whether the file of results could not be written."""
 
@@ -34,8 +36,8 @@ def exit_status(status: int, ending: Ending) -> int:
     if ending.saved is not None:
         status = pytest.ExitCode.OK
     failed = ending.saved is False or ending.left_out or ending.results_problem
-    slower = ending.slower and status == pytest.ExitCode.OK
-    return pytest.ExitCode.TESTS_FAILED if failed or slower else status
+    as_a_whole = (ending.slower or ending.unraced) and status == pytest.ExitCode.OK
+    return pytest.ExitCode.TESTS_FAILED if failed or as_a_whole else status
 
 
 def is_interrupted(session: pytest.Session) -> bool:

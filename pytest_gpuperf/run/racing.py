@@ -16,6 +16,7 @@ from typing import Protocol
 import pytest
 
 from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
+from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.options import RaceOptions
 from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
@@ -28,7 +29,10 @@ from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
 from pytest_gpuperf.verdicts.verdict import Verdict
 
-_PATIENCE = 60.0  # seconds that a launch may take beyond _SLOWER times what the first launch of its tests took
+# Seconds that a launch may take beyond _SLOWER times what the first launch of its tests took. More than a run's usual
+# timeout, so that a test that hangs is ended by that, and the others of its launch go on.
+_PATIENCE = 180.0
+_LEAST = 5.0  # seconds that a launch gets when the budget has almost run out
 _SLOWER = 5.0
 _FULL_HASH = 40  # letters
 
@@ -140,6 +144,15 @@ class Racing:
         """Arms of other code that are open, by commit."""
         self.culprits: list[str] = []
         """What a bisection found, a line each."""
+
+    def require(self) -> None:
+        """Looks for the commit that the user named, before anything is measured.
+
+        Raises:
+            CannotRace: it is not there.
+        """
+        if self._options.against:
+            Repository.of(self._folder).resolve(self._options.against)
 
     def protocol(self, item: pytest.Function, nextitem: pytest.Item | None, *, at_once: bool) -> None:
         """Runs a perf test.
@@ -319,7 +332,9 @@ class Racing:
             _add(measured, into)
 
     def _launched(self, arm: Arm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
-        start = time.monotonic()
+        start, budget = time.monotonic(), self._options.budget
+        if budget is not None:
+            limit = min(limit, max(_LEAST, budget - self._spent))
         try:
             launched = arm.launch(tests, limit)
         finally:

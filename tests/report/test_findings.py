@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuperf.report.findings import Failure, Findings, Place
 from pytest_gpuperf.report.properties import PROPERTY, unchecked_properties, verdict_properties
-from pytest_gpuperf.verdicts.outcome import Outcome
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from tests.report.examples import SAME, SKIPPED, UNJUDGED, report
 
 PLACE = Place("t.py", 4)
@@ -40,6 +40,12 @@ def test_a_loss_of_the_environment_is_a_finding_about_the_run() -> None:
     lost = replace(SAME, outcome=Outcome.ENVIRONMENT)
     for verdict, expected in ((SAME, False), (lost, True)):
         assert found(report(user_properties=verdict_properties([SAME, verdict]))).environment_lost is expected
+
+
+def test_a_race_that_was_asked_for_and_not_run_is_a_finding_about_the_run() -> None:
+    unraced = UNJUDGED.undecided(Reason.CANNOT_RACE, "no git")
+    for verdict, expected in ((SAME, False), (SAME.undecided(Reason.CANNOT_RACE), False), (unraced, True)):
+        assert found(report(user_properties=verdict_properties([verdict]))).unraced is expected
 
 
 def test_of_a_test_on_no_ranks_nothing_is_told() -> None:

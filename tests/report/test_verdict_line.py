@@ -34,7 +34,7 @@ RACED = replace(
     environment=Share(-0.113, (-0.12, -0.1), 6),
 )
 SHARES = (
-    "the code -5.0 % (-6.0 % to -4.1 % in 6 launches) against abc1234, "
+    "the code -5.0 % (-6.0 % to -4.1 % in 6 launches of each) against abc1234, "
     "the environment -11.3 % (-12.0 % to -10.0 % in 6 launches) against the record"
 )
 CONTEST = replace(RACED, baseline=None, change=None, bound=None, environment=None)
@@ -104,10 +104,10 @@ def command(identity: str, *more: str, mode: str = "") -> str:
             CONTEST.undecided(Reason.CANNOT_RACE, "there is no git: install it"),
             "298.0 GB/s was not raced: there is no git: install it",
         ),
-        (CONTEST.undecided(Reason.SUSPECT), "298.0 GB/s was not raced, and the run ended before others decided"),
+        (CONTEST.undecided(Reason.SUSPECT), "298.0 GB/s was not decided, and the run ended before others decided"),
         (
             CONTEST.undecided(Reason.BUDGET),
-            "298.0 GB/s was raced, and no time was left to decide: raise --race-budget",
+            "298.0 GB/s was not decided, and no time was left to decide: raise --race-budget",
         ),
         (
             RACED.undecided(Reason.OPEN),

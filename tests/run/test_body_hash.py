@@ -331,3 +331,15 @@ def test_a_copy_of_an_item_without_a_hash_has_one_of_its_own(tmp_path: Path) -> 
     item, clone = item_of(tmp_path, BODY), item_of(tmp_path, BODY.replace("x = 1", "x = 2"))
     keep_body(clone, of=item)
     assert body_hash(clone) != body_hash(item)
+
+
+@pytest.mark.parametrize("used", ["__file__", "HERE", "[HERE, 1]"])
+def test_where_the_file_lies_is_no_part_of_a_body(tmp_path: Path, used: str) -> None:
+    source = (
+        f"import pathlib\nHERE = str(pathlib.Path(__file__).parent)\n\ndef test_it(perf):\n    perf.check({used})\n"
+    )
+    hashes = set()
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        hashes.add(hash_of(tmp_path / name, source))
+    assert len(hashes) == 1

@@ -34,6 +34,7 @@ def test_a_failure_stays_what_it_is(status: int, ending: Ending) -> None:
         (OK, Ending(saved=True), OK),
         (OK, Ending(slower=True), FAILED),
         (NONE, Ending(slower=True), NONE),
+        (OK, Ending(unraced=True), FAILED),
         (NONE, Ending(saved=True, slower=True), FAILED),
     ],
 )

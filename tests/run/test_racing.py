@@ -2,13 +2,16 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from pytest_gpuperf.arms.arm import Measured
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests import scripted_arms
+from tests.arms.checkouts import commit
 from tests.fake_gpus import gpu, show, without_ranks
-from tests.scripted_arms import launched, script
+from tests.scripted_arms import ScriptedArm, launched, script
 from tests.scripted_figures import STEADY, TESTS, figures, judged
 
 pytestmark = pytest.mark.usefixtures("eight_gpus")
@@ -86,7 +89,7 @@ def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Py
     line = line_of(result, "test_it.py::test_b[2ranks] busbw: ")
     assert " 94.10 GB/s is 5.9 % worse than the baseline 100.0 GB/s (spread 0.1 % over 10 launches" in line
     assert re.search(
-        r": the code -5\.9 % \(.* in \d+ launches\) against abc123400000, the environment [+-]0\.\d % \(", line
+        r": the code -5\.9 % \(.* in \d+ launches of each\) against abc123400000, the environment [+-]0\.\d % \(", line
     )
     told = (
         "gpuperf: race against abc123400000, block 1 of at most 7 (4 launches, about 1 s): test_it.py::test_b[2ranks]"
@@ -385,5 +388,36 @@ def test_against_a_commit_that_cannot_be_had_nothing_is_decided(project: pytest.
     (project.path / "no_race").write_text("there is no v1.0: fetch it")
     result = judged(project, "--against=v1.0", "-rs")
     result.assert_outcomes(skipped=3)
-    assert result.ret == 0
+    assert result.ret == pytest.ExitCode.TESTS_FAILED  # a race was asked for
     result.stdout.fnmatch_lines(["SKIPPED * undecided: * 100.0 GB/s was not raced: there is no v1.0: fetch it"])
+
+
+@pytest.mark.parametrize("option", ["--against", "--bisect"])
+def test_a_commit_that_is_not_there_stops_the_run_before_anything_is_measured(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=TESTS)
+    commit(pytester.path, {})
+    result = pytester.runpytest_inprocess("--gpus=2", f"{option}=nosuch")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: commit 'nosuch' is not in *: fetch the branch that has it, *"])
+
+
+def test_a_budget_bounds_the_launch_that_it_began(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    launch = ScriptedArm.launch
+
+    def limited(arm: ScriptedArm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
+        limits.append(limit)
+        return launch(arm, tests, limit)
+
+    monkeypatch.setattr(ScriptedArm, "launch", limited)
+    figures(project, b=SUSPECT)
+    judged(project, "--race-budget=50")
+    assert limits
+    assert max(limits) <= 50
+    limits.clear()
+    figures(project, b=SUSPECT)
+    judged(project)
+    assert min(limits) > 120  # more than what a rank gets that hangs
