@@ -21,7 +21,7 @@ from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.arms.worktree import Worktree, prune
 
 _NOT_INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COV_CORE_", VARIABLE)
-_TAIL = 2000  # characters of what a build printed that are told
+_TAIL = 2000  # characters of a build's output in a message
 
 
 class Arms:

@@ -21,7 +21,7 @@ from pytest_gpuperf.ranks.channel import Channel
 START_LIMIT = 600.0  # seconds; what tests import may come from a cold network disk
 
 _CLOSE_TIMEOUT = 5.0  # seconds for an idle arm to end its ranks and itself
-_TAIL = 2000  # characters of what it printed that are told
+_TAIL = 2000  # characters of its output in a message
 _SOURCE = (
     "import pytest_gpuperf.arms.redirected; "  # before anything that might come from the repository
     "from pytest_gpuperf.arms.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_gpuperf.arms.arm import CannotRace
 
 _QUESTION = 60.0  # seconds; a repository on a hung network disk must not hang the run
-_WORDS = 600  # characters of git's own message that are told
+_WORDS = 600  # characters of git's own message in ours
 
 
 class GitFailed(Exception):

@@ -56,8 +56,6 @@ def _constants(function: Any) -> Iterator[tuple[str, str]]:
     """The plain values among the globals that the function loads by name, as text, in the order of their names."""
     known: Mapping[str, object] = function.__globals__
     for name in sorted(set(_loaded(function.__code__)) & known.keys()):
-        if name.startswith("__"):
-            continue  # where the file lies, say, which is another place in every checkout
         with suppress(_NotPlain):
             yield name, _text(known[name], ())
 

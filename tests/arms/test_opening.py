@@ -99,7 +99,7 @@ def test_a_pytest_that_cannot_begin_shows_what_it_printed(folder: Path) -> None:
 
 
 def test_strict_settings_of_a_run_without_pytests_cache_are_no_hindrance(folder: Path) -> None:
-    write(folder, {"project/pytest.ini": "[pytest]\naddopts = --strict-config\ngpuperf_timeout = 2.0\n"})
+    write(folder, {"project/pytest.ini": "[pytest]\nstrict_config = true\ngpuperf_timeout = 2.0\n"})
     with opened(folder, "no:cacheprovider") as arms:
         assert arms.present().launch([IT], 60)[IT].problem == ""
 
