@@ -8,12 +8,12 @@ not copied. Every rule sees the same draws.
 
 A run of an unchanged suite raises a false alarm if it accuses the code of any figure. The environment's false alarms
 are counted for themselves. Every eighth figure is also slowed: in the code, in the environment, in both.
-The two are told apart if exactly the right one is accused, of the figures for which any is. Of a figure that is slower
-by both the code must be accused; the environment's share may be too small to be proved beside the machines' spread.
+Of the figures for which any is accused, the two are told apart if exactly the right one is. If both made a figure
+slower, the code must be accused. The environment's share may be too small to be proved beside the machines' spread.
 
---check fails unless, in every row, at most 1 % of the unchanged runs accuse the code; in the rows with a spread of at
-most 1 % (0.5 % beside bad launches), 95 % of the 5 % slowdowns are found (80 % if launches are correlated by 0.9); and
-95 % of those of code and of environment are told apart. Needs numpy.
+--check fails unless, in every row, at most 1 % of the unchanged runs accuse the code. In the rows with a spread of at
+most 1 % (0.5 % beside bad launches) it also asks that 95 % of the 5 % slowdowns are found, or 80 % if launches are
+correlated by 0.9; and that 95 % of those of code and of environment are told apart. Needs numpy.
 """
 
 from __future__ import annotations

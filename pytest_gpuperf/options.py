@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES
+from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
 from pytest_gpuperf.verdicts.rule import Policy
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
@@ -113,57 +113,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"default": "", "metavar": "TEXT", "help": "with --update-baselines: why, kept in the file"},
     ),
     (
-        "--against",
-        {
-            "default": None,
-            "metavar": "REF",
-            "help": "race the selected perf tests against the code of this commit, launch by launch in turn; needs no "
-            "baseline, and runs on CPUs too",
-        },
-    ),
-    (
-        "--against-python",
-        {
-            "default": None,
-            "metavar": "PATH",
-            "help": "run the other arm of the race with this interpreter, of another torch for example; alone, the "
-            "code is the same in both arms",
-        },
-    ),
-    (
-        "--against-build",
-        {
-            "default": None,
-            "metavar": "COMMAND",
-            "help": "what builds the other arm's compiled extensions, in the folder of its checkout",
-        },
-    ),
-    (
-        "--bisect",
-        {
-            "default": None,
-            "metavar": "GOOD",
-            "help": "race against the commit GOOD, and find the commit after it that made each regressed test slower",
-        },
-    ),
-    (
-        "--race-budget",
-        {
-            "type": float,
-            "default": None,
-            "metavar": "SECONDS",
-            "help": "how long fresh launches of a run may take; what is open then is undecided",
-        },
-    ),
-    (
-        "--environment",
-        {
-            "choices": ("fail", "warn"),
-            "default": "fail",
-            "help": "whether a run fails if the environment is slower, and not the code (default: fail)",
-        },
-    ),
-    (
         "--baselines",
         {
             "default": None,
@@ -202,22 +151,6 @@ _INI: tuple[tuple[str, str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class RaceOptions:
-    """What the user asked for of races."""
-
-    against: str | None = None
-    """What all selected tests race: a commit, or the checkout as it is, if empty; None if only suspects race."""
-    python: str | None = None
-    """The other arm's interpreter; None for this one."""
-    build: str | None = None
-    """What builds the other arm's extensions."""
-    bisect: bool = False
-    """Whether to find the commit that made a test slower."""
-    budget: float | None = None
-    """Seconds that fresh launches may take; None for no limit."""
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """What the user asked for."""
 
@@ -248,7 +181,7 @@ class Options:
     """Whether to go on with a recording that was interrupted; None if the user did not say."""
     results: Path | None = None
     """Where the results of the run go as JSON."""
-    race: RaceOptions = RaceOptions()
+    race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool = True
     """Whether a run fails if the environment is slower."""
     share: tuple[int, int] | None = None
@@ -307,7 +240,7 @@ class Options:
         if update and not config.getoption("reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")
-        race = _race(config)
+        race = race_options(config)
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
             raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
@@ -353,7 +286,7 @@ def _share(config: pytest.Config) -> tuple[int, int] | None:
 def add_options(parser: pytest.Parser) -> None:
     """Registers the options and ini keys."""
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
-    for name, settings in _OPTIONS:
+    for name, settings in (*_OPTIONS, *RACE_OPTIONS):
         modes = [f"{name}={mode.value}" for mode in Mode] if settings.get("action") is _ModeAction else []
         group.addoption(name, *modes, **settings)
     for key, default, text in _INI:
@@ -397,28 +330,6 @@ def _policy(config: pytest.Config) -> Policy:
         return Policy(detect=tolerance, min_effect=min_effect)
     except ValueError as error:
         raise pytest.UsageError(f"ini keys gpuperf_tolerance and gpuperf_min_effect: {error}") from error
-
-
-def _race(config: pytest.Config) -> RaceOptions:
-    against, good, python = (config.getoption(name) for name in ("against", "bisect", "against_python"))
-    if against is not None and good is not None:
-        raise pytest.UsageError("--bisect GOOD races against GOOD: drop --against")
-    for option, ref in (("--against", against), ("--bisect", good)):
-        if ref is not None and not ref.strip():
-            raise pytest.UsageError(f"{option} takes a commit, a branch or a tag, got {ref!r}")
-    budget = config.getoption("race_budget")
-    if budget is not None and not 0 < budget < float("inf"):
-        raise pytest.UsageError(f"--race-budget takes seconds above 0, got {budget:g}")
-    if python is not None and shutil.which(python) is None:
-        raise pytest.UsageError(f"--against-python takes an interpreter that can be run, got {python!r}")
-    alone = "" if python is not None else None
-    return RaceOptions(
-        against=next((ref for ref in (against, good) if ref is not None), alone),
-        python=python,
-        build=config.getoption("against_build"),
-        bisect=good is not None,
-        budget=budget,
-    )
 
 
 def _distributed(config: pytest.Config) -> bool:

@@ -76,6 +76,8 @@ class ScriptedOpener:
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Has all races of runs in this process be of such arms."""
     monkeypatch.setattr("pytest_gpuperf.run.session.Arms", lambda *_: ScriptedOpener(folder))
+    here = ScriptedArm(folder, "here", "present")
+    monkeypatch.setattr("pytest_gpuperf.run.session.Relaunching", lambda *_: here)
     monkeypatch.setattr("pytest_gpuperf.run.racing.body_hash", lambda item: HASH)
     monkeypatch.setattr("pytest_gpuperf.run.racing.Racing.require", lambda self: None)
 
@@ -107,7 +109,9 @@ class _Repeating:
 
 def repeat(monkeypatch: pytest.MonkeyPatch, figures: Callable[[], Mapping[str, Metric]]) -> None:
     """Has later launches come to these figures, and nothing race."""
-    monkeypatch.setattr("pytest_gpuperf.run.session.Arms", lambda *_: _Repeating(figures))
+    repeating = _Repeating(figures)
+    monkeypatch.setattr("pytest_gpuperf.run.session.Arms", lambda *_: repeating)
+    monkeypatch.setattr("pytest_gpuperf.run.session.Relaunching", lambda *_: repeating)
 
 
 def script(project: pytest.Pytester, arm: str, **of_test: Sequence[float | str]) -> None:

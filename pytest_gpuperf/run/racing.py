@@ -1,7 +1,8 @@
 """More launches of suspects: they are cleared against the record, or race the code that was right.
 
-All suspects of a run share the launches. An arm is a child process that makes launches of one checkout's tests; so
-neither arm of a race has an advantage over the other.
+All suspects of a run share the launches. Those of the present code alone are made in this process, like those that were
+recorded. In a race each arm is a child process that makes launches of one checkout's tests; so neither has an advantage
+over the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
 from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.options import RaceOptions
+from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
 from pytest_gpuperf.run.bisecting import bisected, regressed
 from pytest_gpuperf.run.body_hash import body_hash
@@ -113,6 +114,7 @@ class Racing:
         self,
         held: HeldReports,
         deciding: Deciding,
+        here: Arm,
         open_arms: Callable[[Sequence[str]], Opener],
         vacate: Callable[[], None],
         say: Callable[[str], None],
@@ -124,6 +126,7 @@ class Racing:
         Args:
             held: the suspects.
             deciding: decides about them.
+            here: makes launches of the present code in this process.
             open_arms: makes what opens the arms for tests of these node ids.
             vacate: lets go of the GPUs, which the arms lease for themselves.
             say: prints a line while the run goes on.
@@ -132,6 +135,7 @@ class Racing:
         """
         self._held = held
         self._deciding = deciding
+        self._here = here
         self._open_arms = open_arms
         self._vacate = vacate
         self._say = say
@@ -172,41 +176,31 @@ class Racing:
         Args:
             whole_run: whether all tests of the run have run, and in this process.
         """
-        moved = list(self._deciding.moved) if whole_run else []
-        if tests := list(dict.fromkeys([*_ids(self._held.tests), *moved])):
+        if moved := list(self._deciding.moved) if whole_run else []:
+            self._second_launch(moved)
+        self._clear()
+        if by_commit := self._by_commit():
             self._vacate()
-            with closing(self._open_arms(tests)) as arms:
-                self._launch(arms, moved)
+            with closing(self._open_arms(_ids(self._held.tests))) as arms:
+                for commit, racing in by_commit.items():
+                    self._race(arms, commit, racing)
                 if self._options.bisect:
                     self._bisect(arms)
             self._old.clear()
+        self._by_the_record()
         self._held.release()
-
-    def _launch(self, arms: Opener, moved: Sequence[str]) -> None:
-        try:
-            present = arms.present()
-            if moved:
-                self._second_launch(present, moved)
-            self._clear(present)
-            for commit, racing in self._by_commit().items():
-                self._race(arms, present, commit, racing)
-            self._by_the_record(present)
-        except CannotRace as error:  # the present code, of which no launch can be made
-            for test in self._held.tests:
-                for suspect in test.suspects:
-                    test.decide(suspect.undecided(Reason.CANNOT_RACE, str(error)))
 
     def release(self) -> None:
         """Reports suspects that nothing was decided about, since the run ends."""
         self._held.release()
 
-    def _second_launch(self, present: Arm, tests: Sequence[str]) -> None:
+    def _second_launch(self, tests: Sequence[str]) -> None:
         self._say(second_line(len(tests)))
-        launched = self._launched(present, tests, _PATIENCE * len(tests))
+        launched = self._launched(self._here, tests, _PATIENCE * len(tests))
         for test, measured in launched.items():
             self._deciding.second(test, measured.metrics)
 
-    def _clear(self, present: Arm) -> None:
+    def _clear(self) -> None:
         for number in range(1, MOST_CLEARING + 1):
             tests = [
                 test
@@ -216,16 +210,16 @@ class Racing:
             if not tests or not self._affords(tests, 1):
                 return
             self._say(clearing_line(number, MOST_CLEARING, _names(tests), self._expected(tests)))
-            self._launch_present(present, tests)
+            self._launch_here(tests)
             for test in tests:
                 for suspect in test.suspects:
                     figures = test.present.get(suspect.metric_name, [])
                     if (verdict := self._deciding.cleared(suspect, figures)) is not None:
                         test.decide(verdict)
 
-    def _launch_present(self, present: Arm, tests: Sequence[Held]) -> None:
+    def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""
-        launched = self._launched(present, _ids(tests), _limit(tests))
+        launched = self._launched(self._here, _ids(tests), _limit(tests))
         for test in tests:
             self._take(test, launched[test.identity], test.present)
 
@@ -244,10 +238,11 @@ class Racing:
                     found[commit].append(test)
         return found
 
-    def _race(self, arms: Opener, present: Arm, commit: str, tests: Sequence[Held]) -> None:
+    def _race(self, arms: Opener, commit: str, tests: Sequence[Held]) -> None:
         python, build = self._options.python, self._options.build
         try:
             old = arms.of(commit, python, build) if commit else arms.present(python)
+            present = arms.present()
             self._old[commit] = old
             old.start()  # both collect their tests side by side
             present.start()
@@ -304,7 +299,7 @@ class Racing:
                 _add(measured, entry.old)
         return [entry for entry in entries if entry.test.suspects and not entry.test.no_race]
 
-    def _by_the_record(self, present: Arm) -> None:
+    def _by_the_record(self) -> None:
         """What cannot race is decided by launches of the present code alone, if at all."""
         for number in range(1, MOST_LAUNCHES + 1):
             tests = [test for test in self._held.tests if test.no_race]
@@ -319,7 +314,7 @@ class Racing:
             if not open_ or not self._affords(open_, 1):
                 return
             self._say(alone_line(number, MOST_LAUNCHES, _names(open_), self._expected(open_)))
-            self._launch_present(present, open_)
+            self._launch_here(open_)
 
     def _take(self, test: Held, measured: Measured, into: dict[str, list[Metric]]) -> None:
         lacking = [one.metric_name for one in test.suspects if one.metric_name not in measured.metrics]

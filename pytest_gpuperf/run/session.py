@@ -41,6 +41,7 @@ from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
+from pytest_gpuperf.run.relaunching import Relaunching
 from pytest_gpuperf.run.selection import is_perf, measures
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import HeldReports
@@ -75,6 +76,7 @@ class Session:
     """None without pytest-benchmark."""
     results: ResultsFile | None
     """None unless this process writes the file of results."""
+    relaunching: Relaunching
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
 
@@ -114,12 +116,14 @@ class Session:
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
         ranks = CurrentRanks(machine, options, host, leasing, packing, launch)
+        relaunching = Relaunching(launch) if link is None else Relaunching(launch, link.name)
         racing = (
             None
             if judging is None
             else Racing(
                 HeldReports(commands.record),
                 judging,
+                relaunching,
                 lambda tests: Arms(Blueprint.of(config, options), tests),
                 ranks.vacate,
                 console.print_line,
@@ -160,7 +164,8 @@ class Session:
             results=None
             if options.results is None or worker
             else ResultsFile(options.results, machine.key, machine.match),
-            arm=None if link is None else ArmLoop(link, ranks, launch),
+            relaunching=relaunching,
+            arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
 
     def register(self, config: pytest.Config) -> None:
@@ -173,6 +178,7 @@ class Session:
             plugins.register(RecordedRun(self.recording), "gpuperf-recording")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
+        plugins.register(self.relaunching, "gpuperf-relaunching")
         if self.arm is not None:
             plugins.register(self.arm, "gpuperf-arm")
         if is_worker(config) or self.arm is not None:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.arms.checkouts import commit, git
 from tests.whole_run import run_pytest
 
@@ -37,6 +39,28 @@ import pytest
 from tests import fake_gpus
 fake_gpus.install(pytest.MonkeyPatch(), visible=1)
 """
+ONCE = """
+import pathlib, pytest, time
+
+SLOW = pathlib.Path(__file__).parent / "slow"
+
+def sleeping(ctx, *, seconds):
+    return lambda: time.sleep(seconds)
+
+@pytest.fixture(scope="module")
+def seconds():
+    yield 0.008 if SLOW.exists() else 0.005
+    SLOW.unlink(missing_ok=True)
+
+@pytest.mark.ranks(1)
+def test_once(perf, ranks, seconds):
+    perf.check(time=perf.configured(samples=10, budget=0.1).measure(sleeping, seconds=seconds).time)
+    pid = ranks.run(lambda ctx: __import__("os").getpid())[0]
+    with (SLOW.parent / "launches").open("a") as log:
+        print(__import__("os").getpid(), pid, file=log)
+
+def test_after(): ...
+"""
 IGNORED = "baselines\n.leases\n__pycache__\n"
 
 
@@ -61,6 +85,26 @@ def test_slower_code_is_accused_and_a_slower_environment_is_not_the_codes_fault(
     line = run.report("test_sleep[1rank]").strip()
     assert re.search(rf": the code -\d\d\.\d % \(.*\) against {head}, the environment [+-]\d\.\d % \(", line), line
     assert run.section("gpuperf")[-1].endswith("is as slow today; what differs: NCCL_SLOWER not set -> 1.6")
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["here", "in a worker"])
+def test_a_launch_that_was_slow_once_is_cleared_in_the_same_process_by_fresh_ranks(
+    tmp_path: Path, workers: list[str]
+) -> None:
+    commit(tmp_path, {"conftest.py": ON_GPUS, "test_it.py": ONCE, "pytest.ini": "[pytest]\n", ".gitignore": IGNORED})
+    recording = run_pytest(tmp_path, "--gpus=1", "--update-baselines", "--reason=first", "-p", "no:xdist")
+    assert recording.result.ret == 0, recording.text
+    (tmp_path / "launches").unlink()
+
+    (tmp_path / "slow").touch()
+    run = run_pytest(tmp_path, "--gpus=1", *workers)
+    assert run.result.ret == 0, run.text
+    assert "worse than expected, launch 1 of at most 3 against the record" in run.text or workers
+    launches = [line.split() for line in (tmp_path / "launches").read_text().splitlines()]
+    assert len(launches) >= 2
+    assert len({process for process, _ in launches}) == 1
+    assert len({rank for _, rank in launches}) == len(launches)
     assert left(tmp_path) == []
 
 
