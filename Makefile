@@ -7,7 +7,7 @@ VENV := $(if $(CONSTRAINTS),.venv$(patsubst constraints%.txt,%,$(CONSTRAINTS)),.
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: install suites smoke test lint types format ci clean
+.PHONY: install suites smoke mutations test lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -28,6 +28,10 @@ smoke: install
 # All tests of the plugin itself; what CI runs. Much of their time is waiting: three workers, a module to each.
 test: install
 	$(BIN)/python -m pytest tests -n 3 --dist loadfile $(ARGS)
+
+# Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.
+mutations: install
+	$(BIN)/python benchmarks/mutations.py $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

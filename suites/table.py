@@ -1,4 +1,4 @@
-"""The table in docs/suites/README.md, counted in a collection of the suites.
+"""The table in docs/suites/README.md, counted in a collection of the suites and in the record of caught faults.
 
     python -m suites.table           writes it
     python -m suites.table --check   exits with 1 if it is out of date
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from suites.shared.examples import DEALT
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "suites" / "README.md"
+FAULTS = ROOT / "docs" / "suites" / "faults.json"
+"""What ``benchmarks/mutations.py --json`` wrote last."""
 BEGIN, END = "<!-- written by python -m suites.table -->\n", "<!-- end of the table -->\n"
 COMMAND = "python -m suites.table"
 
@@ -41,8 +44,10 @@ class Row:
     """Tests that hypothesis draws examples for, by name."""
     examples: int = 0
     """Of all variants, with the profile ``ci``."""
-    breaks: int = 0
-    """Variants that are marked ``deliberate_break``."""
+    caught: int = 0
+    """Faults that the subject's tests are recorded to catch."""
+    faults: int = 0
+    """Faults that were tried, but for those that no test could catch."""
 
     def add(self, item: pytest.Item) -> None:
         """Counts a variant."""
@@ -53,15 +58,15 @@ class Row:
             self.on_gpus += 1
         else:
             self.everywhere += 1
-        self.breaks += item.get_closest_marker("deliberate_break") is not None
         if isinstance(item, pytest.Function) and DEALT in item.stash:
             self.drawn.add(f"{item.path.name}::{item.originalname}")
             self.examples += item.stash[DEALT]
 
     def cells(self) -> list[str]:
         """The row's numbers; nothing for 0."""
-        numbers = (self.everywhere, self.on_gpus, self.of_speed, len(self.drawn), self.examples, self.breaks)
-        return [str(number) if number else "" for number in numbers]
+        numbers = (self.everywhere, self.on_gpus, self.of_speed, len(self.drawn), self.examples)
+        caught = f"{self.caught} of {self.faults}" if self.faults else ""
+        return [*(str(number) if number else "" for number in numbers), caught]
 
 
 class Counting:
@@ -82,7 +87,7 @@ class Counting:
 def table(rows: Iterable[tuple[str, Row]]) -> str:
     """The rows as Markdown."""
     heads = ["subject", "tests on CPUs and GPUs", "on GPUs only", "of speed", "drawn tests", "examples in CI"]
-    heads.append("tests of deliberate breaks")
+    heads.append("faults caught")
     lines = [heads, ["---"] * len(heads)]
     lines += [[f"[{name}]({name}.md)", *row.cells()] for name, row in sorted(rows)]
     return "".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n" for line in lines).replace(
@@ -115,13 +120,25 @@ def counted() -> dict[str, Row]:
     return counting.rows
 
 
+def add_faults(rows: dict[str, Row], recorded: Path) -> None:
+    """Adds the faults that are recorded for the subjects of these rows; a subject that was skipped has none."""
+    for entry in json.loads(recorded.read_text(encoding="utf-8")):
+        row = rows.get(entry["subject"])
+        if row is not None and entry["outcome"] in ("caught", "passed"):
+            row.faults += 1
+            row.caught += entry["outcome"] == "caught"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes the table, or checks it."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="the table in docs/suites/README.md")
     parser.add_argument("--check", action="store_true", help="only say whether it is out of date")
     check = parser.parse_args(arguments).check
     page = PAGE.read_text(encoding="utf-8")
-    new = replaced(page, table(counted().items()))
+    rows = counted()
+    if FAULTS.is_file():
+        add_faults(rows, FAULTS)
+    new = replaced(page, table(rows.items()))
     if new == page:
         return
     if check:

@@ -10,13 +10,12 @@ from suites.layout import complaints, subjects
 from tests.whole_run import write
 
 PROGRAMS = "def program(ctx): ...\n"
-BREAK = "def test_a_broken_program_is_found(ranks): ...\n"
 FILES = {
     "shared/__init__.py": "",
     "shared/step.py": "Step = object\nLIMIT = 1\n\n\ndef once(): ...\n",
     "ours/__init__.py": "",
     "ours/programs.py": PROGRAMS,
-    "ours/test_correctness.py": f"import pytest\n\n\n@pytest.mark.deliberate_break\n{BREAK}",
+    "ours/test_correctness.py": "def test_it(ranks): ...\n",
     "docs/pages/ours.md": "# [Ours](../../ours/__init__.py), after [a paper](https://arxiv.org/abs/1910.02054)\n",
 }
 
@@ -80,9 +79,8 @@ def test_a_right_subject(tmp_path: Path) -> None:
             "ours/programs.py defines once, and so does shared/step.py: import that one, or rename yours",
         ),
         (
-            {"ours/test_correctness.py": BREAK},
-            "ours/test_correctness.py: test_a_broken_program_is_found finds a deliberate break: mark it with "
-            "@pytest.mark.deliberate_break",
+            {"ours/test_performance.py": "def test_it(perf):\n    perf.configured(budget=1.0).measure(program)\n"},
+            "ours/test_performance.py, line 2: nobody looks at what perf.measure times: hand it verify=",
         ),
     ],
 )

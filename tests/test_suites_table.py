@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,6 @@ def test_the_table_is_up_to_date() -> None:
 
 
 def test_a_row_counts_each_variant_once_by_its_marks(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmarkers = deliberate_break")
     pytester.makepyfile(
         """
         import pytest
@@ -33,7 +33,6 @@ def test_a_row_counts_each_variant_once_by_its_marks(pytester: pytest.Pytester) 
         @pytest.mark.ranks(2, 3)
         def test_everywhere(ranks): ...
 
-        @pytest.mark.deliberate_break
         @pytest.mark.parametrize("x", [1, 2])
         @pytest.mark.ranks(2, device="cuda")
         def test_on_gpus(ranks, x): ...
@@ -51,14 +50,24 @@ def test_a_row_counts_each_variant_once_by_its_marks(pytester: pytest.Pytester) 
     row = table.Row()
     for item in items:
         row.add(item)
-    assert row.cells() == ["3", "2", "3", "1", "50", "2"]
+    assert row.cells() == ["3", "2", "3", "1", "50", ""]
+    row.caught, row.faults = 4, 5
     assert table.table([("b", row), ("a", table.Row())]).splitlines() == [
-        "| subject | tests on CPUs and GPUs | on GPUs only | of speed | drawn tests | examples in CI "
-        "| tests of deliberate breaks |",
+        "| subject | tests on CPUs and GPUs | on GPUs only | of speed | drawn tests | examples in CI | faults caught |",
         "|---|---|---|---|---|---|---|",
         "| [a](a.md) | | | | | | |",
-        "| [b](b.md) | 3 | 2 | 3 | 1 | 50 | 2 |",
+        "| [b](b.md) | 3 | 2 | 3 | 1 | 50 | 4 of 5 |",
     ]
+
+
+def test_faults_are_those_that_were_tried(tmp_path: Path) -> None:
+    outcomes = {"scan": ["caught", "passed", "equivalent", "caught"], "megatron": ["skipped"], "gone": ["caught"]}
+    entries = [{"subject": subject, "outcome": one} for subject, all_ in outcomes.items() for one in all_]
+    recorded = tmp_path / "faults.json"
+    recorded.write_text(json.dumps(entries))
+    rows = {"scan": table.Row(), "megatron": table.Row()}
+    table.add_faults(rows, recorded)
+    assert {name: row.cells()[-1] for name, row in rows.items()} == {"scan": "2 of 3", "megatron": ""}
 
 
 def test_rows_go_between_the_markers() -> None:
@@ -76,6 +85,7 @@ def out_of_date(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     page.write_text(f"{table.BEGIN}{table.END}")
     monkeypatch.setattr(table, "ROOT", tmp_path)
     monkeypatch.setattr(table, "PAGE", page)
+    monkeypatch.setattr(table, "FAULTS", tmp_path / "none.json")
     monkeypatch.setattr(table, "counted", lambda: {"scan": table.Row(everywhere=2)})
     return page
 

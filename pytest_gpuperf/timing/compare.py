@@ -15,6 +15,7 @@ from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
+from pytest_gpuperf.timing.verification import Verification, Verify
 from pytest_gpuperf.torch_internals import leaves
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def compare(
     kwargs: Mapping[str, Any],
     sampling: Sampling,
     tolerance: Tolerance,
+    verify: Verify | None = None,
 ) -> tuple[RankSamples, RankSamples]:
     """Times both arms' steps in blocks of ABBA; entry function of a run.
 
@@ -43,20 +45,31 @@ def compare(
     inputs, and a wrong answer needs no time.
     """
     steps = prepare(context, baseline, kwargs), prepare(context, optimized, kwargs)
-    _compare_outputs(_first_output(steps[0], baseline), _first_output(steps[1], optimized), tolerance)
-    arms = [Timed(context, clock_for(context.device, sampling), step, sampling) for step in steps]
+    looks = [None if verify is None else Verification(verify, context, program) for program in (baseline, optimized)]
+    _compare_outputs(
+        _first_output(steps[0], baseline, looks[0]), _first_output(steps[1], optimized, looks[1]), tolerance
+    )
+    arms = [
+        Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1)
+        for step, look in zip(steps, looks, strict=True)
+    ]
     for arm in arms:
         arm.warm_up()
     slow, fast = interleaved(arms, lambda of_slowest: block_ratios(*of_slowest), sampling.precision, context.device)
+    for arm in arms:
+        arm.verify()
     return arms[0].samples(slow), arms[1].samples(fast)
 
 
-def _first_output(step: Step, program: Callable[..., Any]) -> list[torch.Tensor]:
+def _first_output(step: Step, program: Callable[..., Any], look: Verification | None) -> list[torch.Tensor]:
     # Cloned: the step may give back a buffer that the other arm, or its own next call, writes to.
     reset = reset_of(step)
     if reset is not None:
         reset()
-    tensors = [leaf.detach().clone() for leaf in leaves(step()) if isinstance(leaf, torch.Tensor)]
+    output = step()
+    if look is not None:
+        look(output, 1)
+    tensors = [leaf.detach().clone() for leaf in leaves(output) if isinstance(leaf, torch.Tensor)]
     if not tensors:
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(

@@ -11,7 +11,8 @@ from pytest_gpuperf.figures.precision import relative_halfwidth
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, slowest
 from pytest_gpuperf.timing.sampling import BATCH, MAX_WARMUP_BATCHES, STEADY, WARMUP_BATCH, Plan, Sampling, plan
-from pytest_gpuperf.timing.stepping import Step, captured, prepare, reset_of
+from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, captured, prepare, reset_of
+from pytest_gpuperf.timing.verification import Verification, Verify
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
@@ -21,19 +22,47 @@ _LOOKS = 3
 
 
 def measure(
-    context: Context, program: Callable[..., Any], kwargs: Mapping[str, Any], sampling: Sampling
+    context: Context,
+    program: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    sampling: Sampling,
+    verify: Verify | None = None,
 ) -> RankSamples:
     """Times the step that the program prepares; entry function of a run."""
     clock = clock_for(context.device, sampling)
-    timed = Timed(context, clock, prepare(context, program, kwargs), sampling)
+    verification = None if verify is None else Verification(verify, context, program)
+    timed = Timed(context, clock, prepare(context, program, kwargs), sampling, verification)
     timed.warm_up()
-    return timed.samples(timed.until_precise())
+    samples = timed.samples(timed.until_precise())
+    timed.verify()
+    return samples
 
 
 class Timed:
     """A step with the plan by which it is sampled."""
 
-    def __init__(self, context: Context, clock: Clock, step: Step, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        context: Context,
+        clock: Clock,
+        step: Step,
+        sampling: Sampling,
+        verification: Verification | None = None,
+        *,
+        taken: int = 0,
+    ) -> None:
+        """Plans the samples of a step.
+
+        Args:
+            context: the rank's.
+            clock: for the device.
+            step: what is timed.
+            sampling: what the author chose.
+            verification: looks at what the first step returns, and at others when ``verify`` is called.
+            taken: how many steps were taken already; whoever took them looked at the first.
+        """
+        self._verification = verification
+        self._taken = taken
         self._clock = clock
         self._device = context.device
         self._precision = sampling.precision
@@ -41,13 +70,18 @@ class Timed:
         graph = sampling.cuda_graph and context.device.type == "cuda"
         self._graph = graph
         self._step = step
+        self._calls = 1
+        self._steps_per_call = 1
+        if not taken:
+            self.verify()  # first of all: a wrong answer needs no time
         self.plan = self._plan(sampling)
         self._calls = self.plan.steps_per_sample
         if not sampling.smoke:
             self._require_an_end()
         if graph:
             self._step = captured(step, self.plan.steps_per_sample)
-            self._calls = 1
+            self._taken += CAPTURE_WARMUP
+            self._calls, self._steps_per_call = 1, self.plan.steps_per_sample
 
     def warm_up(self) -> None:
         """Runs the step in the form in which it is timed, the plan's steps and then until it is steady."""
@@ -68,6 +102,7 @@ class Timed:
 
     def sample(self) -> float:
         """Seconds of one step, as this rank saw it."""
+        self._taken += self.plan.steps_per_sample
         return self._clock.time(self._step, self._calls, self._reset) / self.plan.steps_per_sample
 
     def until_precise(self) -> list[float]:
@@ -92,6 +127,21 @@ class Timed:
             host_bound=self._clock.host_bound,
         )
 
+    def verify(self) -> None:
+        """Takes the step once more, untimed and in the form in which it is timed, and has its output looked at.
+
+        Raises:
+            AssertionError: the output is wrong.
+        """
+        if self._verification is None:
+            return
+        if self._reset is not None:
+            self._reset()
+            self._taken = 0
+        output = self._step()
+        self._taken += self._steps_per_call
+        self._verification(output, self._taken)
+
     def _require_an_end(self) -> None:
         # Work on streams that nothing waits for is no part of what events on the current stream enclose.
         mine = math.inf, math.inf
@@ -99,6 +149,7 @@ class Timed:
             if self._reset is not None:
                 self._reset()
             look = self._clock.unfinished(self._step, self.plan.steps_per_sample)
+            self._taken += self.plan.steps_per_sample
             mine = min(mine, look, key=lambda seen_left: seen_left[1])  # the host may have been late in the others
             # All ranks decide together: one that raised alone would leave the others in their next collective.
             seen, left = slowest(mine, self._device)
@@ -122,5 +173,6 @@ class Timed:
         if self._reset is not None:
             self._reset()
         self._step()
+        self._taken += 1 + _ESTIMATES
         estimate = min(self._clock.time(self._step, 1, self._reset) for _ in range(_ESTIMATES))
         return plan(sampling, slowest([estimate], self._device)[0], repeatable=self._reset is None)

@@ -18,6 +18,7 @@ from pytest_gpuperf.timing.clock import slowest
 from pytest_gpuperf.timing.device_memory import release_memory
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
+from pytest_gpuperf.timing.verification import Verification, Verify
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
@@ -34,6 +35,7 @@ def meter(
     kwargs: Mapping[str, Any],
     sampling: Sampling,
     gpus: tuple[str, ...],
+    verify: Verify | None = None,
 ) -> RankReading:
     """Takes steps one after the other for ``sampling.window`` seconds, between two looks at the counters.
 
@@ -43,8 +45,10 @@ def meter(
         kwargs: for it.
         sampling: what the author chose.
         gpus: UUIDs of all ranks' GPUs, in rank order; empty on CPUs.
+        verify: looks at what the first step and the last one return.
 
     Raises:
+        AssertionError: ``verify`` found an output wrong.
         TypeError: the program returned no step, or one with a reset, which counters cannot leave out.
     """
     release_memory(context.device)  # the peak is to be of this program alone
@@ -55,7 +59,11 @@ def meter(
             f"the step of {name} has a reset, and counters go on counting meanwhile: meter a step that can be "
             "repeated as it is"
         )
-    steps = _steps(context, step, sampling)
+    verification = None if verify is None else Verification(verify, context, program)
+    taken = 0
+    if verification is not None:
+        verification(step(), taken := 1)
+    steps, warmed = _steps(context, step, sampling)
     cuda = context.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -74,20 +82,23 @@ def meter(
         _meet(cuda=cuda)
         end = time.perf_counter()
         after = count()
+    peak = torch.cuda.max_memory_allocated() if cuda else None
+    if verification is not None:
+        verification(step(), taken + warmed + steps + 1)
     return RankReading(
         steps=steps,
         seconds=end - start,
         joules=_difference(before.joules, after.joules),
         sent=_difference(before.nvlink_sent, after.nvlink_sent),
         received=_difference(before.nvlink_received, after.nvlink_received),
-        peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,
+        peak_bytes=peak,
     )
 
 
-def _steps(context: Context, step: Step, sampling: Sampling) -> int:
-    """As many as fill the window on the slowest rank, after a warm-up."""
+def _steps(context: Context, step: Step, sampling: Sampling) -> tuple[int, int]:
+    """As many as fill the window on the slowest rank, after a warm-up; and how many were taken to find that out."""
     if sampling.smoke:
-        return 1
+        return 1, 0
     cuda = context.device.type == "cuda"
     for _ in range(_WARMUP_STEPS):
         step()
@@ -98,7 +109,7 @@ def _steps(context: Context, step: Step, sampling: Sampling) -> int:
     if cuda:
         torch.cuda.synchronize()
     seconds = slowest([(time.perf_counter() - start) / _ESTIMATE_STEPS], context.device)[0]
-    return max(1, math.ceil(sampling.window / seconds))
+    return max(1, math.ceil(sampling.window / seconds)), _WARMUP_STEPS + _ESTIMATE_STEPS
 
 
 def _meet(*, cuda: bool) -> None:

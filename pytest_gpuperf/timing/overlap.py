@@ -12,13 +12,18 @@ from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import prepare
+from pytest_gpuperf.timing.verification import Verification, Verify
 
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
 
 
 def overlap(
-    context: Context, programs: Sequence[Callable[..., Any]], kwargs: Mapping[str, Any], sampling: Sampling
+    context: Context,
+    programs: Sequence[Callable[..., Any]],
+    kwargs: Mapping[str, Any],
+    sampling: Sampling,
+    verify: Verify | None = None,
 ) -> list[RankSamples]:
     """Times the steps of all programs in blocks of ABCCBA; entry function of a run.
 
@@ -27,10 +32,12 @@ def overlap(
         programs: the whole first, then its parts.
         kwargs: for all of them.
         sampling: what the author chose; its precision is that of the whole's time over the first part's.
+        verify: looks at what the whole returns.
     """
+    whole = None if verify is None else Verification(verify, context, programs[0])
     arms = [
-        Timed(context, clock_for(context.device, sampling), prepare(context, program, kwargs), sampling)
-        for program in programs
+        Timed(context, clock_for(context.device, sampling), prepare(context, program, kwargs), sampling, verification)
+        for program, verification in zip(programs, [whole, *[None] * (len(programs) - 1)], strict=True)
     ]
     for arm in arms:
         arm.warm_up()
@@ -39,4 +46,5 @@ def overlap(
         return block_ratios(of_slowest[0], of_slowest[1])
 
     seconds = interleaved(arms, slowdowns, sampling.precision, context.device)
+    arms[0].verify()
     return [arm.samples(of_arm) for arm, of_arm in zip(arms, seconds, strict=True)]

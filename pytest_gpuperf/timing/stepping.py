@@ -26,7 +26,7 @@ class Resettable:
         return self.step()
 
 
-_CAPTURE_WARMUP = 3  # calls on a side stream before a capture, as torch.cuda.graph's documentation asks for
+CAPTURE_WARMUP = 3  # calls on a side stream before a capture, as torch.cuda.graph's documentation asks for
 
 
 def prepare(context: Context, program: Callable[..., Any], kwargs: Mapping[str, Any]) -> Step:
@@ -51,7 +51,9 @@ def reset_of(step: Step) -> Callable[[], object] | None:
 
 
 def captured(step: Step, steps: int) -> Step:
-    """A step that replays a CUDA graph of ``steps`` calls.
+    """A step that replays a CUDA graph of ``steps`` calls, and returns what the last of them does.
+
+    The step is called ``CAPTURE_WARMUP`` times before the capture, which itself computes nothing.
 
     Raises:
         RuntimeError: the step does something that no graph can hold, such as waiting for the device.
@@ -59,7 +61,7 @@ def captured(step: Step, steps: int) -> Step:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(_CAPTURE_WARMUP):
+        for _ in range(CAPTURE_WARMUP):
             step()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
@@ -67,8 +69,13 @@ def captured(step: Step, steps: int) -> Step:
     # thread_local: NCCL's watchdog thread queries events meanwhile, which a global capture forbids.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(steps):
-            step()
-    return graph.replay
+            output = step()
+
+    def replay() -> Any:
+        graph.replay()
+        return output
+
+    return replay
 
 
 def _named(value: object) -> str:

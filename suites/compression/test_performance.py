@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 
 import pytest
+import torch
 
-from pytest_gpuperf import Perf
+from pytest_gpuperf import Context, Perf
 from suites.compression.programs import averaging as programs
+from suites.shared.comparison import assert_close
+from suites.shared.exchange import mean_of_all_ranks
 
 LARGEST = 1.0  # magnitude of programs.uniform's gradients
 
@@ -21,7 +24,16 @@ def test_bfloat16_gradients(perf: Perf) -> None:
         programs.averaging_error(perf.world_size, roundoff)
         for roundoff in (programs.BFLOAT16_ROUNDOFF, programs.FLOAT32_ROUNDOFF)
     )
+
+    def verify(ctx: Context, averaged: list[torch.Tensor], steps: int) -> None:
+        for layer, (mean, own) in enumerate(zip(averaged, gradients(ctx), strict=True)):
+            expected = mean_of_all_ranks(ctx, own)
+            assert_close(mean.double(), expected, f"rank {ctx.rank}, layer {layer}", atol=atol)
+
     pair = perf.configured(rtol=0.0, atol=atol).compare(
-        baseline=programs.average_in_float32, optimized=programs.average_in_bfloat16, gradients=gradients
+        baseline=programs.average_in_float32,
+        optimized=programs.average_in_bfloat16,
+        verify=verify,
+        gradients=gradients,
     )
     perf.check(speedup=pair.speedup, float32=pair.baseline.time, bfloat16=pair.optimized.time)

@@ -7,15 +7,24 @@ import statistics
 import pytest
 import torch
 
-from pytest_gpuperf import Metric, MiB, Perf, Ranks
+from pytest_gpuperf import Context, Metric, MiB, Perf, Ranks
 from suites.nvlink import programs
+from suites.shared.comparison import assert_close
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)]
 
 NBYTES = 256 * MiB
+SEED = 1
 # B/s. What an accepted NVLink machine gives each pair at the least; a healthy pair of H100 or H200 is at
 # 370 to 390 GB/s, one staged through the host at 30 to 50. The baseline guards what lies between.
 FLOOR = 250e9
+
+
+def arrived(ctx: Context, destination: torch.Tensor, steps: int) -> None:
+    """Whether the next rank's GPU holds what this rank sends."""
+    assert destination.get_device() == (ctx.rank + 1) % ctx.world_size, f"the copy is on {destination.device}"
+    sent = programs.sent_bytes(ctx.rank, shape=tuple(destination.shape), dtype=destination.dtype, seed=SEED)
+    assert_close(destination.cpu(), sent, f"rank {ctx.rank}, ring")
 
 
 def test_ring_copy(perf: Perf) -> None:
@@ -23,9 +32,10 @@ def test_ring_copy(perf: Perf) -> None:
     pair = perf.compare(
         baseline=programs.ring_staged,
         optimized=programs.ring_peer,
+        verify=arrived,
         shape=(nbytes,),
         dtype=torch.uint8,
-        seed=1,
+        seed=SEED,
     )
     link = pair.optimized.link
     assert perf.smoke or pair.speedup.value > 1, (

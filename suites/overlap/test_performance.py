@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from pytest_gpuperf import Perf, Ranks
+from pytest_gpuperf import Context, Perf, Ranks
 from suites.overlap import programs
+from suites.shared.comparison import assert_close
+from suites.shared.exchange import mean_of_all_ranks
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
 
@@ -29,24 +33,42 @@ def workload(perf: Perf) -> programs.Mlp:
     )
 
 
+def averaged(mlp: programs.Mlp, atol: float) -> Callable[[Context, list[torch.Tensor], int], None]:
+    """Whether a step has left the mean of the gradients that each rank computes by itself."""
+
+    def verify(ctx: Context, gradients: list[torch.Tensor], steps: int) -> None:
+        for layer, (mean, own) in enumerate(zip(gradients, programs.compute(ctx, mlp=mlp)(), strict=True)):
+            expected = mean_of_all_ranks(ctx, own)
+            assert_close(mean.double(), expected, f"rank {ctx.rank}, layer {layer}", atol=atol)
+
+    return verify
+
+
+def rounding(perf: Perf, ranks: Ranks, mlp: programs.Mlp) -> float:
+    """How far averages of the same gradients may be apart; only the order in which ranks are added may differ."""
+    return programs.reduction_error(perf.world_size, DTYPE, max(ranks.run(programs.largest_gradient, mlp=mlp)))
+
+
 def test_gradients_averaged_during_backward(perf: Perf, ranks: Ranks) -> None:
     mlp = workload(perf)
-    largest = max(ranks.run(programs.largest_gradient, mlp=mlp))
-    # Both arms round the same gradients alike; only the order in which ranks are added may differ.
-    atol = programs.reduction_error(perf.world_size, DTYPE, largest)
+    atol = rounding(perf, ranks, mlp)
     pair = perf.configured(rtol=0.0, atol=atol, budget=BUDGET).compare(
-        baseline=programs.all_reduce_after_backward, optimized=programs.all_reduce_during_backward, mlp=mlp
+        baseline=programs.all_reduce_after_backward,
+        optimized=programs.all_reduce_during_backward,
+        verify=averaged(mlp, atol),
+        mlp=mlp,
     )
     perf.check(speedup=pair.speedup, time=pair.optimized.time)
 
 
-def test_exposed_communication(perf: Perf) -> None:
+def test_exposed_communication(perf: Perf, ranks: Ranks) -> None:
     """The shares are shown, not judged: a difference of times scatters by 10 % where each of them does by 1 %."""
     mlp = workload(perf)
     found = perf.configured(budget=BUDGET).overlap(
         together=programs.all_reduce_during_backward,
         compute=programs.compute,
         communication=programs.communication,
+        verify=averaged(mlp, rounding(perf, ranks, mlp)),
         mlp=mlp,
     )
     perf.check(compute=found.compute.time, communication=found.communication.time)

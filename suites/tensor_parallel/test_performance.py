@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import functools
 
-from pytest_gpuperf import Perf
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Perf
+from suites.shared.comparison import assert_close
+from suites.shared.exchange import of_all_ranks
 from suites.tensor_parallel.programs import collective_matmul as programs
 
 # A feed-forward layer's shape. Every rank multiplies all M rows by its own N/R columns: 3584 on 8 ranks, where
@@ -20,14 +25,28 @@ RTOL = 1.6e-2
 ATOL = 2**-7
 
 
+CHECKED = 64  # rows of the product, spread over all ranks' shards of A; the arms are compared in all of them
+
+
+def gathered_and_multiplied(k: int, ctx: Context, product: torch.Tensor, steps: int) -> None:
+    """Whether rows of the product are those of all ranks' A times this rank's B, multiplied in float64."""
+    m, n = product.shape[0], product.shape[1] * ctx.world_size
+    a, b = programs.matmul_inputs(ctx, m=m, k=k, n=n, dtype=product.dtype)
+    rows = torch.arange(0, m, max(1, m // CHECKED), device=ctx.device)
+    expected = torch.cat(list(of_all_ranks(ctx, a)))[rows].double() @ b.double()
+    assert_close(product[rows].double(), expected, f"rank {ctx.rank}, product", rtol=RTOL, atol=ATOL)
+
+
 @pytest.mark.perf
 @pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
 def test_all_gather_then_matmul(perf: Perf) -> None:
+    k = perf.sized(K, smoke=256)
     pair = perf.configured(rtol=RTOL, atol=ATOL).compare(
         baseline=programs.all_gather_then_matmul,
         optimized=programs.fused_all_gather_matmul,
+        verify=functools.partial(gathered_and_multiplied, k),
         m=perf.sized(M, smoke=1024),
-        k=perf.sized(K, smoke=256),
+        k=k,
         n=perf.sized(N, smoke=1024),
     )
     perf.check(speedup=pair.speedup, baseline_time=pair.baseline.time, optimized_time=pair.optimized.time)

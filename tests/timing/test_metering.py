@@ -69,7 +69,8 @@ def test_the_window_is_filled_on_the_slowest_rank(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(metering, "_meet", lambda *, cuda: None)
     monkeypatch.setattr(metering, "slowest", lambda seconds, device: [0.15])
     alone: Any = SimpleNamespace(device=torch.device("cpu"))
-    assert metering._steps(alone, lambda: None, Sampling(window=window)) == steps
+    planned, taken = metering._steps(alone, lambda: None, Sampling(window=window))
+    assert (planned, taken) == (steps, metering._WARMUP_STEPS + metering._ESTIMATE_STEPS)
 
 
 def test_nobody_steps_while_the_counters_of_another_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

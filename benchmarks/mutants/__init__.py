@@ -1,0 +1,1 @@
+"""Realistic faults in programs and in torch, and how they are put in place."""

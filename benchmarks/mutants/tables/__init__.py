@@ -1,0 +1,1 @@
+"""The faults of each subject of the suites, a module each."""

@@ -1,0 +1,182 @@
+"""How many realistic faults the suites catch.
+
+    python benchmarks/mutations.py [--subject S ...] [--fault TEXT] [--json FILE] [--jobs N] [--sample N]
+
+Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites or into torch, in memory, and its
+subject runs with the profile ``quick`` until a test fails. A fault is caught if one does. Each subject runs once
+without a fault as well, and must pass. Exits with 1 if fewer than 95 % are caught, with 2 if the figures cannot be
+trusted: a subject that fails by itself, a fault that does not apply, or a module that no process imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.mutants import tables  # noqa: E402
+from benchmarks.mutants.fault import Fault  # noqa: E402
+from benchmarks.mutants.trial import FOLDER, Trial  # noqa: E402
+from benchmarks.pytest_command import pytest_command  # noqa: E402
+
+RECORDED = ROOT / "docs" / "suites" / "faults.json"
+LEAST = 0.95  # of the faults that are not equivalent
+TIMEOUT = 600.0  # seconds for a subject; a suite that hangs has its own timeouts, which are shorter
+
+CAUGHT, PASSED, EQUIVALENT, SKIPPED, UNTRUE = "caught", "passed", "equivalent", "skipped", "untrue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one fault."""
+
+    subject: str
+    fault: str
+    outcome: str
+    """``caught``; ``passed``: no test failed; ``equivalent``: not run; ``skipped``: all tests of the subject skip here,
+    since a library is not installed; ``untrue``: the trial itself went wrong."""
+    test: str = ""
+    """The first that failed."""
+    message: str = ""
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """The result for a terminal."""
+        by = self.test.split("/")[-1] if self.outcome == CAUGHT else self.message
+        return f"{self.outcome:<10} {self.subject:<22} {self.seconds:5.1f} s  {self.fault}  [{by}]"
+
+
+def table() -> dict[str, tuple[Fault, ...]]:
+    """The faults of each subject.
+
+    Raises:
+        ValueError: two faults of a subject have one name.
+    """
+    found: dict[str, tuple[Fault, ...]] = {}
+    for module in pkgutil.iter_modules(tables.__path__):
+        faults: tuple[Fault, ...] = importlib.import_module(f"{tables.__name__}.{module.name}").FAULTS
+        names = [fault.name for fault in faults]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{module.name} has two faults of the name {twice[0]!r}: rename one")
+        found[module.name] = faults
+    return found
+
+
+def tried(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
+    """Runs the tests with the fault in place, or as they are."""
+    name = "" if fault is None else fault.name
+    if fault is not None and fault.equivalent:
+        return Result(subject=subject, fault=name, outcome=EQUIVALENT, message=fault.equivalent)
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        trial = Trial(Path(folder))
+        trial.begin(fault)
+        began = time.monotonic()
+        options = ["-x", "-p", "no:cacheprovider", "-p", "benchmarks.mutants.plugin", "--tb=short", "--smoke"]
+        options += ["--hypothesis-profile=quick", "--hypothesis-seed=1", "-W", "ignore", *tests]
+        environ = {**os.environ, FOLDER: folder, "PYTHONPATH": str(ROOT)}
+        try:
+            done = subprocess.run(
+                pytest_command(*options), cwd=ROOT, env=environ, capture_output=True, text=True, timeout=TIMEOUT
+            )
+        except subprocess.TimeoutExpired:
+            message = f"no end after {TIMEOUT:g} s"
+            return Result(subject=subject, fault=name, outcome=UNTRUE, message=message, seconds=TIMEOUT)
+        seconds = time.monotonic() - began
+        failure = json.loads(trial.failure.read_text(encoding="utf-8")) if trial.failure.exists() else None
+        reached = fault is None or trial.reached.exists()
+        ran = trial.passed.exists() or failure is not None
+    outcome, test, message = PASSED, "", ""
+    if failure is not None and reached:
+        outcome, test, message = CAUGHT, failure["test"], failure["message"]
+    elif not ran and not done.returncode:
+        outcome, message = SKIPPED, "all tests of the subject skip here"
+    elif done.returncode:
+        outcome, message = UNTRUE, "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+    elif not reached:
+        outcome, message = UNTRUE, f"no process imported {fault and fault.module}"
+    return Result(subject=subject, fault=name, outcome=outcome, test=test, message=message, seconds=seconds)
+
+
+def sample(faults: dict[str, tuple[Fault, ...]], count: int) -> list[tuple[str, Fault, list[str]]]:
+    """So many faults, evenly spread over the table, each with the test that is recorded to have caught it."""
+    recorded = {(entry["subject"], entry["fault"]): entry for entry in json.loads(RECORDED.read_text("utf-8"))}
+    caught = [
+        (subject, fault, [recorded[subject, fault.name]["test"]])
+        for subject, of_subject in sorted(faults.items())
+        for fault in of_subject
+        if recorded.get((subject, fault.name), {}).get("outcome") == CAUGHT
+    ]
+    return [caught[index * len(caught) // count] for index in range(min(count, len(caught)))]
+
+
+def summary(results: Iterable[Result]) -> tuple[list[str], float]:
+    """A line for each subject and one for all, and the share that is caught."""
+    counts: dict[str, list[int]] = {}
+    for result in results:
+        if result.outcome in (CAUGHT, PASSED):
+            of_subject = counts.setdefault(result.subject, [0, 0])
+            of_subject[0] += result.outcome == CAUGHT
+            of_subject[1] += 1
+    lines = [f"{subject:<22} {caught:3d} of {of:3d}" for subject, (caught, of) in sorted(counts.items())]
+    caught, of = (sum(count[index] for count in counts.values()) for index in (0, 1))
+    share = caught / of if of else 0.0
+    return [*lines, f"{'all':<22} {caught:3d} of {of:3d}, {share:.1%}"], share
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tries the faults, prints what became of each, and returns the exit status."""
+    parser = argparse.ArgumentParser(description="how many realistic faults the suites catch")
+    parser.add_argument("--subject", action="append", help="only this subject's; may be given again")
+    parser.add_argument("--fault", default="", help="only faults whose name holds this text")
+    parser.add_argument("--json", type=Path, help="a file for the results")
+    parser.add_argument("--jobs", type=int, default=2, help="runs of pytest at once (default: %(default)s)")
+    parser.add_argument("--sample", type=int, help="only so many, each against the test that is recorded to catch it")
+    given = parser.parse_args(arguments)
+    faults = table()
+    if unknown := sorted(set(given.subject or ()) - set(faults)):
+        parser.error(f"no subject is called {unknown[0]!r}: {', '.join(faults)}")
+    chosen = {subject: faults[subject] for subject in given.subject or faults}
+    work: list[tuple[str, Fault | None, list[str]]] = []
+    if given.sample:
+        work += sample(chosen, given.sample)
+    else:
+        for subject, of_subject in chosen.items():
+            folder = [f"suites/{subject}"]
+            picked = [fault for fault in of_subject if given.fault in fault.name]
+            work += [(subject, None, folder)] if picked else []
+            work += [(subject, fault, folder) for fault in picked]
+    began = time.monotonic()
+    results = []
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for result in pool.map(lambda each: tried(*each), work):
+            if not result.fault and result.outcome not in (PASSED, SKIPPED):
+                print(f"{result.subject} fails without a fault: {result.test} {result.message}", flush=True)
+                pool.shutdown(cancel_futures=True)
+                return 2
+            if result.fault:
+                print(result.line(), flush=True)
+                results.append(result)
+    lines, share = summary(results)
+    print("\n".join(lines), f"\n{time.monotonic() - began:.0f} s", sep="")
+    if given.json:
+        given.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n", encoding="utf-8")
+    if any(result.outcome == UNTRUE for result in results):
+        return 2
+    return 0 if share >= LEAST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Faults are put in place where they should be, and only a test that fails catches one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import mutations
+from benchmarks.mutants.fault import Fault
+from benchmarks.mutations import CAUGHT, EQUIVALENT, PASSED, SKIPPED, UNTRUE, Result, summary, table, tried
+from tests.whole_run import write
+
+TEST = """
+import pytest, torch
+from suites.collectives import programs
+from suites.shared.step import once
+
+@pytest.mark.ranks(2)
+def test_sum(ranks):
+    got = ranks.run(once, programs.all_reduce, shape=(3,), dtype=torch.float32, seed=1)
+    own = [programs.reduction_input(rank, shape=(3,), dtype=torch.float32, seed=1) for rank in range(2)]
+    assert all(torch.equal(each, own[0] + own[1]) for each in got)
+"""
+PROGRAMS, TORCH = "suites.collectives.programs", "torch.distributed.distributed_c10d"
+NOTHING = "def all_reduce(tensor, *args, **kwargs):\n    return None\n"
+
+
+PROFILE = "from hypothesis import settings\n\nsettings.register_profile('quick')\n"
+
+
+def written(folder: Path, tests: str) -> list[str]:
+    """What pytest is told to run these tests."""
+    write(folder, {"conftest.py": PROFILE, "test_it.py": tests})
+    return [str(folder / "test_it.py"), f"--rootdir={folder}", "-o", f"gpuperf_leases={folder / '.leases'}"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "message"),
+    [
+        (
+            Fault(name="of a program", module=PROGRAMS, old="dist.all_reduce(x, OPS[op])", new="x.add_(1)"),
+            CAUGHT,
+            "assert",
+        ),
+        (Fault(name="of torch", module="torch.distributed", old="", new=NOTHING), CAUGHT, "assert"),
+        (Fault(name="harmless", module=TORCH, old="", new="HARMLESS = 1"), PASSED, ""),
+        (Fault(name="unreached", module="torch.utils.tensorboard", old="", new="x = 1"), UNTRUE, "no process imported"),
+        (Fault(name="not there", module=PROGRAMS, old="dist.nothing(x)", new=""), UNTRUE, "holds 0 times, not once"),
+        (Fault(name="the same", module=PROGRAMS, old="", new="", equivalent="it adds nothing"), EQUIVALENT, "adds"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Fault) else "",
+)
+def test_a_fault_is_caught_if_it_is_in_place_and_a_test_fails(
+    tmp_path: Path, fault: Fault, outcome: str, message: str
+) -> None:
+    result = tried("collectives", fault, written(tmp_path, TEST))
+    assert result.outcome == outcome, result
+    assert message in result.message
+    assert result.test.endswith("test_sum[2ranks]") == (outcome == CAUGHT)
+
+
+def test_a_subject_whose_tests_all_skip_tells_nothing(tmp_path: Path) -> None:
+    tests = "import pytest\n\ndef test_it():\n    pytest.skip('no library')\n"
+    result = tried("megatron", None, written(tmp_path, tests))
+    assert result.outcome == SKIPPED
+
+
+def test_a_text_that_the_source_holds_twice_is_refused() -> None:
+    fault = Fault(name="ambiguous", module="torch", old="x", new="y")
+    message = r"^the fault 'ambiguous' replaces 'x', which torch holds 2 times, not once: write the text anew"
+    with pytest.raises(ValueError, match=message):
+        fault.applied_to("x = x")
+
+
+def test_what_no_test_could_catch_and_what_was_skipped_are_not_counted() -> None:
+    outcomes = [CAUGHT, CAUGHT, PASSED, EQUIVALENT, SKIPPED]
+    lines, share = summary(Result(subject="scan", fault=str(n), outcome=one) for n, one in enumerate(outcomes))
+    assert lines[-1].endswith("  2 of   3, 66.7%")
+    assert share == pytest.approx(2 / 3)
+
+
+def test_every_subject_has_a_table() -> None:
+    faults = table()
+    assert set(faults) == {path.parent.name for path in (mutations.ROOT / "suites").glob("*/test_correctness.py")}
+
+
+def test_a_name_that_two_faults_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = Fault(name="one", module="torch", old="x", new="y")
+    monkeypatch.setattr("benchmarks.mutants.tables.collectives.FAULTS", (twice, twice))
+    with pytest.raises(ValueError, match=r"^collectives has two faults of the name 'one': rename one$"):
+        table()
