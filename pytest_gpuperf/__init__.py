@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.figures.metric import Metric
     from pytest_gpuperf.figures.overlap import Overlap
     from pytest_gpuperf.figures.readings import Readings
+    from pytest_gpuperf.figures.sweep import Sweep
     from pytest_gpuperf.figures.timing import Timing
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
@@ -37,6 +38,7 @@ __all__ = [
     "Readings",
     "Resettable",
     "ResultError",
+    "Sweep",
     "Timing",
 ]
 
@@ -57,6 +59,7 @@ _HOMES = {
     "Readings": "figures.readings",
     "Resettable": "timing.stepping",
     "ResultError": "ranks.failures",
+    "Sweep": "figures.sweep",
     "Timing": "figures.timing",
 }
 

@@ -13,7 +13,7 @@ HELPERS = ("programs", "reference")
 OPTIONAL = ("bounds.py", "conftest.py")
 ASPECTS = ("correctness", "memory", "performance", "reference", "synchronization", "traffic", "training", "versions")
 """What a file ``test_<aspect>.py`` may be about, besides a module of ``programs/``."""
-TIMED = ("measure", "meter", "compare", "overlap")
+TIMED = ("measure", "meter", "compare", "overlap", "sweep")
 """Of perf: each takes ``verify``."""
 LONGEST = 400
 """Lines of a module of programs."""

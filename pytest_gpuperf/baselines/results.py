@@ -34,6 +34,8 @@ class ResultsForm:
     verdicts: tuple[Mapping[str, Any], ...]
     unchecked: tuple[Mapping[str, str], ...] = field(default=(), metadata=OPTIONAL)
     """Figures that have a baseline and that their tests did not check."""
+    curves: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
+    """Of sweeps, for who plots them; see docs/measuring.md."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

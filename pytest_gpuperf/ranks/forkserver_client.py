@@ -32,6 +32,7 @@ PRELOAD = (
     "pytest_gpuperf.ranks.rank",
     "pytest_gpuperf.timing.measure",
     "pytest_gpuperf.timing.compare",
+    "pytest_gpuperf.timing.sweep",
 )
 
 # And these, which take a second or more each, once the tests or a rank have imported what stands before them: ranks

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -39,6 +42,8 @@ class Findings:
         self.verdicts: list[Verdict] = []
         self.unchecked: list[tuple[str, str]] = []
         """Figures that have a baseline and that their tests did not check: test, metric."""
+        self.curves: list[Mapping[str, Any]] = []
+        """Of sweeps; see ``curves.curve``."""
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
         """Of tests with verdicts, by node id."""
@@ -76,6 +81,7 @@ class Findings:
             self.places.update((verdict.test, _place(report)) for verdict in verdicts)
         if report.when == "call":
             self.unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
+            self.curves += curves_of(report)
         if RANKS_KEYWORD not in report.keywords:
             return
         if report.when == "call" or not report.passed:

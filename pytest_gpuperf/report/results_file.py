@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from pytest_gpuperf.baselines.merge import joined
 from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
+from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -40,6 +42,8 @@ class Results:
     """Every launch of every perf test that ran; no anchors, no updates, nothing that a reviewer writes."""
     verdicts: tuple[Verdict, ...]
     unchecked: tuple[Unchecked, ...] = ()
+    curves: tuple[Mapping[str, Any], ...] = ()
+    """Of sweeps; see ``curves.curve``."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -60,6 +64,7 @@ def write(path: Path, results: Results) -> None:
         candidate=results.candidate.to_json(),
         verdicts=tuple(plain(verdict) for verdict in results.verdicts),
         unchecked=tuple(plain(one) for one in results.unchecked),
+        curves=results.curves,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -76,7 +81,7 @@ def load(path: Path) -> Results:
         unchecked = tuple(read(Unchecked, data, f"file.unchecked[{i}]") for i, data in enumerate(form.unchecked))
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
-    return Results(candidate, verdicts, unchecked)
+    return Results(candidate, verdicts, unchecked, form.curves)
 
 
 class ResultsFile:
@@ -95,6 +100,7 @@ class ResultsFile:
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
         self._unchecked: list[Unchecked] = []
+        self._curves: list[Mapping[str, Any]] = []
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
         self._lines: list[str] = []
@@ -116,6 +122,7 @@ class ResultsFile:
 
     def _take(self, report: pytest.TestReport) -> None:
         self._unchecked += [Unchecked(report.nodeid, name) for name in unchecked_of(report)]
+        self._curves += curves_of(report)
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
@@ -137,7 +144,8 @@ class ResultsFile:
         candidate, unfit = joined(self._candidates)
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
-            write(self._path, Results(candidate, tuple(self._verdicts), tuple(self._unchecked)))
+            results = Results(candidate, tuple(self._verdicts), tuple(self._unchecked), tuple(self._curves))
+            write(self._path, results)
         except BaselineError as error:
             self._lines.append(f"results not written: {error}")
             return False

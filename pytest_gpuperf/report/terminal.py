@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
+from pytest_gpuperf.report.curves import dip_lines
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, unchecked_lines, verdict_table
@@ -40,6 +41,7 @@ class Summary:
         width = config.get_terminal_writer().fullwidth if terminalreporter.isatty else None
         lines = [
             *verdict_table(self._findings.verdicts, width=width, fold=config.get_verbosity() < 1),
+            *dip_lines(self._findings.curves),
             *expected_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere),

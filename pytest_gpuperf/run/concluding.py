@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.report.curves import curve_properties
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
@@ -111,6 +112,8 @@ class Concluding:
                 "perf.check, for example perf.check(time=timing.time)",
                 pytrace=False,
             )
+        if launch.number == 1 and not self._smoke:  # what smoke times is noise
+            item.user_properties += curve_properties(launch.identity, checks.sweeps)
         body = body_hash(item)
         candidate = self._launch.candidate(launch.identity, body, checks.metrics) if self._results else None
         if candidate is not None:

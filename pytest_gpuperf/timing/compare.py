@@ -45,7 +45,7 @@ def compare(
     inputs, and a wrong answer needs no time.
     """
     steps = prepare(context, baseline, kwargs), prepare(context, optimized, kwargs)
-    looks = [None if verify is None else Verification(verify, context, program) for program in (baseline, optimized)]
+    looks = [Verification.of(verify, context, program) for program in (baseline, optimized)]
     _compare_outputs(
         _first_output(steps[0], baseline, looks[0]), _first_output(steps[1], optimized, looks[1]), tolerance
     )

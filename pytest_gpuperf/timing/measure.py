@@ -30,7 +30,7 @@ def measure(
 ) -> RankSamples:
     """Times the step that the program prepares; entry function of a run."""
     clock = clock_for(context.device, sampling)
-    verification = None if verify is None else Verification(verify, context, program)
+    verification = Verification.of(verify, context, program)
     timed = Timed(context, clock, prepare(context, program, kwargs), sampling, verification)
     timed.warm_up()
     samples = timed.samples(timed.until_precise())
@@ -50,6 +50,7 @@ class Timed:
         verification: Verification | None = None,
         *,
         taken: int = 0,
+        warm: bool = False,
     ) -> None:
         """Plans the samples of a step.
 
@@ -60,9 +61,11 @@ class Timed:
             sampling: what the author chose.
             verification: looks at what the first step returns, and at others when ``verify`` is called.
             taken: how many steps were taken already; whoever took them looked at the first.
+            warm: whether the device is warm by steps of the same kind.
         """
         self._verification = verification
         self._taken = taken
+        self._warm = warm
         self._clock = clock
         self._device = context.device
         self._precision = sampling.precision
@@ -93,6 +96,8 @@ class Timed:
             return
         for _ in range(max(2, self.plan.warmup_steps // self.plan.steps_per_sample)):
             self.sample()
+        if self._warm:
+            return
         before = self._warm_median()
         for _ in range(MAX_WARMUP_BATCHES):
             after = self._warm_median()
@@ -175,4 +180,4 @@ class Timed:
         self._step()
         self._taken += 1 + _ESTIMATES
         estimate = min(self._clock.time(self._step, 1, self._reset) for _ in range(_ESTIMATES))
-        return plan(sampling, slowest([estimate], self._device)[0], repeatable=self._reset is None)
+        return plan(sampling, slowest([estimate], self._device)[0], repeatable=self._reset is None, warm=self._warm)

@@ -59,7 +59,7 @@ def meter(
             f"the step of {name} has a reset, and counters go on counting meanwhile: meter a step that can be "
             "repeated as it is"
         )
-    verification = None if verify is None else Verification(verify, context, program)
+    verification = Verification.of(verify, context, program)
     taken = 0
     if verification is not None:
         verification(step(), taken := 1)

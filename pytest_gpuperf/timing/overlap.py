@@ -34,7 +34,7 @@ def overlap(
         sampling: what the author chose; its precision is that of the whole's time over the first part's.
         verify: looks at what the whole returns.
     """
-    whole = None if verify is None else Verification(verify, context, programs[0])
+    whole = Verification.of(verify, context, programs[0])
     arms = [
         Timed(context, clock_for(context.device, sampling), prepare(context, program, kwargs), sampling, verification)
         for program, verification in zip(programs, [whole, *[None] * (len(programs) - 1)], strict=True)

@@ -25,7 +25,7 @@ class Sampling:
     """At most so many samples."""
     budget: float = 0.5
     """Seconds of a step's sampling after which ``MIN_SAMPLES`` samples are enough; a comparison's first three groups
-    share it."""
+    share it, and so do the sizes of a sweep."""
     precision: float = 0.005
     """Half the width of the median's 95 % interval, relative to it, at which sampling ends."""
     cold: bool = False
@@ -59,13 +59,14 @@ class Plan:
     steps_per_sample: int
 
 
-def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True) -> Plan:
+def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True, warm: bool = False) -> Plan:
     """The plan for a step that takes about so long on the slowest rank.
 
     Args:
         sampling: what the author chose.
         step_seconds: seconds.
         repeatable: whether a sample may be of several steps, one after the other.
+        warm: whether the device is warm already, and only the step itself is new.
     """
     if sampling.smoke:
         return Plan(warmup_steps=0, samples=2, steps_per_sample=1)
@@ -75,7 +76,9 @@ def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True) ->
     steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))
     return Plan(
-        warmup_steps=max(MIN_WARMUP_STEPS, min(200, math.ceil(WARMUP_SECONDS / step_seconds))),
+        warmup_steps=MIN_WARMUP_STEPS
+        if warm
+        else max(MIN_WARMUP_STEPS, min(200, math.ceil(WARMUP_SECONDS / step_seconds))),
         samples=max(MIN_SAMPLES, min(sampling.samples, affordable)),
         steps_per_sample=steps,
     )

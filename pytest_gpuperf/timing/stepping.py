@@ -39,7 +39,7 @@ def prepare(context: Context, program: Callable[..., Any], kwargs: Mapping[str, 
     if not callable(step):
         name = getattr(program, "__qualname__", repr(program))
         raise TypeError(
-            f"timed program {name} returned {_named(step)}, not a step: it must prepare its inputs and return "
+            f"timed program {name} returned {named(step)}, not a step: it must prepare its inputs and return "
             "a function of no arguments, which is then timed"
         )
     return step  # type: ignore[no-any-return]
@@ -78,5 +78,6 @@ def captured(step: Step, steps: int) -> Step:
     return replay
 
 
-def _named(value: object) -> str:
+def named(value: object) -> str:
+    """What a program returned instead, for a message."""
     return "None" if value is None else f"a {type(value).__qualname__}"

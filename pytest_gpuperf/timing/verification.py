@@ -16,10 +16,16 @@ back, this one included. Raises AssertionError if the output is wrong."""
 class Verification:
     """The author's ``verify`` for one timed program on one rank."""
 
-    def __init__(self, verify: Verify, context: Context, program: Callable[..., Any]) -> None:
+    def __init__(self, verify: Verify, context: Context, name: str) -> None:
+        """Keeps the function and what messages call the program."""
         self._verify = verify
         self._context = context
-        self._name = getattr(program, "__qualname__", repr(program))
+        self._name = name
+
+    @classmethod
+    def of(cls, verify: Verify | None, context: Context, program: Callable[..., Any]) -> Verification | None:
+        """The one for a program; None if its author gave no ``verify``."""
+        return None if verify is None else cls(verify, context, getattr(program, "__qualname__", repr(program)))
 
     def __call__(self, output: Any, steps: int) -> None:
         """Looks at what the last of so many steps returned.
