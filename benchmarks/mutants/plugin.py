@@ -21,6 +21,16 @@ if _fault is not None and _fault.in_suites:
     patching.install(_fault, _trial.reached)
 
 
+@pytest.hookimpl(trylast=True)  # once --hypothesis-profile is loaded
+def pytest_configure() -> None:
+    """Has hypothesis stop at the first failing example: nobody reads a smaller one."""
+    import hypothesis
+
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("mutants", hypothesis.settings(), phases=phases, database=None)
+    hypothesis.settings.load_profile("mutants")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
     """Writes down the first failure, and that some test passed."""

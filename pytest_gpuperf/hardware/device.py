@@ -183,5 +183,9 @@ class Devices(Protocol):
         ...
 
     def pcie(self, uuid: str) -> Pcie | None:
-        """The GPU's PCIe link; None where the machine hides it."""
+        """The GPU's PCIe link; None where the machine hides it, or the GPU reaches the host by another link."""
+        ...
+
+    def memory_rate(self, uuid: str) -> float | None:
+        """Bytes/s that the GPU's own memory moves at most, reads and writes together; None if it does not tell."""
         ...

@@ -49,7 +49,7 @@ def linkage(gpus: Sequence[Gpu], devices: Devices) -> Linkage:
             return Linkage("nvlink", f"nv{min(direct.values())}", _nvlink_rate(gpus, per_gpu))
         distance = max(_distance(devices, a, b) for a, b in combinations(gpus, 2))
         partly_nvlink = any(switched) or any(direct.values())
-        return Linkage("pcie", distance.name.lower(), None if partly_nvlink else _pcie_rate(devices, gpus))
+        return Linkage("pcie", distance.name.lower(), None if partly_nvlink else pcie_rate(devices, gpus))
 
 
 def _distance(devices: Devices, a: Gpu, b: Gpu) -> Distance:
@@ -63,7 +63,8 @@ def _nvlink_rate(gpus: Sequence[Gpu], links: Sequence[int]) -> float | None:
     return min(known) if len(known) == len(gpus) else None
 
 
-def _pcie_rate(devices: Devices, gpus: Sequence[Gpu]) -> float | None:
+def pcie_rate(devices: Devices, gpus: Sequence[Gpu]) -> float | None:
+    """Bytes/s of the slowest GPU's slot, one direction; None if one of them is unknown."""
     slowest: float | None = None
     for gpu in gpus:
         pcie = devices.pcie(gpu.uuid)

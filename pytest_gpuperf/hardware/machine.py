@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_gpuperf.hardware.device import Devices, Gpu, HardwareError
 from pytest_gpuperf.hardware.key import hardware_key, match_fields
-from pytest_gpuperf.hardware.linkage import Linkage, linkage
+from pytest_gpuperf.hardware.linkage import Linkage, linkage, pcie_rate
 from pytest_gpuperf.hardware.nvml import Nvml
 
 _HOPPER = (9, 0)  # NVLink SHARP, the switch's own reduction, came with it
@@ -66,6 +66,20 @@ class Machine:
         over_nvlink = self.linkage is not None and self.linkage.kind == "nvlink"
         hopper = any(gpu.compute_capability >= _HOPPER for gpu in self.gpus)
         return over_nvlink and self.environ_multicast and hopper
+
+    @property
+    def host_rate(self) -> float | None:
+        """Bytes/s between the host's memory and the GPU with the slowest slot, one direction; None if unknown."""
+        with self.devices.session() as present:
+            return pcie_rate(self.devices, self.gpus) if present and self.gpus else None
+
+    @property
+    def memory_rate(self) -> float | None:
+        """Bytes/s of the slowest GPU's own memory, reads and writes together; None if unknown."""
+        with self.devices.session() as present:
+            rates = [self.devices.memory_rate(gpu.uuid) for gpu in self.gpus] if present else []
+        told = [rate for rate in rates if rate is not None]
+        return min(told) if told and len(told) == len(self.gpus) else None
 
     @property
     def software(self) -> dict[str, str]:

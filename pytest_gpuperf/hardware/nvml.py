@@ -180,11 +180,25 @@ class Nvml:
         return None if level is None else _DISTANCES[level]
 
     def pcie(self, uuid: str) -> Pcie | None:
-        """The GPU's PCIe link; None where the machine hides it."""
+        """The GPU's PCIe link; None where the machine hides it, or the GPU reaches the host by NVLink-C2C."""
         handle = self._handle(uuid)
+        c2c = self._told(self._library.nvmlDeviceGetC2cModeInfoV, handle)
+        if c2c is not None and c2c.isC2cEnabled:
+            return None
         generation = self._told(self._library.nvmlDeviceGetMaxPcieLinkGeneration, handle)
         lanes = self._told(self._library.nvmlDeviceGetMaxPcieLinkWidth, handle)
         return None if generation is None or lanes is None else Pcie(generation, lanes)
+
+    def memory_rate(self, uuid: str) -> float | None:
+        """Bytes/s of the GPU's memory: the width of its bus, twice for each cycle of the fastest clock.
+
+        All memories of NVIDIA's data center GPUs send at both edges: an H100 SXM's 5120 bits at 2619 MHz are the data
+        sheet's 3.35 TB/s.
+        """
+        nvml, handle = self._library, self._handle(uuid)
+        bits = self._told(nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        megahertz = self._told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+        return None if not bits or not megahertz else bits / 8 * 2 * megahertz * 1e6
 
     def _handle(self, uuid: str) -> Any:
         return self._library.nvmlDeviceGetHandleByUUID(uuid)
@@ -250,6 +264,7 @@ class Nvml:
                 nvml.NVML_ERROR_NOT_SUPPORTED,
                 nvml.NVML_ERROR_INVALID_ARGUMENT,
                 nvml.NVML_ERROR_NO_PERMISSION,
+                nvml.NVML_ERROR_FUNCTION_NOT_FOUND,  # the driver is older than the question
             )
             if error.value in unanswered:
                 return None

@@ -72,3 +72,6 @@ class FakeDevices:
 
     def pcie(self, uuid: str) -> Pcie | None:
         return None
+
+    def memory_rate(self, uuid: str) -> float | None:
+        return None

@@ -34,6 +34,11 @@ class Device:
     links: Mapping[int, str] = field(default_factory=dict)
     """What each active NVLink leads to: SWITCH or a bus address."""
     pcie: tuple[int, int] | None = (5, 16)
+    c2c: bool | None = None
+    """Whether it is joined to the host by NVLink-C2C; None: it knows no such link."""
+    memory_bus: int | None = 6144
+    """Bits."""
+    memory_megahertz: int | None = 3201
     power_limit_milliwatts: int | None = 700_000
     mig: bool | None = False
     memory_bytes: int = 150_754_820_096
@@ -68,7 +73,9 @@ class FakeNvml:
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
     NVML_ERROR_GPU_NOT_FOUND = 28
     NVML_NVLINK_MAX_LINKS = 36
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
     NVML_CLOCK_SM = 1
+    NVML_CLOCK_MEM = 2
     NVML_TEMPERATURE_GPU = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
@@ -203,6 +210,16 @@ class FakeNvml:
 
     def nvmlDeviceGetMaxPcieLinkWidth(self, device: Device) -> int:
         return _supported(device.pcie)[1]
+
+    def nvmlDeviceGetC2cModeInfoV(self, device: Device) -> SimpleNamespace:
+        return SimpleNamespace(isC2cEnabled=int(_supported(device.c2c)))
+
+    def nvmlDeviceGetMemoryBusWidth(self, device: Device) -> int:
+        return _supported(device.memory_bus)
+
+    def nvmlDeviceGetMaxClockInfo(self, device: Device, clock: int) -> int:
+        assert clock == self.NVML_CLOCK_MEM
+        return _supported(device.memory_megahertz)
 
     def nvmlDeviceGetNvLinkState(self, device: Device, link: int) -> int:
         if not device.links:

@@ -45,3 +45,19 @@ def test_a_machine_hands_on_the_library_that_described_it(monkeypatch: pytest.Mo
 def test_a_neighbour_in_mig_mode_is_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, Nvml(FakeNvml([Device("GPU-0", links=LINKS), Device("GPU-1", mig=True)])))
     assert Machine.of(1, {"CUDA_VISIBLE_DEVICES": "0"}).everything == ("GPU-0",)
+
+
+def test_the_slowest_gpu_says_how_fast_memories_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Device("GPU-1", links=LINKS, pcie=(4, 16), memory_bus=5120)
+    use(monkeypatch, Nvml(FakeNvml([Device("GPU-0", links=LINKS), slow])))
+    machine = Machine.of(2, {})
+    assert machine.host_rate == pytest.approx(16 * 1.969e9, rel=1e-3)
+    assert machine.memory_rate == pytest.approx(5120 / 8 * 2 * 3201e6)
+    assert Machine.of(1, {}).memory_rate == pytest.approx(6144 / 8 * 2 * 3201e6)
+
+
+def test_what_one_gpu_does_not_tell_is_unknown_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    dumb = Device("GPU-1", links=LINKS, pcie=None, memory_bus=None)
+    use(monkeypatch, Nvml(FakeNvml([Device("GPU-0", links=LINKS), dumb])))
+    assert (Machine.of(2, {}).host_rate, Machine.of(2, {}).memory_rate) == (None, None)
+    assert (Machine.of(0, {}).host_rate, Machine.of(0, {}).memory_rate) == (None, None)

@@ -210,3 +210,27 @@ def test_used_memory_without_a_driver() -> None:
 def test_used_memory_of_a_lost_gpu() -> None:
     with pytest.raises(HardwareError, match="check the GPU's health"):
         Nvml(NvmlWithMemory([Device(A)], lost=A)).used_memory(A)
+
+
+def test_the_memory_moves_its_bus_twice_a_cycle() -> None:
+    """Data sheets: H200 4.8 TB/s, H100 SXM 3.35 TB/s."""
+    h100 = Device("GPU-b", name="NVIDIA H100 80GB HBM3", memory_bus=5120, memory_megahertz=2619)
+    nvml = Nvml(
+        FakeNvml([Device("GPU-a"), h100, Device("GPU-c", memory_bus=None), Device("GPU-d", memory_megahertz=0)])
+    )
+    assert nvml.memory_rate("GPU-a") == pytest.approx(4.917e12, rel=1e-3)
+    assert nvml.memory_rate("GPU-b") == pytest.approx(3.352e12, rel=1e-3)
+    assert nvml.memory_rate("GPU-c") is nvml.memory_rate("GPU-d") is None
+
+
+def test_a_gpu_that_is_joined_to_the_host_by_another_link_has_no_slot_to_tell_of() -> None:
+    nvml = Nvml(FakeNvml([Device("GPU-a"), Device("GPU-b", c2c=False), Device("GPU-c", c2c=True)]))
+    assert [nvml.pcie(uuid) for uuid in ("GPU-a", "GPU-b", "GPU-c")] == [(5, 16), (5, 16), None]
+
+
+def test_a_driver_that_is_older_than_a_question_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(self: FakeNvml, device: Device) -> None:
+        raise FakeError(self.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    monkeypatch.setattr(FakeNvml, "nvmlDeviceGetC2cModeInfoV", missing)
+    assert Nvml(FakeNvml([Device("GPU-a")])).pcie("GPU-a") == (5, 16)

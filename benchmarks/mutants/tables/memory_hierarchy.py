@@ -1,0 +1,82 @@
+"""Faults of the subject memory_hierarchy."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+PROGRAMS = "suites.memory_hierarchy.programs"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a copy that leaves out the last element",
+        module=PROGRAMS,
+        old="return lambda: there.copy_(here, non_blocking=True)",
+        new="return lambda: (there[:-1].copy_(here[:-1], non_blocking=True), there)[1]",
+    ),
+    Fault(
+        name="a copy whose size is counted in elements of 8 bytes",
+        module=PROGRAMS,
+        old="here, there = (tensor[: nbytes // DTYPE.itemsize]",
+        new="here, there = (tensor[: max(1, nbytes // 8)]",
+    ),
+    Fault(
+        name="every size copies the largest one's bytes",
+        module=PROGRAMS,
+        old="here, there = (tensor[: nbytes // DTYPE.itemsize]",
+        new="here, there = (tensor[:]",
+    ),
+    Fault(
+        name="a sum that skips the tail of a block of 1024",
+        module=PROGRAMS,
+        old="part = source[: nbytes // DTYPE.itemsize]\n        return lambda: torch.sum",
+        new="part = source[: max(1, nbytes // DTYPE.itemsize // 1024 * 1024)]\n        return lambda: torch.sum",
+    ),
+    Fault(
+        name="a sum of every second element",
+        module=PROGRAMS,
+        old="return lambda: torch.sum(part, dim=0, out=total)",
+        new="return lambda: torch.sum(part[::2], dim=0, out=total)",
+    ),
+    Fault(
+        name="a write of half of the elements",
+        module=PROGRAMS,
+        old="return lambda: part.fill_(WRITTEN)",
+        new="return lambda: (part[: part.numel() // 2].fill_(WRITTEN), part)[1]",
+    ),
+    Fault(
+        name="a triad that reads one array twice",
+        module=PROGRAMS,
+        old="torch.add(of_b, of_c,",
+        new="torch.add(of_b, of_b,",
+    ),
+    Fault(
+        name="a triad without its factor",
+        module=PROGRAMS,
+        old="alpha=TRIAD_FACTOR, out=of_a",
+        new="alpha=1.0, out=of_a",
+    ),
+    Fault(
+        name="both ways, and one of them brings back what it sent",
+        module=PROGRAMS,
+        old="return down_to[:count], up_to[:count]",
+        new="return down_to[:count], down_from[: sizes[0]]",
+    ),
+    Fault(
+        name="both ways, and the way up is left out",
+        module=PROGRAMS,
+        old="up_to[:count].copy_(up_from[:count])\n",
+        new="pass\n",
+    ),
+    Fault(
+        name="all ranks send rank 0's values",
+        module=PROGRAMS,
+        old="source = values(_count(sizes), rank=ctx.rank, device=from_)",
+        new="source = values(_count(sizes), rank=0, device=from_)",
+    ),
+    Fault(
+        name="the host's copy is of one byte in two",
+        module=PROGRAMS,
+        old="        destination.copy_(source)\n",
+        new="        destination[::2].copy_(source[::2])\n",
+    ),
+)

@@ -1,0 +1,58 @@
+"""Each tier's steps leave what they should, at every size and again with another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Context, Ranks
+from suites.memory_hierarchy import programs, reference
+from suites.shared.strategies import worlds
+
+TIERS: dict[str, tuple[Callable[..., Any], reference.Verify, dict[str, Any]]] = {
+    "copied": (programs.copied, reference.copied, {}),
+    "read": (programs.read, reference.read, {}),
+    "written": (programs.written, reference.written, {}),
+    "triad": (programs.triad, reference.triad, {}),
+    "to_gpu": (programs.to_gpu, reference.copied, {}),
+    "to_gpu_pageable": (programs.to_gpu, reference.copied, {"pinned": False}),
+    "from_gpu": (programs.from_gpu, reference.copied, {}),
+    "from_gpu_pageable": (programs.from_gpu, reference.copied, {"pinned": False}),
+    "both_ways": (programs.both_ways, reference.both_ways, {}),
+    "to_peer": (programs.to_peer, reference.to_peer, {}),
+}
+
+counts = st.lists(st.integers(1, 70_000), min_size=2, max_size=4, unique=True).map(sorted)
+
+
+def in_turn(ctx: Context, name: str, sizes: list[int]) -> None:
+    """Two steps of each size, on the ranks themselves: the largest outputs stay where they are."""
+    program, verify, arguments = TIERS[name]
+    step_of = program(ctx, sizes=sizes, **arguments)
+    for nbytes in sizes:
+        step = step_of(nbytes)
+        for steps in (1, 2):
+            output = step()
+            if ctx.device.type == "cuda":
+                torch.cuda.synchronize()  # for who reads the host's memory
+            verify(ctx, output, steps, nbytes)
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("name", TIERS)
+@given(data=st.data(), elements=counts)
+def test_each_tier_holds_what_was_written(ranks: Ranks, data: st.DataObject, name: str, elements: list[int]) -> None:
+    sizes = [count * programs.DTYPE.itemsize for count in elements]
+    data.draw(worlds(ranks)).run(in_turn, name, sizes)
+
+
+@pytest.mark.ranks(1, 2)
+def test_host_copies(ranks: Ranks) -> None:
+    for rank, (seconds, arrived) in enumerate(ranks.run(programs.host_copies, nbytes=40_000, samples=3)):
+        assert len(seconds) == 3
+        assert torch.equal(arrived, reference.value_at(torch.arange(rank, rank + 10_000)))

@@ -1,0 +1,86 @@
+"""How fast each tier of memory is, all GPUs at once, against the rates of its bus: one table, and two curves."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf import GiB, KiB, Metric, MiB, Perf, Ranks
+from suites.memory_hierarchy import programs
+from suites.memory_hierarchy.test_correctness import TIERS
+
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, device="cuda", largest=True)]
+
+LARGE = GiB, 256 * MiB  # of the GPU's own memory, beyond any cache; of the host's
+OWN = {"read": 1, "written": 1, "copied": 2, "triad": 3}
+"""Tiers within the GPU, and how many bytes cross its memory's bus for each byte of the size."""
+OVER_PCIE = ("to_gpu", "from_gpu", "to_gpu_pageable", "from_gpu_pageable")
+JUDGED = ("to_gpu", "from_gpu")
+"""How fast the host copies to pageable memory depends on where that and the cores lie: it is shown."""
+
+
+def timed(perf: Perf, name: str, nbytes: int) -> Any:
+    """The timing of one tier at one size."""
+    program, verify, arguments = TIERS[name]
+
+    def prepared(ctx: Any) -> Callable[[], Any]:
+        step: Callable[[], Any] = program(ctx, sizes=[nbytes], **arguments)(nbytes)
+        return step
+
+    return perf.configured(budget=0.1).measure(
+        prepared, verify=lambda ctx, output, steps: verify(ctx, output, steps, nbytes)
+    )
+
+
+def test_tiers(perf: Perf, ranks: Ranks) -> None:
+    own, host = (perf.sized(nbytes, smoke=KiB) for nbytes in LARGE)
+    rates: dict[str, Metric] = {}
+    for name, crossings in OWN.items():
+        rate = timed(perf, name, own).rate(crossings * own, "B/s", limit=perf.memory.line_rate, limit_name="memory")
+        rates[name] = rate
+    for name in OVER_PCIE:
+        rates[name] = timed(perf, name, host).rate(host, "B/s", limit=perf.host_link.line_rate, limit_name="PCIe")
+    # Two directions, each with a rate of its own.
+    two_ways = None if perf.host_link.line_rate is None else 2 * perf.host_link.line_rate
+    rates["both_ways"] = timed(perf, "both_ways", host).rate(2 * host, "B/s", limit=two_ways, limit_name="PCIe")
+    if perf.world_size > 1:
+        rates["to_peer"] = timed(perf, "to_peer", host).rate(
+            host, "B/s", limit=perf.link.line_rate, limit_name=perf.link.name
+        )
+    copies = [seconds for seconds, _ in ranks.run(programs.host_copies, nbytes=host, samples=10)]
+    slowest = max(statistics.median(seconds) for seconds in copies)
+    rates["host"] = Metric(2 * host / slowest, "B/s", "higher", samples=10, clock="host")
+    perf.check(**{name: rates[name] for name in (*OWN, *JUDGED, "both_ways", "to_peer") if name in rates})
+    perf.show(**{name: rates[name] for name in ("to_gpu_pageable", "from_gpu_pageable", "host")})
+    # The table's last column: how many times slower a tier is than a read of the GPU's own memory.
+    perf.show(
+        **{f"read/{name}": Metric(rates["read"].value / rate.value, "x", "lower") for name, rate in rates.items()}
+    )
+
+
+def powers(first: int, last: int) -> list[int]:
+    """Sizes from 2**first to 2**last bytes."""
+    return [2**power for power in range(first, last + 1)]
+
+
+@pytest.mark.parametrize(("name", "crossings"), OWN.items(), ids=OWN)
+def test_cache_and_memory(perf: Perf, name: str, crossings: int) -> None:
+    program, verify, _ = TIERS[name]
+    sizes = powers(16, 30) if not perf.smoke else powers(10, 12)
+    swept = perf.sweep(program, sizes=sizes, verify=verify)
+    fastest = max(range(len(sizes)), key=swept.bandwidths.__getitem__)
+    # In the cache, whose rate no data sheet tells.
+    cache = swept.timings[fastest].rate(crossings * sizes[fastest], "B/s")
+    perf.check(alpha=swept.alpha, cache=cache, evenness=swept.evenness)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_pinned_memory_over_pcie(perf: Perf, name: str) -> None:
+    program, verify, _ = TIERS[name]
+    sizes = powers(12, 28) if not perf.smoke else powers(10, 12)
+    swept = perf.sweep(program, sizes=sizes, verify=verify)
+    perf.check(alpha=swept.alpha, evenness=swept.evenness)
+    perf.show(peak=swept.peak, half_size=Metric(swept.half_size, "B", "lower"))
