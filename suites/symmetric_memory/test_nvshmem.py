@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_each
-from suites.shared.inputs import rank_inputs
 from suites.shared.step import once
 from suites.symmetric_memory.programs import nvshmem as programs
 from suites.symmetric_memory.programs.memory import HEAP_RESERVE, require_heap
+from suites.symmetric_memory.programs.operations import sent
 
 
 @pytest.fixture
@@ -43,8 +45,9 @@ def test_nvshmem(nvshmem: Ranks, operation: str) -> None:
         results = nvshmem.run(
             once, programs.nvshmem, operation=operation, numel=64 * degree, dtype=dtype, seed=seed, root=root
         )
-        sent = rank_inputs(degree, shape=(64 * degree,), dtype=dtype, seed=seed)
-        assert_each(results, nvshmem_expected(operation, sent, root), operation)
+        kwargs: dict[str, Any] = {"world_size": degree, "shape": (64 * degree,), "dtype": dtype, "seed": seed}
+        tensors = [sent(rank, **kwargs) for rank in range(degree)]
+        assert_each(results, nvshmem_expected(operation, tensors, root), operation)
 
 
 @pytest.mark.ranks(2, device="cuda")

@@ -4,4 +4,256 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+ARENA, CACHE, MEMORY, OPERATIONS, SHARDS = (
+    f"suites.symmetric_memory.programs.{name}"
+    for name in ("arena", "kv_cache", "memory", "operations", "optimizer_shards")
+)
+
+FAULTS: tuple[Fault, ...] = (
+    # Barriers: every one of every program that CPUs run.
+    Fault(
+        name="a put that does not wait until the last one was read",
+        module=OPERATIONS,
+        old="        memory.barrier()  # what came at the last step has been read\n",
+        new="",
+    ),
+    Fault(
+        name="a put that is read before it has arrived",
+        module=OPERATIONS,
+        old="        there.copy_(next(turns))\n        memory.barrier()\n",
+        new="        there.copy_(next(turns))\n",
+    ),
+    Fault(
+        name="a get before the peer has written",
+        module=OPERATIONS,
+        old="        memory.barrier()\n        out = there.clone()\n",
+        new="        out = there.clone()\n",
+    ),
+    Fault(
+        name="a buffer that is written again before a get has read it",
+        module=OPERATIONS,
+        old="        memory.barrier()  # all have read, before anybody writes the next one\n",
+        new="",
+    ),
+    Fault(
+        name="a sum of buffers that are not written yet",
+        module=OPERATIONS,
+        old="        memory.barrier()\n        out = torch.zeros(shape",
+        new="        out = torch.zeros(shape",
+    ),
+    Fault(
+        name="a buffer that changes while others add it up",
+        module=OPERATIONS,
+        old="        memory.barrier()  # nobody's buffer changes or goes while others read it\n",
+        new="",
+    ),
+    Fault(
+        name="gradients that are read before all ranks have theirs",
+        module=SHARDS,
+        old="            memory.barrier()\n            mine.grad",
+        new="            mine.grad",
+    ),
+    Fault(
+        name="weights that are returned, and gradients overwritten, before all have written",
+        module=SHARDS,
+        old="                part(rank, weights_at).copy_(mine.detach())\n            memory.barrier()\n",
+        new="                part(rank, weights_at).copy_(mine.detach())\n",
+    ),
+    Fault(
+        name="a cache that is read before its owner has appended",
+        module=CACHE,
+        old="            cache.barrier()\n            found.append",
+        new="            found.append",
+    ),
+    Fault(
+        name="pages that are freed and written again while a peer reads them",
+        module=CACHE,
+        old="            cache.barrier()  # all have read, before anybody frees or appends again\n",
+        new="",
+    ),
+    # Sums and copies.
+    Fault(
+        name="a sum that leaves out the next rank",
+        module=OPERATIONS,
+        old="        for rank in range(ctx.world_size):\n            out += ",
+        new="        for rank in (r for r in range(ctx.world_size) if r != (ctx.rank + 1) % ctx.world_size):\n"
+        "            out += ",
+    ),
+    Fault(
+        name="a sum in bfloat16",
+        module=OPERATIONS,
+        old="out = torch.zeros(shape, dtype=dtype, device=ctx.device)",
+        new="out = torch.zeros(shape, dtype=torch.bfloat16, device=ctx.device)",
+    ),
+    Fault(
+        name="a sum whose addends go through float16",
+        module=OPERATIONS,
+        old="out += memory.buffer(rank, shape, dtype)",
+        new="out += memory.buffer(rank, shape, dtype).half()",
+    ),
+    Fault(
+        name="a put to the rank itself",
+        module=OPERATIONS,
+        old="there = memory.buffer((ctx.rank + distance) % ctx.world_size, shape, dtype, offset)",
+        new="there = memory.buffer(ctx.rank, shape, dtype, offset)",
+    ),
+    Fault(
+        name="a put to the rank before",
+        module=OPERATIONS,
+        old="there = memory.buffer((ctx.rank + distance) % ctx.world_size, shape, dtype, offset)",
+        new="there = memory.buffer((ctx.rank - distance) % ctx.world_size, shape, dtype, offset)",
+    ),
+    Fault(
+        name="a get from the rank behind",
+        module=OPERATIONS,
+        old="there = memory.buffer((ctx.rank - distance) % ctx.world_size, shape, dtype, offset)",
+        new="there = memory.buffer((ctx.rank + distance) % ctx.world_size, shape, dtype, offset)",
+    ),
+    Fault(
+        name="a put of the first step's tensor, always",
+        module=OPERATIONS,
+        old="""        there.copy_(next(turns))
+        memory.barrier()
+        return here.clone()""",
+        new="""        there.copy_(next(in_turn(ctx, shape=shape, dtype=dtype, seed=seed)))
+        memory.barrier()
+        return here.clone()""",
+    ),
+    Fault(
+        name="a get whose buffer is filled at the first step alone",
+        module=OPERATIONS,
+        old="    def step() -> torch.Tensor:\n        here.copy_(next(turns))\n",
+        new="    here.copy_(next(turns))\n\n    def step() -> torch.Tensor:\n",
+    ),
+    Fault(
+        name="a put that is cut at 65536 elements",
+        module=OPERATIONS,
+        old="        there.copy_(next(turns))\n        memory.barrier()\n",
+        new="        there.view(-1)[:65536].copy_(next(turns).view(-1)[:65536])\n        memory.barrier()\n",
+    ),
+    Fault(
+        name="a matmul that is reduced in bfloat16",
+        module=OPERATIONS,
+        old="dist.reduce_scatter_tensor(out, a @ b)",
+        new="half = out.bfloat16()\n        dist.reduce_scatter_tensor(half, (a @ b).bfloat16())\n"
+        "        out.copy_(half)",
+    ),
+    Fault(
+        name="a matmul's rows that belong to the rank's mirror image",
+        module=OPERATIONS,
+        old="dist.reduce_scatter_tensor(out, a @ b)",
+        new="dist.reduce_scatter_tensor(out, torch.cat((a @ b).chunk(ctx.world_size)[::-1]))",
+    ),
+    # The optimizer.
+    Fault(
+        name="a part of the weights that sees its own rank's gradient alone",
+        module=SHARDS,
+        old="torch.stack([part(rank, gradients_at) for rank in range(ctx.world_size)]).mean(dim=0)",
+        new="part(ctx.rank, gradients_at).clone()",
+    ),
+    Fault(
+        name="a sum of gradients for their mean",
+        module=SHARDS,
+        old="for rank in range(ctx.world_size)]).mean(dim=0)",
+        new="for rank in range(ctx.world_size)]).sum(dim=0)",
+    ),
+    Fault(
+        name="a mean of gradients in float32",
+        module=SHARDS,
+        old="for rank in range(ctx.world_size)]).mean(dim=0)",
+        new="for rank in range(ctx.world_size)]).float().mean(dim=0).double()",
+    ),
+    Fault(
+        name="weights that reach all ranks but the last",
+        module=SHARDS,
+        old="            for rank in range(ctx.world_size):\n                part(rank, weights_at)",
+        new="            for rank in {ctx.rank, *range(ctx.world_size - 1)}:\n                part(rank, weights_at)",
+    ),
+    Fault(
+        name="momenta that are forgotten at each step",
+        module=SHARDS,
+        old="            optimizer.step()\n",
+        new="            optimizer.state.clear()\n            optimizer.step()\n",
+    ),
+    Fault(
+        name="an optimizer whose state every rank keeps whole",
+        module=SHARDS,
+        old="    each = -(-numel // ctx.world_size)\n    start = min(ctx.rank * each, numel)\n"
+        "    return start, min(each, numel - start)",
+        new="    return 0, numel",
+    ),
+    # The cache and its arena.
+    Fault(
+        name="a cache that is read by the reader's own tables",
+        module=CACHE,
+        old="            length, table = self._table(rank, sequence)\n",
+        new="            length, table = self._table(rank, sequence)[0], self._table(self._rank, sequence)[1]\n"
+        "            table = table or self._table(rank, sequence)[1]\n",
+    ),
+    Fault(
+        name="a last page that is read to its end",
+        module=CACHE,
+        old="torch.cat(pages, dim=1)[:, :length].clone()",
+        new="torch.cat(pages, dim=1).clone()",
+    ),
+    Fault(
+        name="tokens that begin a page anew at each append",
+        module=CACHE,
+        old="            page, slot = divmod(at, self._page_tokens)\n",
+        new="            page, slot = divmod(at, self._page_tokens)\n            slot = slot if at > length else 0\n",
+    ),
+    Fault(
+        name="pages that a refused append keeps",
+        module=CACHE,
+        old="            for offset in taken:\n                self._arena.free(offset)\n            raise",
+        new="            raise",
+    ),
+    Fault(
+        name="a freed sequence whose first page stays taken",
+        module=CACHE,
+        old="        for offset in table:\n            self._arena.free(offset)\n        self._tables",
+        new="        for offset in table[1:]:\n            self._arena.free(offset)\n        self._tables",
+    ),
+    Fault(
+        name="values that are keys",
+        module=CACHE,
+        old="= tokens[:, at - length : at - length + count]",
+        new="= tokens[:1, at - length : at - length + count]",
+    ),
+    Fault(
+        name="a cache in bfloat16",
+        module=CACHE,
+        old="cache.append(sequence, tokens.to(ctx.device))",
+        new="cache.append(sequence, tokens.bfloat16().float().to(ctx.device))",
+    ),
+    Fault(
+        name="an arena that never joins what is free",
+        module=ARENA,
+        old="            if last in merged and last + merged[last] == start:",
+        new="            if False:",
+    ),
+    Fault(
+        name="an arena that rounds sizes down",
+        module=ARENA,
+        old="wanted = math.ceil(nbytes / ALIGNMENT) * ALIGNMENT",
+        new="wanted = max(1, nbytes // ALIGNMENT) * ALIGNMENT",
+    ),
+    Fault(
+        name="memory in which each rank maps its own file alone",
+        module=MEMORY,
+        old="return view(self._bytes[rank], shape, dtype, offset)",
+        new="return view(self._bytes[dist.get_rank()], shape, dtype, offset)",
+    ),
+    Fault(
+        name="an offset that is counted in bytes",
+        module=MEMORY,
+        old="start, nbytes = offset * dtype.itemsize, math.prod(shape) * dtype.itemsize",
+        new="start, nbytes = offset // dtype.itemsize * dtype.itemsize, math.prod(shape) * dtype.itemsize",
+    ),
+    Fault(
+        name="a heap whose size is a power of ten",
+        module=MEMORY,
+        old='_SUFFIXES = {"k": KiB, "m": MiB,',
+        new='_SUFFIXES = {"k": KiB, "m": 10**6,',
+    ),
+)

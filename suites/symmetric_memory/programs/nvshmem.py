@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.shared.inputs import rank_input
 from suites.shared.step import Step
 from suites.symmetric_memory.programs.memory import require_heap
-from suites.symmetric_memory.programs.operations import symmetric
+from suites.symmetric_memory.programs.operations import sent, symmetric
 
 # torch's nvshmem_put and nvshmem_get name no group: they meet the ranks of this one (nvshmem_extension.cu), the first
 # default group, and so would wait for ranks that neither put nor get, had all not met there before.
@@ -41,7 +40,7 @@ def nvshmem(
     receiver waits for the signal, nobody for all. broadcast: from ``root``. all_to_all: R parts, one for each rank.
     """
     use_nvshmem(ctx)
-    mine = rank_input(ctx.rank, shape=(numel,), dtype=dtype, seed=seed)
+    mine = sent(ctx.rank, world_size=ctx.world_size, shape=(numel,), dtype=dtype, seed=seed)
     require_heap(3 * mine.nbytes)
     import torch.distributed._symmetric_memory as symm_mem
 

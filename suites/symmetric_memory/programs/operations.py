@@ -6,19 +6,36 @@ need buffers and barriers run on CPUs as well, see ``memory``.
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.shared.inputs import integers, rank_input
+from suites.shared.inputs import full_width, integers
 from suites.shared.step import Step
 from suites.symmetric_memory.programs.memory import Allocate, PeerMemory, allocate
 
 Shape = tuple[int, ...]
+
+TURNS = 2
+"""A rank sends so many tensors in turn, another one at each step: one that is left over from the last is wrong."""
+
+
+def sent(rank: int, *, world_size: int, shape: Shape, dtype: torch.dtype, seed: int, step: int = 0) -> torch.Tensor:
+    """What a rank sends at a step, on the CPU: numbers that need every bit that their sum leaves them."""
+    return full_width(shape, dtype, seed=(seed * TURNS + step % TURNS) * 64 + rank, addends=world_size)
+
+
+def in_turn(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int) -> Iterator[torch.Tensor]:
+    """What the rank sends at one step after the other, on its device."""
+    kwargs: dict[str, Any] = {"world_size": ctx.world_size, "shape": shape, "dtype": dtype, "seed": seed}
+    return itertools.cycle([sent(ctx.rank, step=step, **kwargs).to(ctx.device) for step in range(TURNS)])
 
 
 def symmetric(ctx: Context, tensor: torch.Tensor) -> torch.Tensor:
@@ -63,7 +80,7 @@ def all_reduce(ctx: Context, *, operation: str, shape: Shape, dtype: torch.dtype
     reason = no_multicast(ctx) if operation in MULTICAST else None
     if reason:
         pytest.skip(reason)
-    mine = symmetric(ctx, rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed))
+    mine = symmetric(ctx, next(in_turn(ctx, shape=shape, dtype=dtype, seed=seed)))
     into = [torch.empty_like(mine)] if operation.endswith("_out") else []
 
     def step() -> torch.Tensor:
@@ -77,26 +94,15 @@ def all_reduce_by_gets(
     ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int, allocate: Allocate = allocate
 ) -> Step[torch.Tensor]:
     """One-shot by hand: each rank adds up all ranks' buffers."""
-    return _sum_of_buffers(ctx, range(ctx.world_size), shape=shape, dtype=dtype, seed=seed, allocate=allocate)
-
-
-def all_reduce_without_one_peer(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
-    """Wrong on purpose: the rank after this one is left out."""
-    others = [rank for rank in range(ctx.world_size) if rank != (ctx.rank + 1) % ctx.world_size]
-    return _sum_of_buffers(ctx, others, shape=shape, dtype=dtype, seed=seed, allocate=allocate)
-
-
-def _sum_of_buffers(
-    ctx: Context, ranks: Iterable[int], *, shape: Shape, dtype: torch.dtype, seed: int, allocate: Allocate
-) -> Step[torch.Tensor]:
-    mine = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed)
-    memory = allocate(ctx, mine.nbytes)
-    memory.buffer(ctx.rank, shape, dtype).copy_(mine)
+    turns = in_turn(ctx, shape=shape, dtype=dtype, seed=seed)
+    memory = allocate(ctx, math.prod(shape) * dtype.itemsize)
+    mine = memory.buffer(ctx.rank, shape, dtype)
 
     def step() -> torch.Tensor:
+        mine.copy_(next(turns))
         memory.barrier()
         out = torch.zeros(shape, dtype=dtype, device=ctx.device)
-        for rank in ranks:
+        for rank in range(ctx.world_size):
             out += memory.buffer(rank, shape, dtype)
         memory.barrier()  # nobody's buffer changes or goes while others read it
         return out
@@ -110,7 +116,7 @@ def all_gather(
     """Copies by the copy engines, on a stream of their own, from a symmetric input or from a workspace."""
     import torch.distributed._symmetric_memory
 
-    x = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed)
+    x = sent(ctx.rank, world_size=ctx.world_size, shape=shape, dtype=dtype, seed=seed)
     x = symmetric(ctx, x) if symmetric_input else x.to(ctx.device)
     return lambda: _waited(torch.ops.symm_mem._low_contention_all_gather(x, ctx.group.group_name))
 
@@ -121,7 +127,8 @@ def reduce_scatter(
     """Copies of each rank's part, then the sum; ``shape`` is that of the output."""
     import torch.distributed._symmetric_memory
 
-    x = rank_input(ctx.rank, shape=(ctx.world_size * shape[0], *shape[1:]), dtype=dtype, seed=seed)
+    whole = (ctx.world_size * shape[0], *shape[1:])
+    x = sent(ctx.rank, world_size=ctx.world_size, shape=whole, dtype=dtype, seed=seed)
     x = symmetric(ctx, x) if symmetric_input else x.to(ctx.device)
     return lambda: _waited(torch.ops.symm_mem._low_contention_reduce_scatter(x, "sum", ctx.group.group_name))
 
@@ -179,14 +186,14 @@ def put(
     allocate: Allocate = allocate,
 ) -> Step[torch.Tensor]:
     """Each rank writes its tensor into the buffer of the rank ``distance`` further, ``offset`` elements in."""
-    mine = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
-    memory = allocate(ctx, mine.nbytes + offset * dtype.itemsize)
+    turns = in_turn(ctx, shape=shape, dtype=dtype, seed=seed)
+    memory = allocate(ctx, (math.prod(shape) + offset) * dtype.itemsize)
     there = memory.buffer((ctx.rank + distance) % ctx.world_size, shape, dtype, offset)
     here = memory.buffer(ctx.rank, shape, dtype, offset)
 
     def step() -> torch.Tensor:
-        memory.barrier()
-        there.copy_(mine)
+        memory.barrier()  # what came at the last step has been read
+        there.copy_(next(turns))
         memory.barrier()
         return here.clone()
 
@@ -204,36 +211,30 @@ def get(
     allocate: Allocate = allocate,
 ) -> Step[torch.Tensor]:
     """Each rank reads the buffer of the rank ``distance`` before it."""
-    mine = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
-    memory = allocate(ctx, mine.nbytes + offset * dtype.itemsize)
-    memory.buffer(ctx.rank, shape, dtype, offset).copy_(mine)
+    turns = in_turn(ctx, shape=shape, dtype=dtype, seed=seed)
+    memory = allocate(ctx, (math.prod(shape) + offset) * dtype.itemsize)
+    here = memory.buffer(ctx.rank, shape, dtype, offset)
     there = memory.buffer((ctx.rank - distance) % ctx.world_size, shape, dtype, offset)
 
     def step() -> torch.Tensor:
+        here.copy_(next(turns))
         memory.barrier()
         out = there.clone()
-        memory.barrier()
+        memory.barrier()  # all have read, before anybody writes the next one
         return out
 
     return step
 
 
-def put_to_itself(
-    ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int, distance: int, offset: int = 0
-) -> Step[torch.Tensor]:
-    """Wrong on purpose: no byte leaves the rank."""
-    return put(ctx, shape=shape, dtype=dtype, seed=seed, distance=0, offset=offset)
-
-
 def put_with_signal(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int, distance: int) -> Step[torch.Tensor]:
     """As ``put``, but each rank waits for its own sender alone, and none for all."""
-    mine = rank_input(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
-    memory = PeerMemory(ctx, mine.nbytes)
+    turns = in_turn(ctx, shape=shape, dtype=dtype, seed=seed)
+    memory = PeerMemory(ctx, math.prod(shape) * dtype.itemsize)
     receiver, sender = ((ctx.rank + way) % ctx.world_size for way in (distance, -distance))
     there, here = (memory.buffer(rank, shape, dtype) for rank in (receiver, ctx.rank))
 
     def step() -> torch.Tensor:
-        there.copy_(mine)
+        there.copy_(next(turns))
         memory.handle.put_signal(receiver, channel=0)
         memory.handle.wait_signal(sender, channel=0)
         arrived = here.clone()

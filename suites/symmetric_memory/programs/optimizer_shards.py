@@ -21,7 +21,6 @@ def optimizer_shards(
     gradients: list[list[torch.Tensor]],
     lr: float,
     momentum: float,
-    only_own_gradients: bool = False,
     allocate: Allocate = allocate,
 ) -> Steps:
     """SGD with momentum whose state is split over the ranks: R ranks, N weights, N/R momenta on each.
@@ -36,7 +35,6 @@ def optimizer_shards(
         gradients: for each step, each rank's.
         lr: the learning rate.
         momentum: of SGD.
-        only_own_gradients: wrong on purpose: a rank's part sees the rank's own gradient alone.
         allocate: gives the symmetric memory.
     """
     dtype, numel = weights.dtype, weights.numel()
@@ -55,8 +53,7 @@ def optimizer_shards(
         for of_ranks in gradients:
             memory.buffer(ctx.rank, (numel,), dtype, gradients_at).copy_(of_ranks[ctx.rank])
             memory.barrier()
-            readable = [ctx.rank] * ctx.world_size if only_own_gradients else range(ctx.world_size)
-            mine.grad = torch.stack([part(rank, gradients_at) for rank in readable]).mean(dim=0)
+            mine.grad = torch.stack([part(rank, gradients_at) for rank in range(ctx.world_size)]).mean(dim=0)
             optimizer.step()
             for rank in range(ctx.world_size):
                 part(rank, weights_at).copy_(mine.detach())
