@@ -34,6 +34,13 @@ MAX_FEATURES, MAX_ROWS, MAX_MICROBATCHES, MAX_STEPS = 4, 2, 3, 3  # of worlds of
 # second step's outputs may be above 36 * 2306**2 > 2**24.
 MAX_STEPS_IN = {torch.float64: MAX_STEPS, torch.float32: 1}
 
+# Wide output gradients are 2**k times as large, and need all of these bits: gradients of few bits stay right in a lower
+# precision. Of one step: gradients are below 4 * 1152 * 2**k, and weights after it. Without hidden layers they do not
+# depend on weights, and no number is above 2**14 * 2**k. Of two steps with hidden layers: W is below 2**(12 + k) then,
+# outputs below 36 * W**2 = 2**(30 + 2k), gradients below 2**(22 + 2k). float64 holds 2**53, float32 2**24.
+WIDE_BITS = {torch.float64: 38, torch.float32: 10}
+WIDE_BITS_OF_TWO_STEPS = 11  # in float64, with hidden layers; the third step's numbers are wide by themselves
+
 ADAM = {"lr": 1.0, "betas": (0.5, 0.75), "eps": 2.0**-10}  # dyadic: neither they nor 1 - beta**t are rounded
 
 
@@ -57,6 +64,8 @@ class Problem:
     """``sgd`` (learning rate and momentum 1) or ``adam``."""
     multiple: int | None = None
     """Of which the output gradients are multiples; R by default, so that the mean over ranks is whole."""
+    wide: bool = False
+    """Whether gradients need more bits than a lower precision has; for ``sgd`` alone."""
 
     def __post_init__(self) -> None:
         if self.optimizer == "adam" and self.hidden and self.steps > 1:
@@ -86,8 +95,17 @@ class Problem:
         multiple = self.world_size if self.multiple is None else self.multiple
         shape = (self.steps, self.microbatches, self.rows)
         x = self._draw((*shape, self.inputs), seed)
-        grad = multiple * self._draw((*shape, self.outputs), seed + 1)
+        largest = LARGEST * 2**self._wide_bits
+        grad = multiple * integers((*shape, self.outputs), self.dtype, seed=seed + 1, low=-largest, high=largest)
         return list(zip(x, grad, strict=True))
+
+    @property
+    def _wide_bits(self) -> int:
+        if not self.wide or self.optimizer == "adam":
+            return 0
+        if self.hidden and self.steps > 1:
+            return WIDE_BITS_OF_TWO_STEPS if self.steps == 2 else 0
+        return WIDE_BITS[self.dtype]
 
     def _draw(self, shape: tuple[int, ...], seed: int) -> torch.Tensor:
         return integers(shape, self.dtype, seed=seed, low=-LARGEST, high=LARGEST)

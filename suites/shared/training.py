@@ -118,12 +118,12 @@ def trajectory(ctx: Context, program: Callable[..., Step[Tensors]], *, problem: 
 
 
 def all_steps(
-    step: Step[Tensors], steps: int, last: contextlib.AbstractContextManager[object] | None = None
+    step: Step[Tensors], steps: int, last: contextlib.AbstractContextManager[object] | None = None, *, first: int = 1
 ) -> Tensors:
-    """What so many steps return, by step and name; the last one is made within ``last``."""
+    """What so many steps return, by step from ``first`` on, and by name; the last one is made within ``last``."""
     results: Tensors = {}
-    for number in range(1, steps + 1):
-        with last if last is not None and number == steps else contextlib.nullcontext():
+    for number in range(first, first + steps):
+        with last if last is not None and number == first + steps - 1 else contextlib.nullcontext():
             returned = step()
         results |= {f"step {number}, {name}": value for name, value in returned.items()}
     return results

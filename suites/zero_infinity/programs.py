@@ -32,7 +32,9 @@ Home = Callable[[str, int, torch.dtype], torch.Tensor]
 
 STATE = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq")}
 """What the optimizers keep for each element of a parameter."""
-
+COUNT = "step"
+"""Besides, Adam counts the steps of each parameter."""
+COUNT_DTYPE = torch.float32
 
 LATE = 0.3  # seconds; gloo's threads held what they had gathered for up to 4 ms more, on cores that were busy
 
@@ -51,16 +53,6 @@ def disk(folder: Path) -> Home:
     def mapped(name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
         # shared: the file is made, of zeros, and the tensor's changes reach it.
         return torch.from_file(str(folder / name), shared=True, size=numel, dtype=dtype)
-
-    return mapped
-
-
-def private(folder: Path) -> Home:
-    """Wrong on purpose: files that the tensors are read from, but never written to."""
-
-    def mapped(name: str, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        disk(folder)(name, numel, dtype)
-        return torch.from_file(str(folder / name), shared=False, size=numel, dtype=dtype)
 
     return mapped
 
@@ -98,15 +90,25 @@ def shard_size(numel: int, degree: int) -> int:
     return -(-numel // degree)
 
 
-def shards_of(ctx: Context, parameters: Tensors, home: Home, state: tuple[str, ...]) -> dict[str, Shard]:
-    """This rank's shards of the parameters, and the optimizer's state for them, at home there."""
+def shards_at(ctx: Context, problem: Problem, home: Home) -> dict[str, Shard]:
+    """This rank's shards of the parameters, and the optimizer's state for them, as they are at home there."""
     shards = {}
-    for name, value in parameters.items():
+    for name, value in problem.parameters().items():
         size = shard_size(value.numel(), ctx.world_size)
-        values = home(name, size, value.dtype)
-        mine = value.flatten()[ctx.rank * size : (ctx.rank + 1) * size]
+        state = {key: home(f"{name}.{key}", size, value.dtype) for key in STATE[problem.optimizer]}
+        if problem.optimizer == "adam":
+            state[COUNT] = home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())
+        shards[name] = Shard(home(name, size, value.dtype), state, value.shape)
+    return shards
+
+
+def shards_of(ctx: Context, problem: Problem, home: Home) -> dict[str, Shard]:
+    """The same with the values that the problem begins with; ``home`` is new."""
+    shards = shards_at(ctx, problem, home)
+    for name, value in problem.parameters().items():
+        values = shards[name].values
+        mine = value.flatten()[ctx.rank * values.numel() : (ctx.rank + 1) * values.numel()]
         values[: mine.numel()] = mine
-        shards[name] = Shard(values, {key: home(f"{name}.{key}", size, value.dtype) for key in state}, value.shape)
     return shards
 
 
@@ -128,17 +130,13 @@ def scatter_mean(ctx: Context, gradient: torch.Tensor) -> torch.Tensor:
     return mine.div_(ctx.world_size).cpu()
 
 
-def sum_in_place_of_mean(ctx: Context, gradient: torch.Tensor) -> torch.Tensor:
-    """Wrong on purpose; Adam's updates would hardly tell, as they do not depend on its gradients' scale."""
-    return scatter_mean(ctx, gradient) * ctx.world_size
-
-
 def offloaded(
     ctx: Context,
     *,
     problem: Problem,
     home: Home = host,
     shards: dict[str, Shard] | None = None,
+    done: int = 0,
     gather: Callable[[Context, Shard], torch.Tensor] = gather,
     scatter: Callable[[Context, torch.Tensor], torch.Tensor] = scatter_mean,
     optimizer: Callable[[Problem, list[torch.Tensor]], torch.optim.Optimizer] = optimizer_for,
@@ -153,20 +151,18 @@ def offloaded(
         problem: what is trained.
         home: where this rank's shards live.
         shards: those, if the caller has made them.
+        done: how many steps were taken before; the batches of the next ones follow.
         gather: gives this rank a whole parameter, on the device.
         scatter: gives this rank its slice of the mean gradient.
         optimizer: makes the optimizer of the shards' values; it has to keep the state that it is given in place.
     """
-    if shards is None:
-        shards = shards_of(ctx, problem.parameters(), home, STATE[problem.optimizer])
-    owned = shards
+    owned = shards_of(ctx, problem, home) if shards is None else shards
     network = Network({name: value.to("meta") for name, value in problem.parameters().items()})
     update = optimizer(problem, [shard.values for shard in owned.values()])
     for shard in owned.values():
         # The state is the shard's own, in place of the one that the optimizer would make in the host's memory.
-        count = {"step": torch.zeros(())} if problem.optimizer == "adam" else {}
-        update.state[shard.values] = count | shard.state
-    coming = itertools.cycle(batches_on_device(ctx, problem))
+        update.state[shard.values] = dict(shard.state)
+    coming = itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)
 
     def step() -> Tensors:
         x, grad = (tensor.flatten(0, 1) for tensor in next(coming))
@@ -195,18 +191,34 @@ class Account:
     on_disk: int
     """Bytes of the files."""
     in_memory: int
-    """Bytes of the host's memory that shards and optimizer hold, but for the count of steps."""
+    """Bytes of the host's memory that shards and optimizer hold."""
 
 
-def account(ctx: Context, *, problem: Problem, folder: Path | None, raising: bool = False, **kwargs: Any) -> Account:
+def account(
+    ctx: Context,
+    *,
+    problem: Problem,
+    folder: Path | None,
+    stop_after: int | None = None,
+    raising: bool = False,
+    **kwargs: Any,
+) -> Account:
     """Runs all steps of the problem, at home in files of this folder or, without one, in memory.
+
+    Args:
+        ctx: the rank's context.
+        problem: what is trained.
+        folder: for the files.
+        stop_after: after so many steps nothing is left but the files, and training goes on from these.
+        raising: whether it fails in the end.
+        kwargs: for ``offloaded``.
 
     Raises:
         RuntimeError: if asked for by ``raising``, after the last step.
     """
     with contextlib.nullcontext() if folder is None else rank_folder(ctx, folder) as own:
-        home = kwargs.pop("home", disk)(own) if own is not None else host
-        shards = shards_of(ctx, problem.parameters(), home, STATE[problem.optimizer])
+        home = disk(own) if own is not None else host
+        shards = shards_of(ctx, problem, home)
         optimizers: list[torch.optim.Optimizer] = []
         make = kwargs.pop("optimizer", optimizer_for)
 
@@ -214,21 +226,29 @@ def account(ctx: Context, *, problem: Problem, folder: Path | None, raising: boo
             optimizers.append(make(problem, parameters))
             return optimizers[0]
 
-        step = offloaded(ctx, problem=problem, shards=shards, optimizer=kept, **kwargs)
-        results = Packed.of(all_steps(step, problem.steps))
+        before: Tensors = {}
+        if stop_after is not None:
+            step = offloaded(ctx, problem=problem, shards=shards, optimizer=kept, **kwargs)
+            before = all_steps(step, stop_after)
+            optimizers.clear()
+            shards = shards_at(ctx, problem, home)
+        done = stop_after or 0
+        step = offloaded(ctx, problem=problem, shards=shards, done=done, optimizer=kept, **kwargs)
+        results = Packed.of(before | all_steps(step, problem.steps - done, first=done + 1))
         if raising:
             raise RuntimeError(f"rank {ctx.rank} fails with its files open")
         paths = sorted(own.iterdir()) if own is not None else []
         files = Packed.of({path.name: _content(path, problem.dtype) for path in paths})
         tensors = [tensor for shard in shards.values() for tensor in (shard.values, *shard.state.values())]
         for state in optimizers[0].state.values():
-            tensors += [value for value in state.values() if value.dim()]
+            tensors += state.values()
         unmapped = {tensor.data_ptr(): tensor.nbytes for tensor in tensors if not _is_mapped(tensor, own)}
         return Account(results, files, sum(path.stat().st_size for path in paths), sum(unmapped.values()))
 
 
 def _content(path: Path, dtype: torch.dtype) -> torch.Tensor:
-    return torch.frombuffer(bytearray(path.read_bytes()), dtype=dtype)
+    kind = COUNT_DTYPE if path.name.endswith(f".{COUNT}") else dtype
+    return torch.frombuffer(bytearray(path.read_bytes()), dtype=kind)
 
 
 def _is_mapped(tensor: torch.Tensor, folder: Path | None) -> bool:

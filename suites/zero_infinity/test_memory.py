@@ -6,15 +6,14 @@ That is what sharding is for: a rank that keeps the gathered parameters, or copi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
-from suites.shared.problems import Problem, optimizer_for
+from suites.shared.problems import Problem
 from suites.zero_infinity import programs
 from suites.zero_infinity.programs import Memory, Shard, memory
 from suites.zero_infinity.test_correctness import NUMBERS, slice_size
@@ -118,49 +117,3 @@ def test_what_goes_a_moment_later_is_not_kept(ranks: Ranks) -> None:
         return measured
 
     assert_memory(ranks.run(program), 2, "sgd")
-
-
-def hoarding(move: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Context, Shard], torch.Tensor]:
-    """Wrong on purpose: whole parameters are kept, where they are moved."""
-    hoard: list[torch.Tensor] = []
-
-    def gather(ctx: Context, shard: Shard) -> torch.Tensor:
-        whole = programs.gather(ctx, shard)
-        hoard.append(move(whole))
-        return whole
-
-    return gather
-
-
-def twice(ctx: Context, shard: Shard) -> torch.Tensor:
-    """Wrong on purpose: memory for two whole parameters, until the step has ended."""
-    whole = programs.gather(ctx, shard)
-    return torch.stack([whole, whole])[0]
-
-
-def keeping_gradients(problem: Problem, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Wrong on purpose: gradients stay until the next step has others."""
-    real = optimizer_for(problem, parameters)
-    real.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
-    return real
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize(
-    ("broken", "wrong"),
-    [
-        (lambda: {"gather": hoarding(torch.clone)}, "rank 0, after step 1"),
-        (lambda: {"gather": hoarding(torch.Tensor.cpu)}, "rank 0, after step 1"),
-        (lambda: {"gather": twice}, "rank 0, during a step: .* beyond the bound"),
-        (lambda: {"optimizer": keeping_gradients}, "rank 0, after step 1"),
-    ],
-    ids=["copies on the device", "copies on the host", "twice the memory", "gradients kept"],
-)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_what_is_hoarded_is_found(
-    ranks: Ranks, broken: Callable[[], dict[str, Any]], wrong: str, optimizer: str
-) -> None:
-    memories = ranks.run(memory, problem=wide(ranks.world_size, optimizer), folder=None, **broken())
-    with pytest.raises(AssertionError, match=f"^{wrong}"):
-        assert_memory(memories, ranks.world_size, optimizer)

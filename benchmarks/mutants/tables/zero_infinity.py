@@ -4,4 +4,144 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+PROGRAMS = "suites.zero_infinity.programs"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a sum of gradients for their mean",
+        module=PROGRAMS,
+        old="return mine.div_(ctx.world_size).cpu()",
+        new="return mine.cpu()",
+    ),
+    Fault(
+        name="another rank's slice of the gradient",
+        module=PROGRAMS,
+        old="    padded[: gradient.numel()] = gradient.flatten()\n",
+        new="    padded[: gradient.numel()] = gradient.flatten()\n    padded = padded.roll(size)\n",
+    ),
+    Fault(
+        name="gradients that are reduced in float32",
+        module=PROGRAMS,
+        old="    dist.reduce_scatter_tensor(mine, padded)\n",
+        new="    low = mine.float()\n    dist.reduce_scatter_tensor(low, padded.float())\n    mine.copy_(low)\n",
+    ),
+    Fault(
+        name="gradients that are reduced in bfloat16",
+        module=PROGRAMS,
+        old="    dist.reduce_scatter_tensor(mine, padded)\n",
+        new="    low = mine.bfloat16()\n    dist.reduce_scatter_tensor(low, padded.bfloat16())\n    mine.copy_(low)\n",
+    ),
+    Fault(
+        name="gradients that leave out the last rank's",
+        module=PROGRAMS,
+        old="    dist.reduce_scatter_tensor(mine, padded)\n",
+        new="    dist.reduce_scatter_tensor(mine, padded * (ctx.rank + 1 < ctx.world_size))\n",
+    ),
+    Fault(
+        name="files that are read and never written",
+        module=PROGRAMS,
+        old="return torch.from_file(str(folder / name), shared=True, size=numel, dtype=dtype)",
+        new="torch.from_file(str(folder / name), shared=True, size=numel, dtype=dtype)\n"
+        "        return torch.from_file(str(folder / name), shared=False, size=numel, dtype=dtype)",
+    ),
+    Fault(
+        name="an optimizer that keeps its state in memory",
+        module=PROGRAMS,
+        old="update.state[shard.values] = dict(shard.state)",
+        new="update.state[shard.values] = {key: value.clone() for key, value in shard.state.items()}",
+    ),
+    Fault(
+        name="moments that are swapped when the state is made",
+        module=PROGRAMS,
+        old="update.state[shard.values] = dict(shard.state)",
+        new="update.state[shard.values] = dict(zip(shard.state, [*list(shard.state.values())[:2][::-1], "
+        "*list(shard.state.values())[2:]]))",
+    ),
+    Fault(
+        name="state of each parameter in one file",
+        module=PROGRAMS,
+        old='state = {key: home(f"{name}.{key}", size, value.dtype) for',
+        new='state = {key: home(f"{key}", size, value.dtype) for',
+    ),
+    Fault(
+        name="a count of steps that begins anew when training is resumed",
+        module=PROGRAMS,
+        old='state[COUNT] = home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())',
+        new='state[COUNT] = home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(()).zero_()',
+    ),
+    Fault(
+        name="momenta that begin anew when training is resumed",
+        module=PROGRAMS,
+        old='state = {key: home(f"{name}.{key}", size, value.dtype) for',
+        new='state = {key: home(f"{name}.{key}", size, value.dtype).zero_() for',
+    ),
+    Fault(
+        name="training that is resumed with the first batch",
+        module=PROGRAMS,
+        old="batches_on_device(ctx, problem)), done, None)",
+        new="batches_on_device(ctx, problem)), 0, None)",
+    ),
+    Fault(
+        name="the first batch at every step",
+        module=PROGRAMS,
+        old="itertools.cycle(batches_on_device(ctx, problem))",
+        new="itertools.cycle(batches_on_device(ctx, problem)[:1])",
+    ),
+    Fault(
+        name="parameters that are gathered at the first step alone",
+        module=PROGRAMS,
+        old="    def step() -> Tensors:\n        x, grad",
+        new="    first = {name: gather(ctx, shard).requires_grad_() for name, shard in owned.items()}\n"
+        "    gather = lambda ctx, shard: next(first[name] for name, each in owned.items() if each is shard)\n\n"
+        "    def step() -> Tensors:\n        x, grad",
+    ),
+    Fault(
+        name="parameters that are gathered in bfloat16",
+        module=PROGRAMS,
+        old="local = shard.values.to(ctx.device)",
+        new="local = shard.values.to(ctx.device).bfloat16().to(shard.values.dtype)",
+    ),
+    Fault(
+        name="a slice that is rounded down, and the tail lost",
+        module=PROGRAMS,
+        old="        values[: mine.numel()] = mine\n",
+        new="        values[: value.numel() // ctx.world_size] = mine[: value.numel() // ctx.world_size]\n",
+    ),
+    Fault(
+        name="biases that are not updated",
+        module=PROGRAMS,
+        old="update = optimizer(problem, [shard.values for shard in owned.values()])",
+        new='update = optimizer(problem, [shard.values for name, shard in owned.items() if "bias" not in name])',
+    ),
+    Fault(
+        name="whole parameters that are kept on the device",
+        module=PROGRAMS,
+        old="    return whole[: math.prod(shard.whole)].view(shard.whole)\n",
+        new="    KEPT.append(whole.clone())\n    return whole[: math.prod(shard.whole)].view(shard.whole)\n\n\n"
+        "KEPT = []\n",
+    ),
+    Fault(
+        name="memory for two whole parameters until the step has ended",
+        module=PROGRAMS,
+        old="    return whole[: math.prod(shard.whole)].view(shard.whole)\n",
+        new="    return torch.stack([whole, whole])[0][: math.prod(shard.whole)].view(shard.whole)\n",
+    ),
+    Fault(
+        name="gradients that stay until the next step",
+        module=PROGRAMS,
+        old="        update.zero_grad()\n",
+        new="",
+    ),
+    Fault(
+        name="files that a run which fails leaves behind",
+        module=PROGRAMS,
+        old="    finally:\n        for path in own.iterdir():",
+        new="    except KeyError:\n        for path in own.iterdir():",
+    ),
+    Fault(
+        name="an optimizer whose second moment forgets as fast as its first",
+        module="torch.optim.adam",
+        old="exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)",
+        new="exp_avg_sq.mul_(beta1).addcmul_(grad, grad, value=1 - beta1)",
+    ),
+)
