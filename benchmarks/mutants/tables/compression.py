@@ -4,4 +4,235 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+AVERAGING = "suites.compression.programs.averaging"
+QUANTIZED = "suites.compression.programs.quantized"
+DEFAULT = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+POWER = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook"
+
+FAULTS: tuple[Fault, ...] = (
+    # torch's hooks that cast.
+    Fault(
+        name="a hook that sums what it compresses and never divides",
+        module=DEFAULT,
+        old="compressed_tensor = buffer.to(dtype).div_(world_size)",
+        new="compressed_tensor = buffer.to(dtype)",
+    ),
+    Fault(
+        name="a hook that rounds to float8 on the way",
+        module=DEFAULT,
+        old="compressed_tensor = buffer.to(dtype).div_(world_size)",
+        new="compressed_tensor = buffer.to(torch.float8_e4m3fn).to(dtype).div_(world_size)",
+    ),
+    Fault(
+        name="a hook that gives back its own gradients",
+        module=DEFAULT,
+        old="        decompressed_tensor.copy_(value)\n",
+        new="",
+    ),
+    Fault(
+        name="a hook that casts to bfloat16 for float16, too",
+        module=DEFAULT,
+        old="return _compress_hook(torch.float16, process_group, bucket)",
+        new="return _compress_hook(torch.bfloat16, process_group, bucket)",
+    ),
+    Fault(
+        name="a hook that says bfloat16 and sends float32",
+        module=DEFAULT,
+        old="return _compress_hook(torch.bfloat16, process_group, bucket)",
+        new="return _compress_hook(torch.float32, process_group, bucket)",
+    ),
+    Fault(
+        name="a hook of all_reduce that goes through bfloat16",
+        module=DEFAULT,
+        old="    return _allreduce_fut(process_group, bucket.buffer())",
+        new="    bucket.buffer().copy_(bucket.buffer().bfloat16())\n"
+        "    return _allreduce_fut(process_group, bucket.buffer())",
+    ),
+    Fault(
+        name="a hook that leaves out a bucket's last element",
+        module=DEFAULT,
+        old="        decompressed_tensor.copy_(value)\n",
+        new="        decompressed_tensor[: max(1, len(value) - 1)].copy_(value[: max(1, len(value) - 1)])\n",
+    ),
+    # The 8-bit hook.
+    Fault(
+        name="8 bits that are truncated, not rounded",
+        module=QUANTIZED,
+        old="rounded = scaled if self.dtype.is_floating_point else scaled.round()",
+        new="rounded = scaled if self.dtype.is_floating_point else scaled.trunc()",
+    ),
+    Fault(
+        name="scales of the neighbouring block",
+        module=QUANTIZED,
+        old="return quantized.view(self.dtype).float() * scales",
+        new="return quantized.view(self.dtype).float() * scales.roll(1, 0)",
+    ),
+    Fault(
+        name="8 bits without a scale",
+        module=QUANTIZED,
+        old="scales = torch.where(magnitude == 0, 1.0, magnitude / self.largest)",
+        new="scales = torch.ones_like(magnitude)",
+    ),
+    Fault(
+        name="one scale for all blocks of a rank",
+        module=QUANTIZED,
+        old="magnitude = blocks.abs().amax(dim=1, keepdim=True)",
+        new="magnitude = blocks.abs().max().expand(len(blocks), 1).contiguous()",
+    ),
+    Fault(
+        name="a scale of the largest number, and not of the largest magnitude",
+        module=QUANTIZED,
+        old="magnitude = blocks.abs().amax(dim=1, keepdim=True)",
+        new="magnitude = blocks.amax(dim=1, keepdim=True).abs()",
+    ),
+    Fault(
+        name="scales that are sent in bfloat16",
+        module=QUANTIZED,
+        old="    dist.all_to_all_single(their_scales, scales)\n",
+        new="    dist.all_to_all_single(their_scales, scales.bfloat16().float())\n",
+    ),
+    Fault(
+        name="a mean of 8 bits that is a sum",
+        module=QUANTIZED,
+        old=".view(dist.get_world_size(), -1, own.shape[1]).mean(dim=0)",
+        new=".view(dist.get_world_size(), -1, own.shape[1]).sum(dim=0)",
+    ),
+    Fault(
+        name="a mean of 8 bits that leaves out the last rank",
+        module=QUANTIZED,
+        old=".view(dist.get_world_size(), -1, own.shape[1]).mean(dim=0)",
+        new=".view(dist.get_world_size(), -1, own.shape[1])[:-1].sum(dim=0) / dist.get_world_size()",
+    ),
+    Fault(
+        name="8 bits whose second rounding is left to chance: the blocks' first scales again",
+        module=QUANTIZED,
+        old="    dist.all_gather_into_tensor(all_scales, shard_scales)\n",
+        new="    dist.all_gather_into_tensor(all_scales, shard_scales)\n    all_scales = scales\n",
+    ),
+    Fault(
+        name="feedback that is forgotten",
+        module=QUANTIZED,
+        old="        own += state.errors[index][0]\n",
+        new="        pass\n",
+    ),
+    Fault(
+        name="feedback of the rank's own error alone, not of the mean's",
+        module=QUANTIZED,
+        old="    if shard_error is not None:\n        shard += shard_error\n",
+        new="",
+    ),
+    Fault(
+        name="feedback with the wrong sign",
+        module=QUANTIZED,
+        old="        own += state.errors[index][0]\n",
+        new="        own -= state.errors[index][0]\n",
+    ),
+    Fault(
+        name="feedback of another bucket",
+        module=QUANTIZED,
+        old="index, feedback = bucket.index(), state.feedback",
+        new="index, feedback = 0, state.feedback",
+    ),
+    Fault(
+        name="feedback of what overflowed",
+        module=QUANTIZED,
+        old="own_error.nan_to_num_(0, 0, 0), shard_error.nan_to_num_(0, 0, 0)",
+        new="own_error, shard_error",
+    ),
+    Fault(
+        name="feedback from the first step on, before buckets are arranged anew",
+        module=QUANTIZED,
+        old="feedback = bucket.index(), state.feedback and state.steps >= state.start",
+        new="feedback = bucket.index(), state.feedback",
+    ),
+    Fault(
+        name="a broadcast of rank 0's float32 gradients besides",
+        module=QUANTIZED,
+        old="    index, feedback = bucket.index()",
+        new="    dist.broadcast(buffer.clone(), 0)\n    index, feedback = bucket.index()",
+    ),
+    Fault(
+        name="scales that every rank gathers from all besides",
+        module=QUANTIZED,
+        old="    dist.all_to_all_single(their_scales, scales)\n",
+        new="    dist.all_to_all_single(their_scales, scales)\n"
+        "    dist.all_gather([torch.empty_like(scales) for _ in range(dist.get_world_size())], scales)\n",
+    ),
+    Fault(
+        name="a bucket whose tail that fills no block is dropped",
+        module=QUANTIZED,
+        old="done.set_result(buffer.copy_(mean.view(-1)[: buffer.numel()]))",
+        new="whole = max(1, buffer.numel() // state.block * state.block)\n"
+        "    buffer[:whole].copy_(mean.view(-1)[:whole])\n    done.set_result(buffer)",
+    ),
+    # PowerSGD.
+    Fault(
+        name="PowerSGD whose Qs are not divided by the number of ranks",
+        module=POWER,
+        old="fut.value().div_(world_size)\n\n        for p, q, tensor in zip(",
+        new="fut.value()\n\n        for p, q, tensor in zip(",
+    ),
+    Fault(
+        name="PowerSGD whose Ps are not made orthogonal",
+        module=POWER,
+        old="        for p in ps:\n            _orthogonalize(p, state.orthogonalization_epsilon)\n",
+        new="",
+    ),
+    Fault(
+        name="PowerSGD whose Ps are the rank's own",
+        module=POWER,
+        old="""        return (
+            dist.all_reduce(
+                state.p_memory_dict[bucket_index], group=group_to_use, async_op=True
+            )
+            .get_future()
+            .wait()[0]
+        )
+
+    def compute_qs""",
+        new="        return state.p_memory_dict[bucket_index]\n\n    def compute_qs",
+    ),
+    Fault(
+        name="PowerSGD that feeds no error back",
+        module=POWER,
+        old="            input_tensor.add_(state.error_dict[bucket_index])\n        else:\n            logger.info(\n"
+        '                "A zero tensor of length %s that represents local error is created.",\n'
+        "                total_length,\n            )\n            state.error_dict[bucket_index] = torch.zeros(\n"
+        "                total_length, device=device, dtype=dtype\n            )\n\n"
+        "        # Keep a copy of the input tensor,\n"
+        "        # so that we can compute the local error caused by compression later,\n",
+        new="            pass\n        else:\n            state.error_dict[bucket_index] = torch.zeros(\n"
+        "                total_length, device=device, dtype=dtype\n            )\n\n",
+    ),
+    Fault(
+        name="PowerSGD whose vectors are summed, not averaged",
+        module=POWER,
+        old="uncompressed_tensors_memory = fut.value()[0].div_(world_size)",
+        new="uncompressed_tensors_memory = fut.value()[0]",
+    ),
+    Fault(
+        name="PowerSGD whose vectors stay the rank's own",
+        module=POWER,
+        old="            idx += tensor.numel()\n\n        # Since these Ps",
+        new="            idx += 0\n\n        # Since these Ps",
+    ),
+    Fault(
+        name="PowerSGD that starts with whatever lies in memory for Q",
+        module=POWER,
+        old="        need_randomize_qs = True\n        # If warm-start is disabled, low-rank tensors will",
+        new="        need_randomize_qs = False\n        # If warm-start is disabled, low-rank tensors will",
+    ),
+    Fault(
+        name="PowerSGD of fewer ranks' gradients in its first steps",
+        module=POWER,
+        old="        return default._allreduce_fut(group_to_use, input_tensor)\n\n    # Apply PowerSGD after "
+        "`start_powerSGD_iter` iterations.\n    device = input_tensor.device\n    dtype = input_tensor.dtype\n\n"
+        "    # Incorporate the error from the previous state into the gradients.\n    bucket_index = bucket.index()\n"
+        "    input_tensor_cp = None\n    total_length = input_tensor.shape[0]\n    if state.use_error_feedback:\n"
+        "        if bucket_index in state.error_dict:\n            input_tensor.add_",
+        new="        fut = torch.futures.Future()\n        fut.set_result(input_tensor)\n        return fut\n\n"
+        "    device = input_tensor.device\n    dtype = input_tensor.dtype\n    bucket_index = bucket.index()\n"
+        "    input_tensor_cp = None\n    total_length = input_tensor.shape[0]\n    if state.use_error_feedback:\n"
+        "        if bucket_index in state.error_dict:\n            input_tensor.add_",
+    ),
+)

@@ -142,13 +142,13 @@ def to_low_rank(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.
     return powerSGD_hook(state, bucket)
 
 
-def low_rank(rank: int, *, feedback: bool = True) -> PowerSGDState:
-    """A state with which even tiny matrices are compressed, as soon as PyTorch allows it."""
+def low_rank(rank: int, *, feedback: bool = True, least_rate: float = 0.0) -> PowerSGDState:
+    """A state that compresses as soon as PyTorch allows it: tiny matrices too, or what shrinks by ``least_rate``."""
     return PowerSGDState(
         None,
         matrix_approximation_rank=rank,
         start_powerSGD_iter=START,
-        min_compression_rate=0.0,
+        min_compression_rate=least_rate,
         random_seed=1,
         use_error_feedback=feedback,
     )
