@@ -60,21 +60,6 @@ def test_your_own_sharding_gathers_what_you_say(ranks: Ranks) -> None:
     assert_gathered(accounts, problem, {name: {name} for name in WHOLE})
 
 
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2)
-def test_layers_that_are_gathered_all_at_once_are_found(ranks: Ranks) -> None:
-    """What is trained, sent and held after a step is the same."""
-
-    def shard_the_root(module: Network, **options: Any) -> None:
-        fully_shard(module, **options)
-
-    problem = layers_of_three_rows(ranks.world_size)
-    accounts = ranks.run(programs.account, programs.fully_sharded, problem=problem, shard_module=shard_the_root)
-    assert_fully_sharded(accounts, problem, reshard=True)
-    with pytest.raises(AssertionError, match=r"^rank 0, parameters in shortcut: "):
-        assert_gathered(accounts, problem, gathered_by_layer(reshard=True))
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("offload", [True, False], ids=["offloaded", "on the device"])
 def test_where_parameters_wait(ranks: Ranks, offload: bool) -> None:
@@ -92,7 +77,6 @@ def test_where_parameters_wait(ranks: Ranks, offload: bool) -> None:
     assert_fully_sharded(accounts, problem, reshard=True, offload=offload)
 
 
-@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_what_is_not_on_the_cpu_is_no_offload(ranks: Ranks) -> None:
     """What was offloaded is said to be on a GPU, each part by itself: without GPUs nothing can be there."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -58,32 +56,3 @@ def test_long_gradients_are_long(world_size: int) -> None:
         assert not torch.equal(rounded(gradient), gradient)
         assert torch.equal(rounded(weight), weight)
         weight = weight - gradient
-
-
-def round_gradients(optimizer: torch.optim.Optimizer) -> None:
-    for parameter in optimizer.param_groups[0]["params"]:
-        parameter.grad.copy_(rounded(parameter.grad))
-
-
-def round_momentum(optimizer: torch.optim.Optimizer) -> None:
-    for state in optimizer.state.values():
-        state["momentum_buffer"].copy_(rounded(state["momentum_buffer"]))
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize(
-    ("meddling", "wrong"), [(round_gradients, "step 1"), (round_momentum, "step 2")], ids=["gradients", "momentum"]
-)
-def test_rounding_is_found(ranks: Ranks, meddling: Callable[[torch.optim.Optimizer], None], wrong: str) -> None:
-    problem = LongGradients(world_size=ranks.world_size, seed=1)
-    precision = REDUCED_IN_FULL[0]
-    accounts = ranks.run(
-        programs.account,
-        programs.with_meddling,
-        problem=problem,
-        before_update=meddling,
-        precision=precision.policy,
-    )
-    with pytest.raises(AssertionError, match=rf"^rank 0, {wrong}, shortcut\.weight: "):
-        assert_fully_sharded(accounts, problem, precision=precision, reshard=True)

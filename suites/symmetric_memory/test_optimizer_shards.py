@@ -14,7 +14,7 @@ from suites.shared.step import once
 from suites.shared.strategies import seeds, worlds
 from suites.symmetric_memory.programs.optimizer_shards import optimizer_shards
 
-pytestmark = pytest.mark.ranks(3)
+pytestmark = pytest.mark.ranks(2, 3)
 
 LR, MOMENTUM = 2**-3, 2**-1
 LARGEST = 2**36  # magnitude of a gradient, before it is multiplied

@@ -94,7 +94,7 @@ def assert_offloaded(accounts: list[Account], problem: Problem, *, disk: bool) -
         assert account.in_memory == (0 if disk else nbytes)
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(2, 3)
 @given(data=st.data(), disk=st.booleans())
 def test_offloaded(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, disk: bool) -> None:
     world = data.draw(worlds(ranks))

@@ -4,4 +4,256 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+REPLICAS = "suites.data_parallel.programs.replicas"
+TRAINING = "suites.data_parallel.programs.training"
+WRAPPER = "torch.nn.parallel.distributed"
+
+FAULTS: tuple[Fault, ...] = (
+    # What averages gradients.
+    Fault(
+        name="no all-reduce, and gradients divided all the same",
+        module=REPLICAS,
+        old="    all_reduce(ctx, gradients)\n    # A future",
+        new="    # A future",
+    ),
+    Fault(name="a sum for the mean", module=REPLICAS, old="    gradients.div_(ctx.world_size)\n", new=""),
+    Fault(
+        name="a mean that is rounded to bfloat16",
+        module=REPLICAS,
+        old="    gradients.div_(ctx.world_size)\n",
+        new="    gradients.div_(ctx.world_size)\n    gradients.copy_(gradients.bfloat16())\n",
+    ),
+    Fault(
+        name="a mean that goes through float32",
+        module=REPLICAS,
+        old="    gradients.div_(ctx.world_size)\n",
+        new="    gradients.div_(ctx.world_size)\n    gradients.copy_(gradients.float())\n",
+    ),
+    Fault(
+        name="a bucket's first gradient only",
+        module=REPLICAS,
+        old="return lambda ctx, bucket: _average(ctx, bucket.buffer(), all_reduce)",
+        new="return lambda ctx, bucket: (_average(ctx, bucket.gradients()[0].view(-1), all_reduce), "
+        "_done(bucket.buffer()))[1]\n\n\ndef _done(buffer: torch.Tensor):\n    done = torch.futures.Future()\n"
+        "    done.set_result(buffer)\n    return done",
+    ),
+    Fault(
+        name="no_sync around the last microbatch too",
+        module="suites.shared.training",
+        old="with accumulating() if index + 1 < len(x) else contextlib.nullcontext():",
+        new="with accumulating():",
+    ),
+    Fault(
+        name="gradients that are reduced for every microbatch",
+        module=REPLICAS,
+        old="        return wrapped.no_sync() if skipped else contextlib.nullcontext()",
+        new="        return contextlib.nullcontext()",
+    ),
+    Fault(
+        name="microbatches of which the first alone counts",
+        module="suites.shared.training",
+        old="                output.backward(microbatch_grad.to(output.dtype))",
+        new="                output.backward(microbatch_grad.to(output.dtype) * (index == 0))",
+    ),
+    Fault(
+        name="parameters that each rank begins with as they are",
+        module=REPLICAS,
+        old="    wrapped = DistributedDataParallel(module, find_unused_parameters=bool(skip), **options)",
+        new="    wrapped = DistributedDataParallel(\n"
+        "        module, find_unused_parameters=bool(skip), **{**options, 'init_sync': False}\n    )",
+    ),
+    Fault(
+        name="the first batch at every step",
+        module="suites.shared.training",
+        old="    coming = itertools.cycle(batches)\n    names",
+        new="    coming = itertools.cycle(batches[:1])\n    names",
+    ),
+    Fault(
+        name="gradients that add up over the steps",
+        module="suites.shared.training",
+        old="        optimizer.zero_grad()\n        outputs = []",
+        new="        outputs = []",
+    ),
+    # torch's wrapper.
+    Fault(
+        name="parameters of rank 0 that never reach the others",
+        module=WRAPPER,
+        old="        if init_sync:\n            # Verify model equivalence.\n",
+        new="        if False:\n",
+    ),
+    Fault(
+        name="buffers that are never broadcast",
+        module=WRAPPER,
+        old="    def _sync_buffers(self):\n",
+        new="    def _sync_buffers(self):\n        return\n",
+    ),
+    Fault(
+        name="join that divides by the initial world size, always",
+        module=REPLICAS,
+        old="with module.join(divide_by_initial_world_size=divide_by_initial_world_size):",
+        new="with module.join(divide_by_initial_world_size=True):",
+    ),
+    Fault(
+        name="join that divides by those that still have batches, always",
+        module=REPLICAS,
+        old="with module.join(divide_by_initial_world_size=divide_by_initial_world_size):",
+        new="with module.join(divide_by_initial_world_size=False):",
+    ),
+    # The ring.
+    Fault(
+        name="a ring whose second half begins with a chunk that is not complete",
+        module=REPLICAS,
+        old="_all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank + 1)",
+        new="_all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank)",
+    ),
+    Fault(
+        name="a ring without its second half",
+        module=REPLICAS,
+        old="    _all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank + 1)\n",
+        new="",
+    ),
+    Fault(
+        name="a ring that broadcasts besides",
+        module=REPLICAS,
+        old="    _all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank + 1)\n",
+        new="    _all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank + 1)\n    dist.broadcast(tensor, 0)\n",
+    ),
+    Fault(
+        name="a ring that adds up in bfloat16",
+        module=REPLICAS,
+        old="        preceding += received[: len(preceding)]\n",
+        new="        preceding.copy_((preceding.bfloat16() + received[: len(preceding)].bfloat16()))\n",
+    ),
+    Fault(
+        name="a ring that adds whole numbers as floats",
+        module=REPLICAS,
+        old="        preceding += received[: len(preceding)]\n",
+        new="        preceding.copy_((preceding.double() + received[: len(preceding)].double()))\n",
+    ),
+    Fault(
+        name="a ring of one hop too few",
+        module=REPLICAS,
+        old="    received = torch.empty_like(chunks[0])  # no chunk is larger than the first\n"
+        "    for hop in range(ctx.world_size - 1):",
+        new="    received = torch.empty_like(chunks[0])\n    for hop in range(max(1, ctx.world_size - 2)):",
+    ),
+    Fault(
+        name="a ring that loses what lies past element 65536",
+        module=REPLICAS,
+        old="    return tensor.tensor_split(ctx.world_size)\n",
+        new="    return tensor[:65536].tensor_split(ctx.world_size)\n",
+    ),
+    # Clipping.
+    Fault(
+        name="gradients that are clipped before they are averaged",
+        module=TRAINING,
+        old="        wrapped(x).square().mean().backward()\n        norm = nn.utils",
+        new="        with wrapped.no_sync():\n            wrapped(x).square().mean().backward()\n"
+        "        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n"
+        "        for parameter in wrapped.parameters():\n"
+        "            torch.distributed.all_reduce(parameter.grad)\n            parameter.grad /= ctx.world_size\n"
+        "        0 and nn.utils",
+    ),
+    Fault(
+        name="each parameter clipped by itself",
+        module=TRAINING,
+        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
+        new="        norm = [nn.utils.clip_grad_norm_([one], MAX_NORM) for one in wrapped.parameters()][0]\n",
+    ),
+    Fault(
+        name="clipping that leaves biases as they are",
+        module=TRAINING,
+        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
+        new="        norm = nn.utils.clip_grad_norm_([p for p in wrapped.parameters() if p.dim() > 1], MAX_NORM)\n",
+    ),
+    Fault(
+        name="a norm of sums of magnitudes",
+        module=TRAINING,
+        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
+        new="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM, norm_type=1.0)\n",
+    ),
+    # Tokens.
+    Fault(
+        name="a mean of means over ranks of unequal counts",
+        module=TRAINING,
+        old="        torch.distributed.all_reduce(valid)\n",
+        new="        valid = valid * ctx.world_size\n",
+    ),
+    Fault(
+        name="a loss that is divided by the number of ranks twice",
+        module=TRAINING,
+        old="(total * ctx.world_size / valid).backward()",
+        new="(total / valid).backward()",
+    ),
+    Fault(
+        name="a mean over rows that are ignored, too",
+        module=TRAINING,
+        old="valid = classes.ne(IGNORED).sum()",
+        new="valid = torch.tensor(classes.numel(), device=ctx.device)",
+    ),
+    # The scaler.
+    Fault(
+        name="gradients that are clipped before they are unscaled",
+        module=TRAINING,
+        old="        scaler.unscale_(optimizer)\n        nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
+        new="        nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n        scaler.unscale_(optimizer)\n",
+    ),
+    Fault(
+        name="a scale that no overflow lowers",
+        module=TRAINING,
+        old="        scaler.update()\n",
+        new="",
+    ),
+    Fault(
+        name="a rank that decides for itself whether to skip the step",
+        module=TRAINING,
+        old="        scaler.step(optimizer)\n        scaler.update()\n",
+        new="        if loss.isfinite():\n            for parameter in wrapped.parameters():\n"
+        "                parameter.grad.nan_to_num_(0, 0, 0)\n            optimizer.step()\n",
+    ),
+    Fault(
+        name="an optimizer that steps on what overflowed",
+        module=TRAINING,
+        old="        scaler.step(optimizer)\n",
+        new="        optimizer.step()\n",
+    ),
+    # Buffers and dropout.
+    Fault(
+        name="running statistics that stay each rank's own",
+        module=TRAINING,
+        old="""fill_(ctx.rank)  # ranks start with buffers of their own
+    wrapped = DistributedDataParallel(network)
+""",
+        new="""fill_(ctx.rank)
+    wrapped = DistributedDataParallel(network, broadcast_buffers=False)
+""",
+    ),
+    Fault(
+        name="one mask of dropout for all ranks",
+        module=TRAINING,
+        old="torch.manual_seed(course.seed * 64 + ctx.rank)",
+        new="torch.manual_seed(course.seed * 64)",
+    ),
+    Fault(
+        name="one mask of dropout for all steps",
+        module=TRAINING,
+        old="        optimizer.zero_grad()\n        wrapped(x).square().mean().backward()\n        optimizer.step()\n"
+        "        told |= _told(number, network, mask=masks[-1])",
+        new="        optimizer.zero_grad()\n        torch.manual_seed(course.seed * 64 + ctx.rank)\n"
+        "        wrapped(x).square().mean().backward()\n        optimizer.step()\n"
+        "        told |= _told(number, network, mask=masks[-1])",
+    ),
+    Fault(
+        name="dropout that scales nothing up",
+        module=TRAINING,
+        old="nn.Sequential(linear, tanh, nn.Dropout(0.5), out)",
+        new="nn.Sequential(linear, tanh, type('Own', (nn.Dropout,), {'forward': lambda self, x: "
+        "nn.Dropout.forward(self, x) * 0.5})(0.5), out)",
+    ),
+    Fault(
+        name="a compiled step that reduces nothing",
+        module=TRAINING,
+        old="    forward = torch.compile(wrapped, backend=backend)\n",
+        new="    forward = torch.compile(network, backend=backend)\n",
+    ),
+)

@@ -4,4 +4,184 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+STAGES = "suites.sharded_data_parallel.programs.stages"
+TRAINING = "suites.sharded_data_parallel.programs.training"
+ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
+STEPS = "suites.shared.training"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="an optimizer that was made of the whole parameters",
+        module=STAGES,
+        old="    optimizer = optimizer_for(problem, module.parameters())\n    return _step(",
+        new="    optimizer = optimizer_for(problem, [p.full_tensor() for p in module.parameters()])\n    return _step(",
+    ),
+    Fault(
+        name="a sum of gradients for their mean",
+        module=STAGES,
+        old="    optimizer = optimizer_for(problem, module.parameters())\n    return _step(",
+        new="    for part in module.modules():\n        if isinstance(part, FSDPModule):\n"
+        "            part.set_gradient_divide_factor(1.0)\n"
+        "    optimizer = optimizer_for(problem, module.parameters())\n    return _step(",
+    ),
+    Fault(
+        name="shards of the next rank",
+        module=STAGES,
+        old="    module = Network({name: value.to(home) for name, value in initial.items()})\n    shard_module(",
+        new="    initial = {n: v.roll(-max(1, len(v) // ctx.world_size), 0) for n, v in initial.items()}\n"
+        "    module = Network({name: value.to(home) for name, value in initial.items()})\n    shard_module(",
+    ),
+    Fault(
+        name="gradient synchronization that stays off",
+        module=STAGES,
+        old="        yield\n        sharded.set_requires_gradient_sync(True)\n",
+        new="        yield\n",
+    ),
+    Fault(
+        name="gradients that are reduced for every microbatch",
+        module=STAGES,
+        old="        sharded.set_requires_gradient_sync(False)\n        yield",
+        new="        yield",
+    ),
+    Fault(
+        name="hybrid sharding whose replicas never meet",
+        module=STAGES,
+        old="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else mesh,",
+        new="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else mesh['shard'],",
+    ),
+    Fault(
+        name="hybrid sharding across the axis of the replicas",
+        module=STAGES,
+        old="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else mesh,",
+        new="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else DeviceMesh(\n"
+        "            ctx.device.type, mesh.mesh.T.contiguous(), mesh_dim_names=('replicate', 'shard')\n        ),",
+    ),
+    Fault(
+        name="parameters that are gathered anew though they were kept",
+        module=STAGES,
+        old="        reshard_after_forward=reshard_after_forward,\n        mp_policy",
+        new="        reshard_after_forward=True,\n        mp_policy",
+    ),
+    Fault(
+        name="parameters that are kept though they were to go",
+        module=STAGES,
+        old="        reshard_after_forward=reshard_after_forward,\n        mp_policy",
+        new="        reshard_after_forward=False,\n        mp_policy",
+    ),
+    Fault(
+        name="mixed precision that computes in full",
+        module=STAGES,
+        old="        mp_policy=precision or MixedPrecisionPolicy(),\n        # Pinned",
+        new="        mp_policy=MixedPrecisionPolicy(),\n        # Pinned",
+    ),
+    Fault(
+        name="gradients that are summed in the precision of computation",
+        module=STAGES,
+        old="        mp_policy=precision or MixedPrecisionPolicy(),\n        # Pinned",
+        new="        mp_policy=MixedPrecisionPolicy(param_dtype=precision.param_dtype) if precision else "
+        "MixedPrecisionPolicy(),\n        # Pinned",
+    ),
+    Fault(
+        name="gradients that are summed in float32, though parameters are float64",
+        module=STAGES,
+        old="        mp_policy=precision or MixedPrecisionPolicy(),\n        # Pinned",
+        new="        mp_policy=precision if precision and precision.param_dtype else "
+        "MixedPrecisionPolicy(reduce_dtype=torch.float32),\n        # Pinned",
+    ),
+    Fault(
+        name="a broadcast of all parameters besides",
+        module=STAGES,
+        old="    def remembered() -> Tensors:\n        results = step()\n",
+        new="    def remembered() -> Tensors:\n        results = step()\n        for value in module.parameters():\n"
+        "            dist.broadcast(local_shard(value).clone(), 0)\n",
+    ),
+    Fault(
+        name="ZeRO-1 whose ranks do not hear of each other's updates",
+        module=ZERO,
+        old="    def _sync_params(self):\n",
+        new="    def _sync_params(self):\n        return\n",
+    ),
+    Fault(
+        name="ZeRO-1 in which every rank keeps all of the state",
+        module=STAGES,
+        old="    optimizer = _zero_redundancy_optimizer()(\n        module.parameters(), kind, "
+        "parameters_as_bucket_view=parameters_as_bucket_view, **arguments\n    )",
+        new="    optimizer = kind(module.parameters(), **arguments)",
+    ),
+    Fault(
+        name="the first batch at every step",
+        module=STEPS,
+        old="    coming = itertools.cycle(batches)\n    names",
+        new="    coming = itertools.cycle(batches[:1])\n    names",
+    ),
+    Fault(
+        name="an optimizer that forgets its state",
+        module=STEPS,
+        old="        optimizer.step()\n        return {",
+        new="        optimizer.state.clear()\n        optimizer.step()\n        return {",
+    ),
+    Fault(
+        name="gradients that are rounded to bfloat16 before the update",
+        module=STEPS,
+        old="        optimizer.step()\n        return {",
+        new="        for value in parameters.values():\n            if value.dtype == torch.float32:\n"
+        "                value.grad = value.grad.bfloat16().to(value.dtype)\n"
+        "        optimizer.step()\n        return {",
+    ),
+    Fault(
+        name="momenta in bfloat16",
+        module=STEPS,
+        old="        optimizer.step()\n        return {",
+        new="        for state in optimizer.state.values():\n            if 'momentum_buffer' in state:\n"
+        "                state['momentum_buffer'].copy_(state['momentum_buffer'].bfloat16())\n"
+        "        optimizer.step()\n        return {",
+    ),
+    Fault(
+        name="Adam without the correction of its bias",
+        module="torch.optim.adam",
+        old="                bias_correction2_sqrt = bias_correction2**0.5",
+        new="                bias_correction1 = bias_correction2 = 1.0\n"
+        "                bias_correction2_sqrt = bias_correction2**0.5",
+    ),
+    Fault(
+        name="a model that is sharded as a whole, not by layer",
+        module=STAGES,
+        old="    if module.first is not None:\n        fully_shard(module.first, **options)\n",
+        new="",
+    ),
+    Fault(
+        name="clipping by the norm of the rank's own shards",
+        module=TRAINING,
+        old="        norm = nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)\n        optimizer.step()\n",
+        new="        norm = torch.stack([p.grad.to_local().norm() for p in network.parameters()]).norm()\n"
+        "        for p in network.parameters():\n            p.grad.to_local().mul_(min(1.0, MAX_NORM / float(norm)))\n"
+        "        optimizer.step()\n",
+    ),
+    Fault(
+        name="a norm whose squares are not added up over the shards",
+        module="torch.nn.utils.clip_grad",
+        old="    total_norm = torch.linalg.vector_norm(\n"
+        "        torch.stack([norm.to(first_device) for norm in norms]), norm_type\n    )",
+        new="    total_norm = torch.linalg.vector_norm(torch.stack([\n"
+        "        (norm.to_local() if hasattr(norm, 'to_local') else norm).to(first_device) for norm in norms\n"
+        "    ]), norm_type)",
+    ),
+    Fault(
+        name="a scaler whose ranks decide by their own shards",
+        module="torch.distributed.tensor._dispatch",
+        old="    target_tensor.copy_(found_inf)\n",
+        new="",
+    ),
+    Fault(
+        name="a scale that no overflow lowers",
+        module=TRAINING,
+        old="        scaler.update()\n",
+        new="",
+    ),
+    Fault(
+        name="gradients that are clipped before they are unscaled",
+        module=TRAINING,
+        old="        scaler.unscale_(optimizer)\n        nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)\n",
+        new="        nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)\n        scaler.unscale_(optimizer)\n",
+    ),
+)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -222,82 +221,3 @@ def zero_redundancy_optimizer(
     )
     step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem), module.no_sync)
     return remembering(step, module, optimizer, {} if memory is None else memory)
-
-
-def zero_without_broadcast(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: each rank updates some parameters, and no rank hears of it."""
-    module = DistributedDataParallel(problem_network(ctx, problem))
-    optimizer = optimizer_for(problem, list(module.parameters())[ctx.rank :: ctx.world_size])
-    return problem_step(problem, module, optimizer, batches_on_device(ctx, problem))
-
-
-def with_optimizer_of_whole_parameters(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: the optimizer was made before ``fully_shard`` replaced the parameters by their shards."""
-    module = problem_network(ctx, problem)
-    optimizer = optimizer_for(problem, list(module.parameters()))
-    by_layer(module, mesh=ctx.mesh((ctx.world_size,)))
-    return _step(ctx, problem, module, optimizer, {})
-
-
-def with_meddling(
-    ctx: Context,
-    *,
-    problem: Problem,
-    before_update: Callable[[torch.optim.Optimizer], None],
-    memory: Memory | None = None,
-    precision: MixedPrecisionPolicy | None = None,
-) -> Step[Tensors]:
-    """Wrong on purpose: something is done to the optimizer or its gradients before each update."""
-    module = problem_network(ctx, problem)
-    by_layer(module, mesh=ctx.mesh((ctx.world_size,)), mp_policy=precision or MixedPrecisionPolicy())
-    optimizer = optimizer_for(problem, module.parameters())
-    optimizer.register_step_pre_hook(lambda optimizer, *_: before_update(optimizer))
-    return _step(ctx, problem, module, optimizer, {} if memory is None else memory)
-
-
-def with_gathers_that_nobody_counts(ctx: Context, *, problem: Problem, memory: Memory) -> Step[Tensors]:
-    """Wrong on purpose: each step also gathers something for each parameter, which no result needs."""
-    step = fully_sharded(ctx, problem=problem, memory=memory)
-
-    def gathering() -> Tensors:
-        for _ in problem.parameters():
-            parts = [torch.zeros(4096, device=ctx.device) for _ in range(ctx.world_size)]
-            dist.all_gather(parts, parts[ctx.rank])
-        return step()
-
-    return gathering
-
-
-def without_reduction(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: gradient synchronization, off while microbatches accumulate, is never on again."""
-
-    def shard_module(module: Network, **options: Any) -> None:
-        by_layer(module, **options)
-        cast("FSDPModule", module).set_requires_gradient_sync(False)
-
-    return fully_sharded(ctx, problem=problem, shard_module=shard_module)
-
-
-def with_sum_of_gradients(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: the sum over the ranks in the mean's place."""
-
-    def shard_module(module: Network, **options: Any) -> None:
-        by_layer(module, **options)
-        for part in module.modules():
-            if isinstance(part, FSDPModule):
-                part.set_gradient_divide_factor(1.0)
-
-    return fully_sharded(ctx, problem=problem, shard_module=shard_module)
-
-
-def with_shards_of_other_ranks(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: each rank is given the rows that the next one should have."""
-    rolled = {name: value.roll(-(len(value) // ctx.world_size), 0) for name, value in problem.parameters().items()}
-    return fully_sharded(ctx, problem=problem, parameters=rolled)
-
-
-def without_reduction_over_replicas(
-    ctx: Context, *, problem: Problem, mesh: DeviceMesh, memory: Memory
-) -> Step[Tensors]:
-    """Wrong on purpose: of HSDP's mesh only the dimension that shards is given to ``fully_shard``."""
-    return fully_sharded(ctx, problem=problem, memory=memory, mesh=mesh["shard"])

@@ -7,6 +7,7 @@ parameters after the optimizer's step.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from pytest_gpuperf import Context
-from suites.shared.inputs import integers
+from suites.shared.inputs import full_width
 from suites.shared.problems import Problem, optimizer_for
 from suites.shared.step import Step, Tensors
 from suites.shared.traffic import Traffic, sizes
@@ -102,35 +103,6 @@ def _average(ctx: Context, gradients: torch.Tensor, all_reduce: AllReduce) -> to
     return future
 
 
-def without_all_reduce(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: each rank trains by its own gradients, divided by R."""
-    return distributed_data_parallel(ctx, problem=problem, all_reduce=lambda ctx, tensor: None)
-
-
-def summed(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: the sum over the ranks in the mean's place."""
-    return distributed_data_parallel(
-        ctx, problem=problem, all_reduce=lambda ctx, tensor: dist.all_reduce(tensor.mul_(ctx.world_size))
-    )
-
-
-def without_broadcast(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: the ranks keep the parameters that they start with."""
-    return distributed_data_parallel(ctx, problem=problem, init_sync=False)
-
-
-def never_synced(ctx: Context, *, problem: Problem) -> Step[Tensors]:
-    """Wrong on purpose: ``no_sync`` around the last microbatch too."""
-    module = DistributedDataParallel(problem_network(ctx, problem))
-    step = problem_step(problem, module, optimizer_for(problem, module.parameters()), batches_on_device(ctx, problem))
-
-    def unsynced() -> Tensors:
-        with module.no_sync():
-            return step()
-
-    return unsynced
-
-
 def joined(ctx: Context, *, problem: Problem, lengths: Sequence[int], divide_by_initial_world_size: bool) -> Packed:
     """``lengths[r]`` steps on rank r: ranks that have run out of batches take part in the others' all-reduces.
 
@@ -175,23 +147,6 @@ def ring_all_reduce(ctx: Context, tensor: torch.Tensor) -> None:
     _all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank + 1)
 
 
-def ring_with_shifted_chunk(ctx: Context, tensor: torch.Tensor) -> None:
-    """Wrong on purpose: the all-gather starts with a chunk that is not yet the sum over all ranks."""
-    _reduce_scatter_hops(ctx, _chunks(ctx, tensor))
-    _all_gather_hops(ctx, _chunks(ctx, tensor), first=ctx.rank)
-
-
-def ring_without_all_gather(ctx: Context, tensor: torch.Tensor) -> None:
-    """Wrong on purpose: each rank has the sum of one chunk only."""
-    _reduce_scatter_hops(ctx, _chunks(ctx, tensor))
-
-
-def ring_with_broadcast(ctx: Context, tensor: torch.Tensor) -> None:
-    """Wrong on purpose: rank 0's sum, which all have already, is sent to all once more."""
-    ring_all_reduce(ctx, tensor)
-    dist.broadcast(tensor, 0)
-
-
 def _chunks(ctx: Context, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     if tensor.dim() != 1 or not tensor.is_contiguous():
         raise ValueError(
@@ -229,22 +184,30 @@ def _exchange(ctx: Context, sent: torch.Tensor, received: torch.Tensor) -> None:
         work.wait()
 
 
+def addend(rank: int, *, world_size: int, numel: int, dtype: torch.dtype, seed: int, step: int) -> torch.Tensor:
+    """What a rank's tensor holds at a step, on the CPU."""
+    return full_width((numel,), dtype, seed=(seed * 8 + step) * 64 + rank, addends=world_size)
+
+
 def all_reduce_by(
     ctx: Context, *, all_reduce: AllReduce, numel: int, dtype: torch.dtype, seed: int
 ) -> Callable[[], torch.Tensor]:
-    """An all-reduce alone, of whole numbers that differ by rank."""
-    x = integers((numel,), dtype, seed=seed * 64 + ctx.rank).to(ctx.device)
+    """An all-reduce alone; numbers differ by step and rank, and need every bit that sums leave them."""
+    coming = itertools.count()
 
     def step() -> torch.Tensor:
+        x = addend(ctx.rank, world_size=ctx.world_size, numel=numel, dtype=dtype, seed=seed, step=next(coming))
+        x = x.to(ctx.device)
         all_reduce(ctx, x)
         return x
 
     return step
 
 
-def sum_and_traffic(ctx: Context, **kwargs: Any) -> tuple[torch.Tensor, dict[str, int]]:
-    """What the all-reduce gives, and the bytes that this rank has given to each collective for it."""
+def sums_and_traffic(ctx: Context, **kwargs: Any) -> tuple[list[torch.Tensor], dict[str, int]]:
+    """What two steps of the all-reduce give, and the bytes that this rank gave to each collective in the second."""
     step = all_reduce_by(ctx, **kwargs)
+    first = step()
     with Traffic() as traffic:
-        total = step()
-    return total, sizes(traffic.calls)
+        second = step()
+    return [first, second], sizes(traffic.calls)

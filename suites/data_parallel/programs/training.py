@@ -1,0 +1,138 @@
+"""What a step of training does besides averaging: clipping, scaling, masking, buffers, dropout, compiling.
+
+A network of one hidden layer in float64, on rows that differ by rank and step. Each program trains it for some steps
+with DistributedDataParallel, and returns what a step leaves on the rank, by step and name.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_gpuperf import Context
+from suites.shared.course import HIDDEN, IGNORED, LR, MAX_NORM, OVERFLOWS, SCALE, Course
+from suites.shared.step import Tensors, gradient_of
+
+TINY_BUCKETS = 2.0**-20
+"""MiB: each parameter a bucket of its own."""
+
+
+def _told(number: int, network: nn.Module, **more: torch.Tensor) -> Tensors:
+    """Copies of what a step has left, by its number."""
+    named = {f"{name} gradient": gradient_of(value, name) for name, value in network.named_parameters()}
+    named |= dict(network.named_parameters()) | dict(network.named_buffers()) | more
+    return {f"step {number}, {name}": value.detach().clone() for name, value in named.items()}
+
+
+def clipped(ctx: Context, *, course: Course) -> Tensors:
+    """The norm of all gradients together is at most ``MAX_NORM`` when the optimizer takes them."""
+    network = course.network().to(ctx.device)
+    wrapped = DistributedDataParallel(network, bucket_cap_mb=TINY_BUCKETS)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        wrapped(x).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)
+        optimizer.step()
+        told |= _told(number, network, norm=norm)
+    return told
+
+
+def of_valid_tokens(ctx: Context, *, course: Course) -> Tensors:
+    """The loss is the mean over the valid rows of all ranks, of which each has another number."""
+    network = course.network().to(ctx.device)
+    wrapped = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, classes = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        valid = classes.ne(IGNORED).sum()
+        torch.distributed.all_reduce(valid)
+        total = functional.cross_entropy(wrapped(x), classes, ignore_index=IGNORED, reduction="sum")
+        # DistributedDataParallel divides by the number of ranks what was divided by all valid rows already.
+        (total * ctx.world_size / valid).backward()
+        optimizer.step()
+        told |= _told(number, network)
+    return told
+
+
+def scaled(ctx: Context, *, course: Course) -> Tensors:
+    """A gradient scaler skips the step in which one rank overflows, on all ranks, and halves its scale."""
+    network = course.network().to(ctx.device)
+    wrapped = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR, momentum=0.5)
+    scaler = torch.amp.GradScaler(ctx.device.type, init_scale=SCALE, growth_interval=1000)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        loss = wrapped(x).square().mean()
+        if (number, ctx.rank) == OVERFLOWS:
+            loss = loss * torch.inf
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)
+        scaler.step(optimizer)
+        scaler.update()
+        parameters = {name: value.detach().clone() for name, value in network.named_parameters()}
+        scale = torch.tensor(scaler.get_scale(), dtype=torch.float64)
+        told |= {f"step {number}, {name}": value for name, value in {**parameters, "scale": scale}.items()}
+    return told
+
+
+def normalised(ctx: Context, *, course: Course) -> Tensors:
+    """Batch normalisation: rank 0's running statistics are all ranks' when a step begins, and its own rows' follow."""
+    linear, tanh, out = course.network()
+    network = nn.Sequential(linear, nn.BatchNorm1d(HIDDEN, momentum=0.5).double(), tanh, out).to(ctx.device)
+    with torch.no_grad():
+        network.get_buffer("1.running_mean").fill_(ctx.rank)  # ranks start with buffers of their own
+    wrapped = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        wrapped(x).square().mean().backward()
+        optimizer.step()
+        told |= _told(number, network)
+    return told
+
+
+def dropped(ctx: Context, *, course: Course) -> Tensors:
+    """Dropout draws another mask on each rank and at each step; backward takes the one that forward drew."""
+    torch.manual_seed(course.seed * 64 + ctx.rank)
+    linear, tanh, out = course.network()
+    network = nn.Sequential(linear, tanh, nn.Dropout(0.5), out).to(ctx.device)
+    wrapped = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR)
+    masks: list[torch.Tensor] = []
+    network[2].register_forward_hook(lambda module, inputs, output: masks.append(output.ne(0).double()))
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        wrapped(x).square().mean().backward()
+        optimizer.step()
+        told |= _told(number, network, mask=masks[-1])
+    return told
+
+
+def compiled(ctx: Context, *, course: Course, backend: str) -> Tensors:
+    """The step's forward and backward compiled."""
+    network = course.network().to(ctx.device)
+    wrapped = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR)
+    forward = torch.compile(wrapped, backend=backend)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        forward(x).square().mean().backward()
+        optimizer.step()
+        told |= _told(number, network)
+    return told

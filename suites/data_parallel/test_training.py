@@ -1,0 +1,94 @@
+"""Clipping, scaling, masking, buffers, dropout and compiled steps do what one device does with all ranks' rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.data_parallel.programs import training
+from suites.data_parallel.reference import valid_cross_entropy
+from suites.shared.comparison import assert_close
+from suites.shared.course import (
+    ROUNDING,
+    Course,
+    assert_each_has,
+    clipped_course,
+    mean_square,
+    scaled_course,
+    trained,
+)
+from suites.shared.step import Tensors
+
+pytestmark = pytest.mark.ranks(2, 3)
+
+COURSE = Course(seed=1)
+
+
+def test_clipping(ranks: Ranks) -> None:
+    assert_each_has(ranks.run(training.clipped, course=COURSE), clipped_course(COURSE, ranks.world_size))
+
+
+def test_the_mean_is_of_all_valid_rows(ranks: Ranks) -> None:
+    expected = trained(COURSE, valid_cross_entropy(COURSE, ranks.world_size))
+    assert_each_has(ranks.run(training.of_valid_tokens, course=COURSE), expected)
+
+
+def test_one_rank_that_overflows_makes_all_skip_the_step(ranks: Ranks) -> None:
+    assert_each_has(ranks.run(training.scaled, course=COURSE), scaled_course(COURSE, ranks.world_size))
+
+
+def test_running_statistics_are_rank_0s_when_a_step_begins(ranks: Ranks) -> None:
+    """Variance with Bessel's correction, momentum 1/2: see torch.nn.BatchNorm1d. Gradients are each rank's mean."""
+    results = ranks.run(training.normalised, course=COURSE)
+    weight, bias = (COURSE.network()[0].get_parameter(name).detach() for name in ("weight", "bias"))
+    mean = variance = torch.zeros(()).double()
+    variance = variance + 1
+    for step in range(COURSE.steps):
+        of_ranks = []
+        for rank in range(ranks.world_size):
+            hidden = COURSE.batch(rank, step)[0] @ weight.T + bias
+            of_ranks.append(((mean + hidden.mean(0)) / 2, (variance + hidden.var(0)) / 2))
+        for rank, (of_mean, of_variance) in enumerate(of_ranks):
+            where = f"rank {rank}, step {step}"
+            told = {name: value.cpu() for name, value in results[rank].items() if name.startswith(f"step {step}, ")}
+            assert_close(told[f"step {step}, 1.running_mean"], of_mean, f"{where}, mean", rtol=ROUNDING, atol=ROUNDING)
+            assert_close(
+                told[f"step {step}, 1.running_var"], of_variance, f"{where}, variance", rtol=ROUNDING, atol=ROUNDING
+            )
+            assert int(told[f"step {step}, 1.num_batches_tracked"]) == step + 1
+            for name in ("0.weight", "1.weight", "1.bias", "3.weight"):
+                first = results[0][f"step {step}, {name}"].cpu()
+                assert torch.equal(told[f"step {step}, {name}"], first), f"{where}: another {name} than rank 0's"
+        mean, variance = of_ranks[0]
+        weight, bias = (results[0][f"step {step}, 0.{name}"].cpu() for name in ("weight", "bias"))
+
+
+def test_each_rank_and_step_has_a_mask_of_its_own(ranks: Ranks) -> None:
+    results = ranks.run(training.dropped, course=COURSE)
+    masks = {(rank, step): told[f"step {step}, mask"].cpu() for rank, told in enumerate(results) for step in range(3)}
+    for index, (where, mask) in enumerate(masks.items()):
+        assert 0 < mask.mean() < 1, f"rank and step {where}: all or none are dropped"
+        for other, theirs in list(masks.items())[:index]:
+            assert not torch.equal(mask, theirs), f"rank and step {where} have the mask of {other}"
+
+    def loss(parameters: Tensors, step: int) -> torch.Tensor:
+        losses = []
+        for rank in range(ranks.world_size):
+            hidden = torch.tanh(COURSE.batch(rank, step)[0] @ parameters["0.weight"].T + parameters["0.bias"])
+            kept = 2 * masks[rank, step] * hidden  # 1 / (1 - p)
+            losses.append((kept @ parameters["2.weight"].T + parameters["2.bias"]).square().mean())
+        return torch.stack(losses).mean()
+
+    # In the program dropout stands before the last layer, which is its number 3.
+    expected = {name.replace(", 2.", ", 3."): value for name, value in trained(COURSE, loss).items()}
+    assert_each_has(results, expected)
+
+
+@pytest.mark.ranks(2)
+def test_a_compiled_step(ranks: Ranks) -> None:
+    # Without code of its own: what is to be seen is whether the graphs reduce each gradient once.
+    results: list[Any] = ranks.run(training.compiled, course=COURSE, backend="aot_eager")
+    assert_each_has(results, trained(COURSE, mean_square(COURSE, ranks.world_size)))

@@ -1,0 +1,69 @@
+"""Fully sharded training with clipping and a gradient scaler: what needs a number of all shards together."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from pytest_gpuperf import Context
+from suites.shared.course import LR, MAX_NORM, OVERFLOWS, SCALE, Course
+from suites.shared.step import Tensors, gradient_of
+
+
+def _sharded(ctx: Context, course: Course) -> nn.Sequential:
+    """The network, each layer sharded over all ranks by itself."""
+    network = course.network().to(ctx.device)
+    mesh = ctx.mesh((ctx.world_size,))
+    for layer in (network[0], network[2], network):
+        fully_shard(layer, mesh=mesh)
+    return network
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All shards together."""
+    gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return gathered.detach().clone()
+
+
+def clipped(ctx: Context, *, course: Course) -> Tensors:
+    """The norm of the gradients of all shards together is at most ``MAX_NORM`` when the optimizer takes them."""
+    network = _sharded(ctx, course)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LR)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        network(x).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)
+        optimizer.step()
+        told[f"step {number}, norm"] = _whole(norm)
+        for name, value in network.named_parameters():
+            told[f"step {number}, {name} gradient"] = _whole(gradient_of(value, name))
+            told[f"step {number}, {name}"] = _whole(value)
+    return told
+
+
+def scaled(ctx: Context, *, course: Course) -> Tensors:
+    """A scaler skips the step in which one rank's shard of one gradient is infinite, on all ranks."""
+    network = _sharded(ctx, course)
+    optimizer = torch.optim.SGD(network.parameters(), lr=LR, momentum=0.5)
+    scaler = torch.amp.GradScaler(ctx.device.type, init_scale=SCALE, growth_interval=1000)
+    told: Tensors = {}
+    for number in range(course.steps):
+        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
+        optimizer.zero_grad()
+        scaler.scale(network(x).square().mean()).backward()
+        if (number, ctx.rank) == OVERFLOWS:
+            # As a sum that overflows does: the others' shards are all finite.
+            gradient = gradient_of(network.get_parameter("0.weight"))
+            assert isinstance(gradient, DTensor)
+            gradient.to_local().view(-1)[0] = torch.inf  # in place: a view of the shard
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)
+        scaler.step(optimizer)
+        scaler.update()
+        told |= {f"step {number}, {name}": _whole(value) for name, value in network.named_parameters()}
+        told[f"step {number}, scale"] = torch.tensor(scaler.get_scale(), dtype=torch.float64)
+    return told

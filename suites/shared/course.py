@@ -1,0 +1,139 @@
+"""A short training with what real ones do besides: rows that differ by rank and step, and a reference for it.
+
+The network has one hidden layer, in float64: results that differ by the order of additions are off by some 1e-16 of
+their size, and a bound of 1e-12 sees all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from suites.shared.comparison import assert_close
+from suites.shared.step import Tensors
+
+FEATURES, HIDDEN, CLASSES = 5, 7, 3
+LR = 0.125
+MAX_NORM = 0.25
+OVERFLOWS = (1, 1)
+"""The step and the rank whose gradients are infinite."""
+SCALE = 2.0**10
+"""That a gradient scaler begins with; an overflow halves it."""
+IGNORED = -100
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How long training takes, of how many rows on each rank, and from which seed."""
+
+    seed: int
+    steps: int = 3
+    rows: int = 4
+
+    def network(self) -> nn.Sequential:
+        """The network that every rank starts with, on the CPU."""
+        generator = torch.Generator().manual_seed(self.seed)
+        network = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        return network
+
+    def batch(self, rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of a rank, and their classes, some of which are ignored: as many as the rank's number and the step."""
+        generator = torch.Generator().manual_seed((self.seed * 16 + step) * 16 + rank + 1)
+        x = torch.randn(self.rows, FEATURES, generator=generator, dtype=torch.float64)
+        classes = torch.randint(CLASSES, (self.rows,), generator=generator)
+        classes[: (rank + step) % self.rows] = IGNORED
+        return x, classes
+
+
+Loss = Callable[[Tensors, int], torch.Tensor]
+"""Of all ranks, from the parameters and the number of the step."""
+Change = Callable[[Tensors, int], Tensors | None]
+"""Gradients as the optimizer gets them at a step; None: it takes none."""
+
+
+def trained(
+    course: Course, loss: Loss, change: Change = lambda gradients, step: gradients, momentum: float = 0.0
+) -> Tensors:
+    """Gradients and parameters after each step on one device, by step and name; SGD written out."""
+    parameters = {name: value.detach().clone() for name, value in course.network().named_parameters()}
+    velocity = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    told: Tensors = {}
+    for step in range(course.steps):
+        leaves = {name: value.requires_grad_() for name, value in parameters.items()}
+        found = torch.autograd.grad(loss(leaves, step), list(leaves.values()))
+        gradients = change(dict(zip(leaves, found, strict=True)), step)
+        parameters = {name: value.detach() for name, value in leaves.items()}
+        if gradients is not None:
+            velocity = {name: momentum * velocity[name] + gradient for name, gradient in gradients.items()}
+            parameters = {name: value - LR * velocity[name] for name, value in parameters.items()}
+            told |= {f"step {step}, {name} gradient": gradient for name, gradient in gradients.items()}
+        told |= {f"step {step}, {name}": value for name, value in parameters.items()}
+    return told
+
+
+def mean_square(course: Course, degree: int) -> Loss:
+    """The mean over all ranks' outputs of their squares."""
+
+    def loss(parameters: Tensors, step: int) -> torch.Tensor:
+        x = torch.cat([course.batch(rank, step)[0] for rank in range(degree)])
+        output: torch.Tensor = functional_call(course.network(), parameters, (x,))
+        return output.square().mean()
+
+    return loss
+
+
+def norm(gradients: Tensors) -> torch.Tensor:
+    """Of all gradients together."""
+    return torch.cat([gradient.flatten() for gradient in gradients.values()]).square().sum().sqrt()
+
+
+def clip(gradients: Tensors, most: float) -> Tensors:
+    """Pascanu et al., arXiv:1211.5063, algorithm 1; torch adds 1e-6 to the norm."""
+    factor = (most / (norm(gradients) + 1e-6)).clamp(max=1.0)
+    return {name: gradient * factor for name, gradient in gradients.items()}
+
+
+def clipped_course(course: Course, degree: int) -> Tensors:
+    """The course with clipped gradients, and the norm of each step before.
+
+    Raises:
+        AssertionError: nothing is clipped in some step.
+    """
+    norms: Tensors = {}
+
+    def clipped(gradients: Tensors, step: int) -> Tensors:
+        norms[f"step {step}, norm"] = norm(gradients)
+        return clip(gradients, MAX_NORM)
+
+    told = trained(course, mean_square(course, degree), clipped)
+    assert min(norms.values()) > MAX_NORM
+    return told | norms
+
+
+def scaled_course(course: Course, degree: int) -> Tensors:
+    """Parameters and the scaler's scale after each step; one overflows, is skipped, and halves the scale."""
+
+    def clipped_or_skipped(gradients: Tensors, step: int) -> Tensors | None:
+        return None if step == OVERFLOWS[0] else clip(gradients, MAX_NORM)
+
+    told = trained(course, mean_square(course, degree), clipped_or_skipped, momentum=0.5)
+    scales = {
+        f"step {step}, scale": torch.tensor(SCALE if step < OVERFLOWS[0] else SCALE / 2, dtype=torch.float64)
+        for step in range(course.steps)
+    }
+    return {name: value for name, value in told.items() if "gradient" not in name} | scales
+
+
+def assert_each_has(results: list[Tensors], expected: Tensors) -> None:
+    """All that is expected, within ``ROUNDING``; a rank may tell more."""
+    for rank, result in enumerate(results):
+        for name, value in expected.items():
+            assert_close(result[name].cpu(), value, f"rank {rank}, {name}", rtol=ROUNDING, atol=ROUNDING)
