@@ -9,7 +9,8 @@ section 2.2, where a rank is a group).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,8 +116,9 @@ def dispatched(
     return all_to_all_single_autograd(made[order.argsort()], sends, receives, ctx.group)
 
 
-Dispatch = Callable[[Context, nn.ParameterDict, torch.Tensor, torch.Tensor], torch.Tensor]
 Layer = Callable[..., torch.Tensor]
+Each = list[tuple[torch.Tensor, torch.Tensor]]
+"""For each rank its own tokens, T x D, and the gradient of their outputs."""
 
 
 def expert_parallel(
@@ -127,7 +129,6 @@ def expert_parallel(
     k: int,
     capacity: int,
     gate: str,
-    dispatch: Dispatch = dispatched,
 ) -> torch.Tensor:
     """The layer's output for the rank's own tokens.
 
@@ -144,7 +145,7 @@ def expert_parallel(
     ranked, by_score = scores.sort(dim=-1, descending=True, stable=True)
     weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]
     routing = route(chosen, experts, capacity)
-    returned = dispatch(ctx, parameters, x[routing.token], routing.per_expert)
+    returned = dispatched(ctx, parameters, x[routing.token], routing.per_expert)
     weighted = returned * weights[routing.token, routing.choice].unsqueeze(-1)
     return torch.zeros_like(x).index_add(0, routing.token, weighted)
 
@@ -158,16 +159,16 @@ def train(
     ctx: Context,
     *,
     weights: Weights,
-    each: list[tuple[torch.Tensor, torch.Tensor]],
+    each: Each,
     k: int,
     capacity: int,
     gate: str,
+    later: Sequence[tuple[Weights, Each]] = (),
     layer: Layer = expert_parallel,
-    reduce: Callable[[Context, nn.ParameterDict], None] = reduce_replicated,
 ) -> Step[Tensors]:
     """A step of SGD on the sum of the ranks' losses; returns output, gradients and new parameters.
 
-    The parameters are not changed in place, so that each step starts from the same ones.
+    The update is returned alone: each step begins with weights that are given, so that numbers stay small and whole.
 
     Args:
         ctx: the rank's context.
@@ -176,20 +177,24 @@ def train(
         k: experts that a token goes to.
         capacity: assignments that an expert takes from one rank.
         gate: a key of ``GATES``.
+        later: weights and tokens of the steps after the first one, whose routing is another.
         layer: called like ``expert_parallel``.
-        reduce: what is done to the gradients once backward has made them.
     """
     parameters = weights.on_rank(ctx)
-    x, grad = (tensor.to(ctx.device) for tensor in each[ctx.rank])
-    x = x.detach().requires_grad_()
+    coming = itertools.cycle([(weights, each), *later])
 
     def step() -> Tensors:
-        x.grad = None
+        now, of_ranks = next(coming)
+        x, grad = (tensor.to(ctx.device) for tensor in of_ranks[ctx.rank])
+        x = x.detach().requires_grad_()
+        with torch.no_grad():
+            for name, value in now.on_rank(ctx).items():
+                parameters[name].copy_(value)
         for parameter in parameters.values():
             parameter.grad = None
         output = layer(ctx, parameters, x, k=k, capacity=capacity, gate=gate)
         output.backward(grad)
-        reduce(ctx, parameters)
+        reduce_replicated(ctx, parameters)
         results = {"output": output.detach(), "input gradient": gradient_of(x)}
         for name, parameter in parameters.items():
             results[f"{name} gradient"] = gradient_of(parameter)

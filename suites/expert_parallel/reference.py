@@ -30,6 +30,14 @@ EXACT = 0.0
 # since the reference rounds as well; everything else is smaller.
 ROUNDED = 2 * 32 * 2.0**-53 * 16 * 3 * 5832
 
+# Tokens of float64 are up to 2**9 times as large, and a parameter's gradient, which has three of them as factors, below
+# 2**48: in float32 it would be rounded. bfloat16 holds 256: with numbers of at most 1, and 4 tokens of all ranks, a
+# hidden feature and a score are at most 3, an expert's output 12, the layer's 3 * 3 * 12 = 108, the gradient of a score
+# 3 * 12 = 36, and a parameter's 4 * 36 = 144.
+LARGEST_TOKEN = {torch.float64: 3 * 2**9, torch.float32: 3, torch.bfloat16: 1}
+TOKENS_IN_BFLOAT16 = 2
+"""Of a rank, of two."""
+
 TOLERANCES = {"scores": EXACT, "softmax": ROUNDED}
 
 WIDTH, HIDDEN, CHOICES, TOKENS = 3, 4, 3, 4  # at most; the bounds above are for these
@@ -51,13 +59,16 @@ def arguments(
 ) -> Arguments:
     """What ``programs.train`` takes; a number of tokens for each rank."""
 
-    def drawn(index: int, *shape: int) -> torch.Tensor:
-        return integers(shape, dtype, seed=seed * 64 + index, low=-3, high=3)
+    def drawn(index: int, *shape: int, largest: int = 1 if dtype == torch.bfloat16 else 3) -> torch.Tensor:
+        return integers(shape, dtype, seed=seed * 64 + index, low=-largest, high=largest)
 
     weights = programs.Weights(
         gate=drawn(0, experts, width), first=drawn(1, experts, hidden, width), second=drawn(2, experts, width, hidden)
     )
-    each = [(drawn(8 + 2 * rank, n, width), drawn(9 + 2 * rank, n, width)) for rank, n in enumerate(tokens)]
+    token = LARGEST_TOKEN[dtype] if gate == "scores" else 3
+    each = [
+        (drawn(8 + 2 * rank, n, width, largest=token), drawn(9 + 2 * rank, n, width)) for rank, n in enumerate(tokens)
+    ]
     return {"weights": weights, "each": each, "k": k, "capacity": capacity, "gate": gate}
 
 

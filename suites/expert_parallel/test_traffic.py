@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 import torch
-from torch import nn
 
-from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf import Ranks
 from suites.expert_parallel import programs
 from suites.expert_parallel.reference import WIDTH, Arguments, choices, fixed
 from suites.shared.traffic import Messages, messages_of
@@ -39,19 +36,3 @@ def expected(given: Arguments, itemsize: int) -> list[Messages]:
 def test_each_assignment_travels_once_each_way(ranks: Ranks, dtype: torch.dtype) -> None:
     given = fixed(ranks, dtype=dtype)
     assert ranks.run(messages_of, programs.train, **given) == expected(given, DTYPES[dtype])
-
-
-def dispatched_twice(
-    ctx: Context, parameters: nn.ParameterDict, rows: torch.Tensor, per_expert: torch.Tensor
-) -> torch.Tensor:
-    """The same results, of twice the messages forward."""
-    programs.dispatched(ctx, parameters, rows.detach(), per_expert)
-    return programs.dispatched(ctx, parameters, rows, per_expert)
-
-
-@pytest.mark.deliberate_break
-def test_a_layer_that_sends_twice_is_found(ranks: Ranks) -> None:
-    given = fixed(ranks)
-    layer = functools.partial(programs.expert_parallel, dispatch=dispatched_twice)
-    got = ranks.run(messages_of, programs.train, **given, layer=layer)
-    assert got == [[*messages[:3], *messages] for messages in expected(given, 8)]

@@ -4,4 +4,170 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+PROGRAMS = "suites.expert_parallel.programs"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="rows that come back shifted by one",
+        module=PROGRAMS,
+        old="return all_to_all_single_autograd(made[order.argsort()], sends, receives, ctx.group)",
+        new="return all_to_all_single_autograd(made[order.argsort()], sends, receives, ctx.group).roll(1, 0)",
+    ),
+    Fault(
+        name="rows that come back in the order of the experts, not of their senders",
+        module=PROGRAMS,
+        old="all_to_all_single_autograd(made[order.argsort()],",
+        new="all_to_all_single_autograd(made[order],",
+    ),
+    Fault(
+        name="rows that are left in the order in which they arrived",
+        module=PROGRAMS,
+        old="    order = expert.argsort(stable=True)\n    made",
+        new="    order = torch.arange(len(expert), device=rows.device)\n    made",
+    ),
+    Fault(
+        name="counts of the experts of the rank itself for those that arrive",
+        module=PROGRAMS,
+        old="made = experts_forward(parameters, arrived[order], counts.sum(0).tolist())",
+        new="made = experts_forward(parameters, arrived[order], sorted(counts.sum(0).tolist()))",
+    ),
+    Fault(
+        name="tokens whose rows cross the links in bfloat16",
+        module=PROGRAMS,
+        old="    arrived = all_to_all_single_autograd(rows, receives, sends, ctx.group)\n",
+        new="    arrived = all_to_all_single_autograd(rows.bfloat16(), receives, sends, ctx.group).to(rows.dtype)\n",
+    ),
+    Fault(
+        name="tokens whose rows cross the links in float32",
+        module=PROGRAMS,
+        old="    arrived = all_to_all_single_autograd(rows, receives, sends, ctx.group)\n",
+        new="    arrived = all_to_all_single_autograd(rows.float(), receives, sends, ctx.group).to(rows.dtype)\n",
+    ),
+    Fault(
+        name="outputs that come back in half precision",
+        module=PROGRAMS,
+        old="return all_to_all_single_autograd(made[order.argsort()], sends, receives, ctx.group)",
+        new="return all_to_all_single_autograd(made[order.argsort()].bfloat16(), sends, receives, ctx.group)"
+        ".to(made.dtype)",
+    ),
+    Fault(
+        name="tokens without a gradient through the exchange",
+        module=PROGRAMS,
+        old="    arrived = all_to_all_single_autograd(rows, receives, sends, ctx.group)\n",
+        new="    arrived = all_to_all_single_autograd(rows.detach(), receives, sends, ctx.group)\n",
+    ),
+    Fault(
+        name="an exchange that is made twice",
+        module=PROGRAMS,
+        old="    arrived = all_to_all_single_autograd(rows, receives, sends, ctx.group)\n",
+        new="    all_to_all_single_autograd(rows.detach(), receives, sends, ctx.group)\n"
+        "    arrived = all_to_all_single_autograd(rows, receives, sends, ctx.group)\n",
+    ),
+    Fault(
+        name="capacity that is not kept",
+        module=PROGRAMS,
+        old="    kept = order[place < capacity]\n",
+        new="    kept = order\n    capacity = tokens * k\n",
+    ),
+    Fault(
+        name="capacity that is one too small",
+        module=PROGRAMS,
+        old="    kept = order[place < capacity]\n",
+        new="    capacity = max(1, capacity - 1)\n    kept = order[place < capacity]\n",
+    ),
+    Fault(
+        name="second choices before first ones",
+        module=PROGRAMS,
+        old="    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n",
+        new="    by_priority = chosen.flip(1).T.reshape(-1)\n",
+    ),
+    Fault(
+        name="tokens that are taken in the order of the tokens, not of their choices",
+        module=PROGRAMS,
+        old="    return Routing(kept % tokens, kept // tokens, counts.clamp(max=capacity))",
+        new="    return Routing(kept // k, kept % k, counts.clamp(max=capacity))",
+    ),
+    Fault(
+        name="the largest weight for all choices",
+        module=PROGRAMS,
+        old="weights[routing.token, routing.choice].unsqueeze(-1)",
+        new="weights[routing.token, 0].unsqueeze(-1)",
+    ),
+    Fault(
+        name="softmax over all experts, not over the chosen ones",
+        module=PROGRAMS,
+        old="    weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]\n",
+        new="    weights, chosen = GATES[gate](ranked)[:, :k], by_score[:, :k]\n",
+    ),
+    Fault(
+        name="a gate's softmax without the largest score subtracted",
+        module=PROGRAMS,
+        old="    return scores.softmax(dim=-1)\n",
+        new="    return scores.exp() / scores.exp().sum(-1, keepdim=True)\n",
+    ),
+    Fault(
+        name="weights of the gate that have no gradient",
+        module=PROGRAMS,
+        old="weights[routing.token, routing.choice].unsqueeze(-1)",
+        new="weights.detach()[routing.token, routing.choice].unsqueeze(-1)",
+    ),
+    Fault(
+        name="experts' outputs that replace each other instead of adding up",
+        module=PROGRAMS,
+        old="return torch.zeros_like(x).index_add(0, routing.token, weighted)",
+        new="return torch.zeros_like(x).index_copy(0, routing.token, weighted)",
+    ),
+    Fault(
+        name="a gate's gradient that each rank keeps to itself",
+        module=PROGRAMS,
+        old='    dist.all_reduce(gradient_of(parameters["gate"]))\n',
+        new="    pass\n",
+    ),
+    Fault(
+        name="a mean of the gate's gradients for their sum",
+        module=PROGRAMS,
+        old='    dist.all_reduce(gradient_of(parameters["gate"]))\n',
+        new='    dist.all_reduce(gradient_of(parameters["gate"]))\n'
+        '    gradient_of(parameters["gate"]).div_(ctx.world_size)\n',
+    ),
+    Fault(
+        name="experts' gradients that are averaged over ranks that hold other experts",
+        module=PROGRAMS,
+        old='    dist.all_reduce(gradient_of(parameters["gate"]))\n',
+        new="    for parameter in parameters.values():\n        dist.all_reduce(gradient_of(parameter))\n",
+    ),
+    Fault(
+        name="the first step's routing at every step",
+        module=PROGRAMS,
+        old="def route(chosen: torch.Tensor, experts: int, capacity: int) -> Routing:",
+        new="STALE = {}\n\n\ndef route(chosen: torch.Tensor, experts: int, capacity: int) -> Routing:\n"
+        "    key = chosen.shape, experts, capacity\n    if key not in STALE:\n"
+        "        STALE.clear()\n        STALE[key] = _route(chosen, experts, capacity)\n    return STALE[key]\n\n\n"
+        "def _route(chosen: torch.Tensor, experts: int, capacity: int) -> Routing:",
+    ),
+    Fault(
+        name="the first step's tokens at every step",
+        module=PROGRAMS,
+        old="        now, of_ranks = next(coming)\n",
+        new="        now, of_ranks = next(coming)[0], each\n",
+    ),
+    Fault(
+        name="experts of the rank's mirror image",
+        module=PROGRAMS,
+        old="own = slice(ctx.rank * experts // ctx.world_size, (ctx.rank + 1) * experts // ctx.world_size)",
+        new="mirror = ctx.world_size - 1 - ctx.rank\n"
+        "        own = slice(mirror * experts // ctx.world_size, (mirror + 1) * experts // ctx.world_size)",
+    ),
+    Fault(
+        name="ReLU whose output is rounded to bfloat16",
+        module=PROGRAMS,
+        old="nn.functional.linear(nn.functional.linear(part, first).relu(), second)",
+        new="nn.functional.linear(nn.functional.linear(part, first).relu().bfloat16().to(part.dtype), second)",
+    ),
+    Fault(
+        name="an expert's bias of its neighbour: the last expert's weights for all",
+        module=PROGRAMS,
+        old='parameters["first"], parameters["second"], strict=True)',
+        new='for part, first, second in zip(parts, parameters["first"], parameters["second"].roll(1, 0), strict=True)',
+    ),
+)
