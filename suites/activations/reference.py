@@ -18,7 +18,10 @@ DTYPE = torch.float64
 
 # Nothing is rounded, and comparisons are exact: inputs are at most 3, weights 2; with 4 hidden and 3 other features a
 # block multiplies an input or a gradient by at most 3 * 2 * 4 * 2 = 48. After 3 blocks both are at most 3 * 48**3 <
-# 2**19, and a weight's gradient, the sum over 3 rows of a product of an input and a gradient, is below 2**40.
+# 2**19, and a weight's gradient, the sum over 3 rows of a product of an input and a gradient, is below 2**40. So inputs
+# may be larger: by 2**12, and with fewer blocks by more. float32 would not hold what is saved of them; float64 does.
+WIDER = {1: 40, 2: 22, 3: 12}
+"""By how many bits, for so many blocks."""
 
 Arguments = dict[str, Any]
 
@@ -32,13 +35,19 @@ def arguments(*, blocks: int, rows: int, width: int, hidden: int, dropout: bool,
         )
         for index in range(blocks)
     ]
-    return {"weights": weights, "dropout": dropout, **own(0, rows, width, seed)}
+    return {"weights": weights, "dropout": dropout, **own(0, rows, width, seed, bits=WIDER.get(blocks, 0))}
 
 
-def own(rank: int, rows: int, width: int, seed: int) -> Arguments:
-    """A rank's input and the gradient of its output."""
-    x, grad = (integers((rows, width), DTYPE, seed=seed * 64 + 2 * rank + i, low=-3, high=3) for i in range(2))
-    return {"x": x, "grad": grad}
+def own(rank: int, rows: int, width: int, seed: int, *, bits: int) -> Arguments:
+    """A rank's input, wider by so many bits, and the gradient of its output."""
+    largest = 3 * 2**bits
+    x = integers((rows, width), DTYPE, seed=seed * 64 + 2 * rank, low=-largest, high=largest)
+    return {"x": x, "grad": integers((rows, width), DTYPE, seed=seed * 64 + 2 * rank + 1, low=-3, high=3)}
+
+
+def at_step(given: Arguments, number: int) -> Arguments:
+    """What a rank is given for a later step."""
+    return given | {"x": given["x"] + number, "grad": given["grad"] - number}
 
 
 def block_reference(given: Arguments, masks: list[torch.Tensor]) -> Tensors:

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from pytest_gpuperf import Context, Ranks
 from suites.activations.programs import techniques as programs
 from suites.activations.programs.lending import lend, lends
-from suites.activations.reference import Arguments, arguments, assert_blocks, own
+from suites.activations.reference import WIDER, Arguments, arguments, assert_blocks, at_step, own
 from suites.shared.comparison import assert_close
 from suites.shared.step import Tensors, once
 from suites.shared.strategies import seeds, worlds
@@ -68,7 +68,8 @@ def flat(result: Tensors) -> torch.Tensor:
 
 def inputs_of(world: Ranks, *, rows: int, width: int, seed: int, **sizes: Any) -> list[Arguments]:
     common = arguments(rows=rows, width=width, seed=seed, **sizes)
-    return [common | own(rank, rows, width, seed) for rank in range(world.world_size)]
+    bits = WIDER[sizes["blocks"]]
+    return [common | own(rank, rows, width, seed, bits=bits) for rank in range(world.world_size)]
 
 
 @pytest.mark.ranks(2, 4)
@@ -94,70 +95,16 @@ def test_every_technique_gives_the_same(ranks: Ranks, data: st.DataObject, seed:
 
 
 @pytest.mark.ranks(2)
-def test_a_second_step_repeats_the_first(ranks: Ranks) -> None:
+def test_later_steps_have_inputs_of_their_own(ranks: Ranks) -> None:
     each = inputs_of(ranks, blocks=2, rows=3, width=2, hidden=4, dropout=True, seed=1)
-    for first, second in ranks.run(every_technique, each=each, seed=1, steps=2):
-        assert {"lend", *programs.TECHNIQUES} == set(first)
-        for name, result in first.items():
-            for key, tensor in result.items():
-                assert_close(second[name][key], tensor, f"{name}, {key}")
-
-
-def recompute_with_other_random_numbers(ctx: Context, model: nn.Sequential) -> programs.Forward:
-    return programs.recompute(ctx, model, preserve_rng_state=False)
-
-
-def offload_that_rounds(ctx: Context, model: nn.Sequential) -> programs.Forward:
-    return programs.under(lambda: saved_tensors_hooks(torch.Tensor.bfloat16, torch.Tensor.double), model)
-
-
-def shard_that_gathers_nothing(ctx: Context, model: nn.Sequential) -> programs.Forward:
-    pack, _ = programs.sharding(ctx, model)
-
-    def unpack(saved: programs.Saved) -> torch.Tensor:
-        if isinstance(saved, torch.Tensor):
-            return saved
-        mine, shape = saved
-        return mine.repeat(ctx.world_size)[: shape.numel()].view(shape)
-
-    return programs.under(lambda: saved_tensors_hooks(pack, unpack), model)
-
-
-def shard_with_ranks_in_another_order(ctx: Context, model: nn.Sequential) -> programs.Forward:
-    pack, whole = programs.sharding(ctx, model)
-
-    def unpack(saved: programs.Saved) -> torch.Tensor:
-        if isinstance(saved, torch.Tensor):
-            return saved
-        return whole(saved).reshape(-1).roll(saved[0].numel()).view(saved[1])
-
-    return programs.under(lambda: saved_tensors_hooks(pack, unpack), model)
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize(
-    "broken",
-    [
-        recompute_with_other_random_numbers,
-        offload_that_rounds,
-        shard_that_gathers_nothing,
-        shard_with_ranks_in_another_order,
-    ],
-    ids=lambda broken: broken.__name__.replace("_", " "),
-)
-def test_a_broken_technique_is_found(ranks: Ranks, broken: programs.Technique) -> None:
-    # Above 256 bfloat16 no longer holds odd numbers.
-    given = arguments(blocks=2, rows=2, width=8, hidden=8, dropout=True, seed=1)
-    given["x"] = given["x"] + 1001
-
-    def program(ctx: Context) -> Tensors:
-        reseed(ctx, 1)
-        return once(ctx, programs.train, technique=broken, **given)
-
-    result, _ = ranks.run(program)
-    with pytest.raises(AssertionError, match=r"^rank 0, (input|\d\.\w+) gradient: "):
-        assert_blocks(result, given, "rank 0")
+    for rank, steps in enumerate(ranks.run(every_technique, each=each, seed=1, steps=3)):
+        for number, results in enumerate(steps):
+            assert {"lend", *programs.TECHNIQUES} == set(results)
+            for name, result in results.items():
+                if name == "lend" and rank % 2:
+                    continue  # it stores, and trains nothing
+                given = at_step(each[0 if name == "shard" else rank], number)
+                assert_blocks(result, given, f"rank {rank}, step {number}, {name}")
 
 
 @pytest.mark.ranks(2)
@@ -169,6 +116,7 @@ def test_your_own_technique(ranks: Ranks) -> None:
             lambda: saved_tensors_hooks(lambda tensor: tensor.char(), lambda tensor: tensor.double()), model
         )
 
-    given = arguments(blocks=1, rows=3, width=3, hidden=4, dropout=True, seed=1)  # whole numbers below 128
+    given = arguments(blocks=1, rows=3, width=3, hidden=4, dropout=True, seed=1)
+    given["x"] = given["x"].remainder(3)  # whole numbers below 128 come of it
     for rank, result in enumerate(ranks.run(once, programs.train, technique=in_int8, **given)):
         assert_blocks(result, given, f"rank {rank}")

@@ -38,7 +38,6 @@ def test_memory_is_as_promised(ranks: Ranks) -> None:
         assert all(less < more for less, more in zip(peaks[name], peaks["keep"], strict=True)), (name, peaks)
 
 
-@pytest.mark.deliberate_break
 @pytest.mark.ranks(2)
 def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
     def kept(ctx: Context, *, hoards: bool, x: torch.Tensor, **given: Any) -> int:
@@ -86,7 +85,6 @@ def move_nothing(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@pytest.mark.deliberate_break
 @pytest.mark.parametrize(
     ("copied", "device", "message"),
     [(clone_on_the_device, "meta", "its copy is on meta"), (move_nothing, "cpu", "nothing was copied")],

@@ -4,4 +4,117 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+TECHNIQUES = "suites.activations.programs.techniques"
+LENDING = "suites.activations.programs.lending"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="recomputation with other random numbers",
+        module=TECHNIQUES,
+        old="x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)",
+        new="x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)",
+    ),
+    Fault(
+        name="recomputation that leaves the last block out",
+        module=TECHNIQUES,
+        old="            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)\n",
+        new="            x = block(x)\n",
+    ),
+    Fault(
+        name="recomputation whose input is a copy without a gradient",
+        module=TECHNIQUES,
+        old="x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)",
+        new="x = checkpoint(block, x.detach().requires_grad_(), use_reentrant=False)",
+    ),
+    Fault(
+        name="an offload in bfloat16",
+        module=TECHNIQUES,
+        old="            return device, copy\n",
+        new="            return device, copy.bfloat16().to(copy.dtype)\n",
+    ),
+    Fault(
+        name="an offload in float32",
+        module=TECHNIQUES,
+        old="            return device, copy\n",
+        new="            return device, copy.float().to(copy.dtype)\n",
+    ),
+    Fault(
+        name="an offload that keeps the originals too",
+        module=TECHNIQUES,
+        old="            moved(tensor, copy)\n            return device, copy\n",
+        new="            copy.original = tensor\n            return device, copy\n",
+    ),
+    Fault(
+        name="a share of the activations that is never gathered",
+        module=TECHNIQUES,
+        old="        dist.all_gather_into_tensor(whole, mine)\n",
+        new="        whole.copy_(mine.repeat(ctx.world_size))\n",
+    ),
+    Fault(
+        name="shares in another order of the ranks",
+        module=TECHNIQUES,
+        old="        dist.all_gather_into_tensor(whole, mine)\n",
+        new="        dist.all_gather_into_tensor(whole, mine)\n        whole = whole.roll(mine.numel())\n",
+    ),
+    Fault(
+        name="shares that are gathered in float32",
+        module=TECHNIQUES,
+        old="        dist.all_gather_into_tensor(whole, mine)\n",
+        new="        low = whole.float()\n        dist.all_gather_into_tensor(low, mine.float())\n"
+        "        whole.copy_(low)\n",
+    ),
+    Fault(
+        name="shares that are views and keep the whole alive",
+        module=TECHNIQUES,
+        old="padded.view(ctx.world_size, share)[ctx.rank].clone(), tensor.shape",
+        new="padded.view(ctx.world_size, share)[ctx.rank], tensor.shape",
+    ),
+    Fault(
+        name="a tail that is cut off where the ranks do not divide it",
+        module=TECHNIQUES,
+        old="        share = -(-flat.numel() // ctx.world_size)\n        padded = nn.functional.pad("
+        "flat, (0, share * ctx.world_size - flat.numel()))\n",
+        new="        share = -(-flat.numel() // ctx.world_size)\n"
+        "        flat = flat * (torch.arange(len(flat), device=flat.device) < flat.numel() // ctx.world_size * "
+        "ctx.world_size)\n        padded = nn.functional.pad(flat, (0, share * ctx.world_size - flat.numel()))\n",
+    ),
+    Fault(
+        name="a peer that sends back in the order of storing",
+        module=LENDING,
+        old="        for index in plan.fetches:\n",
+        new="        for index in sorted(plan.fetches, key=lambda one: (stored[one].shape, one)):\n",
+    ),
+    Fault(
+        name="a peer that lends the first step's tensors, always",
+        module=LENDING,
+        old="""    def step() -> Tensors:
+        stored = [torch.empty(shape, dtype=dtype, device=ctx.device) for shape, dtype in plan.tensors]
+        for tensor in stored:
+            dist.recv(tensor, peer)
+        for index in plan.fetches:
+            dist.send(stored[index], peer)
+""",
+        new="""    old = []
+
+    def step() -> Tensors:
+        stored = [torch.empty(shape, dtype=dtype, device=ctx.device) for shape, dtype in plan.tensors]
+        for tensor in stored:
+            dist.recv(tensor, peer)
+        old.append(stored)
+        for index in plan.fetches:
+            dist.send(old[0][index], peer)
+""",
+    ),
+    Fault(
+        name="a peer that stores in bfloat16",
+        module=LENDING,
+        old="            dist.send(stored[index], peer)\n",
+        new="            dist.send(stored[index].bfloat16().to(stored[index].dtype), peer)\n",
+    ),
+    Fault(
+        name="a mask that backward does not see",
+        module=TECHNIQUES,
+        old="            hidden = hidden * mask\n",
+        new="            hidden = hidden + (hidden * mask - hidden).detach()\n",
+    ),
+)

@@ -7,6 +7,7 @@ is on, the mask and the product of both (each B x H).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -166,8 +167,8 @@ def train(
         ctx: the rank's context.
         technique: what becomes of the activations.
         weights: of the blocks.
-        x: this rank's input.
-        grad: the gradient of this rank's output.
+        x: this rank's input at the first step; at each later one it is 1 more.
+        grad: the gradient of this rank's output; at each later step it is 1 less.
         dropout: whether half the hidden features are dropped.
     """
     model = network(ctx, weights, dropout=dropout)
@@ -180,9 +181,14 @@ def on_device(ctx: Context, x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.
 
 
 def blocks_step(model: nn.Sequential, forward: Forward, x: torch.Tensor, grad: torch.Tensor) -> Step[Tensors]:
-    """The step of ``train``, for a model that is there already."""
+    """The step of ``train``, for a model that is there already: each has an input and a gradient of its own."""
+    coming, first_x, first_grad = itertools.count(), x.detach().clone(), grad.clone()
 
     def step() -> Tensors:
+        number = next(coming)
+        with torch.no_grad():
+            x.copy_(first_x + number)
+            grad.copy_(first_grad - number)
         x.grad = None
         model.zero_grad()
         for block in blocks(model):
