@@ -6,7 +6,8 @@ differ. Every step starts without gradients and returns them, in the order of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,16 +50,22 @@ class Mlp:
             )
 
 
-def problem(ctx: Context, *, mlp: Mlp) -> MlpProblem:
-    """Weights, the rank's input, and the gradient of its loss by its output.
+def problem(ctx: Context, *, mlp: Mlp, turn: int = 0) -> MlpProblem:
+    """Weights, the rank's input, and the gradient of its loss by its output; these two are others at each turn.
 
     Scaled so that the elements of activations and gradients are near 1 in every layer: He's initialization
     carries both through the ReLUs, and each of B rows gives a gradient a share of 1 / sqrt(B).
     """
     same, own = torch.Generator(ctx.device).manual_seed(mlp.seed), ctx.generator()
     weights = [_normal((mlp.width, mlp.width), mlp.dtype, same).mul_((2 / mlp.width) ** 0.5) for _ in range(mlp.layers)]
-    x = _normal((mlp.rows, mlp.width), mlp.dtype, own)
-    return weights, x, _normal((mlp.rows, mlp.width), mlp.dtype, own).mul_(mlp.rows**-0.5)
+    for _ in range(turn + 1):
+        x, grad_output = (_normal((mlp.rows, mlp.width), mlp.dtype, own) for _ in range(2))
+    return weights, x, grad_output.mul_(mlp.rows**-0.5)
+
+
+def batches(ctx: Context, *, mlp: Mlp, turns: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and gradients of so many turns, over and over."""
+    return itertools.cycle([problem(ctx, mlp=mlp, turn=turn)[1:] for turn in range(turns)])
 
 
 def _normal(shape: tuple[int, int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
@@ -107,11 +114,11 @@ def buckets(tensors: Sequence[torch.Tensor], bucket_mib: float = BUCKET_MIB) -> 
     return filled
 
 
-def compute(ctx: Context, *, mlp: Mlp) -> Step[list[torch.Tensor]]:
+def compute(ctx: Context, *, mlp: Mlp, turns: int = 1) -> Step[list[torch.Tensor]]:
     """Forward and backward alone: each rank keeps its own gradients."""
-    weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = network(weights)
-    return lambda: forward_backward(module, x, grad_output)
+    weights, *_ = problem(ctx, mlp=mlp)
+    module, coming = network(weights), batches(ctx, mlp=mlp, turns=turns)
+    return lambda: forward_backward(module, *next(coming))
 
 
 def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step[list[torch.Tensor]]:
@@ -126,13 +133,15 @@ def communication(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> 
     return step
 
 
-def all_reduce_after_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step[list[torch.Tensor]]:
+def all_reduce_after_backward(
+    ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB, turns: int = 1
+) -> Step[list[torch.Tensor]]:
     """Backward to its end, then one all_reduce for each bucket."""
-    weights, x, grad_output = problem(ctx, mlp=mlp)
-    module = network(weights)
+    weights, *_ = problem(ctx, mlp=mlp)
+    module, coming = network(weights), batches(ctx, mlp=mlp, turns=turns)
 
     def step() -> list[torch.Tensor]:
-        gradients = forward_backward(module, x, grad_output)
+        gradients = forward_backward(module, *next(coming))
         _average(gradients, bucket_mib)
         return gradients
 
@@ -149,14 +158,17 @@ def _average(gradients: Sequence[torch.Tensor], bucket_mib: float) -> None:
                 part.copy_(averaged.view_as(part))
 
 
-def all_reduce_during_backward(ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB) -> Step[list[torch.Tensor]]:
+def all_reduce_during_backward(
+    ctx: Context, *, mlp: Mlp, bucket_mib: float = BUCKET_MIB, turns: int = 1
+) -> Step[list[torch.Tensor]]:
     """DistributedDataParallel: a bucket's all_reduce starts when backward has made its last gradient."""
-    weights, x, grad_output = problem(ctx, mlp=mlp)
+    weights, *_ = problem(ctx, mlp=mlp)
+    coming = batches(ctx, mlp=mlp, turns=turns)
     # init_sync: the weights are the same on all ranks already.
     module = DistributedDataParallel(
         network(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False
     )
-    return lambda: forward_backward(module, x, grad_output)
+    return lambda: forward_backward(module, *next(coming))
 
 
 def largest_gradient(ctx: Context, *, mlp: Mlp) -> float:

@@ -4,4 +4,93 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+PROGRAMS = "suites.overlap.programs"
+WRAPPER = "torch.nn.parallel.distributed"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="gradients that stay on their rank",
+        module=PROGRAMS,
+        old="        dist.all_reduce(flat, dist.ReduceOp.AVG)\n",
+        new="",
+    ),
+    Fault(
+        name="a sum for the mean",
+        module=PROGRAMS,
+        old="dist.all_reduce(flat, dist.ReduceOp.AVG)",
+        new="dist.all_reduce(flat, dist.ReduceOp.SUM)",
+    ),
+    Fault(
+        name="a mean in float32",
+        module=PROGRAMS,
+        old="        dist.all_reduce(flat, dist.ReduceOp.AVG)\n",
+        new="        low = flat.float()\n        dist.all_reduce(low, dist.ReduceOp.AVG)\n        flat.copy_(low)\n",
+    ),
+    Fault(
+        name="a bucket whose first gradient alone gets the mean",
+        module=PROGRAMS,
+        old="                part.copy_(averaged.view_as(part))\n",
+        new="                part.copy_(averaged.view_as(part) if part is bucket[0] else part)\n",
+    ),
+    Fault(
+        name="the first layer is left out",
+        module=PROGRAMS,
+        old="    for tensor in reversed(tensors):\n        if room",
+        new="    for tensor in reversed(tensors[1:]):\n        if room",
+    ),
+    Fault(
+        name="gradients that add up over the steps",
+        module=PROGRAMS,
+        old="    module.zero_grad(set_to_none=True)\n",
+        new="",
+    ),
+    Fault(
+        name="the first batch at every step",
+        module=PROGRAMS,
+        old="    return itertools.cycle([problem(ctx, mlp=mlp, turn=turn)[1:] for turn in range(turns)])",
+        new="    return itertools.cycle([problem(ctx, mlp=mlp, turn=0)[1:] for turn in range(turns)])",
+    ),
+    Fault(
+        name="one bucket for all layers",
+        module=PROGRAMS,
+        old="    capacity = int(bucket_mib * MiB)\n",
+        new="    capacity = int(BUCKET_MIB * MiB)\n",
+    ),
+    Fault(
+        name="an all_reduce for each layer, whatever the bucket",
+        module=PROGRAMS,
+        old="        if room <= 0:\n",
+        new="        if True:\n",
+    ),
+    Fault(
+        name="DistributedDataParallel that never reduces",
+        module=PROGRAMS,
+        old="network(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False\n    )\n",
+        new="network(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False\n    )\n"
+        "    module.require_backward_grad_sync = False\n",
+    ),
+    Fault(
+        name="DistributedDataParallel of one bucket",
+        module=PROGRAMS,
+        old="network(weights), bucket_cap_mb=bucket_mib, gradient",
+        new="network(weights), gradient",
+    ),
+    Fault(
+        name="ReLU after the last layer too",
+        module=PROGRAMS,
+        old="        return linear(x, last)\n",
+        new="        return relu(linear(x, last))\n",
+    ),
+    Fault(
+        name="the same input on every rank",
+        module=PROGRAMS,
+        old="    same, own = torch.Generator(ctx.device).manual_seed(mlp.seed), ctx.generator()\n",
+        new="    same, own = (torch.Generator(ctx.device).manual_seed(mlp.seed + part) for part in range(2))\n",
+    ),
+    Fault(
+        name="FLOP that count the first layer's input gradient",
+        module=PROGRAMS,
+        old="(3 * self.layers - 1)",
+        new="(3 * self.layers)",
+    ),
+)
