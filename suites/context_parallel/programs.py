@@ -7,6 +7,7 @@ as torch's scaled_dot_product_attention has them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -63,6 +64,7 @@ def attend(
     grad: torch.Tensor,
     causal: bool,
     layout: Layout,
+    later: Sequence[Tensors] = (),
 ) -> Step[Tensors]:
     """Forward and backward of this rank's tokens; the step returns their output and gradients.
 
@@ -75,17 +77,22 @@ def attend(
         grad: the gradient of the output.
         causal: whether tokens see only those before them and themselves.
         layout: which tokens the ranks hold.
+        later: query, key, value and grad of the steps after the first one.
     """
     held = positions(query.shape[SEQUENCE], ctx.world_size, layout)
     mine = held[ctx.rank]
     names = ("query", "key", "value")
-    leaves = [tensor[:, :, mine].to(ctx.device).requires_grad_() for tensor in (query, key, value)]
-    output_gradient = grad[:, :, mine].to(ctx.device)
+    steps = [{"query": query, "key": key, "value": value, "grad": grad}, *later]
+    coming = itertools.cycle(
+        [{name: tensor[:, :, mine].to(ctx.device) for name, tensor in tensors.items()} for tensors in steps]
+    )
     on_device = [tokens.to(ctx.device) for tokens in held]
 
     def step() -> Tensors:
+        now = next(coming)
+        leaves = [now[name].detach().requires_grad_() for name in names]
         output = attention(ctx, leaves[0], leaves[1], leaves[2], on_device, causal)
-        gradients = torch.autograd.grad(output, leaves, output_gradient)
+        gradients = torch.autograd.grad(output, leaves, now["grad"])
         return {"output": output} | {f"{name} gradient": g for name, g in zip(names, gradients, strict=True)}
 
     return step
@@ -138,8 +145,6 @@ def ring_attention(
     value: torch.Tensor,
     positions: Positions,
     causal: bool,
-    *,
-    rotate: Callable[[Context, torch.Tensor], torch.Tensor] = rotate,
 ) -> torch.Tensor:
     """Keys and values go once around the ring, while each rank keeps its queries.
 
@@ -226,7 +231,7 @@ def torch_ring_attention(
     kernel: Literal["flash", "efficient"],
     causal: bool,
     layout: Layout,
-    **tensors: torch.Tensor,
+    **tensors: Any,
 ) -> Step[Tensors]:
     """Torch's own: ``context_parallel`` turns scaled_dot_product_attention into a ring; on CUDA alone.
 
@@ -262,43 +267,3 @@ def _whole_attention(
     ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
-
-
-def ring_attention_that_keeps_its_keys(ctx: Context, *args: Any) -> torch.Tensor:
-    """Wrong on purpose: nothing rotates, and each rank meets its own keys R times."""
-    return ring_attention(ctx, *args, rotate=lambda ctx, tensor: tensor)
-
-
-def ring_attention_without_gradient_rotation(ctx: Context, *args: Any) -> torch.Tensor:
-    """Wrong on purpose: keys and values travel, their gradients do not travel back."""
-    return ring_attention(ctx, *args, rotate=lambda ctx, tensor: rotated(ctx, tensor.detach(), 1))
-
-
-def ring_attention_that_averages_its_hops(
-    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
-) -> torch.Tensor:
-    """Wrong on purpose: each hop has a softmax of its own, and the hops' outputs count the same."""
-    held = torch.stack([key, value])
-    outputs = []
-    for _ in range(ctx.world_size):
-        outputs.append(functional.scaled_dot_product_attention(query, held[0], held[1], is_causal=causal))
-        held = rotate(ctx, held)
-    return torch.stack(outputs).mean(0)
-
-
-def _as_if_contiguous(positions: Positions) -> tuple[torch.Tensor, ...]:
-    return torch.cat(list(positions)).sort().values.chunk(len(positions))
-
-
-def ring_attention_with_contiguous_mask(
-    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
-) -> torch.Tensor:
-    """Wrong on purpose: the mask takes each rank's tokens for one contiguous part."""
-    return ring_attention(ctx, query, key, value, _as_if_contiguous(positions), causal)
-
-
-def ulysses_attention_in_order_of_ranks(
-    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
-) -> torch.Tensor:
-    """Wrong on purpose: the kernel's mask takes the gathered tokens for ones in their own order."""
-    return ulysses_attention(ctx, query, key, value, _as_if_contiguous(positions), causal)

@@ -13,7 +13,7 @@ import torch
 
 from pytest_gpuperf import Ranks
 from suites.context_parallel.bounds import Arithmetic, bounds, in_kernels
-from suites.context_parallel.programs import SEQUENCE, Layout, positions
+from suites.context_parallel.programs import SEQUENCE, Layout
 from suites.shared.comparison import assert_within
 from suites.shared.inputs import integers
 from suites.shared.references import by_autograd
@@ -34,6 +34,21 @@ def fixed(ranks: Ranks, *, dtype: torch.dtype = torch.float64) -> Tensors:
     """Inputs for tests that draw none."""
     degree = ranks.world_size
     return drawn(batch=1, heads=degree, groups=1, tokens=4 * degree, features=4, dtype=dtype, seed=1)
+
+
+def tokens_of_ranks(tokens: int, degree: int, layout: Layout) -> list[torch.Tensor]:
+    """Which tokens each rank should hold, token by token.
+
+    Contiguous: S / R of them. Head and tail (arXiv:2407.21783, section 3.3.2): of 2R equal parts the one that bears the
+    rank's number, and the one as far from the end.
+    """
+    parts = degree if layout == "contiguous" else 2 * degree
+
+    def holder(token: int) -> int:
+        part = token * parts // tokens
+        return part if part < degree else parts - 1 - part
+
+    return [torch.tensor([token for token in range(tokens) if holder(token) == rank]) for rank in range(degree)]
 
 
 def attention_reference(*, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
@@ -71,7 +86,7 @@ def assert_attends(
         arithmetic: what may be rounded; by default as much as kernels round whose keys arrive in a part of each rank.
     """
     degree = len(got)
-    held = positions(tensors["query"].shape[SEQUENCE], degree, layout)
+    held = tokens_of_ranks(tensors["query"].shape[SEQUENCE], degree, layout)
     bound = bounds(tensors, held, arithmetic or in_kernels(degree), causal)
     expected = whole(tensors, causal)
     for rank, (results, mine) in enumerate(zip(got, held, strict=True)):

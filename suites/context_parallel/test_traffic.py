@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-import torch.distributed as dist
 
-from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf import Ranks
 from suites.context_parallel import programs
 from suites.context_parallel.programs import Attention
 from suites.context_parallel.reference import drawn
@@ -50,42 +47,3 @@ def test_ulysses_sends_each_tensor_once_each_way(ranks: Ranks, dtype: torch.dtyp
         assert messages[:4] == forward
         assert messages[4] == forward[-1]
         assert sorted(messages[4:]) == sorted(forward)
-
-
-def repeated_before_the_ring(
-    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any
-) -> torch.Tensor:
-    """The same results, of G times the bytes: 2."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    return programs.ring_attention(ctx, query, key, value, *args)
-
-
-def sent_in_float64(
-    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any
-) -> torch.Tensor:
-    """The same results, of twice the bytes."""
-    return programs.ring_attention(ctx, query, key.double(), value.double(), *args).to(query.dtype)
-
-
-def with_a_gather(
-    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any
-) -> torch.Tensor:
-    """The same results; and everybody's keys once more, by a collective that nobody expects."""
-    dist.all_gather([torch.empty_like(key) for _ in range(ctx.world_size)], key)
-    return programs.ring_attention(ctx, query, key, value, *args)
-
-
-@pytest.mark.deliberate_break
-def test_a_collective_that_is_not_expected_is_found(ranks: Ranks) -> None:
-    keys = BATCH * 3 * SHARE * FEATURES * 4
-    besides = [("c10d.allgather_", (ranks.world_size + 1) * keys)]
-    expected = besides + hops(ranks.world_size, 4, kv_heads=3)
-    assert sent(ranks, with_a_gather, torch.float32, kv_heads=3) == [expected] * ranks.world_size
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.parametrize("wasteful", [repeated_before_the_ring, sent_in_float64])
-def test_a_ring_that_sends_more_is_found(ranks: Ranks, wasteful: Attention) -> None:
-    expected = [(name, 2 * nbytes) for name, nbytes in hops(ranks.world_size, 4, kv_heads=3)]
-    assert sent(ranks, wasteful, torch.float32, kv_heads=3) == [expected] * ranks.world_size

@@ -4,4 +4,164 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+PROGRAMS = "suites.context_parallel.programs"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="keys that never travel",
+        module=PROGRAMS,
+        old="            held = rotate(ctx, held)\n",
+        new="            pass\n",
+    ),
+    Fault(
+        name="gradients that do not travel back",
+        module=PROGRAMS,
+        old="            held = rotate(ctx, held)\n",
+        new="            held = rotated(ctx, held.detach(), 1)\n",
+    ),
+    Fault(
+        name="gradients that travel on, and not back",
+        module=PROGRAMS,
+        old="return rotated(function.rank, gradients[0], -1), None",
+        new="return rotated(function.rank, gradients[0], 1), None",
+    ),
+    Fault(
+        name="a ring in the other direction, with the masks of the first",
+        module=PROGRAMS,
+        old="        return rotated(ctx, tensor, 1)\n",
+        new="        return rotated(ctx, tensor, -1)\n",
+    ),
+    Fault(
+        name="keys that travel in bfloat16",
+        module=PROGRAMS,
+        old="            held = rotate(ctx, held)\n",
+        new="            held = rotate(ctx, held.bfloat16()).to(held.dtype)\n",
+    ),
+    Fault(
+        name="keys that travel in float32",
+        module=PROGRAMS,
+        old="            held = rotate(ctx, held)\n",
+        new="            held = rotate(ctx, held.float()).to(held.dtype)\n",
+    ),
+    Fault(
+        name="a mask that takes each rank's tokens for one contiguous part",
+        module=PROGRAMS,
+        old="    rows = positions[ctx.rank]\n",
+        new="    positions = torch.cat(list(positions)).sort().values.chunk(len(positions))\n"
+        "    rows = positions[ctx.rank]\n",
+    ),
+    Fault(
+        name="a mask of the next rank's keys",
+        module=PROGRAMS,
+        old="        columns = positions[(ctx.rank - distance) % ctx.world_size]\n",
+        new="        columns = positions[(ctx.rank + distance) % ctx.world_size]\n",
+    ),
+    Fault(
+        name="a causal mask without the token itself",
+        module=PROGRAMS,
+        old="scores.masked_fill(rows[:, None] < columns, -math.inf)",
+        new="scores.masked_fill((rows[:, None] <= columns) & (rows[:, None] > 0), -math.inf)",
+    ),
+    Fault(
+        name="no rescaling of what came before",
+        module=PROGRAMS,
+        old="        weighted = weighted * shrink + exponentials @ some_values\n",
+        new="        weighted = weighted + exponentials @ some_values\n",
+    ),
+    Fault(
+        name="a normalizer that is not rescaled",
+        module=PROGRAMS,
+        old="        total = total * shrink + exponentials.sum(-1, keepdim=True)\n",
+        new="        total = total + exponentials.sum(-1, keepdim=True)\n",
+    ),
+    Fault(
+        name="softmax without the largest score",
+        module=PROGRAMS,
+        old="        seen = torch.maximum(largest, scores.detach().amax(-1, keepdim=True))\n",
+        new="        seen = torch.zeros_like(largest)\n",
+    ),
+    Fault(
+        name="online softmax that keeps the first part's largest score",
+        module=PROGRAMS,
+        old="        seen = torch.maximum(largest, scores.detach().amax(-1, keepdim=True))\n",
+        new="        seen = scores.detach().amax(-1, keepdim=True) if distance == 0 else largest\n",
+    ),
+    Fault(
+        name="the last part of the ring is left out",
+        module=PROGRAMS,
+        old="    for distance in range(ctx.world_size):\n",
+        new="    for distance in range(max(2, ctx.world_size - 1)):\n",
+    ),
+    Fault(
+        name="scores that are scaled by the number of features",
+        module=PROGRAMS,
+        old="    scores = query @ key.mT / math.sqrt(query.shape[-1])\n",
+        new="    scores = query @ key.mT / query.shape[-1]\n",
+    ),
+    Fault(
+        name="query heads that share the wrong keys",
+        module=PROGRAMS,
+        old="held.to(dtype).repeat_interleave(groups, dim=2)",
+        new="held.to(dtype).repeat(1, 1, groups, 1, 1)",
+    ),
+    Fault(
+        name="keys that are repeated before they travel",
+        module=PROGRAMS,
+        old="    held = torch.stack([key, value])\n    query = query.to(dtype)\n",
+        new="    held = torch.stack([key, value]).repeat_interleave(groups, dim=2)\n    groups = 1\n"
+        "    query = query.to(dtype)\n",
+    ),
+    Fault(
+        name="everybody's keys gathered besides",
+        module=PROGRAMS,
+        old="    held = torch.stack([key, value])\n    query = query.to(dtype)\n",
+        new="    held = torch.stack([key, value])\n"
+        "    dist.all_gather([torch.empty_like(key) for _ in range(ctx.world_size)], key.detach())\n"
+        "    query = query.to(dtype)\n",
+    ),
+    Fault(
+        name="a ring whose sums are in bfloat16",
+        module=PROGRAMS,
+        old="    weighted = torch.zeros_like(query)\n    for distance",
+        new="    query, dtype = query.bfloat16(), torch.bfloat16\n    largest = largest.bfloat16()\n"
+        "    total, weighted = torch.zeros_like(largest), torch.zeros_like(query)\n    for distance",
+    ),
+    Fault(
+        name="the first step's keys at every step",
+        module=PROGRAMS,
+        old="    def step() -> Tensors:\n        now = next(coming)\n",
+        new="    first = []\n\n    def step() -> Tensors:\n        now = next(coming)\n        first.append(now)\n"
+        "        now = {**now, 'key': first[0]['key']}\n",
+    ),
+    Fault(
+        name="Ulysses whose mask takes gathered tokens for ordered ones",
+        module=PROGRAMS,
+        old="    order = gathered.argsort()\n",
+        new="    gathered = order = torch.arange(len(gathered), device=gathered.device)\n",
+    ),
+    Fault(
+        name="Ulysses that gives the tokens back in their own order",
+        module=PROGRAMS,
+        old="    return all_to_all(ctx, output[:, :, gathered], split=SEQUENCE, join=1)\n",
+        new="    return all_to_all(ctx, output, split=SEQUENCE, join=1)\n",
+    ),
+    Fault(
+        name="Ulysses without gradients through the exchange",
+        module=PROGRAMS,
+        old="    received: torch.Tensor = _AllToAll.apply(parts, ctx)",
+        new="    received: torch.Tensor = _AllToAll.apply(parts.detach().requires_grad_(), ctx) if split == 1 else "
+        "_AllToAll.apply(parts, ctx)",
+    ),
+    Fault(
+        name="Ulysses that joins the ranks' heads in reverse",
+        module=PROGRAMS,
+        old="    return torch.cat(received.unbind(), join)\n",
+        new="    return torch.cat(received.flip(0).unbind() if join == 1 else received.unbind(), join)\n",
+    ),
+    Fault(
+        name="a layout whose tail is the rank's own part again",
+        module=PROGRAMS,
+        old="    return [torch.cat([chunks[rank], chunks[parts - 1 - rank]]) for rank in range(degree)]",
+        new="    return [torch.cat([chunks[2 * rank], chunks[2 * rank + 1]]) for rank in range(degree)]",
+    ),
+)
