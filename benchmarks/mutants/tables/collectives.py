@@ -17,13 +17,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a ring that sends to the rank before",
-        module="suites.collectives.programs",
+        module="suites.collectives.programs.plain",
         old="(ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size",
         new="(ctx.rank - 1) % ctx.world_size, (ctx.rank + 1) % ctx.world_size",
     ),
     Fault(
         name="a ring that sends its own to itself",
-        module="suites.collectives.programs",
+        module="suites.collectives.programs.plain",
         old="for work in works:\n            work.wait()\n        return out",
         new="for work in works:\n            work.wait()\n        return x",
     ),
