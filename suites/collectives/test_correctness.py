@@ -17,9 +17,9 @@ from suites.collectives.programs.checking import in_turn
 from suites.collectives.programs.plain import Program
 from suites.collectives.reference import MOVEMENTS, ROOTED, Collective
 from suites.shared.step import Step
-from suites.shared.strategies import FLOATS, dtypes, float_dtypes, seeds, worlds
+from suites.shared.strategies import FLOATS, INTEGERS, dtypes, float_dtypes, seeds, worlds
 
-# Odd ones, on both sides of a page of float32 and beyond what one message of gloo or NCCL's low latency carries.
+# Mostly odd ones, on both sides of a page of float32 and beyond what one message of gloo or NCCL's low latency carries.
 numels = st.sampled_from([1, 5, 63, 4097, 70_001])
 IN_ALL = ("max", "min", "product", "sum")
 # torch offers no product to a reduce-scatter of gloo.
@@ -29,6 +29,13 @@ OPS = {
     "reduce_scatter": ("max", "min", "sum"),
     "reduce_scatter_then_all_gather": ("sum",),
 }
+
+
+def offered(name: str, dtype: torch.dtype, backend: str) -> tuple[str, ...]:
+    """The reductions that the backend has for it."""
+    if dtype.is_floating_point:
+        return (*OPS[name], *(("avg",) if name == "all_reduce" else ()))
+    return (*OPS[name], *(("band",) if name == "all_reduce" and backend == "gloo" else ()))  # NCCL has none
 
 
 def check(world: Ranks, cases: list[Collective], programs: dict[str, Program] | None = None) -> None:
@@ -49,6 +56,7 @@ def of_world(world: Ranks, **arguments: Any) -> Collective:
 
 
 @pytest.mark.ranks(2, 4, 8)
+@pytest.mark.examples(0.5)  # the tests below have each combination once
 @given(data=st.data(), names=some_of(OPS), numel=numels, dtype=dtypes, seed=seeds)
 def test_reductions(
     ranks: Ranks, data: st.DataObject, names: list[str], numel: int, dtype: torch.dtype, seed: int
@@ -61,13 +69,6 @@ def test_reductions(
     check(world, [of_world(world, name=name, op=op, **shared) for name, op in ops.items()])
 
 
-@pytest.mark.ranks(2, 4, 8)
-@given(data=st.data(), numel=numels, dtype=float_dtypes, seed=seeds)
-def test_all_reduce_avg(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch.dtype, seed: int) -> None:
-    world = data.draw(worlds(ranks))
-    check(world, [of_world(world, name="all_reduce", numel=numel, dtype=dtype, seed=seed, op="avg")])
-
-
 @pytest.mark.ranks(2, 4, 8, device="cuda")  # gloo has no such reduction
 @given(data=st.data(), numel=numels, dtype=float_dtypes, seed=seeds)
 def test_scaled_sums(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch.dtype, seed: int) -> None:
@@ -77,14 +78,33 @@ def test_scaled_sums(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch
 
 
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_what_is_no_number_or_too_large_propagates(ranks: Ranks, dtype: torch.dtype) -> None:
-    shared = {"numel": 97, "dtype": dtype, "seed": 3, "extremes": True}
-    names = [("all_reduce", op) for op in (*IN_ALL, "avg")] + [("reduce", "sum"), ("reduce_scatter", "sum")]
-    check(ranks, [of_world(ranks, name=name, op=op, **shared) for name, op in names])
+def test_every_reduction_of_every_dtype(ranks: Ranks) -> None:
+    check(
+        ranks,
+        [
+            of_world(ranks, name=name, op=op, dtype=dtype, numel=4097, seed=2, root=1)
+            for name in OPS
+            for dtype in FLOATS + INTEGERS
+            for op in offered(name, dtype, ranks.backend)
+        ],
+    )
+
+
+@pytest.mark.ranks(2, 3)
+def test_what_is_no_number_or_too_large_propagates(ranks: Ranks) -> None:
+    check(
+        ranks,
+        [
+            of_world(ranks, name=name, op=op, dtype=dtype, numel=97, seed=3, root=1, extremes=True)
+            for name in OPS
+            for dtype in FLOATS
+            for op in offered(name, dtype, ranks.backend)
+        ],
+    )
 
 
 @pytest.mark.ranks(2, 4, 8)
+@pytest.mark.examples(0.5)
 @given(data=st.data(), names=some_of(MOVEMENTS), numel=numels, dtype=dtypes, seed=seeds)
 def test_movements(
     ranks: Ranks, data: st.DataObject, names: list[str], numel: int, dtype: torch.dtype, seed: int
@@ -120,6 +140,16 @@ def test_large_on_gpus(ranks: Ranks, name: str, nbytes: int) -> None:
 def test_every_rank_is_root_once(ranks: Ranks, name: str) -> None:
     roots = range(ranks.world_size)
     check(ranks, [of_world(ranks, name=name, numel=7, dtype=torch.float32, seed=9, root=root) for root in roots])
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("numel", [5, 70_001])
+def test_every_movement(ranks: Ranks, numel: int) -> None:
+    size = ranks.world_size
+    splits = tuple(tuple(numel * ((i + 2 * j) % 3) // 2 for j in range(size)) for i in range(size))
+    shared = {"numel": numel, "seed": 6, "root": 1, "splits": splits}
+    dtypes_of = {name: FLOATS[at % 4] for at, name in enumerate(MOVEMENTS)}
+    check(ranks, [of_world(ranks, name=name, dtype=dtype, **shared) for name, dtype in dtypes_of.items()])
 
 
 @pytest.mark.ranks(2, 4, 8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from hypothesis import given
@@ -39,6 +41,7 @@ def flights(draw: st.DrawFn, size: int) -> list[Collective]:
 
 
 @pytest.mark.ranks(2, 4, 8)
+@pytest.mark.examples(0.5)
 @given(data=st.data())
 def test_collectives_in_flight_together(ranks: Ranks, data: st.DataObject) -> None:
     world = data.draw(worlds(ranks))
@@ -49,20 +52,27 @@ def test_collectives_in_flight_together(ranks: Ranks, data: st.DataObject) -> No
 
 
 @pytest.mark.ranks(3, 4)
-@pytest.mark.parametrize("name", NAMES)
-def test_two_groups_at_once(ranks: Ranks, name: str) -> None:
-    world = tuple(range(ranks.world_size))
-    shared = {"name": name, "numel": 4097, "seed": 4}
+def test_overlapping_groups_with_a_rank_that_comes_late(ranks: Ranks) -> None:
+    size = ranks.world_size
+    world = tuple(range(size))
+    cases = [
+        (name, members, dtype)
+        for name in NAMES
+        for members, dtype in ((world[1:], torch.float32), (world[:-1], torch.float16), (world, torch.float64))
+    ]
     collectives = [
         Collective(
+            name=name,
             members=members,
+            numel=4097,
             dtype=dtype,
+            seed=4,
             op="avg" if name == "all_reduce" else "sum",
             root=members[-1],
             splits=tuple(tuple((i + 2 * j) % 3 for j in range(len(members))) for i in range(len(members))),
-            **shared,
         )
-        for members, dtype in ((world[1:], torch.float32), (world[:-1], torch.float16), (world, torch.float64))
+        for name, members, dtype in cases
     ]
-    wrong = [text for of_rank in ranks.run(together, collectives=collectives, order=[1, 2, 0]) for text in of_rank]
-    assert not wrong, "\n".join(wrong)
+    order = random.Random(5).sample(range(len(cases)), len(cases))
+    wrong = ranks.run(together, collectives=collectives, order=order, late=size - 1)
+    assert not any(wrong), "\n".join(text for of_rank in wrong for text in of_rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -97,7 +98,9 @@ class Flight:
         raise ValueError(f"{one.name} cannot be in flight by itself")
 
 
-def together(ctx: Context, *, collectives: Sequence[Collective], order: Sequence[int], steps: int = 2) -> list[str]:
+def together(
+    ctx: Context, *, collectives: Sequence[Collective], order: Sequence[int], late: int | None = None, steps: int = 2
+) -> list[str]:
     """Starts all of them one after the other, and waits for each in another order; returns what is wrong.
 
     As often as there are steps, with other inputs in the same buffers. A rank takes part where it is a member.
@@ -106,6 +109,7 @@ def together(ctx: Context, *, collectives: Sequence[Collective], order: Sequence
         ctx: the rank.
         collectives: what is started, in this order.
         order: of the waiting; positions in ``collectives``.
+        late: a rank that starts its own so late that who does not wait has nothing yet.
         steps: how often all of it is done.
     """
     wrong: list[str] = []
@@ -116,6 +120,8 @@ def together(ctx: Context, *, collectives: Sequence[Collective], order: Sequence
             if ctx.rank in collective.members
         }
         for number in range(steps):
+            if ctx.rank == late:
+                time.sleep(0.03)
             wrong += flown(flights, order, number)
     return wrong
 
