@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from suites.shared.bits import OF_SIZE, bits_of, random_bits, signed
+
 CHUNK = 1 << 22
 """Elements that are made or compared at a time."""
 FACTOR = 3
@@ -25,25 +27,8 @@ _EXPONENTS = {
     torch.bfloat16: (-100, 0, 100),
     torch.float16: (-10, 0, 3),
 }
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _EVERY = 13  # of so many elements in a row, one holds each extreme
 _WRONG = "element {} of {} is {!r}, not {!r}; {} of the {} that were compared are wrong"
-
-
-def random_bits(start: int, stop: int, *, stream: int, device: torch.device) -> torch.Tensor:
-    """64 random bits for each position from ``start`` to ``stop``, by splitmix64 (Steele, Lea, Flood 2014).
-
-    A function of position and stream alone, the same on every device: no rank has to send or keep what another has.
-    """
-    z = torch.arange(start, stop, dtype=torch.int64, device=device)
-    z.mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(stream * 0xD1342543DE82EF95))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        z.bitwise_xor_((z >> shift).bitwise_and_((1 << (64 - shift)) - 1)).mul_(_signed(factor))
-    return z
-
-
-def _signed(bits: int) -> int:
-    return (bits & (2**64 - 1)) - ((bits >> 63 & 1) << 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +114,7 @@ class Collective:
         """The input is what it was before."""
         for at in range(0, x.numel(), CHUNK):
             given = self._given(rank, at, min(at + CHUNK, x.numel()), x.device)
-            _require(_bits(x[at : at + CHUNK]) == _bits(given), x, given, f"rank {rank}, {self}, its input", at)
+            _require(bits_of(x[at : at + CHUNK]) == bits_of(given), x, given, f"rank {rank}, {self}, its input", at)
 
     def __str__(self) -> str:
         of = f" with {self.op}" if self.name in REDUCTIONS else ""
@@ -168,7 +153,7 @@ class Collective:
             return self._addend(rank, start, stop, device).to(self.dtype)
         # What only moves keeps every bit, those of NaN too.
         bits = random_bits(start, stop, stream=self.seed * 1024 + rank, device=device)
-        return bits.to(_BITS[self.dtype.itemsize]).view(self.dtype)
+        return bits.to(OF_SIZE[self.dtype.itemsize]).view(self.dtype)
 
     def _addend(self, rank: int, start: int, stop: int, device: torch.device) -> torch.Tensor:
         """A rank's part of a reduction: whole numbers times a power of two in float64, or in int64."""
@@ -232,7 +217,7 @@ class Collective:
         device, size = got.device, len(self.members)
         if sender is not None:
             expected = self._given(sender, start, stop, device)
-            _require(_bits(got) == _bits(expected), got, expected, where, at)
+            _require(bits_of(got) == bits_of(expected), got, expected, where, at)
             return
         total = self._reduced(start, stop, device)
         if self.name == "all_reduce" and self.op == "sum" and steps > 1:  # in place
@@ -276,14 +261,10 @@ class Collective:
 def _grown(total: torch.Tensor, size: int, times: int) -> torch.Tensor:
     """What ``times`` more sums of equal tensors make of it."""
     if not total.is_floating_point():
-        return total * _signed(pow(size, times, 2**64))
+        return total * signed(pow(size, times, 2**64))
     for left in range(min(times, 3000), 0, -300):  # a factor is finite, so that zero stays zero
         total = total * float(size) ** min(left, 300)
     return total
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(_BITS[tensor.dtype.itemsize])
 
 
 def _require(same: torch.Tensor, got: torch.Tensor, expected: torch.Tensor, where: str, at: int) -> None:
