@@ -17,7 +17,7 @@ from suites.collectives.programs.checking import in_turn
 from suites.collectives.programs.plain import Program
 from suites.collectives.reference import MOVEMENTS, ROOTED, Collective
 from suites.shared.step import Step
-from suites.shared.strategies import FLOATS, INTEGERS, dtypes, float_dtypes, seeds, worlds
+from suites.shared.strategies import FLOATS, INTEGERS, dtypes, seeds, worlds
 
 # Mostly odd ones, on both sides of a page of float32 and beyond what one message of gloo or NCCL's low latency carries.
 numels = st.sampled_from([1, 5, 63, 4097, 70_001])
@@ -69,8 +69,12 @@ def test_reductions(
     check(world, [of_world(world, name=name, op=op, **shared) for name, op in ops.items()])
 
 
+# Of bfloat16 torch hands NCCL a factor in float32, where NCCL reads a bfloat16 (unpackPreMulSum, ProcessGroupNCCL.cpp).
+SCALED = st.sampled_from([dtype for dtype in FLOATS if dtype != torch.bfloat16])
+
+
 @pytest.mark.ranks(2, 4, 8, device="cuda")  # gloo has no such reduction
-@given(data=st.data(), numel=numels, dtype=float_dtypes, seed=seeds)
+@given(data=st.data(), numel=numels, dtype=SCALED, seed=seeds)
 def test_scaled_sums(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch.dtype, seed: int) -> None:
     world = data.draw(worlds(ranks))
     names = ("all_reduce", "reduce_scatter")

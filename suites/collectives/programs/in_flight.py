@@ -74,28 +74,31 @@ class Flight:
     def _issue(self) -> dist.Work:
         one, group, x, out = self._collective, self._group, self._input.x, self._out
         root, mine = one.root, self._rank == one.root
+        work: dist.Work
         match one.name:
             case "all_reduce":
-                return dist.all_reduce(x, reduce_op(one.op), group, async_op=True)
+                work = dist.all_reduce(x, reduce_op(one.op), group, async_op=True)
             case "all_gather":
-                return dist.all_gather_into_tensor(out, x, group, async_op=True)
+                work = dist.all_gather_into_tensor(out, x, group, async_op=True)
             case "reduce_scatter":
-                return dist.reduce_scatter_tensor(out, x, reduce_op(one.op), group, async_op=True)
+                work = dist.reduce_scatter_tensor(out, x, reduce_op(one.op), group, async_op=True)
             case "broadcast":
-                return dist.broadcast(x, root, group, async_op=True)
+                work = dist.broadcast(x, root, group, async_op=True)
             case "reduce":
-                return dist.reduce(x, root, reduce_op(one.op), group, async_op=True)
+                work = dist.reduce(x, root, reduce_op(one.op), group, async_op=True)
             case "gather":
-                return dist.gather(x, list(out.split(one.numel)) if mine else None, root, group, async_op=True)
+                work = dist.gather(x, list(out.split(one.numel)) if mine else None, root, group, async_op=True)
             case "scatter":
-                return dist.scatter(out, list(x.split(one.numel)) if mine else None, root, group, async_op=True)
+                work = dist.scatter(out, list(x.split(one.numel)) if mine else None, root, group, async_op=True)
             case "all_to_all":
-                return dist.all_to_all_single(out, x, group=group, async_op=True)
+                work = dist.all_to_all_single(out, x, group=group, async_op=True)
             case "all_to_all_uneven":
                 index = one.members.index(self._rank)
                 received = [row[index] for row in one.splits]
-                return dist.all_to_all_single(out, x, received, list(one.splits[index]), group, async_op=True)
-        raise ValueError(f"{one.name} cannot be in flight by itself")
+                work = dist.all_to_all_single(out, x, received, list(one.splits[index]), group, async_op=True)
+            case _:
+                raise ValueError(f"{one.name} cannot be in flight by itself")
+        return work
 
 
 def together(
