@@ -83,13 +83,15 @@ def test_scaled_sums(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch
 
 @pytest.mark.ranks(2, 3, 4)
 def test_every_reduction_of_every_dtype(ranks: Ranks) -> None:
+    dtypes_of = {4097: FLOATS + INTEGERS, 70_001: (torch.float32,)}
     check(
         ranks,
         [
-            of_world(ranks, name=name, op=op, dtype=dtype, numel=4097, seed=2, root=1)
+            of_world(ranks, name=name, op=op, dtype=dtype, numel=numel, seed=2, root=1)
             for name in OPS
-            for dtype in FLOATS + INTEGERS
-            for op in offered(name, dtype, ranks.backend)
+            for numel, some in dtypes_of.items()
+            for dtype in some
+            for op in (offered(name, dtype, ranks.backend) if numel < 70_001 else ("sum",))
         ],
     )
 
