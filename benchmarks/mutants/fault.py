@@ -12,7 +12,7 @@ class Fault:
     name: str
     """What is wrong, in a few words: ``a mean that is rounded to bfloat16``."""
     module: str
-    """Whose source is patched: ``suites.collectives.programs``, or ``torch.distributed.distributed_c10d``."""
+    """Whose source is patched: ``suites.collectives.programs.plain``, or ``torch.distributed.distributed_c10d``."""
     old: str
     """What the source holds exactly once; empty to add ``new`` at the module's end."""
     new: str

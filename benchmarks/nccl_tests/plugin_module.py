@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import torch
 
 from pytest_gpuperf import Context, Perf, Ranks
 from pytest_gpuperf.report.verdict_line import tripped_in_words
-from suites.collectives import programs
-from suites.collectives.test_performance import DTYPE, OPERATIONS
+from suites.collectives.programs import plain
+from suites.collectives.reference import Collective
+from suites.collectives.test_performance import OPERATIONS, of_size
 from suites.shared.step import Step
 
 _PLAN = json.loads(os.environ["AGAINST_NCCL_TESTS_PLAN"])
@@ -26,15 +28,15 @@ RANKS: list[int] = _PLAN["ranks"]
 SWEEPS: list[dict[str, Any]] = _PLAN["sweeps"]
 
 
-def ring(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
+def ring(ctx: Context, *, collective: Collective) -> Step[torch.Tensor]:
     """Each rank sends to the next: ncclSend and ncclRecv on the current stream, as sendrecv_perf calls them.
 
     The suite's program does it by batch_isend_irecv, which is asynchronous and so runs on a stream of torch's: going
     there and back takes 1 us, a fifth of the latency.
     """
     ranks = range(ctx.world_size)
-    splits = [[shape[0] if to == (rank + 1) % len(ranks) else 0 for to in ranks] for rank in ranks]
-    return programs.all_to_all_uneven(ctx, splits=splits, dtype=dtype, seed=seed)
+    splits = tuple(tuple(collective.numel if to == (rank + 1) % len(ranks) else 0 for to in ranks) for rank in ranks)
+    return plain.all_to_all_uneven(ctx, collective=replace(collective, name="all_to_all_uneven", splits=splits))
 
 
 def loaded_nccl(ctx: Context) -> int | None:
@@ -51,13 +53,6 @@ def loaded_nccl(ctx: Context) -> int | None:
     return int(major) * 10000 + int(minor) * 100 + int(patch)
 
 
-def shape_of(op: str, nbytes: int, world_size: int) -> tuple[int]:
-    """The ``shape`` with which a program moves what nccl-tests calls size S."""
-    numel = nbytes // DTYPE.itemsize
-    _, divided = OPERATIONS[op]
-    return (numel // world_size if divided else numel,)
-
-
 @pytest.mark.perf
 @pytest.mark.ranks(*RANKS)
 @pytest.mark.parametrize("sweep", SWEEPS, ids=[sweep["quantity"] for sweep in SWEEPS])
@@ -69,8 +64,7 @@ def test_sweep(perf: Perf, ranks: Ranks, op: str, sweep: dict[str, Any], record_
         program = ring
     timed = perf.configured(cuda_graph=sweep["cuda_graph"])
     for nbytes in sweep["sizes"]:
-        shape = shape_of(op, nbytes, perf.world_size)
-        timing = timed.measure(program, shape=shape, dtype=DTYPE, seed=1)
+        timing = timed.measure(program, collective=of_size(op, nbytes, perf.world_size))
         point = {"op": op, "ranks": perf.world_size, "nbytes": nbytes}
         figure = {
             "seconds": timing.median,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from pytest_gpuperf import Context, MiB
-from suites.shared.inputs import integers
+from suites.shared.bits import fill_with_bits, wrong_bits
 from suites.shared.step import Step
 
 CHUNK = 8 * MiB  # of a staged copy: 150 us over PCIe 5, far above the 10 us or so that issuing a copy costs
@@ -22,32 +21,62 @@ MIN_SAMPLES = 10
 
 Row = list[list[float] | None]
 """One GPU's bandwidth to each GPU, as samples in B/s; None to itself."""
-Arrival = tuple[int, torch.Tensor]
-"""The GPU that a copy has reached, and the bytes there: results come to the test on the CPU, wherever they were."""
 
 
-def sent_bytes(rank: int, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """What a rank sends, on the CPU; no zeros, which fresh memory may hold by itself."""
-    return integers(shape, dtype, seed=seed * 64 + rank, low=1, high=15)
+def fill_sent(tensor: torch.Tensor, *, rank: int, seed: int) -> None:
+    """Puts in place what a rank sends: random bits, so that nothing is right by itself or in another place."""
+    fill_with_bits(tensor, stream=seed * 64 + rank)
 
 
-def _ends(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def complaint(tensor: torch.Tensor, *, rank: int, seed: int, gpu: int | None = None) -> str:
+    """What is wrong with a copy of what a rank sends, compared where it lies; empty if nothing is.
+
+    Args:
+        tensor: the copy.
+        rank: who sent it.
+        seed: of what was sent.
+        gpu: where it belongs, if it is on a GPU; None if that is left open.
+    """
+    if gpu is not None and tensor.is_cuda and tensor.get_device() != gpu:
+        # The bytes alone would be right on any GPU.
+        return f"the copy of rank {rank} is on GPU {tensor.get_device()}, expected it on GPU {gpu}"
+    wrong = wrong_bits(tensor, stream=seed * 64 + rank)
+    return f"{wrong} of {tensor.numel()} elements of the copy of rank {rank} are wrong" if wrong else ""
+
+
+def following(ctx: Context) -> int:
+    """The rank whose GPU this one writes to."""
+    return (ctx.rank + 1) % ctx.world_size
+
+
+def _ends(
+    ctx: Context, shape: tuple[int, ...], dtype: torch.dtype, seed: int, source: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The rank's buffer on its own GPU, and room for it on the next rank's."""
-    source = sent_bytes(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
-    following = torch.device(ctx.device.type, (ctx.rank + 1) % ctx.world_size)
-    return source, torch.zeros(shape, dtype=dtype, device=following)
+    if source is None:
+        source = torch.empty(shape, dtype=dtype, device=ctx.device)
+        fill_sent(source, rank=ctx.rank, seed=seed)
+    there = torch.device(ctx.device.type, following(ctx))
+    return source, torch.zeros(shape, dtype=dtype, device=there)
 
 
-def ring_staged(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
+def chunked(*tensors: torch.Tensor, nbytes: int = CHUNK) -> list[tuple[torch.Tensor, ...]]:
+    """The tensors' chunks of so many bytes, those of one place together."""
+    per_chunk = nbytes // tensors[0].dtype.itemsize
+    return list(zip(*(tensor.view(-1).split(per_chunk) for tensor in tensors), strict=True))
+
+
+def ring_staged(
+    ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, source: torch.Tensor | None = None
+) -> Step[torch.Tensor]:
     """Every rank's buffer goes to the next rank's GPU through pinned host memory.
 
     In chunks, on a stream of each GPU: while one chunk is on its way up, the next comes down, and PCIe is
     busy in both directions. The staging buffer holds everything, so that no chunk waits for room.
     """
-    source, destination = _ends(ctx, shape, dtype, seed)
+    source, destination = _ends(ctx, shape, dtype, seed, source)
     staging = torch.empty(source.shape, dtype=dtype, pin_memory=True)
-    per_chunk = CHUNK // dtype.itemsize
-    chunks = list(zip(*(tensor.view(-1).split(per_chunk) for tensor in (source, staging, destination)), strict=True))
+    chunks = chunked(source, staging, destination)
 
     def step() -> torch.Tensor:
         down = torch.cuda.current_stream(source.device)
@@ -63,9 +92,11 @@ def ring_staged(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, see
     return step
 
 
-def ring_peer(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
+def ring_peer(
+    ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int, source: torch.Tensor | None = None
+) -> Step[torch.Tensor]:
     """Every rank's buffer goes to the next rank's GPU over the link between the two."""
-    source, destination = _ends(ctx, shape, dtype, seed)
+    source, destination = _ends(ctx, shape, dtype, seed, source)
 
     def step() -> torch.Tensor:
         # On this GPU's stream; the other GPU's stream waits for it by itself.
@@ -74,28 +105,29 @@ def ring_peer(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed:
     return step
 
 
-def ring_never_left(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Step[torch.Tensor]:
-    """Broken: every rank's buffer is copied, and stays on the rank's own GPU."""
-    source, _ = _ends(ctx, shape, dtype, seed)
-    return source.clone
+def arrivals(
+    ctx: Context, ring: Callable[..., Step[torch.Tensor]], *, numel: int, dtype: torch.dtype, seed: int
+) -> str:
+    """What is wrong with what two steps of a ring copy leave, the second one with other bytes; empty if nothing is."""
+    source = torch.empty(numel, dtype=dtype, device=ctx.device)
+    step = ring(ctx, shape=(numel,), dtype=dtype, seed=seed, source=source)
+    for sown in (seed, seed + 1):
+        fill_sent(source, rank=ctx.rank, seed=sown)
+        wrong = complaint(step(), rank=ctx.rank, seed=sown, gpu=following(ctx))
+        if wrong:
+            return wrong
+    return ""
 
 
-def arrival(ctx: Context, ring: Callable[..., Step[torch.Tensor]], **kwargs: Any) -> Arrival:
-    """What one step of a ring copy leaves, and where: the bytes alone would be right on any GPU."""
-    return _arrival(ring(ctx, **kwargs)())
-
-
-def copies_to_all(ctx: Context, *, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> list[Arrival]:
-    """What arrived on each other GPU of the rank's buffer, in the order of the GPUs."""
-    source = sent_bytes(ctx.rank, shape=shape, dtype=dtype, seed=seed).to(ctx.device)
-    destinations = [torch.zeros_like(source, device=peer) for peer in _peers(ctx).values()]
-    for destination in destinations:
+def copies_to_all(ctx: Context, *, numel: int, dtype: torch.dtype, seed: int) -> list[str]:
+    """What is wrong with the copies of the rank's buffer on each other GPU."""
+    source = torch.empty(numel, dtype=dtype, device=ctx.device)
+    fill_sent(source, rank=ctx.rank, seed=seed)
+    destinations = {peer: torch.zeros_like(source, device=device) for peer, device in _peers(ctx).items()}
+    for destination in destinations.values():
         destination.copy_(source, non_blocking=True)
-    return [_arrival(destination) for destination in destinations]
-
-
-def _arrival(destination: torch.Tensor) -> Arrival:
-    return destination.get_device(), destination
+    told = [complaint(copy, rank=ctx.rank, seed=seed, gpu=peer) for peer, copy in destinations.items()]
+    return [wrong for wrong in told if wrong]
 
 
 def unreachable(ctx: Context) -> list[int]:
@@ -117,13 +149,20 @@ def pair_bandwidths(
         nbytes: Size of one copy.
         samples: How often each pair is timed.
         copies: How many copies one sample times, back to back.
+
+    Raises:
+        AssertionError: what is timed did not arrive.
     """
     if ctx.rank != sender:
         return None
-    source = torch.ones(nbytes, dtype=torch.uint8, device=ctx.device)
+    source = torch.empty(nbytes, dtype=torch.uint8, device=ctx.device)
+    fill_sent(source, rank=sender, seed=nbytes)
     row: Row = [None] * ctx.world_size
     for peer, device in _peers(ctx).items():
-        row[peer] = _bandwidths(source, torch.empty_like(source, device=device), samples, copies)
+        destination = torch.empty_like(source, device=device)
+        row[peer] = _bandwidths(source, destination, samples, copies)
+        wrong = complaint(destination, rank=sender, seed=nbytes, gpu=peer)
+        assert not wrong, wrong
     return row
 
 
@@ -134,6 +173,7 @@ def _peers(ctx: Context) -> dict[int, torch.device]:
 def _bandwidths(source: torch.Tensor, destination: torch.Tensor, samples: int, copies: int) -> list[float]:
     for _ in range(copies):  # the first maps the peer's memory, and an idle link's power state has to rise
         destination.copy_(source, non_blocking=True)
+    destination.zero_()  # what is timed has to write it anew
     return [copies * source.nbytes / _seconds(source, destination, copies) for _ in range(samples)]
 
 

@@ -13,16 +13,20 @@ from tests.whole_run import write
 
 TEST = """
 import pytest, torch
-from suites.collectives import programs
-from suites.shared.step import once
+import torch.distributed as dist
+
+def summed(ctx):
+    own = torch.full((3,), ctx.rank + 1.0)
+    dist.all_reduce(own)
+    return own
 
 @pytest.mark.ranks(2)
 def test_sum(ranks):
-    got = ranks.run(once, programs.all_reduce, shape=(3,), dtype=torch.float32, seed=1)
-    own = [programs.reduction_input(rank, shape=(3,), dtype=torch.float32, seed=1) for rank in range(2)]
-    assert all(torch.equal(each, own[0] + own[1]) for each in got)
+    assert all(torch.equal(each, torch.full((3,), 3.0)) for each in ranks.run(summed))
 """
-PROGRAMS, TORCH = "suites.collectives.programs", "torch.distributed.distributed_c10d"
+# Of the suites themselves: only these send their modules to the ranks with the fault in them.
+REAL = "suites/collectives/test_correctness.py::test_every_rank_is_root_once[2ranks-broadcast]"
+PROGRAMS, TORCH = "suites.collectives.programs.plain", "torch.distributed.distributed_c10d"
 NOTHING = "def all_reduce(tensor, *args, **kwargs):\n    return None\n"
 
 
@@ -38,15 +42,9 @@ def written(folder: Path, tests: str) -> list[str]:
 @pytest.mark.parametrize(
     ("fault", "outcome", "message"),
     [
-        (
-            Fault(name="of a program", module=PROGRAMS, old="dist.all_reduce(x, OPS[op])", new="x.add_(1)"),
-            CAUGHT,
-            "assert",
-        ),
         (Fault(name="of torch", module="torch.distributed", old="", new=NOTHING), CAUGHT, "assert"),
         (Fault(name="harmless", module=TORCH, old="", new="HARMLESS = 1"), PASSED, ""),
         (Fault(name="unreached", module="torch.utils.tensorboard", old="", new="x = 1"), UNTRUE, "no process imported"),
-        (Fault(name="not there", module=PROGRAMS, old="dist.nothing(x)", new=""), UNTRUE, "holds 0 times, not once"),
         (Fault(name="the same", module=PROGRAMS, old="", new="", equivalent="it adds nothing"), EQUIVALENT, "adds"),
     ],
     ids=lambda value: value.name if isinstance(value, Fault) else "",
@@ -58,6 +56,22 @@ def test_a_fault_is_caught_if_it_is_in_place_and_a_test_fails(
     assert result.outcome == outcome, result
     assert message in result.message
     assert result.test.endswith("test_sum[2ranks]") == (outcome == CAUGHT)
+
+
+@pytest.mark.parametrize(
+    ("old", "outcome", "message"),
+    [
+        ("dist.broadcast(x, src=root)", CAUGHT, "broadcast with root 1"),
+        ("dist.nothing(x)", UNTRUE, "holds 0 times, not once"),
+    ],
+    ids=["in place", "not there"],
+)
+def test_a_fault_of_a_program_reaches_the_ranks(tmp_path: Path, old: str, outcome: str, message: str) -> None:
+    fault = Fault(name="of a program", module=PROGRAMS, old=old, new="dist.broadcast(x, src=0)")
+    result = tried("collectives", fault, [REAL, "-o", f"gpuperf_leases={tmp_path / '.leases'}"])
+    assert result.outcome == outcome, result
+    assert message in result.message
+    assert result.test == (REAL if outcome == CAUGHT else "")
 
 
 def test_a_subject_whose_tests_all_skip_tells_nothing(tmp_path: Path) -> None:

@@ -4,27 +4,249 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
+TORCH = "torch.distributed.distributed_c10d"
+PLAIN = "suites.collectives.programs.plain"
+IN_FLIGHT = "suites.collectives.programs.in_flight"
+
+
+def _all_reduce(name: str, before: str = "", *, whole: str = "tensor", after: str = "") -> Fault:
+    """One of torch's all_reduce, by lines that change its tensor before, or after it has waited."""
+    lines = [
+        "_right = all_reduce",
+        "def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):",
+        *(f"    {line}" for line in before.splitlines()),
+        f"    work = _right({whole}, op, group, async_op)",
+        *(f"    if not async_op:\n        {after}" for _ in [0] if after),
+        "    return work",
+    ]
+    return Fault(name=name, module=TORCH, old="", new="\n".join(lines))
+
+
 FAULTS: tuple[Fault, ...] = (
-    Fault(
-        name="an all_reduce that goes through bfloat16",
-        module="torch.distributed.distributed_c10d",
-        old="""    _check_single_tensor(tensor, "tensor")
-    if _rank_not_in_group(group):
-        _warn_not_in_group("all_reduce")
-        return
-""",
-        new="    if tensor.is_floating_point():\n        tensor.copy_(tensor.bfloat16())\n",
+    # Precision and range.
+    _all_reduce(
+        "an all_reduce that goes through bfloat16", "if tensor.is_floating_point(): tensor.copy_(tensor.bfloat16())"
+    ),
+    _all_reduce(
+        "an all_reduce of float64 that goes through float32",
+        "if tensor.dtype == torch.float64: tensor.copy_(tensor.float())",
+    ),
+    _all_reduce(
+        "an all_reduce of int64 that goes through float64",
+        "if tensor.dtype == torch.int64: tensor.copy_(tensor.double())",
+    ),
+    _all_reduce(
+        "an all_reduce of int32 that goes through float32",
+        "if tensor.dtype == torch.int32: tensor.copy_(tensor.float())",
+    ),
+    _all_reduce(
+        "an all_reduce that replaces infinities by the largest number",
+        after="tensor.is_floating_point() and tensor.clamp_(max=torch.finfo(tensor.dtype).max)",
+    ),
+    _all_reduce(
+        "an all_reduce that takes NaN for zero",
+        "if tensor.is_floating_point(): tensor.copy_(tensor.where(~tensor.isnan(), 0))",
+    ),
+    _all_reduce("a maximum that starts from zero", after="op == ReduceOp.MAX and tensor.clamp_(min=0)"),
+    _all_reduce("a bitwise and that is a minimum", "op = ReduceOp.MIN if op == ReduceOp.BAND else op"),
+    _all_reduce(
+        "a mean over the world's size in a subgroup",
+        "if op == ReduceOp.AVG:\n    op = ReduceOp.SUM\n    tensor.div_(get_world_size())",
+    ),
+    # Size and place.
+    _all_reduce("an all_reduce that loses what lies past element 4096", whole="tensor.view(-1)[:4096]"),
+    _all_reduce("an all_reduce that loses what lies past element 65536", whole="tensor.view(-1)[:65536]"),
+    _all_reduce(
+        "an all_reduce in packs of 4 that leaves the rest",
+        whole="tensor.view(-1)[: max(tensor.numel() // 4 * 4, 1)]",
+    ),
+    _all_reduce(
+        "an all_reduce that takes one element too many",
+        "n = tensor.numel()\nif tensor.untyped_storage().nbytes() // tensor.itemsize > tensor.storage_offset() + n:\n"
+        "    tensor = tensor.as_strided((n + 1,), (1,))",
+    ),
+    _all_reduce(
+        "an all_reduce that goes wrong from its 40th call on",
+        "all_reduce.calls = getattr(all_reduce, 'calls', 0) + 1\nif all_reduce.calls >= 40: tensor.view(-1)[0] = 0",
     ),
     Fault(
+        name="a broadcast that flushes subnormal numbers to zero",
+        module=TORCH,
+        old="    work = group.broadcast([tensor], opts)\n",
+        new="""    if tensor.is_floating_point():
+        tensor.copy_(tensor.where(tensor.abs() >= torch.finfo(tensor.dtype).tiny, 0))
+    work = group.broadcast([tensor], opts)
+""",
+    ),
+    # Who gets what.
+    Fault(
+        name="a broadcast that takes the root's rank for one of the group",
+        module=TORCH,
+        old="""    group_src = _canonicalize_group_rank(group, src, group_src, return_global=False)
+    _check_single_tensor(tensor, "tensor")
+    if _rank_not_in_group(group):
+        _warn_not_in_group("broadcast")
+""",
+        new="""    group_src = group_src if src is None else src % group.size()
+    if _rank_not_in_group(group):
+""",
+    ),
+    Fault(
+        name="a reduce to the group's first rank",
+        module=TORCH,
+        old="    opts.rootRank = group_dst\n    opts.asyncOp = async_op\n    work = group.reduce(",
+        new="    opts.rootRank = 0\n    opts.asyncOp = async_op\n    work = group.reduce(",
+    ),
+    Fault(
+        name="a gather that stacks the ranks backwards",
+        module=TORCH,
+        old="output_tensors = [gather_list]",
+        new="output_tensors = [gather_list[::-1]]",
+    ),
+    Fault(
+        name="a scatter to the rank before",
+        module=TORCH,
+        old="input_tensors = [scatter_list]\n        output_tensors = [tensor]\n    else",
+        new="input_tensors = [scatter_list[1:] + scatter_list[:1]]\n        output_tensors = [tensor]\n    else",
+    ),
+    Fault(
+        name="an all_gather that swaps ranks 1 and 2",
+        module=TORCH,
+        old="",
+        new="""_right = all_gather_into_tensor
+def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
+    work = _right(output_tensor, input_tensor, group, async_op)
+    size = get_world_size(group)
+    if not async_op and size > 3:
+        parts = output_tensor.view(size, -1)
+        parts[[1, 2]] = parts[[2, 1]]
+    return work
+""",
+    ),
+    # Staleness and synchronization.
+    Fault(
+        name="an all_to_all that sends its first input again",
+        module=TORCH,
+        old="    work = group.all_to_all_single(\n",
+        new="""    seen = all_to_all_single.__dict__.setdefault("seen", {})
+    input = seen.setdefault((input.data_ptr(), input.shape, input.dtype), input.clone())
+    work = group.all_to_all_single(
+""",
+    ),
+    Fault(
+        name="a reduce_scatter that leaves its result in its input as well",
+        module=TORCH,
+        old="    work = group.reduce_scatter_single(output, input, opts)\n",
+        new="""    work = group.reduce_scatter_single(output, input, opts)
+    if not async_op:
+        work.wait()
+        input.view(-1)[: output.numel()].copy_(output.view(-1))
+""",
+    ),
+    Fault(
+        name="a barrier that does not wait",
+        module=TORCH,
+        old="    work = group.barrier(opts=opts)\n\n    if async_op:",
+        new="    work = group.barrier(opts=opts)\n\n    if True:",
+    ),
+    Fault(name="a work in flight that nobody waits for", module=IN_FLIGHT, old="self._work.wait()", new="pass"),
+    Fault(
+        name="an asynchronous all_reduce whose wait returns at once",
+        module=TORCH,
+        old="    work = group.allreduce([tensor], opts)\n\n    if async_op:\n        return work",
+        new="""    work = group.allreduce([tensor], opts)
+
+    if async_op:
+        class Early:
+            kept = work
+            def wait(self, timeout=None):
+                return True
+        return Early()""",
+    ),
+    # The programs.
+    Fault(
         name="a ring that sends to the rank before",
-        module="suites.collectives.programs",
+        module=PLAIN,
         old="(ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size",
         new="(ctx.rank - 1) % ctx.world_size, (ctx.rank + 1) % ctx.world_size",
     ),
     Fault(
         name="a ring that sends its own to itself",
-        module="suites.collectives.programs",
+        module=PLAIN,
         old="for work in works:\n            work.wait()\n        return out",
         new="for work in works:\n            work.wait()\n        return x",
+    ),
+    Fault(
+        name="a ring that waits for its send alone",
+        module=PLAIN,
+        old="for work in works:\n            work.wait()",
+        new="works[0].wait()",
+    ),
+    Fault(
+        name="a sum without the last rank",
+        module=PLAIN,
+        old="        dist.all_reduce(x, op)\n",
+        new="        x.mul_(ctx.rank < ctx.world_size - 1)\n        dist.all_reduce(x, op)\n",
+    ),
+    Fault(
+        name="a broadcast from rank 0 whatever the root",
+        module=PLAIN,
+        old="dist.broadcast(x, src=root)",
+        new="dist.broadcast(x, src=0)",
+    ),
+    Fault(
+        name="a reduce_scatter that does nothing",
+        module=PLAIN,
+        old="dist.reduce_scatter_tensor(out, x, op)",
+        new="out.copy_(x[: out.numel()])",
+    ),
+    Fault(
+        name="an all_gather in another order",
+        module=PLAIN,
+        old="dist.all_gather_into_tensor(out, x)\n        return out",
+        new="dist.all_gather_into_tensor(out, x)\n        return out.roll(collective.numel)",
+    ),
+    Fault(
+        name="an all_gather that is left out after the first step",
+        module=PLAIN,
+        old="        dist.all_gather_into_tensor(out, x)\n        return out",
+        new="""        if not step.__dict__:
+            step.__dict__["taken"] = True
+            dist.all_gather_into_tensor(out, x)
+        return out""",
+    ),
+    Fault(
+        name="a scatter of shares that are shifted by one rank",
+        module=PLAIN,
+        old="list(x.chunk(ctx.world_size)) if",
+        new="list(x.roll(collective.numel).chunk(ctx.world_size)) if",
+    ),
+    Fault(
+        name="a maximum in place of a minimum where halves are reduced",
+        module=PLAIN,
+        old="dist.reduce_scatter_tensor(part, x, op)",
+        new="dist.reduce_scatter_tensor(part, x, dist.ReduceOp.MAX)",
+    ),
+    Fault(
+        name="an uneven all_to_all with the sizes of the rank before",
+        module=PLAIN,
+        old="sent = list(collective.splits[ctx.rank])",
+        new="sent = list(collective.splits[ctx.rank])\n    x = x.roll(1)",
+    ),
+    # At the size that is timed, alone.
+    Fault(
+        name="an all_reduce whose way for 1 KiB does nothing",
+        module=PLAIN,
+        old="        dist.all_reduce(x, op)\n",
+        new="        x.nbytes == 1024 or dist.all_reduce(x, op)\n",
+    ),
+    Fault(
+        name="a reduce_scatter whose way for the size that is timed is taken once",
+        module=PLAIN,
+        old="        dist.reduce_scatter_tensor(out, x, op)\n",
+        new="""        if not (step.__dict__ and x.nbytes == 1024):
+            step.__dict__["taken"] = True
+            dist.reduce_scatter_tensor(out, x, op)
+""",
     ),
 )

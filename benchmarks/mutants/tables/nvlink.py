@@ -4,4 +4,101 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+PROGRAMS = "suites.nvlink.programs"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a ring copy that loses the last element",
+        module=PROGRAMS,
+        old="return destination.copy_(source, non_blocking=True)",
+        new="destination[:-1].copy_(source[:-1], non_blocking=True)\n        return destination",
+    ),
+    Fault(
+        name="a ring copy that loses what lies past element 65536",
+        module=PROGRAMS,
+        old="return destination.copy_(source, non_blocking=True)",
+        new="destination[:65536].copy_(source[:65536], non_blocking=True)\n        return destination",
+    ),
+    Fault(
+        name="a ring copy that sends what it sent at first",
+        module=PROGRAMS,
+        old="""    source, destination = _ends(ctx, shape, dtype, seed, source)
+
+    def step() -> torch.Tensor:
+        # On""",
+        new="""    source, destination = _ends(ctx, shape, dtype, seed, source)
+    kept = []
+
+    def step() -> torch.Tensor:
+        nonlocal source
+        kept.append(source.clone())
+        source = kept[0]
+        # On""",
+    ),
+    Fault(
+        name="a block of a copy in the place of another",
+        module=PROGRAMS,
+        old="return destination.copy_(source, non_blocking=True)",
+        new="return destination.copy_(source.view(-1).roll(4096), non_blocking=True)",
+    ),
+    Fault(
+        name="copies to all of which the last is left out",
+        module=PROGRAMS,
+        old="    for destination in destinations.values():\n",
+        new="    for destination in list(destinations.values())[:-1]:\n",
+    ),
+    Fault(
+        name="chunks that overlap by one element",
+        module=PROGRAMS,
+        old="tensor.view(-1).split(per_chunk) for tensor in tensors",
+        new="[flat[at : at + per_chunk + 1] for at in range(0, len(flat), per_chunk)] for flat in tensors",
+    ),
+    Fault(
+        name="chunks without the part of one at the end",
+        module=PROGRAMS,
+        old="tensor.view(-1).split(per_chunk) for tensor in tensors",
+        new="tensor.view(-1)[: max(tensor.numel() // per_chunk, 1) * per_chunk].split(per_chunk) for tensor in tensors",
+    ),
+    Fault(
+        name="all ranks send the same",
+        module=PROGRAMS,
+        old="fill_with_bits(tensor, stream=seed * 64 + rank)",
+        new="fill_with_bits(tensor, stream=seed * 64 + 1)",
+    ),
+    Fault(
+        name="a pair's bandwidth that is its best sample",
+        module=PROGRAMS,
+        old="return statistics.median(self.samples)",
+        new="return max(self.samples)",
+    ),
+    Fault(
+        name="a pair's bandwidth that is its mean",
+        module=PROGRAMS,
+        old="return statistics.median(self.samples)",
+        new="return statistics.fmean(self.samples)",
+    ),
+    Fault(
+        name="sender and receiver the other way round",
+        module=PROGRAMS,
+        old="Hop(sender, receiver, tuple(samples))",
+        new="Hop(receiver, sender, tuple(samples))",
+    ),
+    Fault(
+        name="pairs of which one direction counts",
+        module=PROGRAMS,
+        old="            if samples:\n",
+        new="            if samples and sender < receiver:\n",
+    ),
+    Fault(
+        name="hops that are not sorted",
+        module=PROGRAMS,
+        old="return sorted(found, key=lambda hop: hop.bandwidth)",
+        new="return found",
+    ),
+    Fault(
+        name="a pair at the floor that counts as slow",
+        module=PROGRAMS,
+        old="if hop.bandwidth < floor]",
+        new="if hop.bandwidth <= floor]",
+    ),
+)

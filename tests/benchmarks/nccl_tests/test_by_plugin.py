@@ -9,12 +9,12 @@ from types import ModuleType, SimpleNamespace
 from unittest import mock
 
 import pytest
-import torch
 
 from benchmarks.nccl_tests import by_plugin
 from benchmarks.nccl_tests.plan import OPERATIONS, SWEEPS, ArmError, Plan, Point, Sweep
 from pytest_gpuperf import KiB
-from suites.collectives import programs
+from suites.collectives.programs import plain
+from suites.collectives.test_performance import of_size
 from tests.benchmarks.nccl_tests.fake_nccl_tests import SMALL
 from tests.whole_run import ROOT
 
@@ -38,9 +38,11 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_send_recv_is_a_ring_in_one_call(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "all_to_all_uneven", lambda ctx, **kwargs: kwargs["splits"])
-    splits = module.ring(SimpleNamespace(world_size=4), shape=(8,), dtype=torch.bfloat16, seed=1)
-    assert splits == [[0, 8, 0, 0], [0, 0, 8, 0], [0, 0, 0, 8], [8, 0, 0, 0]]
+    monkeypatch.setattr(plain, "all_to_all_uneven", lambda ctx, *, collective: collective)
+    usual = of_size("send_recv", 16, 4)
+    ring = module.ring(SimpleNamespace(world_size=4), collective=usual)
+    assert ring.name == "all_to_all_uneven"
+    assert ring.splits == ((0, 8, 0, 0), (0, 0, 8, 0), (0, 0, 0, 8), (8, 0, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -70,14 +72,14 @@ def test_the_plugin_times_graphs_where_nccl_tests_does(module: ModuleType, op: s
     )
 
 
-def test_both_arms_mean_the_same_by_a_size(module: ModuleType) -> None:
+def test_both_arms_mean_the_same_by_a_size() -> None:
     # Elements of 2 bytes. S is the buffer of one rank; of all_gather the whole output; of the others the whole input.
-    assert {op: module.shape_of(op, KiB, 4) for op in OPERATIONS} == {
-        "all_reduce": (512,),
-        "all_gather": (128,),
-        "reduce_scatter": (128,),
-        "all_to_all": (128,),
-        "send_recv": (512,),
+    assert {op: of_size(op, KiB, 4).numel for op in OPERATIONS} == {
+        "all_reduce": 512,
+        "all_gather": 128,
+        "reduce_scatter": 128,
+        "all_to_all": 128,
+        "send_recv": 512,
     }
 
 

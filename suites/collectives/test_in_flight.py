@@ -1,0 +1,78 @@
+"""Collectives that are in flight together do not disturb each other, and a subgroup's stay in it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Ranks
+from suites.collectives.programs.in_flight import NAMES, together
+from suites.collectives.reference import Collective
+from suites.shared.strategies import dtypes, seeds, worlds
+
+
+@st.composite
+def flights(draw: st.DrawFn, size: int) -> list[Collective]:
+    """Two to five collectives of the world, or of ranks of it that are not its first ones only."""
+    world = tuple(range(size))
+    memberships = [members for members in (world, world[1:], world[::2], world[1::2]) if len(members) > 1]
+    found = []
+    for _ in range(draw(st.integers(2, 5))):
+        members = draw(st.sampled_from(memberships))
+        row = st.tuples(*[st.sampled_from([0, 1, 5, 4097])] * len(members))
+        dtype = draw(dtypes)
+        found.append(
+            Collective(
+                name=draw(st.sampled_from(NAMES)),
+                numel=draw(st.sampled_from([5, 4097, 70_001])),
+                dtype=dtype,
+                seed=draw(seeds),
+                members=members,
+                op=draw(st.sampled_from(["sum", "max"])),
+                root=draw(st.sampled_from(members)),
+                splits=draw(st.tuples(*[row] * len(members))),
+            )
+        )
+    return found
+
+
+@pytest.mark.ranks(2, 4, 8)
+@pytest.mark.examples(0.5)
+@given(data=st.data())
+def test_collectives_in_flight_together(ranks: Ranks, data: st.DataObject) -> None:
+    world = data.draw(worlds(ranks))
+    collectives = data.draw(flights(world.world_size))
+    order = data.draw(st.permutations(range(len(collectives))))
+    wrong = [text for of_rank in world.run(together, collectives=collectives, order=order) for text in of_rank]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.ranks(3, 4)
+def test_overlapping_groups_with_a_rank_that_comes_late(ranks: Ranks) -> None:
+    size = ranks.world_size
+    world = tuple(range(size))
+    cases = [
+        (name, members, dtype)
+        for name in NAMES
+        for members, dtype in ((world[1:], torch.float32), (world[:-1], torch.float16), (world, torch.float64))
+    ]
+    collectives = [
+        Collective(
+            name=name,
+            members=members,
+            numel=4097,
+            dtype=dtype,
+            seed=4,
+            op="avg" if name == "all_reduce" else "sum",
+            root=members[-1],
+            splits=tuple(tuple((i + 2 * j) % 3 for j in range(len(members))) for i in range(len(members))),
+        )
+        for name, members, dtype in cases
+    ]
+    order = random.Random(5).sample(range(len(cases)), len(cases))
+    wrong = ranks.run(together, collectives=collectives, order=order, late=size - 1)
+    assert not any(wrong), "\n".join(text for of_rank in wrong for text in of_rank)
