@@ -28,6 +28,12 @@ def second(ctx: Context, program: Callable[..., Step[Result]], **kwargs: Any) ->
     return step()
 
 
+def each_step(ctx: Context, program: Callable[..., Step[Result]], number: int, /, **kwargs: Any) -> list[Result]:
+    """What so many steps return, one after the other."""
+    step = program(ctx, **kwargs)
+    return [step() for _ in range(number)]
+
+
 def gradient_of(leaf: torch.Tensor, name: str = "the leaf") -> torch.Tensor:
     """What backward has left in ``.grad``."""
     assert leaf.grad is not None, f"{name} has no gradient"

@@ -8,11 +8,10 @@ from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_same
 from suites.shared.sharding import per_rank
 from suites.shared.step import second
-from suites.tensor_parallel.programs import linear_layers, mesh, vocabulary
+from suites.tensor_parallel.programs import linear_layers, mesh
 from suites.tensor_parallel.reference import linear, parameters, whole_layer, x_and_grad
 from suites.tensor_parallel.test_correctness import COLUMN
 from suites.tensor_parallel.test_mesh import check_two_dimensional, placements
-from suites.tensor_parallel.test_vocabulary import assert_same_vocabulary, vocabulary_inputs
 
 pytestmark = pytest.mark.ranks(2, 4)
 
@@ -24,12 +23,6 @@ def test_of_a_linear_layer(ranks: Ranks) -> None:
     got = ranks.run(second, program, parameters=layer, gather_output=False, **tensors)
     whole = whole_layer(linear, layer, **tensors)
     assert_same(got, per_rank(whole, ranks.world_size, {"output": -1, **COLUMN}))
-
-
-def test_of_a_vocabulary(ranks: Ranks) -> None:
-    tensors = vocabulary_inputs(vocabulary=8, tokens=6, seed=1)
-    got = ranks.run(second, vocabulary.vocabulary_parallel, reduction="sum", **tensors)
-    assert_same_vocabulary(got, "sum", **tensors)
 
 
 @pytest.mark.ranks(4)
