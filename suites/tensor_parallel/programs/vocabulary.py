@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel
 from torch.nn import functional
 
@@ -19,6 +19,7 @@ from pytest_gpuperf import Context
 from suites.shared.sharding import local_gradient, local_tensor, parallelized, parameters_on_device
 from suites.shared.step import Step, Tensors
 from suites.tensor_parallel.programs.linear_layers import linear
+from suites.tensor_parallel.programs.steps import overwrite
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -30,15 +31,6 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding.from_pretrained(parameters["embedding.weight"], freeze=False)
         self.head = linear({"weight": parameters["head.weight"]})
-
-
-@torch.no_grad()
-def overwrite(module: nn.Module, parameters: Tensors) -> None:
-    """Gives a split module other values in place, as an optimizer would: exactly, and without messages."""
-    for name, value in module.named_parameters():
-        assert isinstance(value, DTensor)
-        new = parameters[name].to(value.device)
-        value.copy_(distribute_tensor(new, value.device_mesh, value.placements, src_data_rank=None))
 
 
 def vocabulary_parallel(

@@ -1,0 +1,74 @@
+"""Steps of a split layer, each with an input, an output gradient and parameters of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from pytest_gpuperf import Context
+from suites.shared.sharding import local_gradient, local_tensor, shard
+from suites.shared.step import Step, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the whole layer is given in one step."""
+
+    parameters: Tensors
+    x: torch.Tensor
+    grad: torch.Tensor
+    """Of the output."""
+
+
+@torch.no_grad()
+def overwrite(module: nn.Module, parameters: Tensors) -> None:
+    """Gives a split module other values in place, as an optimizer would: exactly, and without messages."""
+    for name, value in module.named_parameters():
+        assert isinstance(value, DTensor)
+        new = parameters[name].to(value.device)
+        value.copy_(distribute_tensor(new, value.device_mesh, value.placements, src_data_rank=None))
+
+
+def mine(ctx: Context, tensor: torch.Tensor, *, sharded: bool) -> torch.Tensor:
+    """The whole tensor, or this rank's shard of its last dimension."""
+    tensor = tensor.to(ctx.device)
+    return shard(tensor, ctx.world_size, -1)[ctx.rank] if sharded else tensor
+
+
+def layer_steps(
+    ctx: Context,
+    module: nn.Module,
+    given: Sequence[Given],
+    *,
+    x_sharded: bool = False,
+    grad_sharded: bool = False,
+) -> Step[Tensors]:
+    """A step of forward and backward; it returns the output and every gradient, of DTensors this rank's shard.
+
+    Args:
+        ctx: the rank's context.
+        module: the split layer.
+        given: to each step in turn.
+        x_sharded: whether the rank gets its shard of the input's last dimension.
+        grad_sharded: whether the output is the rank's shard, and so its gradient.
+    """
+    steps = itertools.cycle(given)
+
+    def step() -> Tensors:
+        now = next(steps)
+        overwrite(module, now.parameters)
+        module.zero_grad()
+        x = mine(ctx, now.x, sharded=x_sharded).detach().clone().requires_grad_()
+        output = module(x)
+        output.backward(mine(ctx, now.grad, sharded=grad_sharded))
+        leaves = {"input": x, **dict(module.named_parameters())}
+        return {"output": local_tensor(output)} | {
+            f"{name} gradient": local_gradient(leaf, name) for name, leaf in leaves.items()
+        }
+
+    return step
