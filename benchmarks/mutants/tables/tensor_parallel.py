@@ -104,7 +104,7 @@ GROUPS_AND_RANKS = (
     Fault(
         name="a shared head's gradient of one rank only",
         module="suites.tensor_parallel.programs.attention",
-        old="grad_placements=[shared_gradient or Partial()]",
+        old="grad_placements=[Partial()]",
         new="grad_placements=[Replicate()]",
     ),
     Fault(
@@ -122,9 +122,9 @@ GROUPS_AND_RANKS = (
     Fault(
         name="a weight's shards that lie as if the mesh's axes had changed places",
         module="suites.tensor_parallel.programs.mesh",
-        old="mesh, stored_placements or weight_placements, src_data_rank=None",
-        new="mesh, tuple(reversed(weight_placements)) if weight.shape[0] == weight.shape[1] else weight_placements, "
-        "src_data_rank=None",
+        old="""            weight.copy_(split(now.parameters["weight"], weight_placements))""",
+        new="""            stored = split(now.parameters["weight"], tuple(reversed(weight_placements))).to_local()
+            weight.to_local().copy_(stored if stored.shape == weight.to_local().shape else weight.to_local())""",
     ),
 )
 
@@ -141,11 +141,14 @@ LAYERS = (
     Fault(
         name="a bias that every rank adds in full",
         module="suites.tensor_parallel.programs.linear_layers",
-        old="    style = RowwiseParallel() if input_is_sharded else RowwiseParallel(input_layouts=Replicate())\n"
-        "    layer = parallelized(",
-        new="    style = RowwiseParallel() if input_is_sharded else RowwiseParallel(input_layouts=Replicate())\n"
-        "    parameters = {n: v * ctx.world_size if n == 'bias' else v for n, v in parameters.items()}\n"
-        "    layer = parallelized(",
+        old="    layer = parallelized(ctx, linear(parameters_on_device(ctx, given[0].parameters)), style)\n"
+        "    return layer_steps(ctx, layer, given, x_sharded=input_is_sharded)",
+        new="""    given = [
+        Given({n: v * (ctx.world_size if n == "bias" else 1) for n, v in now.parameters.items()}, now.x, now.grad)
+        for now in given
+    ]
+    layer = parallelized(ctx, linear(parameters_on_device(ctx, given[0].parameters)), style)
+    return layer_steps(ctx, layer, given, x_sharded=input_is_sharded)""",
     ),
     Fault(
         name="an input gradient of this rank's output features only",
@@ -159,8 +162,11 @@ LAYERS = (
     Fault(
         name="hidden features that are gathered between the layers of an MLP",
         module="suites.tensor_parallel.programs.linear_layers",
-        old="    if gather_hidden:\n        column",
-        new="    if True:\n        column",
+        old='{"0": ColwiseParallel(use_local_output=local_hidden), "2": RowwiseParallel()}',
+        new="""{
+        "0": ColwiseParallel(output_layouts=Replicate()),
+        "2": RowwiseParallel(input_layouts=Replicate()),
+    }""",
     ),
     Fault(
         name="a layer that is given the first step's input in each step",
@@ -300,8 +306,8 @@ VOCABULARY = (
     Fault(
         name="logits that every rank gathers for the loss",
         module="suites.tensor_parallel.programs.vocabulary",
-        old="losses = loss(model.head(embedded), target",
-        new="losses = _loss_of_all_logits(model.head(embedded), target",
+        old="model.head(embedded), target.to(ctx.device), reduction",
+        new="model.head(embedded).full_tensor(), target.to(ctx.device), reduction",
     ),
 )
 
@@ -326,7 +332,121 @@ COLLECTIVE_MATMUL = (
     ),
 )
 
+TRAINING = (
+    Fault(
+        name="gradients that are clipped by the norm of each rank's shards",
+        module="torch.nn.utils.clip_grad",
+        old="            norms.extend(torch._foreach_norm(device_tensors, norm_type))",
+        new="""            norms.extend(
+                type(t).from_local(n, t.device_mesh) if hasattr(t, "device_mesh") else n
+                for t, n in zip(
+                    device_tensors,
+                    torch._foreach_norm([getattr(t, "_local_tensor", t) for t in device_tensors], norm_type),
+                )
+            )""",
+    ),
+    Fault(
+        name="a norm that counts a replicated bias once for each rank",
+        module="torch.nn.utils.clip_grad",
+        old="            norms.extend(torch._foreach_norm(device_tensors, norm_type))",
+        new="""            norms.extend(
+                n * t.device_mesh.size() ** (1 / norm_type)
+                if hasattr(t, "device_mesh") and t.placements[0].is_replicate()
+                else n
+                for t, n in zip(device_tensors, torch._foreach_norm(device_tensors, norm_type))
+            )""",
+    ),
+    Fault(
+        name="a norm of the ranks' norms, without their squares",
+        module="torch.distributed.tensor._ops._math_ops",
+        old="        return tensor**self.norm_type\n",
+        new="        return tensor\n",
+    ),
+    Fault(
+        name="a norm that is added up in float32",
+        module="torch.distributed.tensor._ops._math_ops",
+        old="        return tensor**self.norm_type\n",
+        new="        return (tensor**self.norm_type).float().to(tensor.dtype)\n",
+    ),
+    Fault(
+        name="a bias that is left out of the norm",
+        module="torch.nn.utils.clip_grad",
+        old="""    grads = [p.grad for p in parameters if p.grad is not None]
+    total_norm = _get""",
+        new="""    grads = [p.grad for p in parameters if p.grad is not None and p.ndim > 1]
+    total_norm = _get""",
+    ),
+    Fault(
+        name="a norm that is not clipped where it is no number",
+        module="torch.nn.utils.clip_grad",
+        old="    clip_coef_clamped = torch.clamp(clip_coef, max=1.0)\n",
+        new="    clip_coef_clamped = torch.clamp(clip_coef, max=1.0).nan_to_num(nan=1.0)\n",
+    ),
+    Fault(
+        name="gradients that are clipped after the optimizer's step",
+        module="suites.tensor_parallel.programs.training",
+        old="        norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm, norm_type)\n",
+        new="        optimizer.step()\n"
+        "        norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm, norm_type)\n"
+        "        optimizer.step = lambda: None\n",
+    ),
+    Fault(
+        name="momentum that begins anew in every step",
+        module="suites.tensor_parallel.programs.training",
+        old="        optimizer.zero_grad()\n",
+        new="        optimizer.zero_grad()\n        optimizer.state.clear()\n",
+    ),
+    Fault(
+        name="dropout of a replicated output from each rank's own seed",
+        module="suites.tensor_parallel.programs.training",
+        old="    common.manual_seed(seed)\n",
+        new="    common.manual_seed(seed + ctx.rank)\n",
+    ),
+    Fault(
+        name="dropout of split features from one seed for all ranks",
+        module="suites.tensor_parallel.programs.training",
+        old="    own.manual_seed(seed + 1 + ctx.rank)\n",
+        new="    own.manual_seed(seed + 1)\n",
+    ),
+    Fault(
+        name="dropout of split features from one seed for two neighbours",
+        module="suites.tensor_parallel.programs.training",
+        old="    own.manual_seed(seed + 1 + ctx.rank)\n",
+        new="    own.manual_seed(seed + 1 + ctx.rank // 2 * 2 + (ctx.rank if ctx.world_size == 2 else 0))\n",
+    ),
+    Fault(
+        name="a rank whose own seed is that of the common dropout",
+        module="suites.tensor_parallel.programs.training",
+        old="    own.manual_seed(seed + 1 + ctx.rank)\n",
+        new="    own.manual_seed(seed + ctx.rank)\n",
+    ),
+    Fault(
+        name="a common dropout that falls out of step on a rank that draws once more",
+        module="suites.tensor_parallel.programs.training",
+        old="        return step() | {",
+        new="        if ctx.rank == 1:\n            torch.rand(1, device=ctx.device, generator=common)\n        return step() | {",
+    ),
+    Fault(
+        name="dropout that scales the features of a rank by R",
+        module="suites.tensor_parallel.programs.training",
+        old="lambda _module, _inputs, activation: hidden(activation))",
+        new="lambda _module, _inputs, activation: hidden(activation) * ctx.world_size)",
+    ),
+    Fault(
+        name="a compiled layer that keeps the first step's bias",
+        module="suites.tensor_parallel.programs.linear_layers",
+        old="    if compiled:\n",
+        new="""    if compiled:
+        bias = module[2].bias.detach().to_local().clone() if "2.bias" in given[0].parameters else None
+        module[2].register_forward_hook(
+            lambda layer, _, out: out if bias is None else out + (bias - layer.bias.to_local()).detach()
+        )
+""",
+    ),
+)
+
 FAULTS: tuple[Fault, ...] = (
+    *TRAINING,
     *PRECISION_AND_SIZE,
     *GROUPS_AND_RANKS,
     *LAYERS,
