@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pytest_gpuperf import Ranks
+from suites.shared.given import Given
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors, each_step, once
 from suites.shared.strategies import seeds
 from suites.tensor_parallel.programs import attention as programs
-from suites.tensor_parallel.programs.steps import Given
 from suites.tensor_parallel.reference import DTYPE, assert_steps
 
 BATCHES, TOKENS, MODEL, HEAD = 2, 3, 8, 2  # of attention: batch, sequence, width, features of a head

@@ -10,11 +10,11 @@ import torch
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import Results, assert_close, assert_same
+from suites.shared.given import Given
 from suites.shared.masks import assert_independent
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors, each_step
 from suites.tensor_parallel.programs import training as programs
-from suites.tensor_parallel.programs.steps import Given
 from suites.tensor_parallel.reference import linear, parameters, whole_layer, x_and_grad
 from suites.tensor_parallel.test_correctness import MLP, two_layers
 

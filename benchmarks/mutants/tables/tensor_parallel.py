@@ -424,7 +424,9 @@ TRAINING = (
         name="a common dropout that falls out of step on a rank that draws once more",
         module="suites.tensor_parallel.programs.training",
         old="        return step() | {",
-        new="        if ctx.rank == 1:\n            torch.rand(1, device=ctx.device, generator=common)\n        return step() | {",
+        new="        if ctx.rank == 1:\n"
+        "            torch.rand(1, device=ctx.device, generator=common)\n"
+        "        return step() | {",
     ),
     Fault(
         name="dropout that scales the features of a rank by R",

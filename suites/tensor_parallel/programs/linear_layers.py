@@ -11,9 +11,10 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from pytest_gpuperf import Context
+from suites.shared.given import Given
 from suites.shared.sharding import parallelized, parameters_on_device
 from suites.shared.step import Step, Tensors
-from suites.tensor_parallel.programs.steps import Given, layer_steps
+from suites.tensor_parallel.programs.steps import layer_steps
 
 
 def linear(parameters: Tensors) -> nn.Linear:

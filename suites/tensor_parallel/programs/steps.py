@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pytest_gpuperf import Context
+from suites.shared.given import Given, overwrite
 from suites.shared.sharding import local_gradient, local_tensor, shard
 from suites.shared.step import Step, Tensors
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the whole layer is given in one step."""
-
-    parameters: Tensors
-    x: torch.Tensor
-    grad: torch.Tensor
-    """Of the output."""
-
-
-@torch.no_grad()
-def overwrite(module: nn.Module, parameters: Tensors) -> None:
-    """Gives a split module other values in place, as an optimizer would: exactly, and without messages."""
-    for name, value in module.named_parameters():
-        assert isinstance(value, DTensor)
-        new = parameters[name].to(value.device)
-        value.copy_(distribute_tensor(new, value.device_mesh, value.placements, src_data_rank=None))
 
 
 def mine(ctx: Context, tensor: torch.Tensor, *, sharded: bool) -> torch.Tensor:

@@ -10,10 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context
+from suites.shared.given import Given, overwrite
 from suites.shared.sharding import local_tensor
 from suites.shared.step import Step, Tensors, gradient_of
 from suites.tensor_parallel.programs.linear_layers import split_mlp
-from suites.tensor_parallel.programs.steps import Given, layer_steps, overwrite
+from suites.tensor_parallel.programs.steps import layer_steps
 
 
 class Dropout(nn.Module):

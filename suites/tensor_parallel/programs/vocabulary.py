@@ -16,10 +16,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 
 from pytest_gpuperf import Context
+from suites.shared.given import overwrite
 from suites.shared.sharding import local_gradient, local_tensor, parallelized, parameters_on_device
 from suites.shared.step import Step, Tensors
 from suites.tensor_parallel.programs.linear_layers import linear
-from suites.tensor_parallel.programs.steps import overwrite
 
 Reduction = Literal["mean", "sum", "none"]
 
