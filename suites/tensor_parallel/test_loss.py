@@ -14,7 +14,7 @@ from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors, once
-from suites.tensor_parallel.programs.vocabulary import loss_of_logits
+from suites.tensor_parallel.programs.loss import loss_of_logits
 from suites.tensor_parallel.reference import DTYPE
 
 pytestmark = pytest.mark.ranks(2, 3)
@@ -94,8 +94,8 @@ def tolerance(logits: torch.Tensor, weight: torch.Tensor | None) -> float:
 def assert_as_on_one_device(got: torch.Tensor, want: torch.Tensor, where: str, atol: float) -> None:
     """Near where there are numbers; where one device has none, or an infinite one, so have the ranks."""
     finite = want.isfinite()
-    kind = [torch.where(finite, 0.0, tensor).nan_to_num(nan=2, posinf=1, neginf=-1) for tensor in (got, want)]
-    assert_close(*kind, f"{where}: what is infinite (1, -1) and what is no number (2)")
+    has, wants = (torch.where(finite, 0.0, tensor).nan_to_num(nan=2, posinf=1, neginf=-1) for tensor in (got, want))
+    assert_close(has, wants, f"{where}: what is infinite (1, -1) and what is no number (2)")
     assert_close(torch.where(finite, got, 0), torch.where(finite, want, 0), where, atol=atol)
 
 

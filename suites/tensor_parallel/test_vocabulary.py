@@ -29,11 +29,11 @@ EMBEDDED = 4  # width of the vocabulary's embedding
 VOCABULARY = {"embedding.weight gradient": 0, "head.weight gradient": 0}
 
 
-Batch = tuple[torch.Tensor, torch.Tensor, Tensors]
+TokenStep = tuple[torch.Tensor, torch.Tensor, Tensors]
 """Tokens, targets and parameters of one step."""
 
 
-def batch(*, vocabulary: int, tokens: int, seed: int) -> Batch:
+def batch(*, vocabulary: int, tokens: int, seed: int) -> TokenStep:
     """Tokens, and targets of which some don't count; weights are quarters between -1 and 1: logits are exact."""
     size = (vocabulary, EMBEDDED)
     target = integers((tokens,), torch.int64, seed=seed * 4, low=-2, high=vocabulary - 1)
@@ -46,7 +46,7 @@ def batch(*, vocabulary: int, tokens: int, seed: int) -> Batch:
     return looked_up, torch.where(target < 0, -100, target), parameters
 
 
-def batches(steps: int, *, vocabulary: int, tokens: int, seed: int) -> list[Batch]:
+def batches(steps: int, *, vocabulary: int, tokens: int, seed: int) -> list[TokenStep]:
     """Of steps that have neither tokens nor targets nor weights in common, nor how many targets count."""
     drawn = [batch(vocabulary=vocabulary, tokens=tokens, seed=seed + number) for number in range(steps)]
     for number, (_, target, _) in enumerate(drawn):
@@ -54,7 +54,7 @@ def batches(steps: int, *, vocabulary: int, tokens: int, seed: int) -> list[Batc
     return drawn
 
 
-def whole_vocabulary(drawn: Batch, reduction: str) -> Tensors:
+def whole_vocabulary(drawn: TokenStep, reduction: str) -> Tensors:
     """Embedding, loss and gradients from their definitions; no module, no ``cross_entropy``."""
     tokens, target, parameters = drawn
     leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
@@ -82,7 +82,7 @@ def vocabulary_tolerance(vocabulary: int, tokens: int) -> float:
     return 2 * tokens * (2 * (vocabulary + 8) + (tokens + 3) * largest + vocabulary + EMBEDDED + tokens) * 2**-53
 
 
-def assert_same_vocabulary(got: Results, reduction: str, drawn: Batch) -> None:
+def assert_same_vocabulary(got: Results, reduction: str, drawn: TokenStep) -> None:
     """Embeddings are rows of the table, exactly; loss and gradients are near."""
     whole = per_rank(whole_vocabulary(drawn, reduction), len(got), VOCABULARY)
     tokens, _, parameters = drawn
@@ -91,7 +91,7 @@ def assert_same_vocabulary(got: Results, reduction: str, drawn: Batch) -> None:
     assert_same(got, whole, vocabulary_tolerance(len(parameters["head.weight"]), len(tokens)))
 
 
-def check_vocabulary(ranks: Ranks, reduction: str, steps: list[Batch]) -> None:
+def check_vocabulary(ranks: Ranks, reduction: str, steps: list[TokenStep]) -> None:
     """Each step gives what one device does with its own tokens, targets and weights."""
     results = ranks.run(each_step, programs.vocabulary_parallel, len(steps), reduction=reduction, batches=steps)
     for drawn, got in zip(steps, zip(*results, strict=True), strict=True):

@@ -54,7 +54,7 @@ def row_parallel_linear(ctx: Context, *, given: Sequence[Given], input_is_sharde
     return layer_steps(ctx, layer, given, x_sharded=input_is_sharded)
 
 
-def split_mlp(ctx: Context, parameters: Tensors, *, local_hidden: bool = True) -> nn.Module:
+def split_mlp(ctx: Context, parameters: Tensors, *, local_hidden: bool = True) -> nn.Sequential:
     """The MLP, its first layer split by columns and its second one by rows."""
     plan: dict[str, ParallelStyle] = {"0": ColwiseParallel(use_local_output=local_hidden), "2": RowwiseParallel()}
     return parallelized(ctx, two_layers(parameters_on_device(ctx, parameters)), plan)

@@ -33,15 +33,16 @@ def layer_steps(
     Args:
         ctx: the rank's context.
         module: the split layer.
-        given: to each step in turn.
+        given: to each step in turn; the module has the first one's parameters.
         x_sharded: whether the rank gets its shard of the input's last dimension.
         grad_sharded: whether the output is the rank's shard, and so its gradient.
     """
-    steps = itertools.cycle(given)
+    steps = enumerate(itertools.cycle(given))
 
     def step() -> Tensors:
-        now = next(steps)
-        overwrite(module, now.parameters)
+        number, now = next(steps)
+        if number:  # the first step has those that the layer was split with
+            overwrite(module, now.parameters)
         module.zero_grad()
         x = mine(ctx, now.x, sharded=x_sharded).detach().clone().requires_grad_()
         output = module(x)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel
 from torch.nn import functional
 
@@ -52,11 +52,12 @@ def vocabulary_parallel(
         LanguageModel(parameters_on_device(ctx, batches[0][2])),
         {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": ColwiseParallel(use_local_output=False)},
     )
-    steps = itertools.cycle(batches)
+    steps = enumerate(itertools.cycle(batches))
 
     def step() -> Tensors:
-        tokens, target, parameters = next(steps)
-        overwrite(model, parameters)
+        number, (tokens, target, parameters) = next(steps)
+        if number:  # the first step has those that the model was split with
+            overwrite(model, parameters)
         model.zero_grad()
         embedded = model.embedding(tokens.to(ctx.device))
         with loss_parallel():  # backward too
@@ -66,41 +67,5 @@ def vocabulary_parallel(
             losses.sum().backward()
         gradients = {f"{name} gradient": local_gradient(value) for name, value in model.named_parameters()}
         return {"embedded": local_tensor(embedded), "loss": local_tensor(losses), **gradients}
-
-    return step
-
-
-def loss_of_logits(
-    ctx: Context,
-    *,
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    reduction: Reduction,
-    ignore_index: int = -100,
-    weight: torch.Tensor | None = None,
-) -> Step[Tensors]:
-    """Cross-entropy of logits that lie split; the step returns it, and the gradient of each rank's logits.
-
-    Args:
-        ctx: the rank's context.
-        logits: all of them, [N, V] or [N, V, S].
-        target: a class for each, [N] or [N, S].
-        reduction: of the loss.
-        ignore_index: targets that don't count.
-        weight: of each class, [V].
-    """
-    mesh = ctx.mesh((ctx.world_size,))
-    leaf = distribute_tensor(logits.to(ctx.device), mesh, [Shard(1)], src_data_rank=None).requires_grad_()
-    target = target.to(ctx.device)
-    weight = None if weight is None else weight.to(ctx.device)
-
-    def step() -> Tensors:
-        leaf.grad = None
-        with loss_parallel():
-            losses = functional.cross_entropy(
-                leaf, target, weight=weight, reduction=reduction, ignore_index=ignore_index
-            )
-            losses.sum().backward()
-        return {"loss": local_tensor(losses), "logits gradient": local_gradient(leaf)}
 
     return step
