@@ -165,7 +165,7 @@ def test_block_of_more_ranks(ranks: Ranks, norm: Norm) -> None:
     check_block(ranks, norm, steps(norm, 2, 2 * ranks.world_size, 1), max_norm=1.0)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2)
 def test_long_sequence(ranks: Ranks) -> None:
     """70 000 numbers: what is sent in pieces has many."""
     check_block(ranks, "layer", [drawn("layer", 1, 8752, 1)])
@@ -262,7 +262,7 @@ def places(ranks: Ranks) -> Tensors:
 
 
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.75, 1.0])
 def test_dropout(ranks: Ranks, p: float) -> None:
     inputs = places(ranks)
     got = ranks.run(each_step, programs.dropout, 2, p=p, **inputs)

@@ -61,7 +61,7 @@ def assert_scattered_products(ranks: Ranks, program: Callable[..., Callable[[], 
     assert_differ([b for _, b, _ in results])
 
 
-@pytest.mark.parametrize("rows", [1, 7, 16])
+@pytest.mark.parametrize("rows", [1, 7])
 def test_all_gather_then_matmul(ranks: Ranks, rows: int) -> None:
     assert_gathered_products(ranks, programs.all_gather_then_matmul, rows)
 
@@ -72,7 +72,7 @@ def test_fused_all_gather_matmul(ranks: Ranks, rows: int) -> None:
     assert_gathered_products(ranks, programs.fused_all_gather_matmul, rows)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 16])
+@pytest.mark.parametrize("rows", [1, 7])
 def test_matmul_then_reduce_scatter(ranks: Ranks, rows: int) -> None:
     assert_scattered_products(ranks, programs.matmul_then_reduce_scatter, rows)
 

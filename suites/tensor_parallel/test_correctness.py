@@ -95,6 +95,7 @@ def mlp_given(draw: Callable[..., Tensors], split: int, seed: int) -> list[Given
     return all_wide(layers, seed, **x_and_grad(BATCH, WIDTH, WIDTH, seed))
 
 
+@pytest.mark.ranks(2)
 def test_large_layers(ranks: Ranks) -> None:
     """70 000 numbers are added up over the ranks, forward and backward: what is sent in pieces has many."""
     rows, hidden, width = 500, 2 * ranks.world_size, 140

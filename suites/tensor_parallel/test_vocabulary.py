@@ -109,9 +109,8 @@ def test_vocabulary(ranks: Ranks, vocabulary: int, reduction: str, seed: int) ->
 
 
 @pytest.mark.ranks(3, 4)
-@pytest.mark.parametrize("vocabulary", [11, 12])
-def test_vocabulary_on_more_ranks(ranks: Ranks, vocabulary: int) -> None:
-    check_vocabulary(ranks, "mean", batches(2, vocabulary=vocabulary, tokens=20, seed=1))
+def test_vocabulary_on_more_ranks(ranks: Ranks) -> None:
+    check_vocabulary(ranks, "mean", batches(2, vocabulary=11, tokens=20, seed=1))
 
 
 def most_sent_at_once(ctx: Context, program: Callable[..., Step[Tensors]], **kwargs: Any) -> tuple[Tensors, int]:

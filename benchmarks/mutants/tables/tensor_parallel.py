@@ -206,10 +206,10 @@ VOCABULARY = (
         return masked_tensor""",
     ),
     Fault(
-        name="a mask that lets the first token of the next shard through",
+        name="a mask that hides the first token of a shard",
         module=PLACEMENTS,
-        old="tensor >= local_offset_on_dim + local_shard_size",
-        new="tensor > local_offset_on_dim + local_shard_size",
+        old="mask = (tensor < local_offset_on_dim) |",
+        new="mask = (tensor <= local_offset_on_dim - (local_offset_on_dim == 0)) |",
     ),
     Fault(
         name="a softmax whose normalizer is that of a shard",
