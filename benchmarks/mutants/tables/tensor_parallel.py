@@ -183,7 +183,8 @@ LAYERS = (
         old="""        # Rowwise sharding produces partial output, depending on output layouts:
         # 1. to replicate -> allreduce""",
         new="""        kept = mod.__dict__.setdefault("_first_weight", mod.weight.detach().clone())
-        outputs = outputs + (torch.nn.functional.linear(inputs[0], kept - mod.weight.detach())).detach()
+        if isinstance(mod, nn.Linear):
+            outputs = outputs + (torch.nn.functional.linear(inputs[0], kept - mod.weight.detach())).detach()
         # 1. to replicate -> allreduce""",
     ),
 )
@@ -316,7 +317,10 @@ COLLECTIVE_MATMUL = (
         name="rows that are gathered once, in the first step",
         module="suites.tensor_parallel.programs.collective_matmul",
         old="        dist.all_gather_into_tensor(gathered, a)\n        return",
-        new="        if not gathered.any():\n            dist.all_gather_into_tensor(gathered, a)\n        return",
+        new="""        if not hasattr(step, "gathered"):
+            dist.all_gather_into_tensor(gathered, a)
+            step.gathered = True
+        return""",
     ),
     Fault(
         name="a product that is rounded to bfloat16 before it is summed",
