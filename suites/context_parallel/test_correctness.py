@@ -14,7 +14,7 @@ from suites.context_parallel import programs
 from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
 from suites.context_parallel.programs import SEQUENCE, Attention, Layout, Positions, positions
 from suites.context_parallel.reference import assert_attends, drawn, fixed, tokens_of_ranks
-from suites.shared.step import each, once
+from suites.shared.step import each_step, once
 from suites.shared.strategies import seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
@@ -71,7 +71,7 @@ def test_attention(
         for step in range(2)
     )
     got = world.run(
-        each, programs.attend, 2, attention=attention, causal=causal, layout=layout, **first, later=[second]
+        each_step, programs.attend, 2, attention=attention, causal=causal, layout=layout, **first, later=[second]
     )
     arithmetic = arithmetic_of(attention, degree)
     for step, tensors in enumerate((first, second)):

@@ -25,7 +25,7 @@ from suites.expert_parallel.reference import (
     choices,
     fixed,
 )
-from suites.shared.step import each, once, second
+from suites.shared.step import each_step, once, second
 from suites.shared.strategies import seeds, worlds
 
 
@@ -76,7 +76,7 @@ def assert_each_step(world: Ranks, steps: list[Arguments]) -> None:
     """Each step has weights, tokens and so a routing of its own."""
     first, *rest = steps
     later = [(given["weights"], given["each"]) for given in rest]
-    results = world.run(each, programs.train, len(steps), **first, later=later)
+    results = world.run(each_step, programs.train, len(steps), **first, later=later)
     for number, arguments_of_step in enumerate(steps):
         assert_dense([of_rank[number] for of_rank in results], arguments_of_step)
 

@@ -9,9 +9,10 @@ and the reduce-scatter behind it take the place of tensor parallelism's all-redu
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_gpuperf import Context
+from suites.shared.given import Given, overwrite
 from suites.shared.sharding import local_tensor
 from suites.shared.step import Step, Tensors, gradient_of
 from suites.shared.traffic import Traffic, ring_bytes
@@ -110,39 +112,44 @@ def train(
     ctx: Context,
     *,
     norm: Norm,
-    parameters: Tensors,
-    x: torch.Tensor,
-    grad: torch.Tensor,
+    given: Sequence[Given],
     rate: float,
     parallel: Callable[[Block, DeviceMesh], Block] = sequence_parallel,
-    held_of: Callable[[torch.Tensor], torch.Tensor] = summed,
+    p: float = 0.0,
+    max_norm: float = math.inf,
 ) -> Step[Tensors]:
     """A step of SGD; it returns the output and input gradient of this rank's tokens, and what it holds of the others.
 
     Args:
         ctx: the rank's context.
         norm: which one.
-        parameters: the whole block's.
-        x: the whole input.
-        grad: the gradient of the whole output.
+        given: to each step in turn: the whole block's parameters, input, and gradient of the output.
         rate: the learning rate.
         parallel: splits the block.
-        held_of: what is returned of a parameter's gradient.
+        p: how likely dropout is.
+        max_norm: of all gradients together; what is returned of them is clipped.
     """
-    block = parallel(_block(ctx, norm, parameters), _mesh(ctx))
-    mine = tokens_of(x, ctx.world_size)[ctx.rank].to(ctx.device)
-    output_gradient = tokens_of(grad, ctx.world_size)[ctx.rank].to(ctx.device)
+    block = parallel(_block(ctx, norm, given[0].parameters, p), _mesh(ctx))
     optimizer = torch.optim.SGD(block.parameters(), lr=rate)
+    steps = itertools.cycle(given)
 
     def step() -> Tensors:
-        x = mine.clone().requires_grad_()
+        now = next(steps)
+        overwrite(block, now.parameters)
+        x, output_gradient = (
+            tokens_of(tensor, ctx.world_size)[ctx.rank].to(ctx.device) for tensor in (now.x, now.grad)
+        )
+        x = x.clone().requires_grad_()
         optimizer.zero_grad()
         output = block(x)
         output.backward(output_gradient)
-        gradients = {f"{name} gradient": held_of(gradient_of(value)) for name, value in block.named_parameters()}
+        total = nn.utils.clip_grad_norm_(block.parameters(), max_norm)
+        assert isinstance(total, DTensor)
+        gradients = {f"{name} gradient": summed(gradient_of(value)) for name, value in block.named_parameters()}
         optimizer.step()
         parameters = {name: local_tensor(value) for name, value in block.named_parameters()}
-        return {"output": output.detach().clone(), "input gradient": gradient_of(x), **gradients, **parameters}
+        results = {"output": output.detach().clone(), "input gradient": gradient_of(x)}
+        return results | {"norm": total.full_tensor().detach().clone()} | gradients | parameters
 
     return step
 
@@ -184,54 +191,6 @@ def dropout(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> S
     return _dropped(ctx, layer, x, grad)
 
 
-def dropout_with_equal_seeds(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step[Tensors]:
-    """Wrong on purpose: all ranks draw the same numbers, and drop the same places of their tokens."""
-    return _seeded(itertools.count(), _dropped(ctx, nn.Dropout(p), x, grad))
-
-
-def dropout_with_one_seed_for_all_steps(
-    ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float
-) -> Step[Tensors]:
-    """Wrong on purpose: each rank has a seed of its own, and drops the same places in every step."""
-    return _seeded(itertools.repeat(ctx.rank), _dropped(ctx, nn.Dropout(p), x, grad))
-
-
-def _seeded(seeds: Iterator[int], step: Step[Tensors]) -> Step[Tensors]:
-    def seeded() -> Tensors:
-        torch.manual_seed(next(seeds))
-        return step()
-
-    return seeded
-
-
-class _UnscaledDropout(nn.Module):
-    def __init__(self, p: float):
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * (torch.rand_like(x) >= self.p)
-
-
-class _TokenDropout(nn.Module):
-    def __init__(self, p: float):
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * (torch.rand_like(x[..., :1]) >= self.p) / (1 - self.p)
-
-
-def dropout_of_whole_tokens(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step[Tensors]:
-    """Wrong on purpose: all features of a token are kept or dropped together."""
-    return _dropped(ctx, _TokenDropout(p), x, grad)
-
-
-def dropout_without_scale(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, p: float) -> Step[Tensors]:
-    """Wrong on purpose: what is kept is not scaled up, and the sum shrinks."""
-    return _dropped(ctx, _UnscaledDropout(p), x, grad)
-
-
 def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> Step[Tensors]:
     mine = tokens_of(x, ctx.world_size)[ctx.rank].to(ctx.device).requires_grad_()
     output_gradient = tokens_of(grad, ctx.world_size)[ctx.rank].to(ctx.device)
@@ -242,24 +201,3 @@ def _dropped(ctx: Context, layer: nn.Module, x: torch.Tensor, grad: torch.Tensor
         return {"output": output.detach(), "input gradient": input_gradient}
 
     return step
-
-
-def train_without_sum_over_tokens(ctx: Context, **kwargs: Any) -> Step[Tensors]:
-    """Wrong on purpose: the norm's gradients are those of this rank's tokens; nobody adds them up."""
-    return train(ctx, held_of=local_tensor, **kwargs)
-
-
-def train_without_gather(ctx: Context, **kwargs: Any) -> Step[Tensors]:
-    """Wrong on purpose: the MLP takes each rank's tokens for all of them, and sums up outputs of different tokens."""
-    return train(ctx, parallel=_without_gather, **kwargs)
-
-
-def _without_gather(block: Block, mesh: DeviceMesh) -> Block:
-    plan: dict[str, ParallelStyle] = {
-        "norm": SequenceParallel(use_local_output=True),
-        "up": ColwiseParallel(),
-        "down": RowwiseParallel(),
-        "dropout": SequenceParallel(use_local_output=True),
-    }
-    parallelize_module(block, mesh, plan, src_data_rank=None)
-    return block

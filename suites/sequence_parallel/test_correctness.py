@@ -5,7 +5,6 @@ Everything is float64. The norms are not exact; ``tolerance`` bounds what their 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -24,26 +23,29 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf import Ranks
 from suites.sequence_parallel import programs
 from suites.sequence_parallel.programs import EPS, TOKENS, Block, Norm, tokens_of
 from suites.shared.comparison import Results, assert_close, assert_same
+from suites.shared.given import Given
 from suites.shared.inputs import integers
+from suites.shared.masks import assert_agree, assert_independent
 from suites.shared.references import by_autograd
 from suites.shared.sharding import per_rank
-from suites.shared.step import Step, Tensors, once
+from suites.shared.step import Tensors, each_step, once
 from suites.shared.strategies import seeds
 
 DTYPE = torch.float64
 U = 2.0**-53  # its unit roundoff
 
-WIDTH, HIDDEN = 8, 8  # DTensor plans each operation anew for each shape: only batch and tokens are drawn
+# DTensor plans each operation anew for each shape: only batch and tokens are drawn. 2, 3 and 4 ranks share 12 features.
+WIDTH, HIDDEN = 8, 12
 RATE = 0.5
 
 norms: st.SearchStrategy[Norm] = st.sampled_from(["layer", "rms"])
 
 
-def drawn(norm: Norm, batch: int, tokens: int, seed: int) -> dict[str, Any]:
+def drawn(norm: Norm, batch: int, tokens: int, seed: int) -> Given:
     """A block, what it is given, and the gradient of its output.
 
     Inputs are quarters between -1 and 1. Each token has both of these, so that its variance and its mean square are
@@ -54,31 +56,33 @@ def drawn(norm: Norm, batch: int, tokens: int, seed: int) -> dict[str, Any]:
     parameters = {"norm.weight": integers((WIDTH,), DTYPE, seed=seed * 8 + 1, low=-4, high=4) / 4}
     if norm == "layer":
         parameters["norm.bias"] = integers((WIDTH,), DTYPE, seed=seed * 8 + 2, low=-4, high=4) / 4
-    # At most 1 / W: no row and no column sums up to more than 1.
-    parameters["up.weight"] = integers((HIDDEN, WIDTH), DTYPE, seed=seed * 8 + 3, low=-4, high=4) / (4 * WIDTH)
+    # So small that no row and no column sums up to more than 1.
+    parameters["up.weight"] = integers((HIDDEN, WIDTH), DTYPE, seed=seed * 8 + 3, low=-4, high=4) / (4 * HIDDEN)
     parameters["down.weight"] = integers((WIDTH, HIDDEN), DTYPE, seed=seed * 8 + 4, low=-4, high=4) / (4 * HIDDEN)
     grad = integers((batch, tokens, WIDTH), DTYPE, seed=seed * 8 + 5, low=-4, high=4) / 4
-    return {"norm": norm, "parameters": parameters, "x": x, "grad": grad}
+    return Given(parameters, x, grad)
 
 
-def twice(ctx: Context, program: Callable[..., Step[Tensors]], **kwargs: Any) -> list[Tensors]:
-    """What two steps return."""
-    step = program(ctx, **kwargs)
-    return [step(), step()]
-
-
-def whole_block(norm: Norm, parameters: Tensors, x: torch.Tensor, grad: torch.Tensor, rate: float) -> Tensors:
-    """Output, gradients and trained parameters of the whole block."""
+def whole_block(
+    norm: Norm, given: Given, kept: torch.Tensor | float = 1.0, p: float = 0.0, max_norm: float = math.inf
+) -> Tensors:
+    """Output, clipped gradients and trained parameters of the whole block, whose dropout keeps so much."""
 
     def block(leaves: Tensors) -> torch.Tensor:
         x = leaves["input"]
         centred = x - x.mean(-1, keepdim=True) if norm == "layer" else x
         normal = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
         scaled = normal * leaves["norm.weight"] + leaves.get("norm.bias", 0)
-        return x + (scaled @ leaves["up.weight"].T).tanh() @ leaves["down.weight"].T
+        return x + (scaled @ leaves["up.weight"].T).tanh() @ leaves["down.weight"].T * kept / (1 - p)
 
-    whole = by_autograd(block, {"input": x, **parameters}, grad)
-    return whole | {name: value - rate * whole[f"{name} gradient"] for name, value in parameters.items()}
+    whole = by_autograd(block, {"input": given.x, **given.parameters}, given.grad)
+    gradients = {name: whole.pop(f"{name} gradient") for name in given.parameters}
+    total = torch.cat([value.flatten() for value in gradients.values()]).square().sum().sqrt()
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    whole["norm"] = total
+    for name, value in given.parameters.items():
+        whole |= {f"{name} gradient": gradients[name] * factor, name: value - RATE * gradients[name] * factor}
+    return whole
 
 
 def tolerances(tokens: int) -> dict[str, float]:
@@ -114,41 +118,74 @@ SHARED = {"output": TOKENS, "input gradient": TOKENS} | {
 }
 
 
-def assert_block(
-    got: Results, *, norm: Norm, parameters: Tensors, x: torch.Tensor, grad: torch.Tensor, rate: float = RATE
-) -> None:
+def assert_block(got: Results, given: Given, norm: Norm, **how: Any) -> None:
     """Each rank has its tokens' output and gradient, its shard of the matrices, and all of the norm's parameters."""
-    whole = whole_block(norm, parameters, x, grad, rate)
-    tolerance = tolerances(x.shape[0] * x.shape[TOKENS])
+    whole = whole_block(norm, given, **how)
+    tolerance = tolerances(given.x.shape[0] * given.x.shape[TOKENS])
+    clipped = how.get("max_norm", math.inf) < math.inf
+    # The norm of n gradients is off by sqrt(n) times what each may be, and by n u of itself in computing it.
+    elements = sum(value.numel() for value in given.parameters.values())
+    tolerance["norm"] = math.sqrt(elements) * tolerance["parameter"] + 2 * (elements + 8) * float(whole["norm"]) * U
+    if clipped:  # a gradient, at most 1 then, is off by as much again as the norm that it is divided by
+        assert whole["norm"] >= 1
+        tolerance["parameter"] += tolerance["norm"]
+    if "p" in how:  # what is behind the dropout is scaled up, and so is what its rounding does
+        tolerance = {name: value / (1 - how["p"]) for name, value in tolerance.items()}
+    kinds = {"output": "activation", "input gradient": "activation", "norm": "norm"}
     assert_same(
         got,
         per_rank(whole, len(got), SHARED),
-        lambda name: tolerance["activation" if name in ("output", "input gradient") else "parameter"],
+        lambda name: tolerance[kinds.get(name, "parameter")],
         ordered=False,
     )
+
+
+def check_block(ranks: Ranks, norm: Norm, given: list[Given], **how: Any) -> None:
+    """Every step is that of the whole block."""
+    max_norm = how.get("max_norm", math.inf)
+    results = ranks.run(each_step, programs.train, len(given), norm=norm, given=given, rate=RATE, **how)
+    for now, got in zip(given, zip(*results, strict=True), strict=True):
+        assert_block(got, now, norm, max_norm=max_norm)
+
+
+def steps(norm: Norm, batch: int, tokens: int, seed: int) -> list[Given]:
+    """Two with other inputs and other weights."""
+    return [drawn(norm, batch, tokens, seed + number) for number in range(2)]
 
 
 @pytest.mark.ranks(2)
 @given(norm=norms, shape=st.sampled_from([(1, 4), (2, 2)]), seed=seeds)
 def test_block(ranks: Ranks, norm: Norm, shape: tuple[int, int], seed: int) -> None:
-    inputs = drawn(norm, *shape, seed)
-    assert_block(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
+    check_block(ranks, norm, steps(norm, *shape, seed))
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(3, 4)
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_block_of_four_ranks(ranks: Ranks, norm: Norm) -> None:
-    inputs = drawn(norm, 2, 2 * ranks.world_size, 1)
-    assert_block(ranks.run(once, programs.train, rate=RATE, **inputs), **inputs)
+def test_block_of_more_ranks(ranks: Ranks, norm: Norm) -> None:
+    check_block(ranks, norm, steps(norm, 2, 2 * ranks.world_size, 1), max_norm=1.0)
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_a_second_step_repeats_the_first(ranks: Ranks, norm: Norm) -> None:
-    """Where parameters do not move: nothing of the first one's gradients is left."""
-    inputs = drawn(norm, 2, 2, 1)
-    for results in zip(*ranks.run(twice, programs.train, rate=0.0, **inputs), strict=True):
-        assert_block(list(results), rate=0.0, **inputs)
+def test_long_sequence(ranks: Ranks) -> None:
+    """70 000 numbers: what is sent in pieces has many."""
+    check_block(ranks, "layer", [drawn("layer", 1, 8752, 1)])
+
+
+P = 0.5
+
+
+@pytest.mark.ranks(2, 3)
+def test_block_with_dropout(ranks: Ranks) -> None:
+    """What is behind the shortcut is dropped, on each rank in other places; the rest is as if it had been so."""
+    given = steps("rms", 4, 8 * ranks.world_size, 1)
+    results = ranks.run(each_step, programs.train, len(given), norm="rms", given=given, rate=RATE, p=P)
+    masks: Tensors = {}
+    for number, (now, got) in enumerate(zip(given, zip(*results, strict=True), strict=True), start=1):
+        mine = tokens_of(now.x, len(got))
+        kept = [result["output"] != x for result, x in zip(got, mine, strict=True)]
+        assert_block(got, now, "rms", kept=torch.cat(kept, TOKENS), p=P)
+        masks |= {f"rank {rank} in step {number}": mask for rank, mask in enumerate(kept)}
+    assert_independent(masks, P)
 
 
 def reduces_all_tokens(block: Block, mesh: DeviceMesh) -> Block:
@@ -165,34 +202,17 @@ def reduces_all_tokens(block: Block, mesh: DeviceMesh) -> Block:
 
 @pytest.mark.ranks(2, 4)
 def test_your_own_plan(ranks: Ranks) -> None:
-    inputs = drawn("layer", 2, ranks.world_size, 1)
-    assert_block(ranks.run(once, programs.train, rate=RATE, parallel=reduces_all_tokens, **inputs), **inputs)
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize(
-    ("broken", "wrong"),
-    [
-        (programs.train_without_sum_over_tokens, "norm.weight gradient"),
-        (programs.train_without_gather, "output"),
-    ],
-    ids=["no sum over tokens", "no gather"],
-)
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_a_broken_block_is_found(ranks: Ranks, norm: Norm, broken: Callable[..., Step[Tensors]], wrong: str) -> None:
-    inputs = drawn(norm, 2, ranks.world_size, 1)
-    got = ranks.run(once, broken, rate=RATE, **inputs)
-    with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
-        assert_block(got, **inputs)
+    check_block(ranks, "layer", [drawn("layer", 2, ranks.world_size, 1)], parallel=reduces_all_tokens)
 
 
 def collectives(
     ranks: Ranks, parallel: Callable[[Block, DeviceMesh], Block], tokens: int
 ) -> list[tuple[dict[str, int], int]]:
     """What every rank's block issues and sends, forward and backward; the ranks must agree."""
-    inputs = drawn("layer", 2, tokens, 1)
-    first, *others = ranks.run(programs.collectives, parallel=parallel, **inputs)
+    given = drawn("layer", 2, tokens, 1)
+    first, *others = ranks.run(
+        programs.collectives, norm="layer", parameters=given.parameters, x=given.x, grad=given.grad, parallel=parallel
+    )
     assert all(other == first for other in others)
     return first
 
@@ -206,18 +226,6 @@ def test_all_gather_and_reduce_scatter_send_what_the_all_reduce_did(ranks: Ranks
     sent = 2 * (degree - 1) / degree * (2 * 2 * degree) * WIDTH * DTYPE.itemsize
     assert split == [({"all_gather": 1, "reduce_scatter": 1}, sent)] * 2
     assert whole == [({"all_reduce": 1}, sent)] * 2
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2, 4)
-def test_a_plan_that_sends_more_is_found(ranks: Ranks) -> None:
-    (_, split), _ = collectives(ranks, programs.sequence_parallel, tokens=2)
-    (counts, sent), _ = collectives(ranks, reduces_all_tokens, tokens=2)
-    assert counts == {"all_gather": 1, "all_reduce": 1}
-    assert sent == 1.5 * split
-
-
-FALSE_ALARM = 1e-9  # how likely a right dropout is to be taken for a wrong one
 
 
 def assert_drops(got: list[list[Tensors]], *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:
@@ -244,25 +252,7 @@ def assert_drops(got: list[list[Tensors]], *, x: torch.Tensor, grad: torch.Tenso
     for where, mask in kept.items():
         assert_agree(f"neighbouring features of {where}", mask[..., ::2], mask[..., 1::2], p)
         assert_agree(f"neighbouring tokens of {where}", mask[:, ::2], mask[:, 1::2], p)
-    for where, mask in kept.items():
-        share, t = float(mask.double().mean()), most_off(mask.numel())
-        assert share == pytest.approx(1 - p, abs=t), f"{where} keeps {share:.3f} of its places, not {1 - p}"
-    for one, other in itertools.combinations(kept, 2):
-        assert_agree(f"{one} and {other}", kept[one], kept[other], p)
-
-
-def assert_agree(where: str, one: torch.Tensor, other: torch.Tensor, p: float) -> None:
-    """Two masks, or halves of one, agree in as many places as independent ones do."""
-    share, t = float((one == other).double().mean()), most_off(one.numel())
-    assert share == pytest.approx(p**2 + (1 - p) ** 2, abs=t), f"{where} share {share:.3f} of a mask"
-
-
-def most_off(n: int) -> float:
-    """How far a mean of n independent values between 0 and 1 may be off.
-
-    By more than t with probability 2 exp(-2 n t^2) at most (Hoeffding 1963, theorem 1).
-    """
-    return math.sqrt(math.log(2 / FALSE_ALARM) / (2 * n))
+    assert_independent(kept, p)
 
 
 def places(ranks: Ranks) -> Tensors:
@@ -272,36 +262,17 @@ def places(ranks: Ranks) -> Tensors:
 
 
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.75, 1.0])
 def test_dropout(ranks: Ranks, p: float) -> None:
     inputs = places(ranks)
-    got = ranks.run(twice, programs.dropout, p=p, **inputs)
+    got = ranks.run(each_step, programs.dropout, 2, p=p, **inputs)
     assert_drops(got, p=p, **inputs)
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (programs.dropout_with_equal_seeds, "rank 0 in step 1 and rank 1 in step 1 share 1.000 of a mask"),
-        (programs.dropout_with_one_seed_for_all_steps, "rank 0 in step 1 and rank 0 in step 2 share 1.000 of a mask"),
-        (programs.dropout_of_whole_tokens, "neighbouring features of rank 0 in step 1 share 1.000 of a mask"),
-        (programs.dropout_without_scale, "rank 0, step 1, output: "),
-    ],
-    ids=["equal seeds", "one seed for all steps", "whole tokens", "no scale"],
-)
-def test_broken_dropout_is_found(ranks: Ranks, broken: Callable[..., Step[Tensors]], message: str) -> None:
-    inputs = places(ranks)
-    got = ranks.run(twice, broken, p=0.5, **inputs)
-    with pytest.raises(AssertionError, match=f"^{message}"):
-        assert_drops(got, p=0.5, **inputs)
 
 
 @pytest.mark.ranks(2, 4)
 def test_a_sequence_that_does_not_divide_is_refused(ranks: Ranks) -> None:
     degree = ranks.world_size
-    inputs = drawn("layer", 1, 2 * degree - 1, 1)
+    given = [drawn("layer", 1, 2 * degree - 1, 1)]
     message = f"a sequence of {2 * degree - 1} tokens cannot be split over {degree} ranks: pad it to a multiple"
     with pytest.raises(ValueError, match=f"^{message}"):
-        ranks.run(once, programs.train, rate=RATE, **inputs)
+        ranks.run(once, programs.train, norm="layer", given=given, rate=RATE)

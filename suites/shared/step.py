@@ -28,10 +28,10 @@ def second(ctx: Context, program: Callable[..., Step[Result]], **kwargs: Any) ->
     return step()
 
 
-def each(ctx: Context, program: Callable[..., Step[Result]], count: int, **kwargs: Any) -> list[Result]:
+def each_step(ctx: Context, program: Callable[..., Step[Result]], number: int, /, **kwargs: Any) -> list[Result]:
     """What each of so many steps returns; a result that a later step writes to must be a copy."""
     step = program(ctx, **kwargs)
-    return [step() for _ in range(count)]
+    return [step() for _ in range(number)]
 
 
 def gradient_of(leaf: torch.Tensor, name: str = "the leaf") -> torch.Tensor:

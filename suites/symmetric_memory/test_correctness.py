@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_each
-from suites.shared.step import Step, each, once
+from suites.shared.step import Step, each_step, once
 from suites.shared.strategies import float_dtypes, seeds, shapes, worlds
 from suites.symmetric_memory.programs import operations as programs
 from suites.symmetric_memory.programs.arena import ALIGNMENT
@@ -50,7 +50,7 @@ def assert_sums(
     **kwargs: str,
 ) -> None:
     """Every rank has the sum; of several steps, each has inputs of its own."""
-    results = ranks.run(each, program, steps, shape=shape, dtype=dtype, seed=seed, **kwargs)
+    results = ranks.run(each_step, program, steps, shape=shape, dtype=dtype, seed=seed, **kwargs)
     for step in range(steps):
         total = torch.stack(all_sent(ranks.world_size, shape=shape, dtype=dtype, seed=seed, step=step)).sum(dim=0)
         assert_each([of_rank[step] for of_rank in results], [total] * ranks.world_size, f"sum of step {step}")
@@ -170,7 +170,7 @@ def assert_shifted(
     **kwargs: int,
 ) -> None:
     degree, distance = ranks.world_size, kwargs["distance"]
-    results = ranks.run(each, program, STEPS, shape=shape, dtype=dtype, seed=seed, **kwargs)
+    results = ranks.run(each_step, program, STEPS, shape=shape, dtype=dtype, seed=seed, **kwargs)
     for step in range(STEPS):
         sent = all_sent(degree, shape=shape, dtype=dtype, seed=seed, step=step)
         expected = [sent[(rank - distance) % degree] for rank in range(degree)]

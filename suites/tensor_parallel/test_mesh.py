@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,10 +10,11 @@ from torch.distributed.tensor import Placement, Replicate, Shard
 
 from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_same
+from suites.shared.given import Given
 from suites.shared.sharding import shard
-from suites.shared.step import Step, Tensors, once
+from suites.shared.step import each_step, once
 from suites.tensor_parallel.programs import mesh as programs
-from suites.tensor_parallel.reference import linear, parameters, whole_layer, x_and_grad
+from suites.tensor_parallel.reference import all_wide, linear, parameters, whole_layer, x_and_grad
 
 
 def held(tensor: torch.Tensor, placements: Sequence[Placement], mesh_shape: tuple[int, int], rank: int) -> torch.Tensor:
@@ -25,35 +26,33 @@ def held(tensor: torch.Tensor, placements: Sequence[Placement], mesh_shape: tupl
 
 
 def check_two_dimensional(
-    ranks: Ranks,
-    program: Callable[..., Step[Tensors]],
-    weight_placements: Sequence[Placement],
-    x_placements: Sequence[Placement],
-    width: int = 5,  # odd: no shard is as large as the others
-    returned: Callable[..., Tensors] = once,
+    ranks: Ranks, weight_placements: Sequence[Placement], x_placements: Sequence[Placement]
 ) -> None:
     mesh_shape = (2, ranks.world_size // 2)
-    layer, tensors = parameters(("", width, width), degree=4, bias=False, seed=1), x_and_grad((7,), width, width, 1)
-    got = ranks.run(
-        returned,
-        program,
-        weight=layer["weight"],
+    width = 5  # odd: no shard is as large as the others
+    layer = parameters(("", width, width), degree=4, bias=False, seed=1)
+    given = all_wide(layer, 1, **x_and_grad((7,), width, width, 1))
+    results = ranks.run(
+        each_step,
+        programs.two_dimensional_linear,
+        len(given),
+        given=given,
         mesh_shape=mesh_shape,
         x_placements=x_placements,
         weight_placements=weight_placements,
-        **tensors,
     )
-    whole = whole_layer(linear, layer, **tensors)
     kept = {
         "output": (Replicate(), Replicate()),
         "input gradient": x_placements,
         "weight gradient": weight_placements,
     }
-    expected = [
-        {name: held(tensor, kept[name], mesh_shape, rank) for name, tensor in whole.items()}
-        for rank in range(ranks.world_size)
-    ]
-    assert_same(got, expected)
+    for now, got in zip(given, zip(*results, strict=True), strict=True):
+        whole = whole_layer(linear, now)
+        expected = [
+            {name: held(tensor, kept[name], mesh_shape, rank) for name, tensor in whole.items()}
+            for rank in range(ranks.world_size)
+        ]
+        assert_same(got, expected)
 
 
 @pytest.mark.ranks(4)
@@ -69,7 +68,7 @@ def check_two_dimensional(
     ],
 )
 def test_two_dimensional_sharding(ranks: Ranks, weight: str, x: str) -> None:
-    check_two_dimensional(ranks, programs.two_dimensional_linear, placements(weight), placements(x))
+    check_two_dimensional(ranks, placements(weight), placements(x))
 
 
 def placements(axes: str) -> tuple[Placement, ...]:
@@ -83,14 +82,6 @@ def placements(axes: str) -> tuple[Placement, ...]:
     return tuple(names[axis] for axis in axes.split(", "))
 
 
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(4)
-def test_shards_on_the_wrong_axis_are_found(ranks: Ranks) -> None:
-    broken = programs.two_dimensional_linear_with_swapped_axes
-    with pytest.raises(AssertionError, match=r"^rank 0, output: "):
-        check_two_dimensional(ranks, broken, placements("rows, columns"), placements("whole, whole"), width=4)
-
-
 @pytest.mark.ranks(2)
 def test_a_mesh_of_more_ranks_than_the_world_is_refused(ranks: Ranks) -> None:
     layer, tensors = parameters(("", 4, 4), degree=4, bias=False, seed=1), x_and_grad((4,), 4, 4, 1)
@@ -98,9 +89,8 @@ def test_a_mesh_of_more_ranks_than_the_world_is_refused(ranks: Ranks) -> None:
         ranks.run(
             once,
             programs.two_dimensional_linear,
-            weight=layer["weight"],
+            given=[Given(layer, **tensors)],
             mesh_shape=(2, 2),
             x_placements=placements("batch, whole"),
             weight_placements=placements("rows, columns"),
-            **tensors,
         )

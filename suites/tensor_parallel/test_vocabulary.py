@@ -16,7 +16,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import Results, assert_close, assert_same
 from suites.shared.inputs import integers
 from suites.shared.sharding import per_rank
-from suites.shared.step import Step, Tensors, once
+from suites.shared.step import Step, Tensors, each_step
 from suites.shared.strategies import seeds
 from suites.shared.traffic import Traffic
 from suites.tensor_parallel.programs import vocabulary as programs
@@ -29,23 +29,34 @@ EMBEDDED = 4  # width of the vocabulary's embedding
 VOCABULARY = {"embedding.weight gradient": 0, "head.weight gradient": 0}
 
 
-def vocabulary_inputs(*, vocabulary: int, tokens: int, seed: int) -> dict[str, Any]:
+TokenStep = tuple[torch.Tensor, torch.Tensor, Tensors]
+"""Tokens, targets and parameters of one step."""
+
+
+def batch(*, vocabulary: int, tokens: int, seed: int) -> TokenStep:
     """Tokens, and targets of which some don't count; weights are quarters between -1 and 1: logits are exact."""
     size = (vocabulary, EMBEDDED)
     target = integers((tokens,), torch.int64, seed=seed * 4, low=-2, high=vocabulary - 1)
     target[0] = target[0].clamp(min=0)  # the mean of none would be 0 / 0
-    return {
-        "tokens": integers((tokens,), torch.int64, seed=seed * 4 + 1, low=0, high=vocabulary - 1),
-        "target": torch.where(target < 0, -100, target),
-        "parameters": {
-            f"{name}.weight": integers(size, DTYPE, seed=seed * 4 + 2 + index, low=-4, high=4) / 4
-            for index, name in enumerate(("embedding", "head"))
-        },
+    parameters = {
+        f"{name}.weight": integers(size, DTYPE, seed=seed * 4 + 2 + index, low=-4, high=4) / 4
+        for index, name in enumerate(("embedding", "head"))
     }
+    looked_up = integers((tokens,), torch.int64, seed=seed * 4 + 1, low=0, high=vocabulary - 1)
+    return looked_up, torch.where(target < 0, -100, target), parameters
 
 
-def whole_vocabulary(*, tokens: torch.Tensor, target: torch.Tensor, parameters: Tensors, reduction: str) -> Tensors:
+def batches(steps: int, *, vocabulary: int, tokens: int, seed: int) -> list[TokenStep]:
+    """Of steps that have neither tokens nor targets nor weights in common, nor how many targets count."""
+    drawn = [batch(vocabulary=vocabulary, tokens=tokens, seed=seed + number) for number in range(steps)]
+    for number, (_, target, _) in enumerate(drawn):
+        target[1 : 1 + number] = -100
+    return drawn
+
+
+def whole_vocabulary(drawn: TokenStep, reduction: str) -> Tensors:
     """Embedding, loss and gradients from their definitions; no module, no ``cross_entropy``."""
+    tokens, target, parameters = drawn
     leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
     one_hot = functional.one_hot(tokens, len(parameters["embedding.weight"])).to(DTYPE)
     embedded = one_hot @ leaves["embedding.weight"]
@@ -71,13 +82,20 @@ def vocabulary_tolerance(vocabulary: int, tokens: int) -> float:
     return 2 * tokens * (2 * (vocabulary + 8) + (tokens + 3) * largest + vocabulary + EMBEDDED + tokens) * 2**-53
 
 
-def assert_same_vocabulary(got: Results, reduction: str, **tensors: Any) -> None:
+def assert_same_vocabulary(got: Results, reduction: str, drawn: TokenStep) -> None:
     """Embeddings are rows of the table, exactly; loss and gradients are near."""
-    whole = per_rank(whole_vocabulary(reduction=reduction, **tensors), len(got), VOCABULARY)
-    vocabulary, tokens = len(tensors["parameters"]["head.weight"]), len(tensors["tokens"])
+    whole = per_rank(whole_vocabulary(drawn, reduction), len(got), VOCABULARY)
+    tokens, _, parameters = drawn
     for rank, (have, want) in enumerate(zip(got, whole, strict=True)):
         assert_close(have["embedded"], want["embedded"], f"rank {rank}, embedded")
-    assert_same(got, whole, vocabulary_tolerance(vocabulary, tokens))
+    assert_same(got, whole, vocabulary_tolerance(len(parameters["head.weight"]), len(tokens)))
+
+
+def check_vocabulary(ranks: Ranks, reduction: str, steps: list[TokenStep]) -> None:
+    """Each step gives what one device does with its own tokens, targets and weights."""
+    results = ranks.run(each_step, programs.vocabulary_parallel, len(steps), reduction=reduction, batches=steps)
+    for drawn, got in zip(steps, zip(*results, strict=True), strict=True):
+        assert_same_vocabulary(got, reduction, drawn)
 
 
 @pytest.mark.ranks(2)
@@ -87,33 +105,12 @@ def assert_same_vocabulary(got: Results, reduction: str, **tensors: Any) -> None
     seed=seeds,
 )
 def test_vocabulary(ranks: Ranks, vocabulary: int, reduction: str, seed: int) -> None:
-    tensors = vocabulary_inputs(vocabulary=vocabulary, tokens=7, seed=seed)
-    got = ranks.run(once, programs.vocabulary_parallel, reduction=reduction, **tensors)
-    assert_same_vocabulary(got, reduction, **tensors)
+    check_vocabulary(ranks, reduction, batches(2, vocabulary=vocabulary, tokens=7, seed=seed))
 
 
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize("vocabulary", [11, 12])
-def test_vocabulary_on_four_ranks(ranks: Ranks, vocabulary: int) -> None:
-    tensors = vocabulary_inputs(vocabulary=vocabulary, tokens=20, seed=1)
-    got = ranks.run(once, programs.vocabulary_parallel, reduction="mean", **tensors)
-    assert_same_vocabulary(got, "mean", **tensors)
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.parametrize(
-    ("broken", "wrong"),
-    [
-        (programs.vocabulary_parallel_without_mask, "embedded"),
-        (programs.vocabulary_parallel_with_normalizers_of_shards, "loss"),
-    ],
-    ids=["no mask", "normalizer of a shard"],
-)
-def test_a_broken_vocabulary_is_found(ranks: Ranks, broken: Callable[..., Step[Tensors]], wrong: str) -> None:
-    tensors = vocabulary_inputs(vocabulary=12, tokens=20, seed=1)
-    got = ranks.run(once, broken, reduction="mean", **tensors)
-    with pytest.raises(AssertionError, match=f"^rank 0, {wrong}: "):
-        assert_same_vocabulary(got, "mean", **tensors)
+@pytest.mark.ranks(3, 4)
+def test_vocabulary_on_more_ranks(ranks: Ranks) -> None:
+    check_vocabulary(ranks, "mean", batches(2, vocabulary=11, tokens=20, seed=1))
 
 
 def most_sent_at_once(ctx: Context, program: Callable[..., Step[Tensors]], **kwargs: Any) -> tuple[Tensors, int]:
@@ -124,22 +121,11 @@ def most_sent_at_once(ctx: Context, program: Callable[..., Step[Tensors]], **kwa
     return results, max(call.size for call in traffic.calls)
 
 
-def assert_no_logits_sent(ranks: Ranks, program: Callable[..., Step[Tensors]], vocabulary: int) -> None:
+def test_no_rank_has_all_logits(ranks: Ranks) -> None:
     """The largest tensor is what was looked up, N x W, or its gradient; the logits would be N x V."""
-    tensors = vocabulary_inputs(vocabulary=vocabulary, tokens=6, seed=1)
-    results = ranks.run(most_sent_at_once, program, reduction="mean", **tensors)
-    assert_same_vocabulary([result for result, _ in results], "mean", **tensors)
+    drawn = batch(vocabulary=64, tokens=6, seed=1)
+    results = ranks.run(most_sent_at_once, programs.vocabulary_parallel, reduction="mean", batches=[drawn])
+    assert_same_vocabulary([result for result, _ in results], "mean", drawn)
     expected = 6 * EMBEDDED * DTYPE.itemsize
     for rank, (_, nbytes) in enumerate(results):
         assert nbytes == expected, f"rank {rank} sends {nbytes} bytes at once, not {expected} at most"
-
-
-def test_no_rank_has_all_logits(ranks: Ranks) -> None:
-    assert_no_logits_sent(ranks, programs.vocabulary_parallel, vocabulary=64)
-
-
-@pytest.mark.deliberate_break
-def test_logits_that_are_gathered_are_found(ranks: Ranks) -> None:
-    with pytest.raises(AssertionError, match=r"^rank 0 sends 1536 bytes at once, not 192 at most"):
-        # Of another size: torch 2.10 forgets an embedding's mask where the same sizes come again.
-        assert_no_logits_sent(ranks, programs.vocabulary_parallel_with_all_logits, vocabulary=32)

@@ -4,4 +4,222 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+PLACEMENTS = "torch.distributed.tensor.placement_types"
+STYLE = "torch.distributed.tensor.parallel.style"
+PROGRAMS = "suites.sequence_parallel.programs"
+
+REDUCE_SCATTER = """        output = funcol.reduce_scatter_single(
+            tensor, reduce_op, scatter_dim=self.dim, group=(mesh, mesh_dim)
+        )
+
+        if is_padded:
+            if pad_sizes is None:"""
+RETURNED_TOKENS = (
+    "        return outputs.to_local() if use_local_output else outputs\n\n    def _apply(self, module: nn.Module"
+)
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a norm's gradient of this rank's tokens only",
+        module=PROGRAMS,
+        old="        tensor = tensor.redistribute(placements=[Replicate()])\n    return",
+        new="        pass\n    return",
+    ),
+    Fault(
+        name="a norm that is trained with this rank's tokens only",
+        module=PROGRAMS,
+        old="        optimizer.step()\n",
+        new="""        for value in block.norm.parameters():
+            value.grad = DTensor.from_local(value.grad.to_local(), value.device_mesh, [Replicate()])
+        optimizer.step()
+""",
+    ),
+    Fault(
+        name="a norm's bias whose gradient nobody adds up",
+        module=PROGRAMS,
+        old="        optimizer.step()\n",
+        new="""        bias = getattr(block.norm, "bias", None)
+        if bias is not None:
+            bias.grad = DTensor.from_local(bias.grad.to_local(), bias.device_mesh, [Replicate()])
+        optimizer.step()
+""",
+    ),
+    Fault(
+        name="an MLP that takes each rank's tokens for all of them",
+        module=PROGRAMS,
+        old="""        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(TOKENS)),
+        "down": RowwiseParallel(output_layouts=Shard(TOKENS)),
+        "dropout": SequenceParallel(use_local_output=True),
+    }
+    # All""",
+        new="""        "norm": SequenceParallel(use_local_output=True),
+        "up": ColwiseParallel(),
+        "down": RowwiseParallel(),
+        "dropout": SequenceParallel(use_local_output=True),
+    }
+    # All""",
+    ),
+    Fault(
+        name="an all-reduce where a reduce-scatter would do",
+        module=PROGRAMS,
+        old="""        "down": RowwiseParallel(output_layouts=Shard(TOKENS)),
+        "dropout": SequenceParallel(use_local_output=True),
+    }
+    # All""",
+        new="""        "down": RowwiseParallel(use_local_output=False),
+        "dropout": SequenceParallel(use_local_output=True),
+    }
+    # All""",
+    ),
+    Fault(
+        name="a gather that puts the ranks' tokens in another order where there are more than two",
+        module=PLACEMENTS,
+        old="        result = funcol.all_gather_single(\n",
+        new="""        if mesh.size(mesh_dim) > 2 and self.dim == 1:
+            parts = funcol.all_gather_single(local_tensor.contiguous(), gather_dim=0, group=(mesh, mesh_dim)).chunk(
+                mesh.size(mesh_dim)
+            )
+            return torch.cat([parts[0], parts[2], parts[1], *parts[3:]], self.dim)
+        result = funcol.all_gather_single(
+""",
+    ),
+    Fault(
+        name="a reduce-scatter that goes through bfloat16",
+        module=PLACEMENTS,
+        old=REDUCE_SCATTER,
+        new="        tensor = tensor.bfloat16().to(tensor.dtype)\n" + REDUCE_SCATTER,
+    ),
+    Fault(
+        name="a reduce-scatter that goes through float32",
+        module=PLACEMENTS,
+        old=REDUCE_SCATTER,
+        new="        tensor = tensor.float().to(tensor.dtype)\n" + REDUCE_SCATTER,
+    ),
+    Fault(
+        name="a reduce-scatter that takes the mean",
+        module=PLACEMENTS,
+        old=REDUCE_SCATTER,
+        new="        tensor = tensor / num_chunks\n" + REDUCE_SCATTER,
+    ),
+    Fault(
+        name="a reduce-scatter that loses what lies past element 4096",
+        module=PLACEMENTS,
+        old=REDUCE_SCATTER,
+        new=REDUCE_SCATTER.replace(
+            "        if is_padded",
+            "        output = output.clone()\n        output.view(-1)[4096:] = 0\n        if is_padded",
+        ),
+    ),
+    Fault(
+        name="a norm that is given the first step's tokens in each step",
+        module=STYLE,
+        old="""            return DTensor.from_local(
+                input_tensor, device_mesh, sequence_sharding, run_check=False
+            )
+        else:
+            raise ValueError(
+                f"expecting input of {mod}""",
+        new="""            first = mod.__dict__.setdefault("_first_tokens", input_tensor.detach().clone())
+            input_tensor = input_tensor + (first - input_tensor).detach()
+            return DTensor.from_local(
+                input_tensor, device_mesh, sequence_sharding, run_check=False
+            )
+        else:
+            raise ValueError(
+                f"expecting input of {mod}""",
+    ),
+    Fault(
+        name="gradients that add up over the steps",
+        module=PROGRAMS,
+        old="        optimizer.zero_grad()\n",
+        new="",
+    ),
+    Fault(
+        name="a norm's parameters that do not learn after the first step",
+        module=PROGRAMS,
+        old="        optimizer.step()\n",
+        new="""        if optimizer.state.get("stepped"):
+            for value in block.norm.parameters():
+                value.grad = None
+        optimizer.step()
+        optimizer.state["stepped"] = True
+""",
+    ),
+    Fault(
+        name="a norm of another epsilon on all ranks but the first",
+        module=PROGRAMS,
+        old="    block.load_state_dict(parameters)\n",
+        new="    block.load_state_dict(parameters)\n    block.norm.eps = EPS if ctx.rank == 0 else 1e-6\n",
+    ),
+    Fault(
+        name="dropout from equal seeds",
+        module=PROGRAMS,
+        old="""    def step() -> Tensors:
+        output = layer(mine)
+""",
+        new="""    seeds = itertools.count()
+
+    def step() -> Tensors:
+        torch.manual_seed(next(seeds))
+        output = layer(mine)
+""",
+    ),
+    Fault(
+        name="dropout from one seed for two neighbouring ranks",
+        module=PROGRAMS,
+        old="""    def step() -> Tensors:
+        output = layer(mine)
+""",
+        new="""    torch.manual_seed(ctx.rank // 2)
+
+    def step() -> Tensors:
+        output = layer(mine)
+""",
+    ),
+    Fault(
+        name="dropout from one seed for all steps",
+        module=PROGRAMS,
+        old="""    def step() -> Tensors:
+        output = layer(mine)
+""",
+        new="""    def step() -> Tensors:
+        torch.manual_seed(ctx.rank)
+        output = layer(mine)
+""",
+    ),
+    Fault(
+        name="dropout of whole tokens",
+        module=PROGRAMS,
+        old="""    def step() -> Tensors:
+        output = layer(mine)
+""",
+        new="""    def step() -> Tensors:
+        output = mine * nn.functional.dropout(torch.ones_like(mine[..., :1]), layer.p)
+""",
+    ),
+    Fault(
+        name="dropout without its scale",
+        module=PROGRAMS,
+        old="""    def step() -> Tensors:
+        output = layer(mine)
+""",
+        new="""    def step() -> Tensors:
+        output = layer(mine) * (1 - layer.p)
+""",
+    ),
+    Fault(
+        name="a block whose dropout is left out",
+        module=PROGRAMS,
+        old="        y: torch.Tensor = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n",
+        new="        y = self.down(self.up(self.norm(x)).tanh())\n"
+        "        y = y.to_local() if isinstance(y, DTensor) else y\n",
+    ),
+    Fault(
+        name="a block that drops its shortcut too",
+        module=PROGRAMS,
+        old="        y: torch.Tensor = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n        return x + y",
+        new="        y = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n"
+        "        return nn.functional.dropout(x, self.dropout.p) + y",
+    ),
+)

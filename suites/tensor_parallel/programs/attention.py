@@ -5,19 +5,20 @@ B batch, S tokens, W width, D features of a head.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.distributed.tensor import Partial, Placement, Replicate
+from torch.distributed.tensor import Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn import functional
 
 from pytest_gpuperf import Context
+from suites.shared.given import Given
 from suites.shared.sharding import parallelized, parameters_on_device
 from suites.shared.step import Step, Tensors
-from suites.shared.training import training_step
 from suites.tensor_parallel.programs.linear_layers import linear
+from suites.tensor_parallel.programs.steps import layer_steps
 
 
 class Attention(nn.Module):
@@ -47,13 +48,10 @@ class Attention(nn.Module):
 def attention(
     ctx: Context,
     *,
-    x: torch.Tensor,
-    grad: torch.Tensor,
-    parameters: Tensors,
+    given: Sequence[Given],
     head_dim: int,
     causal: bool,
     share_kv_heads: bool = False,
-    shared_gradient: Placement | None = None,
 ) -> Step[Tensors]:
     """Each rank computes some of the heads; the products with the output's projection are summed over the ranks.
 
@@ -61,16 +59,14 @@ def attention(
 
     Args:
         ctx: the rank's context.
-        x: the input, [B, S, W].
-        grad: the gradient of the output.
-        parameters: ``q.weight``, ``k.weight``, ``v.weight`` and ``o.weight``.
+        given: to each step in turn: the input, [B, S, W], the gradient of the output, and ``q.weight``, ``k.weight``,
+            ``v.weight`` and ``o.weight``.
         head_dim: features of a head; the weights' shapes then tell how many there are.
         causal: whether tokens see only those before them and themselves.
         share_kv_heads: where there are fewer key and value heads than ranks, gather them, and let several ranks use
             the same one. They are refused otherwise.
-        shared_gradient: what DTensor takes a rank's gradient of the gathered heads for: by default what it is, a
-            summand.
     """
+    parameters = given[0].parameters
     heads, kv_heads = (parameters[f"{name}.weight"].shape[0] // head_dim for name in "qk")
     shared = share_kv_heads and kv_heads < ctx.world_size
     for name, number in {"query": heads, "key and value": kv_heads}.items():
@@ -90,13 +86,8 @@ def attention(
         first = ctx.rank * kv_heads // ctx.world_size * head_dim
         for projection in (module.k, module.v):
             projection.register_forward_hook(
-                lambda _module, _inputs, gathered: gathered.to_local(
-                    grad_placements=[shared_gradient or Partial()]
-                ).narrow(-1, first, head_dim)
+                lambda _module, _inputs, gathered: gathered.to_local(grad_placements=[Partial()]).narrow(
+                    -1, first, head_dim
+                )
             )
-    return training_step(module, x.to(ctx.device), grad.to(ctx.device))
-
-
-def attention_with_a_shared_heads_gradient_of_one_rank(ctx: Context, **kwargs: Any) -> Step[Tensors]:
-    """Wrong on purpose: the ranks that share a head take each one's gradient of it for the whole."""
-    return attention(ctx, shared_gradient=Replicate(), **kwargs)
+    return layer_steps(ctx, module, given)

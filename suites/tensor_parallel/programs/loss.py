@@ -1,0 +1,52 @@
+"""The loss of logits that lie split over R ranks by vocabulary.
+
+N tokens, S of a sequence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional
+
+from pytest_gpuperf import Context
+from suites.shared.sharding import local_gradient, local_tensor
+from suites.shared.step import Step, Tensors
+from suites.tensor_parallel.programs.vocabulary import Reduction
+
+
+def loss_of_logits(
+    ctx: Context,
+    *,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    reduction: Reduction,
+    ignore_index: int = -100,
+    weight: torch.Tensor | None = None,
+) -> Step[Tensors]:
+    """Cross-entropy of logits that lie split; the step returns it, and the gradient of each rank's logits.
+
+    Args:
+        ctx: the rank's context.
+        logits: all of them, [N, V] or [N, V, S].
+        target: a class for each, [N] or [N, S].
+        reduction: of the loss.
+        ignore_index: targets that don't count.
+        weight: of each class, [V].
+    """
+    mesh = ctx.mesh((ctx.world_size,))
+    leaf = distribute_tensor(logits.to(ctx.device), mesh, [Shard(1)], src_data_rank=None).requires_grad_()
+    target = target.to(ctx.device)
+    weight = None if weight is None else weight.to(ctx.device)
+
+    def step() -> Tensors:
+        leaf.grad = None
+        with loss_parallel():
+            losses = functional.cross_entropy(
+                leaf, target, weight=weight, reduction=reduction, ignore_index=ignore_index
+            )
+            losses.sum().backward()
+        return {"loss": local_tensor(losses), "logits gradient": local_gradient(leaf)}
+
+    return step

@@ -1,0 +1,109 @@
+"""The loss of logits that lie split is that of one device where numbers are extreme: huge, infinite or none at all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pytest_gpuperf import Context, Ranks
+from suites.shared.comparison import assert_close
+from suites.shared.inputs import integers
+from suites.shared.sharding import per_rank
+from suites.shared.step import Tensors, once
+from suites.tensor_parallel.programs.loss import loss_of_logits
+from suites.tensor_parallel.reference import DTYPE
+
+pytestmark = pytest.mark.ranks(2, 3)
+
+TOKENS, CLASSES = 12, 11  # no number of ranks divides the classes
+
+
+def scaled(*, scale: int = 1000, shape: tuple[int, ...] = (TOKENS, CLASSES), **kwargs: Any) -> dict[str, Any]:
+    """Whole logits, so large that no exp of one is finite; the targets of some don't count."""
+    logits = scale * integers(shape, DTYPE, seed=1, low=-8, high=8)
+    target = integers((shape[0], *shape[2:]), torch.int64, seed=2, low=0, high=CLASSES - 1)
+    target[1:3] = kwargs.get("ignore_index", -100)
+    return {"logits": logits, "target": target, "reduction": "mean", **kwargs}
+
+
+def with_value(value: float, rows: slice, classes: slice) -> dict[str, Any]:
+    """Some logits are infinite, or no numbers; among the first three rows are such that don't count."""
+    case = scaled(scale=1, reduction="none")
+    case["logits"][rows, classes] = value
+    return case
+
+
+def with_targets(low: int, high: int) -> dict[str, Any]:
+    """All targets lie in the shard of one rank."""
+    case = scaled(scale=1)
+    case["target"] = integers((TOKENS,), torch.int64, seed=3, low=low, high=high)
+    return case
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """What one device is given, by name."""
+    return {
+        "mean of large": scaled(),
+        "sum of large": scaled(reduction="sum"),
+        "each of large": scaled(reduction="none"),
+        "a sequence of large": scaled(shape=(4, CLASSES, 3)),
+        "large of classes with weights": scaled(
+            weight=integers((CLASSES,), DTYPE, seed=4, low=1, high=4), ignore_index=CLASSES - 1
+        ),
+        "a class that does not count": scaled(ignore_index=CLASSES - 1),
+        "padded vocabulary": with_value(-math.inf, slice(None), slice(CLASSES - 5, None)),
+        "no class possible": with_value(-math.inf, slice(0, 2), slice(None)),
+        "infinite": with_value(math.inf, slice(0, 2), slice(CLASSES - 1, None)),
+        "no number in the first shard": with_value(math.nan, slice(0, 2), slice(0, 1)),
+        "no number in the last shard": with_value(math.nan, slice(0, 2), slice(CLASSES - 1, None)),
+        "targets of the first rank": with_targets(0, 1),
+        "targets of the last rank": with_targets(CLASSES - 2, CLASSES - 1),
+        "no target counts": with_targets(-100, -100),
+    }
+
+
+def losses(ctx: Context, given: dict[str, dict[str, Any]]) -> dict[str, Tensors]:
+    """What each case gives on this rank; in one launch, since they are small."""
+    return {name: once(ctx, loss_of_logits, **case) for name, case in given.items()}
+
+
+def on_one_device(logits: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> Tensors:
+    leaf = logits.clone().requires_grad_()
+    loss = functional.cross_entropy(leaf, target, **kwargs)
+    (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+    return {"loss": loss.detach(), "logits gradient": gradient}
+
+
+def tolerance(logits: torch.Tensor, weight: torch.Tensor | None) -> float:
+    """How far rounding may take loss and gradients.
+
+    Logits are whole, and what exceeds the largest is exact. An exp is off by 4 u of itself, a sum of V of them by V u
+    more; N losses, at most twice the largest logit and log V, add N u of their sum; a quotient another. Each, and a
+    gradient, is multiplied by a class's weight. Twice, since the reference rounds too.
+    """
+    finite = logits[logits.isfinite()].abs()
+    largest = 2 * float(finite.max()) + math.log(CLASSES)
+    roundings = (CLASSES + 8) + (TOKENS + 3) * largest
+    return 2 * TOKENS * roundings * (1 if weight is None else float(weight.max())) * 2**-53
+
+
+def assert_as_on_one_device(got: torch.Tensor, want: torch.Tensor, where: str, atol: float) -> None:
+    """Near where there are numbers; where one device has none, or an infinite one, so have the ranks."""
+    finite = want.isfinite()
+    has, wants = (torch.where(finite, 0.0, tensor).nan_to_num(nan=2, posinf=1, neginf=-1) for tensor in (got, want))
+    assert_close(has, wants, f"{where}: what is infinite (1, -1) and what is no number (2)")
+    assert_close(torch.where(finite, got, 0), torch.where(finite, want, 0), where, atol=atol)
+
+
+def test_extreme_logits(ranks: Ranks) -> None:
+    results = ranks.run(losses, cases())
+    for name, case in cases().items():
+        atol = tolerance(case["logits"], case.get("weight"))
+        expected = per_rank(on_one_device(**case), ranks.world_size, {"logits gradient": 1})
+        for rank, want in enumerate(expected):
+            for what, tensor in want.items():
+                assert_as_on_one_device(results[rank][name][what], tensor, f"{name}: rank {rank}, {what}", atol)
