@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.pipeline_parallel.programs"
+STAGES = "suites.pipeline_parallel.programs.stages"
+TRAINING = "suites.pipeline_parallel.programs.training"
+LINKED = "suites.pipeline_parallel.programs.linked"
 STAGE = "torch.distributed.pipelining.stage"
 SCHEDULES = "torch.distributed.pipelining.schedules"
 BACKWARD = "torch.distributed.pipelining._backward"
@@ -105,15 +107,15 @@ _PipelineSchedule._split_inputs = _split_once
     ),
     Fault(
         name="gradients that a step adds to those of the step before",
-        module=PROGRAMS,
-        old="optimizer.zero_grad()",
+        module=TRAINING,
+        old="self.optimizer.zero_grad()",
         new="pass",
     ),
     Fault(
         name="an optimizer that has the parameters of one stage of the rank only",
-        module=PROGRAMS,
-        old="torch.optim.SGD(parameters.values()",
-        new="torch.optim.SGD(list(modules.values())[0].parameters()",
+        module=TRAINING,
+        old="given = list(self.parameters.values())",
+        new="given = list(next(iter(self.modules.values())).parameters())",
     ),
     # Microbatches.
     Fault(
@@ -136,9 +138,9 @@ _PipelineSchedule._split_inputs = _split_once
     ),
     Fault(
         name="targets of other microbatches",
-        module=PROGRAMS,
-        old="target.to(ctx.device)",
-        new="target.roll(2, 0).to(ctx.device)",
+        module=TRAINING,
+        old='{"target": batch.target.to(self.device), "losses"',
+        new='{"target": batch.target.roll(2, 0).to(self.device), "losses"',
     ),
     Fault(
         name="keyword arguments of the first microbatch for all",
@@ -156,7 +158,7 @@ _PipelineSchedule._split_inputs = _split_once
     # Gradients and their scale.
     Fault(
         name="gradients that are not scaled",
-        module=PROGRAMS,
+        module=TRAINING,
         old='reduction == "mean" if scale_grads is None else scale_grads',
         new="False",
     ),
@@ -221,13 +223,13 @@ _PipelineSchedule._split_inputs = _split_once
     # The model.
     Fault(
         name="stages without their bias",
-        module=PROGRAMS,
+        module=STAGES,
         old='linear.load_state_dict({"weight": weight, "bias": bias})',
         new='linear.load_state_dict({"weight": weight, "bias": bias * 0})',
     ),
     Fault(
         name="the layers of another stage",
-        module=PROGRAMS,
+        module=TRAINING,
         old="build(stages[index], ctx.device)",
         new="build(stages[index - 1], ctx.device)",
     ),
@@ -247,7 +249,7 @@ _PipelineSchedule._split_inputs = _split_once
     ),
     Fault(
         name="activations that are kept for a backward that never comes",
-        module=PROGRAMS,
+        module=STAGES,
         old="",
         new="""
 _plain = sequential
@@ -258,9 +260,95 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
     kept: list[torch.Tensor] = []
     module.register_forward_hook(lambda module, inputs, output: kept.append(output.exp()))
     return module
-
-
-train.__kwdefaults__["build"] = sequential
 """,
+    ),
+    # Accumulation and clipping.
+    Fault(
+        name="gradients of two batches that are divided by the microbatches of one",
+        module=TRAINING,
+        old="div_(microbatches * len(batches))",
+        new="div_(microbatches)",
+    ),
+    Fault(
+        name="accumulation that keeps the last batch only",
+        module=TRAINING,
+        old="    lasts = [trainer.backward(batch) for batch in batches]",
+        new="    lasts = [(trainer.optimizer.zero_grad(), trainer.backward(batch))[1] for batch in batches]",
+    ),
+    Fault(
+        name="clipping by the norm of the rank's own stages",
+        module=TRAINING,
+        old="    dist.all_reduce(total)\n",
+        new="",
+    ),
+    Fault(
+        name="clipping that adds up norms instead of their squares",
+        module=TRAINING,
+        old="    dist.all_reduce(total)\n    norm = total.sqrt()",
+        new="    norm = total.sqrt()\n    dist.all_reduce(norm)",
+    ),
+    Fault(
+        name="clipping by a norm without the biases",
+        module=TRAINING,
+        old="gradient.square().sum() for gradient in gradients",
+        new="gradient.square().sum() for gradient in gradients if gradient.dim() > 1",
+    ),
+    Fault(
+        name="clipping that scales small gradients up",
+        module=TRAINING,
+        old=".clamp(max=1.0)",
+        new="",
+    ),
+    # Dropout and buffers.
+    Fault(
+        name="dropout that drops the same on every rank",
+        module=LINKED,
+        old="torch.manual_seed(ctx.rank)",
+        new="torch.manual_seed(0)",
+    ),
+    Fault(
+        name="dropout that drops the same in every microbatch",
+        module=LINKED,
+        old="        mask = functional.dropout",
+        new="        torch.manual_seed(self.layers[0].weight.data_ptr())\n        mask = functional.dropout",
+    ),
+    Fault(
+        name="dropout that does not keep the mean",
+        module=LINKED,
+        old="functional.dropout(torch.ones_like(x), DROPOUT)",
+        new="functional.dropout(torch.ones_like(x), DROPOUT) * (1 - DROPOUT)",
+    ),
+    Fault(
+        name="a first call for shapes that stays in the buffers",
+        module=TRAINING,
+        old="*(() if examples is None else examples(index))",
+        new="",
+    ),
+    # Within a rank, and what is no number.
+    Fault(
+        name="activations of the first step that are passed on within a rank in every step",
+        module=STAGE,
+        old="            info.buffer = to_local_if_dtensor(tensor, detach=True)\n",
+        new="            kept = self.__dict__.setdefault('_kept', {})\n"
+        "            key = mb_index, info.input_name\n"
+        "            info.buffer = kept.setdefault(key, to_local_if_dtensor(tensor, detach=True)).detach()\n",
+    ),
+    Fault(
+        name="gradients of several outputs that change places within a rank",
+        module=STAGE,
+        old="zip(recv_infos, next_stage_bwd_outputs, strict=True)",
+        new="zip(recv_infos, next_stage_bwd_outputs[::-1], strict=True)",
+    ),
+    Fault(
+        name="what is no number becomes one between stages",
+        module=STAGE,
+        old=SENT_FORWARD,
+        new=SENT_FORWARD + "                send_tensor = send_tensor.nan_to_num()\n",
+    ),
+    Fault(
+        name="a weight that is used twice and counts too often",
+        module=BACKWARD,
+        old='            if len(param_group["intermediates"]) > 1:',
+        new="            if False:",
     ),
 )
