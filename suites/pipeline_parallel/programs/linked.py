@@ -1,4 +1,4 @@
-"""Stages that have more than layers: a second tensor to pass on, a keyword argument, buffers, and dropout.
+"""Stages that have more: a second tensor to pass on, a keyword argument, weights used twice, buffers, and dropout.
 
 A stage gets the output of the stage before and that one's input, which it subtracts from its own output.
 """
@@ -41,7 +41,7 @@ class Linked(nn.Module):
         self.masks.append(mask.detach())
         self.seen += x.detach().sum(0)
         self.rows += len(x)
-        output = self.layers(x * mask * gate)
+        output = self.layers(self.layers(x * mask * gate))
         if before is not None:
             output = output - before
         return output if self.last else (output, x * gate)

@@ -114,7 +114,7 @@ def linked_step(case: Case, batch: Minibatch, masks: list[torch.Tensor]) -> Tens
             f"stage {index}.rows": torch.tensor(len(hidden)),
         }
         inside = hidden * masks[index] * batch.gate
-        for place in range(len(layers)):
+        for place in [*range(len(layers))] * 2:
             name = f"stage {index}.{2 * place}"
             inside = magnitude(functional.linear(inside, leaves[f"{name}.weight"], leaves[f"{name}.bias"]))
         hidden, before = inside - before, hidden * batch.gate
