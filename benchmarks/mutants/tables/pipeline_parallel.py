@@ -63,16 +63,16 @@ FAULTS: tuple[Fault, ...] = (
         "                grads.append(grad)",
     ),
     Fault(
-        name="1F1B that does not wait for activations while it warms up",
-        module=SCHEDULES,
-        old='            _wait_batch_p2p(_batch_p2p(fwd_recvs, desc="fwd_recv"))',
-        new='            _batch_p2p(fwd_recvs, desc="fwd_recv")',
+        name="what was received for the first microbatch is the input of all",
+        module=STAGE,
+        old="recv_infos = self.args_recv_info[fwd_chunk_id]",
+        new="recv_infos = self.args_recv_info[0]",
     ),
     Fault(
-        name="1F1B that does not wait for gradients while it cools down",
-        module=SCHEDULES,
-        old='            _wait_batch_p2p(_batch_p2p(bwd_recvs, desc="bwd_recv"))',
-        new='            _batch_p2p(bwd_recvs, desc="bwd_recv")',
+        name="the gradient that was received for the microbatch before",
+        module=STAGE,
+        old="recv_infos = self.grad_recv_info[bwd_chunk_id]\n\n        grads: list",
+        new="recv_infos = self.grad_recv_info[max(0, bwd_chunk_id - 1)]\n\n        grads: list",
     ),
     # What is left of an earlier step.
     Fault(
