@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -46,8 +47,8 @@ class Result:
     subject: str
     fault: str
     outcome: str
-    """``caught``; ``passed``: no test failed; ``equivalent``: not run; ``skipped``: all tests of the subject skip here,
-    since a library is not installed; ``untrue``: the trial itself went wrong."""
+    """``caught``; ``passed``: no test failed; ``equivalent``: not run; ``skipped``: what has the fault does not run
+    here, since a library is not installed; ``untrue``: the trial itself went wrong."""
     test: str = ""
     """The first that failed."""
     message: str = ""
@@ -80,6 +81,8 @@ def tried(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
     name = "" if fault is None else fault.name
     if fault is not None and fault.equivalent:
         return Result(subject=subject, fault=name, outcome=EQUIVALENT, message=fault.equivalent)
+    if fault is not None and fault.needs and importlib.util.find_spec(fault.needs) is None:
+        return Result(subject=subject, fault=name, outcome=SKIPPED, message=f"{fault.needs} is not installed")
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         trial = Trial(Path(folder))
         trial.begin(fault)

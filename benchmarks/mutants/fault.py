@@ -18,6 +18,8 @@ class Fault:
     new: str
     equivalent: str = ""
     """Why no test can tell the program with the fault from the one without; empty if one can."""
+    needs: str = ""
+    """The package without which nothing runs what the fault is in, though tests of the subject run; empty if none."""
 
     @property
     def in_suites(self) -> bool:

@@ -71,7 +71,7 @@ def _load(module: nn.Module, ctx: Context, parameters: Tensors, dims: dict[str, 
 class Mlp(nn.Module):
     """A column-parallel layer, ReLU, and a row-parallel one. ReLU, since it keeps whole numbers whole."""
 
-    def __init__(self, ctx: Context, parameters: Tensors, *, sequence_parallel: bool, reduce_output: bool) -> None:
+    def __init__(self, ctx: Context, parameters: Tensors, *, sequence_parallel: bool) -> None:
         super().__init__()
         layers = core("tensor_parallel")
         hidden, width = parameters["column.weight"].shape
@@ -87,15 +87,11 @@ class Mlp(nn.Module):
         self.row = layers.RowParallelLinear(hidden, width, input_is_parallel=True, **common)
         self.to(ctx.device)
         _load(self, ctx, parameters, {"column.weight": 0, "column.bias": 0, "row.weight": 1})
-        self._reduce_output = reduce_output
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The whole output on every rank, or with sequence parallelism its part of the first dimension."""
         hidden, _ = self.column(x)
-        hidden = hidden.relu()
-        if not self._reduce_output:
-            return nn.functional.linear(hidden, self.row.weight, self.row.bias)
-        output: torch.Tensor = self.row(hidden)[0]
+        output: torch.Tensor = self.row(hidden.relu())[0]
         return output
 
 
@@ -106,8 +102,6 @@ def mlp(
     grad: torch.Tensor,
     parameters: Tensors,
     sequence_parallel: bool = False,
-    reduce_output: bool = True,
-    reduce_marked: bool = True,
 ) -> Step[Tensors]:
     """Forward and backward; output and every gradient, of what is split this rank's shard.
 
@@ -117,15 +111,13 @@ def mlp(
         grad: of the output.
         parameters: ``column.weight``, ``row.weight``, and a bias for both or neither.
         sequence_parallel: each rank gives and gets its part of the sequence.
-        reduce_output: wrong on purpose if not: each rank keeps its own summand.
-        reduce_marked: wrong on purpose if not: gradients of what is not split stay those of a part of the sequence.
     """
     x, grad = x.to(ctx.device), grad.to(ctx.device)
     if sequence_parallel:
         x, grad = (shard(whole, ctx.world_size, 0)[ctx.rank] for whole in (x, grad))
 
     start(ctx, tensor=ctx.world_size)
-    module = Mlp(ctx, parameters, sequence_parallel=sequence_parallel, reduce_output=reduce_output)
+    module = Mlp(ctx, parameters, sequence_parallel=sequence_parallel)
     train = training_step(module, x, grad)
     # A rank's gradient of what is not split comes from its own part of the sequence. Megatron marks such parameters;
     # distributed/finalize_model_grads.py sums them at the end of a step.
@@ -133,16 +125,14 @@ def mlp(
 
     def step() -> Tensors:
         result = train()
-        for name in marked if reduce_marked else []:
+        for name in marked:
             dist.all_reduce(result[f"{name} gradient"])
         return result
 
     return step
 
 
-def embedding(
-    ctx: Context, *, tokens: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, shifted: bool = False
-) -> Step[Tensors]:
+def embedding(ctx: Context, *, tokens: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor) -> Step[Tensors]:
     """The vocabulary-parallel embedding: each rank has some rows of the weight, and all get all tokens' rows.
 
     Args:
@@ -150,7 +140,6 @@ def embedding(
         tokens: whole numbers below the vocabulary's size.
         grad: of the output.
         weight: of the whole vocabulary.
-        shifted: wrong on purpose: each rank is given the rows of the rank after it.
     """
     tokens, grad = tokens.to(ctx.device), grad.to(ctx.device)
 
@@ -161,8 +150,7 @@ def embedding(
         config=_config(ctx, weight.shape[1], tensor_model_parallel_size=ctx.world_size),
     )
     module.to(ctx.device)
-    rows = weight.roll(-(len(weight) // ctx.world_size), 0) if shifted else weight
-    _load(module, ctx, {"weight": rows}, {"weight": 0})
+    _load(module, ctx, {"weight": weight}, {"weight": 0})
 
     def step() -> Tensors:
         module.zero_grad()
@@ -192,23 +180,20 @@ class Stage(nn.Module):
         return nn.functional.linear(x if self._received is None else self._received, self.weight).relu()
 
 
-def pipeline(
-    ctx: Context, *, weights: list[torch.Tensor], microbatches: list[Microbatch], scale: float = 1.0
-) -> Step[Tensors]:
+def pipeline(ctx: Context, *, weights: list[torch.Tensor], microbatches: list[Microbatch]) -> Step[Tensors]:
     """1F1B; rank r runs stage r and returns its weight's gradient, the last rank also each microbatch's loss.
 
     Args:
         ctx: the rank's context.
         weights: one square matrix for each stage.
         microbatches: sequence x batch x features each.
-        scale: of the loss; wrong on purpose unless 1.
     """
     length, rows, width = microbatches[0][0].shape
     batches = [(x.to(ctx.device), target.to(ctx.device)) for x, target in microbatches]
 
     def loss(target: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
         # Megatron divides by the number of microbatches.
-        total = (output * target).sum() * scale
+        total = (output * target).sum()
         return total, {"loss": total.detach().clone()}
 
     def forward_step(data: Iterator[Microbatch], model: Stage) -> tuple[torch.Tensor, Callable[..., Any]]:

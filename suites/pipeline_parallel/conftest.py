@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuperf import Ranks
-from suites.pipeline_parallel.programs import cannot_run
+from suites.pipeline_parallel.programs.stages import cannot_run
 
 
 @pytest.fixture(autouse=True)

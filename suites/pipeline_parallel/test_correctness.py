@@ -5,7 +5,6 @@ And each rank does what the schedule's table says, in its order, keeping no more
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pytest_gpuperf import Context, Ranks
-from suites.pipeline_parallel import programs
-from suites.pipeline_parallel.programs import RUNNERS, SINGLE, V_SHAPED, Layers, Trace
+from pytest_gpuperf import Ranks
+from suites.pipeline_parallel.programs import training
+from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, V_SHAPED, Layers, cannot_run
+from suites.pipeline_parallel.programs.training import Trace
 from suites.pipeline_parallel.reference.model import assert_trained_once, case, fixed, magnitude, whole_model
 from suites.pipeline_parallel.reference.schedules import Durations, simulate, table_of, takes
-from suites.shared.step import Step, Tensors, once
+from suites.shared.step import once
 from suites.shared.strategies import seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
@@ -76,27 +76,18 @@ def assert_as_planned(got: list[Trace], schedule: str, stages: int, microbatches
 @given(data=st.data())
 def test_training_step(ranks: Ranks, data: st.DataObject, schedules: list[str]) -> None:
     world = data.draw(worlds(ranks))
-    schedules = [schedule for schedule in schedules if not programs.cannot_run(schedule, ranks.backend)]
+    schedules = [schedule for schedule in schedules if not cannot_run(schedule, ranks.backend)]
     drawn = case(**data.draw(drawn_shapes(schedules, world.world_size)))
-    got = world.run(programs.train_recorded, **drawn.arguments)
+    got = world.run(training.train_recorded, **drawn.arguments)
     assert_trained_once([trace.results for trace in got], whole_model(drawn))
     assert_as_planned(got, drawn.schedule, len(drawn.stages), drawn.microbatches)
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("schedule", RUNNERS)
-def test_second_step_repeats_the_first(ranks: Ranks, schedule: str) -> None:
-    given_case = fixed(schedule, ranks.world_size)
-    results = ranks.run(programs.train_twice, **given_case.arguments, learning_rate=0.0)
-    for step in range(2):
-        assert_trained_once([steps[step] for steps in results], whole_model(given_case, learning_rate=0.0))
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("schedule", RUNNERS)
 def test_unscaled_gradients_are_the_sum_over_microbatches(ranks: Ranks, schedule: str) -> None:
     given_case = fixed(schedule, ranks.world_size)
-    got = ranks.run(once, programs.train, **given_case.arguments, scale_grads=False, learning_rate=0.0)
+    got = ranks.run(once, training.train, **given_case.arguments, scale_grads=False, learning_rate=0.0)
     expected = {
         name: tensor * given_case.microbatches if name.endswith("gradient") else tensor
         for name, tensor in whole_model(given_case, learning_rate=0.0).items()
@@ -124,70 +115,8 @@ def fused(layers: Layers, device: torch.device) -> nn.Module:
 @pytest.mark.parametrize("schedule", RUNNERS)
 def test_a_stage_of_your_own(ranks: Ranks, schedule: str) -> None:
     given_case = fixed(schedule, ranks.world_size)
-    got = ranks.run(once, programs.train, **given_case.arguments, build=fused)
+    got = ranks.run(once, training.train, **given_case.arguments, build=fused)
     assert_trained_once(got, whole_model(given_case))
-
-
-def without_scaled_gradients(ctx: Context, **kwargs: Any) -> Step[Tensors]:
-    return programs.train(ctx, **kwargs, scale_grads=False)
-
-
-def without_bias(ctx: Context, *, stages: list[Layers], **kwargs: Any) -> Step[Tensors]:
-    first, *others = stages
-    return programs.train(ctx, stages=[[(weight, bias * 0) for weight, bias in first], *others], **kwargs)
-
-
-def in_another_order(ctx: Context, *, stages: list[Layers], **kwargs: Any) -> Step[Tensors]:
-    return programs.train(ctx, stages=[*stages[1:], stages[0]], **kwargs)
-
-
-def with_targets_of_other_microbatches(ctx: Context, *, target: torch.Tensor, **kwargs: Any) -> Step[Tensors]:
-    return programs.train(ctx, target=target.roll(2, 0), **kwargs)
-
-
-@pytest.mark.deliberate_break
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("schedule", RUNNERS)
-@pytest.mark.parametrize(
-    "broken",
-    [without_scaled_gradients, without_bias, in_another_order, with_targets_of_other_microbatches],
-    ids=lambda broken: broken.__name__.replace("_", " "),
-)
-def test_a_broken_pipeline_is_found(ranks: Ranks, broken: Callable[..., Step[Tensors]], schedule: str) -> None:
-    given_case = fixed(schedule, ranks.world_size)
-    got = ranks.run(once, broken, **given_case.arguments)
-    with pytest.raises(AssertionError, match=r"^rank 0, stage 0\.0\.weight gradient: "):
-        assert_trained_once(got, whole_model(given_case))
-
-
-@pytest.mark.deliberate_break
-def test_another_order_is_found(ranks: Ranks) -> None:
-    given_case = fixed("GPipe", ranks.world_size)
-    got = ranks.run(programs.train_recorded, **given_case.arguments)
-    with pytest.raises(AssertionError, match=r"^rank 0 ran 0F0 0F1 0F2 0F3 "):
-        assert_as_planned(got, "1F1B", ranks.world_size, given_case.microbatches)
-
-
-def hoarded(layers: Layers, device: torch.device) -> nn.Module:
-    """A stage that keeps the graphs of its outputs, which the backward frees, and something for the backward."""
-    module = programs.sequential(layers, device)
-    kept: list[torch.Tensor] = []
-
-    def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        kept.append(output.exp())  # saves its result, for a backward that never comes
-
-    module.register_forward_hook(keep)
-    return module
-
-
-@pytest.mark.deliberate_break
-def test_activations_kept_too_long_are_found(ranks: Ranks) -> None:
-    given_case = fixed("1F1B", ranks.world_size)
-    got = ranks.run(programs.train_recorded, **given_case.arguments, build=hoarded)
-    assert_trained_once([trace.results for trace in got], whole_model(given_case))
-    kept = f"^rank 0 kept {given_case.microbatches} microbatches alive, 1F1B needs {ranks.world_size}"
-    with pytest.raises(AssertionError, match=kept):
-        assert_as_planned(got, "1F1B", ranks.world_size, given_case.microbatches)
 
 
 @pytest.mark.ranks(2)
@@ -206,11 +135,11 @@ def test_microbatches_that_a_schedule_does_not_take(
     assert not takes(schedule, ranks.world_size, microbatches)
     given_case = fixed(schedule, ranks.world_size, microbatches=microbatches)
     with pytest.raises(ValueError, match=message):
-        ranks.run(once, programs.train, **given_case.arguments)
+        ranks.run(once, training.train, **given_case.arguments)
 
 
 @pytest.mark.ranks(2)
 def test_a_batch_that_microbatches_do_not_divide(ranks: Ranks) -> None:
     given_case = fixed("GPipe", ranks.world_size)._replace(microbatches=3)
     with pytest.raises(ValueError, match="a batch of 8 cannot be cut into 3 microbatches of one size"):
-        ranks.run(once, programs.train, **given_case.arguments)
+        ranks.run(once, training.train, **given_case.arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from suites.pipeline_parallel.programs import RUNNERS, V_SHAPED, cannot_run
+from suites.pipeline_parallel.programs.stages import RUNNERS, V_SHAPED, cannot_run
 
 
 class OfToday:

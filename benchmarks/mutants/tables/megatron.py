@@ -4,4 +4,65 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+PROGRAMS = "suites.megatron.programs"
+NEEDS = "megatron"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="each rank keeps its own summand of the output",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="self.row(hidden.relu())[0]",
+        new="nn.functional.linear(hidden.relu(), self.row.weight, self.row.bias)",
+    ),
+    Fault(
+        name="a bias that is added twice",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="self.row(hidden.relu())[0]",
+        new="self.row(hidden.relu())[0]\n"
+        "        if self.row.bias is not None:\n            output = output + self.row.bias",
+    ),
+    Fault(
+        name="gradients of what is not split stay those of a part of the sequence",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old='            dist.all_reduce(result[f"{name} gradient"])\n',
+        new="            pass\n",
+    ),
+    Fault(
+        name="each rank has the vocabulary of the rank after it",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old='_load(module, ctx, {"weight": weight}, {"weight": 0})',
+        new='_load(module, ctx, {"weight": weight.roll(-(len(weight) // ctx.world_size), 0)}, {"weight": 0})',
+    ),
+    Fault(
+        name="an embedding that goes through float32",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="        output = module(tokens)\n",
+        new="        output = module(tokens).float().double()\n",
+    ),
+    Fault(
+        name="a loss that is scaled",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="(output * target).sum()",
+        new="(output * target).sum() * 2",
+    ),
+    Fault(
+        name="the first microbatch's target for all",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="return model(x), partial(loss, target)",
+        new="return model(x), partial(loss, batches[0][1])",
+    ),
+    Fault(
+        name="gradients of the step before",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="        stage.zero_grad()\n",
+        new="",
+    ),
+)

@@ -4,4 +4,351 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+STAGES = "suites.pipeline_parallel.programs.stages"
+TRAINING = "suites.pipeline_parallel.programs.training"
+LINKED = "suites.pipeline_parallel.programs.linked"
+STAGE = "torch.distributed.pipelining.stage"
+SCHEDULES = "torch.distributed.pipelining.schedules"
+BACKWARD = "torch.distributed.pipelining._backward"
+MICROBATCH = "torch.distributed.pipelining.microbatch"
+
+SENT_FORWARD = "                send_tensor = to_local_if_dtensor(out, detach=True)\n"
+SENT_BACKWARD = "                send_tensor = to_local_if_dtensor(grad)\n"
+
+FAULTS: tuple[Fault, ...] = (
+    # What goes from stage to stage.
+    Fault(
+        name="activations that go to the next stage through float32",
+        module=STAGE,
+        old=SENT_FORWARD,
+        new=SENT_FORWARD + "                send_tensor = send_tensor.float().to(out.dtype)\n",
+    ),
+    Fault(
+        name="gradients that go to the stage before through float32",
+        module=STAGE,
+        old=SENT_BACKWARD,
+        new=SENT_BACKWARD + "                send_tensor = send_tensor.float().to(grad.dtype)\n",
+    ),
+    Fault(
+        name="activations that are passed on within a rank through float32",
+        module=STAGE,
+        old="            info.buffer = to_local_if_dtensor(tensor, detach=True)\n",
+        new="            info.buffer = to_local_if_dtensor(tensor, detach=True).float().to(tensor.dtype)\n",
+    ),
+    Fault(
+        name="activations that lose what lies past element 65536",
+        module=STAGE,
+        old=SENT_FORWARD,
+        new=SENT_FORWARD
+        + "                send_tensor = send_tensor.clone()\n                send_tensor.view(-1)[65536:] = 0\n",
+    ),
+    Fault(
+        name="gradients that lose what lies past element 4096",
+        module=STAGE,
+        old=SENT_BACKWARD,
+        new=SENT_BACKWARD
+        + "                send_tensor = send_tensor.clone()\n                send_tensor.view(-1)[4096:] = 0\n",
+    ),
+    Fault(
+        name="several outputs of a stage that are sent in the wrong order",
+        module=STAGE,
+        old="        for idx, out in enumerate(output_tuple):\n            dst_stages",
+        new="        for idx, out in enumerate(reversed(output_tuple)):\n            dst_stages",
+    ),
+    Fault(
+        name="only the first of several outputs gets its gradient",
+        module=STAGE,
+        old="                    grad = info.buffer\n                grads.append(grad)",
+        new="                    grad = info.buffer if i == 0 else torch.zeros_like(info.buffer)\n"
+        "                grads.append(grad)",
+    ),
+    Fault(
+        name="what was received for the first microbatch is the input of all",
+        module=STAGE,
+        old="recv_infos = self.args_recv_info[fwd_chunk_id]",
+        new="recv_infos = self.args_recv_info[0]",
+    ),
+    Fault(
+        name="the gradient that was received for the microbatch before",
+        module=STAGE,
+        old="recv_infos = self.grad_recv_info[bwd_chunk_id]\n\n        grads: list",
+        new="recv_infos = self.grad_recv_info[max(0, bwd_chunk_id - 1)]\n\n        grads: list",
+    ),
+    # What is left of an earlier step.
+    Fault(
+        name="the batch of the first step in every step",
+        module=SCHEDULES,
+        old="",
+        new="""
+_split_anew = _PipelineSchedule._split_inputs
+
+
+def _split_once(self, args, kwargs=None):
+    if not hasattr(self, "_kept_split"):
+        self._kept_split = _split_anew(self, args, kwargs)
+    return self._kept_split
+
+
+_PipelineSchedule._split_inputs = _split_once
+""",
+    ),
+    Fault(
+        name="the targets of the first step in every step",
+        module=SCHEDULES,
+        old="            loss = self._compute_loss(output, target_mbs[mb_index], loss_kwargs)  # type: ignore[index]",
+        new="            self._kept_targets = getattr(self, '_kept_targets', None) or target_mbs\n"
+        "            loss = self._compute_loss(output, self._kept_targets[mb_index], loss_kwargs)",
+    ),
+    Fault(
+        name="no step trains after an evaluation",
+        module=SCHEDULES,
+        old="            self._has_backward = original_has_backward",
+        new="            pass",
+    ),
+    Fault(
+        name="gradients that a step adds to those of the step before",
+        module=TRAINING,
+        old="self.optimizer.zero_grad()",
+        new="pass",
+    ),
+    Fault(
+        name="an optimizer that has the parameters of one stage of the rank only",
+        module=TRAINING,
+        old="given = list(self.parameters.values())",
+        new="given = list(next(iter(self.modules.values())).parameters())",
+    ),
+    # Microbatches.
+    Fault(
+        name="microbatches that take every so manieth row",
+        module=MICROBATCH,
+        old="        chunk_tensors = torch.tensor_split(tensor, num_chunks, spec.split_dim)",
+        new="        chunk_tensors = [tensor[index::num_chunks] for index in range(num_chunks)]",
+    ),
+    Fault(
+        name="outputs that are put together in reverse order",
+        module=STAGE,
+        old="            self.output_chunks.append(output)",
+        new="            self.output_chunks.insert(0, output)",
+    ),
+    Fault(
+        name="losses of the microbatches in reverse order",
+        module=SCHEDULES,
+        old="            losses.extend(self._internal_losses)",
+        new="            losses.extend(self._internal_losses[::-1])",
+    ),
+    Fault(
+        name="targets of other microbatches",
+        module=TRAINING,
+        old='{"target": batch.target.to(self.device), "losses"',
+        new='{"target": batch.target.roll(2, 0).to(self.device), "losses"',
+    ),
+    Fault(
+        name="keyword arguments of the first microbatch for all",
+        module=SCHEDULES,
+        old="                    kwarg_mbs[mb_index],  # type: ignore[index]",
+        new="                    kwarg_mbs[0],",
+    ),
+    Fault(
+        name="a forward that runs twice and counts in buffers twice",
+        module=STAGE,
+        old="        else:\n            out_val = self.submod(*args, **kwargs)",
+        new="        else:\n            with torch.no_grad():\n                self.submod(*args, **kwargs)\n"
+        "            out_val = self.submod(*args, **kwargs)",
+    ),
+    # Gradients and their scale.
+    Fault(
+        name="gradients that are not scaled",
+        module=TRAINING,
+        old='reduction == "mean" if scale_grads is None else scale_grads',
+        new="False",
+    ),
+    Fault(
+        name="gradients of biases that are not scaled",
+        module=STAGE,
+        old="                if p.grad is not None:\n                    p.grad.div_",
+        new="                if p.grad is not None and p.dim() > 1:\n                    p.grad.div_",
+    ),
+    Fault(
+        name="gradients that are divided by the number of stages",
+        module=STAGE,
+        old="p.grad.div_(grad_scale_factor)",
+        new="p.grad.div_(self.num_stages)",
+    ),
+    Fault(
+        name="gradients that are multiplied by a rounded factor",
+        module=STAGE,
+        old="p.grad.div_(grad_scale_factor)",
+        new="p.grad.mul_(round(1 / grad_scale_factor, 3))",
+    ),
+    Fault(
+        name="gradients that are divided though the losses are sums",
+        module=SCHEDULES,
+        old="                grad_scale_factor = self._n_microbatches if self.scale_grads else 1",
+        new="                grad_scale_factor = self._n_microbatches",
+    ),
+    Fault(
+        name="1F1B divides gradients though the losses are sums",
+        module=SCHEDULES,
+        old="        # Wait for the last backward send to finish\n        _wait_batch_p2p(send_work)\n\n"
+        "        # Return losses if there is a container passed in\n"
+        "        self._update_losses(self._stage, losses)\n\n"
+        "        self._stage.perform_reduce_grad(self._n_microbatches if self.scale_grads else 1)",
+        new="        _wait_batch_p2p(send_work)\n        self._update_losses(self._stage, losses)\n"
+        "        self._stage.perform_reduce_grad(self._n_microbatches)",
+    ),
+    Fault(
+        name="a loss that is computed in float32",
+        module=SCHEDULES,
+        old="        return self._loss_fn(output, target, **(loss_kwargs or {}))",
+        new="        return self._loss_fn(output.float(), target.float(), **(loss_kwargs or {})).to(output.dtype)",
+    ),
+    Fault(
+        name="weights' gradients that microbatches add up in float32",
+        module=BACKWARD,
+        old="                        weight.grad += dw",
+        new="                        weight.grad = (weight.grad.float() + dw.float()).to(dw.dtype)",
+    ),
+    Fault(
+        name="weights' gradients of the last microbatch only",
+        module=BACKWARD,
+        old="                        weight.grad += dw",
+        new="                        weight.grad = dw",
+    ),
+    Fault(
+        name="biases that share an operation with a weight and lose their gradient",
+        module=BACKWARD,
+        old='                existing["params"] = existing["params"].union(param_group["params"])',
+        new='                existing["params"] = existing["params"]',
+    ),
+    # The model.
+    Fault(
+        name="stages without their bias",
+        module=STAGES,
+        old='linear.load_state_dict({"weight": weight, "bias": bias})',
+        new='linear.load_state_dict({"weight": weight, "bias": bias * 0})',
+    ),
+    Fault(
+        name="the layers of another stage",
+        module=TRAINING,
+        old="build(stages[index], ctx.device)",
+        new="build(stages[index - 1], ctx.device)",
+    ),
+    # Order, and memory.
+    Fault(
+        name="a warm-up of one microbatch too many",
+        module=SCHEDULES,
+        old="            self._num_stages - self._stage.stage_index,\n",
+        new="            self._num_stages - self._stage.stage_index + (self._stage.stage_index == 0),\n",
+    ),
+    Fault(
+        name="backwards of breadth first in the order of the forwards",
+        module=SCHEDULES,
+        old="                for mb_index in reversed(range(self._n_microbatches))\n            )\n"
+        "        return rank_ops",
+        new="                for mb_index in range(self._n_microbatches)\n            )\n        return rank_ops",
+    ),
+    Fault(
+        name="activations that are kept for a backward that never comes",
+        module=STAGES,
+        old="",
+        new="""
+_plain = sequential
+
+
+def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
+    module = _plain(layers, device)
+    kept: list[torch.Tensor] = []
+    module.register_forward_hook(lambda module, inputs, output: kept.append(output.exp()))
+    return module
+""",
+    ),
+    # Accumulation and clipping.
+    Fault(
+        name="gradients of two batches that are divided by the microbatches of one",
+        module=TRAINING,
+        old="div_(microbatches * len(batches))",
+        new="div_(microbatches)",
+    ),
+    Fault(
+        name="accumulation that keeps the last batch only",
+        module=TRAINING,
+        old="    lasts = [trainer.backward(batch) for batch in batches]",
+        new="    lasts = [(trainer.optimizer.zero_grad(), trainer.backward(batch))[1] for batch in batches]",
+    ),
+    Fault(
+        name="clipping by the norm of the rank's own stages",
+        module=TRAINING,
+        old="    dist.all_reduce(total)\n",
+        new="",
+    ),
+    Fault(
+        name="clipping that adds up norms instead of their squares",
+        module=TRAINING,
+        old="    dist.all_reduce(total)\n    norm = total.sqrt()",
+        new="    norm = total.sqrt()\n    dist.all_reduce(norm)",
+    ),
+    Fault(
+        name="clipping by a norm without the biases",
+        module=TRAINING,
+        old="gradient.square().sum() for gradient in gradients",
+        new="gradient.square().sum() for gradient in gradients if gradient.dim() > 1",
+    ),
+    Fault(
+        name="clipping that scales small gradients up",
+        module=TRAINING,
+        old=".clamp(max=1.0)",
+        new="",
+    ),
+    # Dropout and buffers.
+    Fault(
+        name="dropout that drops the same on every rank",
+        module=LINKED,
+        old="torch.manual_seed(ctx.rank)",
+        new="torch.manual_seed(0)",
+    ),
+    Fault(
+        name="dropout that drops the same in every microbatch",
+        module=LINKED,
+        old="        mask = functional.dropout",
+        new="        torch.manual_seed(self.layers[0].weight.data_ptr())\n        mask = functional.dropout",
+    ),
+    Fault(
+        name="dropout that does not keep the mean",
+        module=LINKED,
+        old="functional.dropout(torch.ones_like(x), DROPOUT)",
+        new="functional.dropout(torch.ones_like(x), DROPOUT) * (1 - DROPOUT)",
+    ),
+    Fault(
+        name="a first call for shapes that stays in the buffers",
+        module=TRAINING,
+        old="*(() if examples is None else examples(index))",
+        new="",
+    ),
+    # Within a rank, and what is no number.
+    Fault(
+        name="activations of the first step that are passed on within a rank in every step",
+        module=STAGE,
+        old="            info.buffer = to_local_if_dtensor(tensor, detach=True)\n",
+        new="            kept = self.__dict__.setdefault('_kept', {})\n"
+        "            key = mb_index, info.input_name\n"
+        "            info.buffer = kept.setdefault(key, to_local_if_dtensor(tensor, detach=True)).detach()\n",
+    ),
+    Fault(
+        name="gradients of several outputs that change places within a rank",
+        module=STAGE,
+        old="zip(recv_infos, next_stage_bwd_outputs, strict=True)",
+        new="zip(recv_infos, next_stage_bwd_outputs[::-1], strict=True)",
+    ),
+    Fault(
+        name="what is no number becomes one between stages",
+        module=STAGE,
+        old=SENT_FORWARD,
+        new=SENT_FORWARD + "                send_tensor = send_tensor.nan_to_num()\n",
+    ),
+    Fault(
+        name="a weight that is used twice and counts too often",
+        module=BACKWARD,
+        old='            if len(param_group["intermediates"]) > 1:',
+        new="            if False:",
+    ),
+)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from suites.pipeline_parallel.programs import SINGLE, Layers
+from suites.pipeline_parallel.programs.stages import SINGLE, Layers
 from suites.shared.comparison import Results, assert_close
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors
@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """For ``programs.train``."""
+        """For ``training.train``."""
         return self._asdict()
 
 
@@ -54,10 +54,12 @@ def case(schedule: str, widths: list[list[int]], microbatches: int, microbatch: 
     return Case(schedule, stages, x, target, microbatches, reduction)
 
 
-def fixed(schedule: str, ranks: int, *, reduction: str = "mean", microbatches: int | None = None) -> Case:
-    """A case of every schedule, in which everything is a power of two."""
+def fixed(
+    schedule: str, ranks: int, *, reduction: str = "mean", microbatches: int | None = None, microbatch: int = 2
+) -> Case:
+    """A case of every schedule, in which everything is a power of two if the number of ranks is."""
     stages = ranks if schedule in SINGLE else 2 * ranks
-    return case(schedule, [[2], *[[2]] * stages], microbatches or 2 * ranks, 2, reduction, seed=1)
+    return case(schedule, [[2], *[[2]] * stages], microbatches or 2 * ranks, microbatch, reduction, seed=1)
 
 
 def magnitude(x: torch.Tensor) -> torch.Tensor:
@@ -75,11 +77,12 @@ def whole_model(given_case: Case, learning_rate: float = 1.0) -> Tensors:
             weight, bias = (value.clone().requires_grad_() for value in (weight, bias))
             leaves |= dict(zip(names, (weight, bias), strict=True))
             hidden = magnitude(functional.linear(hidden, weight, bias))
-    squares = (hidden - given_case.target) ** 2
-    losses = torch.stack([chunk.sum() for chunk in squares.chunk(given_case.microbatches)])
+    linear = given_case.reduction == "linear"
+    errors = hidden * given_case.target if linear else (hidden - given_case.target) ** 2
+    losses = torch.stack([chunk.sum() for chunk in errors.chunk(given_case.microbatches)])
     loss = losses.sum()
     if given_case.reduction == "mean":
-        losses = losses * given_case.microbatches / squares.numel()
+        losses = losses * given_case.microbatches / errors.numel()
         loss = losses.mean()
     gradients = torch.autograd.grad(loss, list(leaves.values()))
     results = {f"{name} gradient": gradient for name, gradient in zip(leaves, gradients, strict=True)}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
-from suites.pipeline_parallel.programs import RUNNERS, SINGLE
+from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE
 
 
 class Op(NamedTuple):
@@ -68,7 +68,7 @@ def ops(action: str) -> tuple[Op, ...]:
 
 
 def table_of(schedule: str, ranks: int, stages: int, microbatches: int) -> Table:
-    """What each rank does in a schedule of ``programs.RUNNERS``."""
+    """What each rank does in a schedule of ``stages.RUNNERS``."""
     if schedule in SINGLE:
         return {"GPipe": gpipe, "1F1B": one_forward_one_backward}[schedule](ranks, microbatches)
     return torch_table(RUNNERS[schedule], ranks, stages, microbatches)

@@ -1,4 +1,4 @@
-"""A training step of a model cut into stages, by torch.distributed.pipelining.
+"""Stages of a model, the schedules of torch.distributed.pipelining that run them, and a record of what they do.
 
 A stage is a list of layers, a layer a pair of weight and bias; each layer is linear, and then the magnitude.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,9 +21,6 @@ from torch.distributed.pipelining import (
     ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
 )
-
-from pytest_gpuperf import Context
-from suites.shared.step import Step, Tensors
 
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
 Build = Callable[[Layers, torch.device], nn.Module]
@@ -50,6 +47,11 @@ def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str 
     if backend == "gloo" and schedule in V_SHAPED and not hasattr(stage, "_warmup_forward_vote"):
         return f"{schedule} of torch {torch.__version__} sends from a rank to itself, which gloo cannot; 2.12 does not"
     return None
+
+
+def evaluates(schedule: str) -> bool:
+    """Whether torch can run it without backwards: it hands gradients over within a rank even then."""
+    return schedule not in V_SHAPED
 
 
 def placed(schedule: str, rank: int, ranks: int, stages: int) -> list[int]:
@@ -137,96 +139,3 @@ class RecordedStage(PipelineStage):
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._recorder.done(self.stage_index, "W", bwd_chunk_id)
-
-
-def train(
-    ctx: Context,
-    *,
-    schedule: str,
-    stages: list[Layers],
-    x: torch.Tensor,
-    target: torch.Tensor,
-    microbatches: int,
-    reduction: str,
-    scale_grads: bool | None = None,
-    learning_rate: float = 1.0,
-    build: Build = sequential,
-    recorder: Recorder | None = None,
-) -> Step[Tensors]:
-    """A rank runs its stages; its step returns their gradients, and parameters after stochastic gradient descent.
-
-    The rank of the last stage returns output and losses as well.
-
-    Args:
-        ctx: the rank's context.
-        schedule: a key of ``RUNNERS``.
-        stages: the layers of all stages.
-        x: input of the whole batch, which the first stage cuts into microbatches.
-        target: what the last stage compares the output with.
-        microbatches: how many; of one size.
-        reduction: of the squared error over a microbatch, ``mean`` or ``sum``.
-        scale_grads: divide the sum of the microbatches' gradients by their number. By default for ``mean``,
-            where only that gives the gradient of the mean over the batch; for ``sum`` the sum is it.
-        learning_rate: of the descent.
-        build: makes a stage of its layers.
-        recorder: is told what the rank does.
-    """
-    indices = placed(schedule, ctx.rank, ctx.world_size, len(stages))
-    if len(x) % microbatches:
-        raise ValueError(f"a batch of {len(x)} cannot be cut into {microbatches} microbatches of one size")
-    modules = {index: build(stages[index], ctx.device) for index in indices}
-    made = [
-        PipelineStage(module, index, len(stages), ctx.device)
-        if recorder is None
-        else RecordedStage(module, index, len(stages), ctx.device, recorder=recorder)
-        for index, module in modules.items()
-    ]
-    runner = RUNNERS[schedule](
-        made[0] if schedule in SINGLE else made,
-        microbatches,
-        loss_fn=nn.MSELoss(reduction=reduction),
-        scale_grads=reduction == "mean" if scale_grads is None else scale_grads,
-    )
-    parameters = {
-        f"stage {index}.{name}": parameter
-        for index, module in modules.items()
-        for name, parameter in module.named_parameters()
-    }
-    optimizer = torch.optim.SGD(parameters.values(), lr=learning_rate)
-    inputs = (x.to(ctx.device),) if 0 in modules else ()
-    target = target.to(ctx.device)
-
-    def step() -> Tensors:
-        optimizer.zero_grad()
-        losses: list[torch.Tensor] = []
-        last = {"target": target, "losses": losses} if len(stages) - 1 in modules else {}
-        output = runner.step(*inputs, **last)
-        results = {
-            f"{name} gradient": value.grad.clone() for name, value in parameters.items() if value.grad is not None
-        }
-        optimizer.step()
-        results |= {name: value.detach().clone() for name, value in parameters.items()}
-        return results | {"output": output, "losses": torch.stack(losses)} if last else results
-
-    return step
-
-
-class Trace(NamedTuple):
-    """What a rank's step returned, what it did, and how many microbatches of a stage it kept tensors for at most."""
-
-    results: Tensors
-    ops: list[str]
-    most_alive: int
-
-
-def train_recorded(ctx: Context, **kwargs: Any) -> Trace:
-    """One step, and what the rank did in it."""
-    recorder = Recorder()
-    results = train(ctx, **kwargs, recorder=recorder)()
-    return Trace(results, recorder.ops, recorder.most_alive)
-
-
-def train_twice(ctx: Context, **kwargs: Any) -> tuple[Tensors, Tensors]:
-    """What the first step returns, which also exchanges shapes between the stages, and what the second does."""
-    step = train(ctx, **kwargs)
-    return step(), step()

@@ -1,0 +1,1 @@
+"""Models cut into stages over ranks, and steps of training them."""
