@@ -135,7 +135,7 @@ def summary(results: Iterable[Result]) -> tuple[list[str], float]:
             of_subject[1] += 1
     lines = [f"{subject:<22} {caught:3d} of {of:3d}" for subject, (caught, of) in sorted(counts.items())]
     caught, of = (sum(count[index] for count in counts.values()) for index in (0, 1))
-    share = caught / of if of else 0.0
+    share = caught / of if of else 1.0
     return [*lines, f"{'all':<22} {caught:3d} of {of:3d}, {share:.1%}"], share
 
 

@@ -11,9 +11,8 @@ from hypothesis import settings
 
 from suites.shared.examples import DEALT
 
-EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 100, "quick": 20}
+EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 20}
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
-BREAK = "deliberate_break: the test runs a program that is wrong in one place, and passes if the suite finds it"
 
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
 for profile, most in EXAMPLES.items():
@@ -22,9 +21,8 @@ settings.load_profile("suites")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the markers known."""
-    for marker in (SHARE, BREAK):
-        config.addinivalue_line("markers", marker)
+    """Makes the marker known."""
+    config.addinivalue_line("markers", SHARE)
 
 
 @pytest.hookimpl(trylast=True)  # once it is known which of them are selected

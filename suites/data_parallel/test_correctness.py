@@ -115,6 +115,16 @@ def assert_distributed_data_parallel(ranks: Ranks, data: st.DataObject, options:
         assert [sum(buckets) for _, buckets in results] == [reductions * gradient_bytes(problem)] * ranks.world_size
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_many_elements(ranks: Ranks, dtype: torch.dtype) -> None:
+    """70 225 gradients in a bucket; of one step, which no larger number follows."""
+    problem = Problem(
+        world_size=ranks.world_size, seed=1, inputs=265, hidden=0, outputs=265, steps=1, dtype=dtype, wide=True
+    )
+    got = ranks.run(trajectory, programs.distributed_data_parallel, problem=problem)
+    assert_trained(problem, got, whole_batch(problem))
+
+
 def all_reduced(ranks: Ranks, problem: Problem, *, no_sync: bool) -> list[dict[str, int]]:
     """What DistributedDataParallel's own reducer gives to collectives in a step."""
     results = ranks.run(

@@ -148,7 +148,6 @@ def test_zero_on_four_ranks(ranks: Ranks) -> None:
         assert_split(assert_trains(ranks, programs.train, drawn, zero=zero), drawn[0], zero)
 
 
-@pytest.mark.deliberate_break
 @needs_deepspeed
 @pytest.mark.parametrize("zero", STAGES, ids=str)
 def test_a_wrong_scale_is_found(ranks: Ranks, zero: Zero) -> None:
@@ -156,7 +155,6 @@ def test_a_wrong_scale_is_found(ranks: Ranks, zero: Zero) -> None:
         assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=zero, loss_scale=2.0)
 
 
-@pytest.mark.deliberate_break
 @needs_deepspeed
 def test_gradients_that_stay_on_their_rank_are_found(ranks: Ranks) -> None:
     drawn = problem(degree=2, **{**A_PROBLEM, "microbatches": 1})
@@ -164,7 +162,6 @@ def test_gradients_that_stay_on_their_rank_are_found(ranks: Ranks) -> None:
         assert_trains(ranks, programs.train, drawn, zero=Zero(stage=0), reduce_gradients=False)
 
 
-@pytest.mark.deliberate_break
 @needs_deepspeed
 @pytest.mark.parametrize(
     ("stage", "lost"),
@@ -179,7 +176,6 @@ def test_what_a_rank_does_not_send_is_found(ranks: Ranks, stage: int, lost: str)
         assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=Zero(stage=stage), lost=lost)
 
 
-@pytest.mark.deliberate_break
 @needs_deepspeed
 @pytest.mark.parametrize(
     ("stage", "message"),

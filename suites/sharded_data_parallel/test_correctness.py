@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
@@ -284,3 +285,43 @@ def test_your_own_sharding(ranks: Ranks) -> None:
     problem = Problem(world_size=ranks.world_size, seed=1, steps=3, microbatches=2)
     accounts = ranks.run(programs.account, programs.fully_sharded, problem=problem, shard_module=your_shard_module)
     assert_fully_sharded(accounts, problem, reshard=True)
+
+
+# What fully_shard calls: newer versions of torch first.
+NAMES = {
+    "all_gather": ["all_gather_single", "all_gather_into_tensor"],
+    "reduce_scatter": ["reduce_scatter_single", "reduce_scatter_tensor"],
+    "all_reduce": ["all_reduce"],
+}
+
+
+def groups_of(ctx: Context, *, replicas: int) -> dict[str, list[list[int]]]:
+    """For each kind of collective of a step, the ranks of the groups that called it."""
+    called: dict[str, list[list[int]]] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, names in NAMES.items():
+            name = next(name for name in names if hasattr(dist, name))
+            patch.setattr(dist, name, noting_group(getattr(dist, name), called.setdefault(kind, [])))
+        problem = Problem(world_size=ctx.world_size, seed=1, steps=1)
+        programs.account(ctx, programs.fully_sharded, problem=problem, replicas=replicas, count=False)
+    return called
+
+
+def noting_group(collective: Callable[..., Any], groups: list[list[int]]) -> Callable[..., Any]:
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        ranks = dist.get_process_group_ranks(kwargs["group"])
+        if ranks not in groups:
+            groups.append(ranks)
+        return collective(*args, **kwargs)
+
+    return noted
+
+
+@pytest.mark.ranks(4)
+def test_who_shards_and_who_replicates(ranks: Ranks) -> None:
+    """Shards on 2 x 2 ranks have the same shapes over either axis: the groups of the collectives tell."""
+    for rank, called in enumerate(ranks.run(groups_of, replicas=2)):
+        shards = [[rank // 2 * 2, rank // 2 * 2 + 1]]
+        replicas = [[rank % 2, rank % 2 + 2]]
+        expected = {"all_gather": shards, "reduce_scatter": shards, "all_reduce": replicas}
+        assert called == expected, f"rank {rank}"

@@ -4,4 +4,134 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-FAULTS: tuple[Fault, ...] = ()
+TRAINING = "suites.hybrid.programs.training"
+MODEL = "suites.hybrid.programs.model"
+STAGE = "torch.distributed.pipelining.stage"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="heads that are not summed over tp",
+        module=TRAINING,
+        old='        "attention.output": RowwiseParallel(),\n',
+        new='        "attention.output": RowwiseParallel(output_layouts=__import__("torch.distributed.tensor", '
+        'fromlist=["Partial"]).Partial()),\n',
+    ),
+    Fault(
+        name="feed-forward layers that are not split over tp",
+        module=TRAINING,
+        old="            parallelize_module(layer, tensors, plan or tensor_plan())\n",
+        new="            parallelize_module(layer, tensors, {name: style for name, style in tensor_plan().items() "
+        'if "feed_forward" not in name})\n',
+    ),
+    Fault(
+        name="replicas that never meet",
+        module=TRAINING,
+        old="    if batch_axes:\n",
+        new="    batch_axes = batch_axes[-1:]\n    if batch_axes:\n",
+    ),
+    Fault(
+        name="shards over the replicas too",
+        module=TRAINING,
+        old="    if batch_axes:\n",
+        new="    if len(batch_axes) > 1:\n        for layer in [*model.layers.values(), model]:\n"
+        "            fully_shard(layer, mesh=mesh[batch_axes]._flatten())\n    elif batch_axes:\n",
+    ),
+    Fault(
+        name="axes of the mesh in another order",
+        module=TRAINING,
+        old="    return ctx.mesh(tuple(mesh.values()), tuple(mesh))\n",
+        new="    return ctx.mesh(tuple(mesh.values())[::-1], tuple(mesh)[::-1])\n",
+    ),
+    Fault(
+        name="every rank trains on the first one's share",
+        module=TRAINING,
+        old='    share = rank.place("replicate") * degrees[1] + rank.place("shard")\n',
+        new="    share = 0\n",
+    ),
+    Fault(
+        name="ranks that take each other's shares",
+        module=TRAINING,
+        old='    share = rank.place("replicate") * degrees[1] + rank.place("shard")\n',
+        new='    share = math.prod(degrees) - 1 - rank.place("replicate") * degrees[1] - rank.place("shard")\n',
+    ),
+    Fault(
+        name="replicas that have one share",
+        module=TRAINING,
+        old='    share = rank.place("replicate") * degrees[1] + rank.place("shard")\n',
+        new='    share = rank.place("shard")\n',
+    ),
+    Fault(
+        name="gradients summed over microbatches instead of averaged",
+        module=TRAINING,
+        old="loss_fn=loss_of, scale_grads=scale_grads)",
+        new="loss_fn=loss_of, scale_grads=False)",
+    ),
+    Fault(
+        name="a pipeline that reduces the gradients of each microbatch",
+        module=STAGE,
+        old="            self.submod.set_requires_gradient_sync(False)\n",
+        new="            self.submod.set_requires_gradient_sync(True)\n",
+    ),
+    Fault(
+        name="the first batch at every step",
+        module=TRAINING,
+        old="    for number, batch in enumerate(batches, start=1):\n",
+        new="    for number, batch in enumerate([batches[0]] * len(batches), start=1):\n",
+    ),
+    Fault(
+        name="momentum that is lost after each step",
+        module=TRAINING,
+        old="        rank.optimizer.step()\n    parameters",
+        new="        rank.optimizer.step()\n        rank.optimizer.state.clear()\n    parameters",
+    ),
+    Fault(
+        name="attention that sees the future",
+        module=MODEL,
+        old="functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)",
+        new="functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)",
+    ),
+    Fault(
+        name="rotary angles of the rank's own heads",
+        module=MODEL,
+        old="    rates = ROTARY_BASE ** (-torch.arange(half, dtype=x.dtype, device=x.device) / half)\n",
+        new="    rates = ROTARY_BASE ** (-torch.arange(half, dtype=x.dtype, device=x.device) / (half + 1))\n",
+    ),
+    Fault(
+        name="a stage that takes the next one's layers",
+        module=MODEL,
+        old="for index in shares[stage]})",
+        new="for index in shares[stages - 1 - stage]})",
+    ),
+    Fault(
+        name="clipping by each stage's own norm",
+        module=TRAINING,
+        old='        dist.all_reduce(squares, group=rank.mesh.get_group("pp"))\n',
+        new="        pass\n",
+    ),
+    Fault(
+        name="clipping by the norm of the rank's own shards",
+        module=TRAINING,
+        old="_whole(torch.linalg.vector_norm(gradient)).square() for gradient in gradients",
+        new="torch.linalg.vector_norm(_held(gradient)).square() for gradient in gradients",
+    ),
+    Fault(
+        name="clipping by a norm whose squares tp adds up of what it replicates",
+        module=TRAINING,
+        old="    factor = (max_norm / squares.sqrt()).clamp(max=1.0)\n",
+        new='    if "tp" in (rank.mesh.mesh_dim_names or ()):\n'
+        '        dist.all_reduce(squares, group=rank.mesh.get_group("tp"))\n'
+        "    factor = (max_norm / squares.sqrt()).clamp(max=1.0)\n",
+    ),
+    Fault(
+        name="a norm that is clipped by its square",
+        module=TRAINING,
+        old="    factor = (max_norm / squares.sqrt()).clamp(max=1.0)\n",
+        new="    factor = (max_norm / squares).clamp(max=1.0)\n",
+    ),
+    Fault(
+        name="a forward in float32",
+        module=MODEL,
+        old="        mixed = self.attend(rotate(query), rotate(key), value)\n",
+        new="        mixed = self.attend(rotate(query).float(), rotate(key).float(), value.float()).to(x.dtype)\n",
+    ),
+)

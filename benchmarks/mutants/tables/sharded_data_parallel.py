@@ -6,6 +6,7 @@ from benchmarks.mutants.fault import Fault
 
 STAGES = "suites.sharded_data_parallel.programs.stages"
 TRAINING = "suites.sharded_data_parallel.programs.training"
+COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
 STEPS = "suites.shared.training"
 
@@ -48,13 +49,6 @@ FAULTS: tuple[Fault, ...] = (
         module=STAGES,
         old="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else mesh,",
         new="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else mesh['shard'],",
-    ),
-    Fault(
-        name="hybrid sharding across the axis of the replicas",
-        module=STAGES,
-        old="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else mesh,",
-        new="        mesh=ctx.mesh((ctx.world_size,)) if mesh is None else DeviceMesh(\n"
-        "            ctx.device.type, mesh.mesh.T.contiguous(), mesh_dim_names=('replicate', 'shard')\n        ),",
     ),
     Fault(
         name="parameters that are gathered anew though they were kept",
@@ -183,5 +177,53 @@ FAULTS: tuple[Fault, ...] = (
         module=TRAINING,
         old="        scaler.unscale_(optimizer)\n        nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)\n",
         new="        nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)\n        scaler.unscale_(optimizer)\n",
+    ),
+    Fault(
+        name="a mesh whose replicas and shards are exchanged",
+        module=STAGES,
+        old='ctx.mesh((replicas, ctx.world_size // replicas), ("replicate", "shard"))',
+        new='ctx.mesh((replicas, ctx.world_size // replicas), ("shard", "replicate"))["replicate", "shard"]',
+    ),
+    Fault(
+        name="gradients that are rounded to bfloat16 after the reduction",
+        module=COLLECTIVES,
+        old="        reduce_output = _to_dtype_if_needed(reduce_output, orig_dtype)",
+        new="        reduce_output = _to_dtype_if_needed(reduce_output.bfloat16(), orig_dtype or reduce_dtype)",
+    ),
+    Fault(
+        name="gradients that are reduced as the device computes them, whatever the policy says",
+        module=COLLECTIVES,
+        old="    reduce_dtype = reduce_dtype or grad_dtype\n",
+        new="    reduce_dtype = grad_dtype\n",
+    ),
+    Fault(
+        name="a divisor that leaves out the replicas",
+        module=COLLECTIVES,
+        old="        data_parallel_size *= all_reduce_group.size()",
+        new="        pass",
+    ),
+    Fault(
+        name="float64 and float16 gradients that are divided before the sum alone",
+        module=COLLECTIVES,
+        old="        post_factor = factor / pre_factor",
+        new="        post_factor = 1.0",
+    ),
+    Fault(
+        name="an all-reduce over the ranks of the shards, not over the replicas",
+        module=COLLECTIVES,
+        old="                    group=all_reduce_group,\n                    op=all_reduce_op,",
+        new="                    group=reduce_scatter_group,\n                    op=all_reduce_op,",
+    ),
+    Fault(
+        name="a place in the flat gradient that leaves out the padding",
+        module=COLLECTIVES,
+        old="            padded_sharded_numel = padded_unsharded_size.numel() // world_size",
+        new="            padded_sharded_numel = fsdp_param.sharded_size.numel()",
+    ),
+    Fault(
+        name="gradients of microbatches that replace one another",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param",
+        old="            self.unsharded_accumulated_grad += self.unsharded_param.grad",
+        new="            self.unsharded_accumulated_grad = self.unsharded_param.grad",
     ),
 )

@@ -7,6 +7,7 @@ copies of it (hybrid sharding) over ``replicate``; ``pp``, pipeline stages; ``tp
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from pytest_gpuperf import Context
 from suites.hybrid.programs.model import Attention, Config, Llama, initial_weights, loss_of
 from suites.shared.step import Tensors
+from suites.shared.traffic import Traffic
 
 AXES = ("replicate", "shard", "pp", "tp")
 BATCH_AXES = ("replicate", "shard")
@@ -175,30 +177,68 @@ class Trained(NamedTuple):
     losses: list[float]
     gradients: Tensors
     parameters: Tensors
+    reduced: int
+    """How many times the last step has scattered a sum of gradients, if that was counted."""
 
 
-def train(ctx: Context, *, mesh: Mesh, batches: list[tuple[torch.Tensor, torch.Tensor]], **kwargs: Any) -> Trained:
+def train(
+    ctx: Context,
+    *,
+    mesh: Mesh,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    max_norm: float | None = None,
+    count: bool = False,
+    **kwargs: Any,
+) -> Trained:
     """Trains on each batch, a rank on its share of it.
 
     It returns the ranks of each of the rank's groups, the shape of what the rank holds of each parameter, its losses,
     and, gathered from all ranks of the stage, the gradients of the first step and the parameters after the last.
+
+    Args:
+        ctx: the rank's context.
+        mesh: axes and degrees.
+        batches: tokens and targets of each step, for all ranks.
+        max_norm: of all gradients of all stages together; they are clipped to it if it is given.
+        count: whether the last step's reductions are counted, which slows it down.
+        kwargs: for ``training``.
     """
     rank = training(ctx, mesh=mesh, **kwargs)
     degrees = [mesh.get(axis, 1) for axis in BATCH_AXES]
     share = rank.place("replicate") * degrees[1] + rank.place("shard")
     losses: list[float] = []
     gradients: Tensors = {}
-    for batch in batches:
+    traffic = Traffic()
+    for number, batch in enumerate(batches, start=1):
         x, target = (tensor.chunk(math.prod(degrees))[share].to(ctx.device) for tensor in batch)
         rank.optimizer.zero_grad()
-        loss = rank.step(x, target)
+        with traffic if count and number == len(batches) else contextlib.nullcontext():
+            loss = rank.step(x, target)
+        if max_norm is not None:
+            clip(rank, max_norm)
         if loss is not None:
             losses.append(loss.item())
         gradients = gradients or {name: _whole(value.grad) for name, value in rank.model.named_parameters()}
         rank.optimizer.step()
     parameters = {name: _whole(value) for name, value in rank.model.named_parameters()}
     shapes = {name: tuple(_held(value).shape) for name, value in rank.model.named_parameters()}
-    return Trained(groups(rank.mesh), shapes, losses, gradients, parameters)
+    reduced = sum(call.name == "reduce_scatter" for call in traffic.calls)
+    return Trained(groups(rank.mesh), shapes, losses, gradients, parameters, reduced)
+
+
+def clip(rank: Training, max_norm: float) -> None:
+    """Scales all gradients, of all stages, if their norm together is larger (Pascanu et al., arXiv:1211.5063).
+
+    By hand: parameters lie on meshes of one and two axes, which torch's clip_grad_norm_ does not bring together.
+    """
+    gradients = [value.grad for value in rank.model.parameters() if value.grad is not None]
+    # Of a DTensor the norm is a number for each rank, and full_tensor adds up their squares.
+    squares = torch.stack([_whole(torch.linalg.vector_norm(gradient)).square() for gradient in gradients]).sum()
+    if "pp" in (rank.mesh.mesh_dim_names or ()):
+        dist.all_reduce(squares, group=rank.mesh.get_group("pp"))
+    factor = (max_norm / squares.sqrt()).clamp(max=1.0)
+    for gradient in gradients:
+        _held(gradient).mul_(factor)
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
