@@ -90,14 +90,14 @@ def mean_square(course: Course, degree: int) -> Loss:
     return loss
 
 
-def norm(gradients: Tensors) -> torch.Tensor:
+def _norm(gradients: Tensors) -> torch.Tensor:
     """Of all gradients together."""
     return torch.cat([gradient.flatten() for gradient in gradients.values()]).square().sum().sqrt()
 
 
-def clip(gradients: Tensors, most: float) -> Tensors:
+def _clip(gradients: Tensors, most: float) -> Tensors:
     """Pascanu et al., arXiv:1211.5063, algorithm 1; torch adds 1e-6 to the norm."""
-    factor = (most / (norm(gradients) + 1e-6)).clamp(max=1.0)
+    factor = (most / (_norm(gradients) + 1e-6)).clamp(max=1.0)
     return {name: gradient * factor for name, gradient in gradients.items()}
 
 
@@ -110,8 +110,8 @@ def clipped_course(course: Course, degree: int) -> Tensors:
     norms: Tensors = {}
 
     def clipped(gradients: Tensors, step: int) -> Tensors:
-        norms[f"step {step}, norm"] = norm(gradients)
-        return clip(gradients, MAX_NORM)
+        norms[f"step {step}, norm"] = _norm(gradients)
+        return _clip(gradients, MAX_NORM)
 
     told = trained(course, mean_square(course, degree), clipped)
     assert min(norms.values()) > MAX_NORM
@@ -122,7 +122,7 @@ def scaled_course(course: Course, degree: int) -> Tensors:
     """Parameters and the scaler's scale after each step; one overflows, is skipped, and halves the scale."""
 
     def clipped_or_skipped(gradients: Tensors, step: int) -> Tensors | None:
-        return None if step == OVERFLOWS[0] else clip(gradients, MAX_NORM)
+        return None if step == OVERFLOWS[0] else _clip(gradients, MAX_NORM)
 
     told = trained(course, mean_square(course, degree), clipped_or_skipped, momentum=0.5)
     scales = {
