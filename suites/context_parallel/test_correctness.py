@@ -99,6 +99,23 @@ def test_scores_in_the_thousands(ranks: Ranks, attention: Attention, dtype: torc
     assert_attends(got, tensors, causal=causal, layout=layout, arithmetic=arithmetic)
 
 
+@pytest.mark.parametrize("attention", [programs.ring_attention, programs.ulysses_attention])
+def test_scores_that_are_thousands_apart(ranks: Ranks, attention: Attention) -> None:
+    """The first half's keys have scores of -2048, or of 2048 for every other query, and the second half's the opposite.
+
+    Exp of the distance between parts is infinite, and of its negative 0: each part needs the largest score so far.
+    """
+    tensors = fixed(ranks)
+    half = tensors["key"].shape[SEQUENCE] // 2
+    tensors["query"][..., -1] = 64.0
+    tensors["query"][:, :, 1::2, -1] = -64.0
+    tensors["key"][..., -1] = 64.0
+    tensors["key"][:, :, :half, -1] = -64.0
+    got = ranks.run(once, programs.attend, attention=attention, causal=False, layout="contiguous", **tensors)
+    arithmetic = arithmetic_of(attention, ranks.world_size)
+    assert_attends(got, tensors, causal=False, layout="contiguous", arithmetic=arithmetic)
+
+
 def gathered_attention(
     ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
