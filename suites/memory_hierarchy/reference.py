@@ -60,6 +60,8 @@ def to_peer(ctx: Context, output: torch.Tensor, steps: int, nbytes: int) -> None
 def _assert_places(
     ctx: Context, output: torch.Tensor, nbytes: int, expected: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
+    if ctx.device.type == "cuda":
+        torch.cuda.synchronize()  # nothing else makes the host wait for what is copied to its memory
     count = nbytes // DTYPE.itemsize
     assert output.shape == (count,), f"rank {ctx.rank}: {tuple(output.shape)} elements, not {count}"
     for begin in range(0, count, CHUNK):

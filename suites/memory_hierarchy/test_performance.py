@@ -12,7 +12,7 @@ from pytest_gpuperf import GiB, KiB, Metric, MiB, Perf, Ranks
 from suites.memory_hierarchy import programs
 from suites.memory_hierarchy.test_correctness import TIERS
 
-pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, device="cuda", largest=True)]
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, largest=True)]
 
 LARGE = GiB, 256 * MiB  # of the GPU's own memory, beyond any cache; of the host's
 OWN = {"read": 1, "written": 1, "copied": 2, "triad": 3}
