@@ -165,9 +165,9 @@ FAULTS: tuple[Fault, ...] = (
         new="nn.functional.linear(nn.functional.linear(part, first).relu().bfloat16().to(part.dtype), second)",
     ),
     Fault(
-        name="an expert's bias of its neighbour: the last expert's weights for all",
+        name="second weights of the neighbouring expert",
         module=PROGRAMS,
         old='parameters["first"], parameters["second"], strict=True)',
-        new='for part, first, second in zip(parts, parameters["first"], parameters["second"].roll(1, 0), strict=True)',
+        new='parameters["first"], parameters["second"].roll(1, 0), strict=True)',
     ),
 )
