@@ -108,6 +108,24 @@ def test_later_steps_have_inputs_of_their_own(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_what_is_drawn_after_a_step_has_not_been_drawn_before(ranks: Ranks) -> None:
+    """Backward that draws the forward's masks again leaves the generator where forward has left it."""
+    given = arguments(blocks=2, rows=3, width=2, hidden=4, dropout=True, seed=1)
+
+    def program(ctx: Context) -> dict[str, torch.Tensor]:
+        drawn = {}
+        for name, technique in programs.TECHNIQUES.items():
+            reseed(ctx, 1)
+            programs.train(ctx, technique=technique, **given)()
+            drawn[name] = torch.rand(4, device=ctx.device)
+        return drawn
+
+    for rank, drawn in enumerate(ranks.run(program)):
+        for name, tensor in drawn.items():
+            assert_close(tensor, drawn["keep"], f"rank {rank}, {name}")
+
+
+@pytest.mark.ranks(2)
 def test_your_own_technique(ranks: Ranks) -> None:
     """Yours in place of ours: a function of context and model that returns the forward to call."""
 

@@ -27,7 +27,7 @@ OPS = {
     "all_reduce": IN_ALL,
     "reduce": IN_ALL,
     "reduce_scatter": ("max", "min", "sum"),
-    "reduce_scatter_then_all_gather": ("sum",),
+    "reduce_scatter_then_all_gather": ("max", "min", "sum"),
 }
 
 
