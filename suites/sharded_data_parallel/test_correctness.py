@@ -111,6 +111,19 @@ def test_hybrid_sharding(ranks: Ranks, data: st.DataObject, replicas: int, resha
     assert_fully_sharded(accounts, problem, replicas=replicas, precision=precision, added=added, reshard=reshard)
 
 
+@pytest.mark.ranks(4)
+def test_hybrid_sharding_in_every_precision(ranks: Ranks) -> None:
+    """Which factor divides before the sum over the ranks, and which after it, torch decides by the dtype."""
+    for precision in FULL + MIXED:
+        mixed = precision.compute is not None
+        problem = Problem(
+            world_size=ranks.world_size, seed=1, inputs=3, hidden=3, outputs=3, rows=1, steps=1, dtype=precision.dtype
+        )
+        accounts, added = fully_sharded(ranks, problem, precision, True, replicas=2)
+        assert_fully_sharded(accounts, problem, replicas=2, precision=precision, added=added, reshard=True)
+        assert mixed == (added is not None)
+
+
 @pytest.mark.ranks(2)
 @given(
     data=st.data(),
