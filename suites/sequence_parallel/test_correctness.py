@@ -171,7 +171,7 @@ def test_long_sequence(ranks: Ranks) -> None:
     check_block(ranks, "layer", [drawn("layer", 1, 8752, 1)])
 
 
-P = 0.5
+P = 0.75
 
 
 @pytest.mark.ranks(2, 3)
