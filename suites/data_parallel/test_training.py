@@ -78,7 +78,7 @@ def test_each_rank_and_step_has_a_mask_of_its_own(ranks: Ranks) -> None:
         losses = []
         for rank in range(ranks.world_size):
             hidden = torch.tanh(COURSE.batch(rank, step)[0] @ parameters["0.weight"].T + parameters["0.bias"])
-            kept = 2 * masks[rank, step] * hidden  # 1 / (1 - p)
+            kept = masks[rank, step] * hidden / (1 - training.DROPPED)
             losses.append((kept @ parameters["2.weight"].T + parameters["2.bias"]).square().mean())
         return torch.stack(losses).mean()
 

@@ -246,9 +246,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="dropout that scales nothing up",
         module=TRAINING,
-        old="nn.Sequential(linear, tanh, nn.Dropout(0.5), out)",
+        old="nn.Sequential(linear, tanh, nn.Dropout(DROPPED), out)",
         new="nn.Sequential(linear, tanh, type('Own', (nn.Dropout,), {'forward': lambda self, x: "
-        "nn.Dropout.forward(self, x) * 0.5})(0.5), out)",
+        "nn.Dropout.forward(self, x) * 0.5})(DROPPED), out)",
     ),
     Fault(
         name="a compiled step that reduces nothing",
