@@ -117,4 +117,34 @@ FAULTS: tuple[Fault, ...] = (
         old="            hidden = hidden * mask\n",
         new="            hidden = hidden + (hidden * mask - hidden).detach()\n",
     ),
+    Fault(
+        name="recomputation leaves the generator where the forward had begun",
+        module="torch.utils.checkpoint",
+        old=(
+            "            devices=rng_devices, enabled=preserve_rng_state, device_type=device_type\n"
+            "        ):\n"
+            "            if preserve_rng_state:\n"
+            "                torch.set_rng_state(fwd_cpu_state)\n"
+            "                if had_device_in_fwd:"
+        ),
+        new=(
+            "            devices=rng_devices, enabled=False, device_type=device_type\n"
+            "        ):\n"
+            "            if preserve_rng_state:\n"
+            "                torch.set_rng_state(fwd_cpu_state)\n"
+            "                if had_device_in_fwd:"
+        ),
+    ),
+    Fault(
+        name="padding is cut off the wrong end of what is gathered",
+        module="suites.activations.programs.techniques",
+        old="return whole[: shape.numel()].view(shape)",
+        new="return whole[whole.numel() - shape.numel() :].view(shape)",
+    ),
+    Fault(
+        name="what is gathered for backward is not waited for",
+        module="suites.activations.programs.techniques",
+        old="dist.all_gather_into_tensor(whole, mine)",
+        new="dist.all_gather_into_tensor(whole, mine, async_op=True)",
+    ),
 )

@@ -249,4 +249,18 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
             dist.reduce_scatter_tensor(out, x, op)
 """,
     ),
+    Fault(
+        name="reduce-scatter of the composite forgets its operation",
+        module="suites.collectives.programs.plain",
+        old="dist.reduce_scatter_tensor(part, x, op)",
+        new="dist.reduce_scatter_tensor(part, x)",
+    ),
+    Fault(
+        name="the ring's ranks read what arrives before they wait for it",
+        module="suites.collectives.programs.plain",
+        old=("        for work in works:\n            work.wait()\n        return out"),
+        new=(
+            "        arrived = out.clone()\n        for work in works:\n            work.wait()\n        return arrived"
+        ),
+    ),
 )

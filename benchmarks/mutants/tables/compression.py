@@ -235,4 +235,60 @@ FAULTS: tuple[Fault, ...] = (
         "    input_tensor_cp = None\n    total_length = input_tensor.shape[0]\n    if state.use_error_feedback:\n"
         "        if bucket_index in state.error_dict:\n            input_tensor.add_",
     ),
+    Fault(
+        name="an overflow stays in the error of the shard",
+        module="suites.compression.programs.quantized",
+        old="shard_error.nan_to_num_(0, 0, 0)\n",
+        new="shard_error\n",
+    ),
+    Fault(
+        name="half precision is summed first and divided afterwards",
+        module="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+        old=(
+            "    compressed_tensor = buffer.to(dtype).div_(world_size)\n"
+            "\n"
+            "    def decompress(fut):\n"
+            "        decompressed_tensor = buffer\n"
+            "        # Decompress in place to reduce the peak memory.\n"
+            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
+            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
+            "        decompressed_tensor.copy_(value)\n"
+        ),
+        new=(
+            "    compressed_tensor = buffer.to(dtype)\n"
+            "\n"
+            "    def decompress(fut):\n"
+            "        decompressed_tensor = buffer\n"
+            "        # Decompress in place to reduce the peak memory.\n"
+            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
+            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
+            "        decompressed_tensor.copy_(value).div_(world_size)\n"
+        ),
+    ),
+    Fault(
+        name="PowerSGD's error forgets what was fed back",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old=(
+            "            state.error_dict[bucket_index] = input_tensor_cp - input_tensor\n"
+            "        if not state.warm_start:\n"
+            "            state.p_memory_dict.clear()\n"
+            "            state.q_memory_dict.clear()\n"
+            "\n"
+            "        state.maybe_increase_iter(bucket)\n"
+            "\n"
+            "        return input_tensor\n"
+        ),
+        new=(
+            "            state.error_dict[bucket_index] = (\n"
+            "                input_tensor_cp - state.error_dict[bucket_index] - input_tensor\n"
+            "            )\n"
+            "        if not state.warm_start:\n"
+            "            state.p_memory_dict.clear()\n"
+            "            state.q_memory_dict.clear()\n"
+            "\n"
+            "        state.maybe_increase_iter(bucket)\n"
+            "\n"
+            "        return input_tensor\n"
+        ),
+    ),
 )

@@ -164,4 +164,22 @@ FAULTS: tuple[Fault, ...] = (
         old="    return [torch.cat([chunks[rank], chunks[parts - 1 - rank]]) for rank in range(degree)]",
         new="    return [torch.cat([chunks[2 * rank], chunks[2 * rank + 1]]) for rank in range(degree)]",
     ),
+    Fault(
+        name="query heads are shared out in turn, not in groups",
+        module="suites.context_parallel.programs",
+        old="held.to(dtype).repeat_interleave(groups, dim=2)",
+        new="held.to(dtype).repeat(1, 1, groups, 1, 1)",
+    ),
+    Fault(
+        name="tokens go back by the order in which they came",
+        module="suites.context_parallel.programs",
+        old="output[:, :, gathered]",
+        new="output[:, :, order]",
+    ),
+    Fault(
+        name="gradients travel on, not back",
+        module="suites.context_parallel.programs",
+        old="rotated(function.rank, gradients[0], -1)",
+        new="rotated(function.rank, gradients[0], 1)",
+    ),
 )

@@ -256,4 +256,22 @@ FAULTS: tuple[Fault, ...] = (
         old="    forward = torch.compile(wrapped, backend=backend)\n",
         new="    forward = torch.compile(network, backend=backend)\n",
     ),
+    Fault(
+        name="padding is taken to be class 0 when valid rows are counted",
+        module="suites.data_parallel.programs.training",
+        old="valid = classes.ne(IGNORED).sum()",
+        new="valid = classes.ne(0).sum()",
+    ),
+    Fault(
+        name="final model after join is the highest rank's, not the last joiner's",
+        module="torch.nn.parallel.distributed",
+        old=("            self._distributed_rank, is_last_joiner\n        )\n        _sync_module_states("),
+        new=("            self._distributed_rank, True\n        )\n        _sync_module_states("),
+    ),
+    Fault(
+        name="ring adds what it received rounded to float32",
+        module="suites.data_parallel.programs.replicas",
+        old="preceding += received[: len(preceding)]",
+        new="preceding += received[: len(preceding)].float().to(preceding.dtype)",
+    ),
 )

@@ -170,4 +170,16 @@ FAULTS: tuple[Fault, ...] = (
         old='parameters["first"], parameters["second"], strict=True)',
         new='parameters["first"], parameters["second"].roll(1, 0), strict=True)',
     ),
+    Fault(
+        name="softmax over all experts, not the chosen ones",
+        module="suites.expert_parallel.programs",
+        old="GATES[gate](ranked[:, :k])",
+        new="GATES[gate](ranked)[:, :k]",
+    ),
+    Fault(
+        name="a token's later choice replaces its first one's output",
+        module="suites.expert_parallel.programs",
+        old=".index_add(0, routing.token, weighted)",
+        new=".index_copy(0, routing.token, weighted)",
+    ),
 )

@@ -134,4 +134,31 @@ FAULTS: tuple[Fault, ...] = (
         old="        mixed = self.attend(rotate(query), rotate(key), value)\n",
         new="        mixed = self.attend(rotate(query).float(), rotate(key).float(), value.float()).to(x.dtype)\n",
     ),
+    Fault(
+        name="replicas train on the same part of the batch",
+        module="suites.hybrid.programs.training",
+        old='share = rank.place("replicate") * degrees[1] + rank.place("shard")',
+        new='share = rank.place("shard")',
+    ),
+    Fault(
+        name="shards of tensor-parallel parameters are laid out as if tensors were not split",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param",
+        old="split_factor = self._unsharded_dtensor_spec.num_shards_map[shard_dim]",
+        new="split_factor = 1",
+    ),
+    Fault(
+        name="gradients of fully sharded stages are not divided by the microbatches",
+        module="torch.distributed.pipelining.stage",
+        old=("        if grad_scale_factor != 1:\n            self.scale_grads(grad_scale_factor)\n"),
+        new=(
+            "        if grad_scale_factor != 1 and not isinstance(self.submod, FSDPModule):\n"
+            "            self.scale_grads(grad_scale_factor)\n"
+        ),
+    ),
+    Fault(
+        name="hybrid sharding reduces over the shards' group again",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param_group",
+        old="return self.mesh_info.replicate_process_group",
+        new="return self.mesh_info.shard_process_group",
+    ),
 )

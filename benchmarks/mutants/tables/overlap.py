@@ -93,4 +93,16 @@ FAULTS: tuple[Fault, ...] = (
         old="(3 * self.layers - 1)",
         new="(3 * self.layers)",
     ),
+    Fault(
+        name="the mean of a bucket of one gradient stays in a copy",
+        module="suites.overlap.programs",
+        old="flat = bucket[0].view(-1) if len(bucket) == 1 else torch.cat([part.view(-1) for part in bucket])",
+        new="flat = torch.cat([part.view(-1) for part in bucket])",
+    ),
+    Fault(
+        name="gradients of the last step are added to",
+        module="suites.overlap.programs",
+        old="    module.zero_grad(set_to_none=True)\n",
+        new="    module.train()\n",
+    ),
 )

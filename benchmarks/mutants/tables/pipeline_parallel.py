@@ -351,4 +351,42 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old='            if len(param_group["intermediates"]) > 1:',
         new="            if False:",
     ),
+    Fault(
+        name="deferred weight gradients all get the last intermediate's",
+        module="torch.distributed.pipelining._backward",
+        old="lambda grad_outputs, sg=grads_tuple: sg",
+        new="lambda grad_outputs: grads_tuple",
+    ),
+    Fault(
+        name="1F1B's steady phase takes the keyword argument of the backward's microbatch",
+        module="torch.distributed.pipelining.schedules",
+        old=(
+            "            # Now do the fwd\n"
+            "            output = self._stage.forward_one_chunk(\n"
+            "                fwd_mb_index,\n"
+            "                arg_mbs[fwd_mb_index],\n"
+            "                kwarg_mbs[fwd_mb_index],"
+        ),
+        new=(
+            "            # Now do the fwd\n"
+            "            output = self._stage.forward_one_chunk(\n"
+            "                fwd_mb_index,\n"
+            "                arg_mbs[fwd_mb_index],\n"
+            "                kwarg_mbs[bwd_mb_index],"
+        ),
+    ),
+    Fault(
+        name="clips the sum before it is made a mean",
+        module="suites.pipeline_parallel.programs.training",
+        old=(
+            "    for parameter in trainer.parameters.values():\n"
+            "        gradient_of(parameter).div_(microbatches * len(batches))\n"
+            '    norm = {} if max_norm is None else {"norm": clip(trainer.parameters.values(), max_norm)}\n'
+        ),
+        new=(
+            '    norm = {} if max_norm is None else {"norm": clip(trainer.parameters.values(), max_norm)}\n'
+            "    for parameter in trainer.parameters.values():\n"
+            "        gradient_of(parameter).div_(microbatches * len(batches))\n"
+        ),
+    ),
 )

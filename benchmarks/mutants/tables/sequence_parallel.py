@@ -222,4 +222,39 @@ FAULTS: tuple[Fault, ...] = (
         new="        y = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n"
         "        return nn.functional.dropout(x, self.dropout.p) + y",
     ),
+    Fault(
+        name="LayerNorm's bias gets the gradient of the rank's own tokens",
+        module="torch.distributed.tensor._ops._math_ops",
+        old='Partial("sum") if bias_meta is not None else None,  # d_bias',
+        new="Replicate() if bias_meta is not None else None,  # d_bias",
+    ),
+    Fault(
+        name="RMSNorm's weight gets the mean over the ranks, not the sum",
+        module="torch.distributed.tensor._ops._math_ops",
+        old=(
+            'Partial("sum") if weight_meta is not None else None,  # d_weight\n'
+            "            _ShardingPlaceholder(dim),  # grad_out"
+        ),
+        new=(
+            'Partial("avg") if weight_meta is not None else None,  # d_weight\n'
+            "            _ShardingPlaceholder(dim),  # grad_out"
+        ),
+        equivalent="only GPUs have the fused kernel that it is in: on CPUs the norm is made of simpler operations",
+    ),
+    Fault(
+        name="norms of gradients that are not summed yet are added up",
+        module="torch.distributed.tensor._ops._math_ops",
+        old=(
+            "            if isinstance(p, Partial) and p.reduce_op != reduction_op:\n"
+            "                is_reduction_linear = False"
+        ),
+        new=(
+            "            if (\n"
+            "                isinstance(p, Partial)\n"
+            "                and not isinstance(reduction_op, NormReduction)\n"
+            "                and p.reduce_op != reduction_op\n"
+            "            ):\n"
+            "                is_reduction_linear = False"
+        ),
+    ),
 )

@@ -226,4 +226,22 @@ FAULTS: tuple[Fault, ...] = (
         old="            self.unsharded_accumulated_grad += self.unsharded_param.grad",
         new="            self.unsharded_accumulated_grad = self.unsharded_param.grad",
     ),
+    Fault(
+        name="accumulated gradient of the last step is not let go of",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param_group",
+        old=(
+            "unsharded_grads.append(fsdp_param.unsharded_accumulated_grad_data)\n"
+            "                    fsdp_param.unsharded_accumulated_grad = None\n"
+        ),
+        new="unsharded_grads.append(fsdp_param.unsharded_accumulated_grad_data)\n",
+    ),
+    Fault(
+        name="hybrid sharding divides by the shards alone, except in float32 and bfloat16",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old=("    if all_reduce_group is not None:\n        data_parallel_size *= all_reduce_group.size()\n"),
+        new=(
+            "    if all_reduce_group is not None and not overflow_risk:\n"
+            "        data_parallel_size *= all_reduce_group.size()\n"
+        ),
+    ),
 )

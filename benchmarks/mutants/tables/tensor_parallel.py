@@ -458,4 +458,28 @@ FAULTS: tuple[Fault, ...] = (
     *LAYERS,
     *VOCABULARY,
     *COLLECTIVE_MATMUL,
+    Fault(
+        name="norms of shards are added as squares, whatever the norm",
+        module="torch.distributed.tensor._ops._math_ops",
+        old="return tensor**self.norm_type",
+        new="return tensor**2",
+    ),
+    Fault(
+        name="ignored targets count with class 0's weight in the mean",
+        module="torch.distributed.tensor.parallel.loss",
+        old="        wsum = torch.where(target != ignore_index, wsum, 0)\n",
+        new="",
+    ),
+    Fault(
+        name="ranks take key and value heads in turn, not in blocks",
+        module="suites.tensor_parallel.programs.attention",
+        old="first = ctx.rank * kv_heads // ctx.world_size * head_dim",
+        new="first = ctx.rank % kv_heads * head_dim",
+    ),
+    Fault(
+        name="what dropout keeps is divided by the share that it drops",
+        module="suites.tensor_parallel.programs.training",
+        old="return x * self.kept / (1 - self.p)",
+        new="return x * self.kept / self.p",
+    ),
 )

@@ -144,4 +144,22 @@ FAULTS: tuple[Fault, ...] = (
         old="exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)",
         new="exp_avg_sq.mul_(beta1).addcmul_(grad, grad, value=1 - beta1)",
     ),
+    Fault(
+        name="training that goes on begins with the first batch again",
+        module="suites.zero_infinity.programs",
+        old="itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)",
+        new="itertools.cycle(batches_on_device(ctx, problem))",
+    ),
+    Fault(
+        name="Adam's count of steps lives in memory, and begins anew after a stop",
+        module="suites.zero_infinity.programs",
+        old='state[COUNT] = home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())',
+        new="state[COUNT] = torch.zeros((), dtype=COUNT_DTYPE)",
+    ),
+    Fault(
+        name="Adam adds eps inside the root",
+        module="torch.optim.adam",
+        old="denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)",
+        new="denom = (exp_avg_sq / bias_correction2).add_(eps).sqrt_()",
+    ),
 )
