@@ -125,6 +125,16 @@ def sample(faults: dict[str, tuple[Fault, ...]], count: int) -> list[tuple[str, 
     return [caught[index * len(caught) // count] for index in range(min(count, len(caught)))]
 
 
+def record(path: Path, result: Result, faults: dict[str, tuple[Fault, ...]]) -> None:
+    """Puts a result into a file of them, in place of an earlier one; faults that no table has any more are left out."""
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    known = {(entry["subject"], entry["fault"]): entry for entry in entries}
+    known[result.subject, result.fault] = asdict(result)
+    order = [(subject, fault.name) for subject, of_subject in faults.items() for fault in of_subject]
+    kept = [known[key] for key in order if key in known]
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
 def summary(results: Iterable[Result]) -> tuple[list[str], float]:
     """A line for each subject and one for all, and the share that is caught."""
     counts: dict[str, list[int]] = {}
@@ -144,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="how many realistic faults the suites catch")
     parser.add_argument("--subject", action="append", help="only this subject's; may be given again")
     parser.add_argument("--fault", default="", help="only faults whose name holds this text")
-    parser.add_argument("--json", type=Path, help="a file for the results")
+    parser.add_argument("--json", type=Path, help="a file for the results; those of other faults in it are kept")
     parser.add_argument("--jobs", type=int, default=2, help="runs of pytest at once (default: %(default)s)")
     parser.add_argument("--sample", type=int, help="only so many, each against the test that is recorded to catch it")
     given = parser.parse_args(arguments)
@@ -172,10 +182,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if result.fault:
                 print(result.line(), flush=True)
                 results.append(result)
+                if given.json:  # at once: a run of all faults takes half an hour, and may be cut off
+                    record(given.json, result, faults)
     lines, share = summary(results)
     print("\n".join(lines), f"\n{time.monotonic() - began:.0f} s", sep="")
-    if given.json:
-        given.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n", encoding="utf-8")
     if any(result.outcome == UNTRUE for result in results):
         return 2
     return 0 if share >= LEAST else 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks import mutations
 from benchmarks.mutants.fault import Fault
-from benchmarks.mutations import CAUGHT, EQUIVALENT, PASSED, SKIPPED, UNTRUE, Result, summary, table, tried
+from benchmarks.mutations import CAUGHT, EQUIVALENT, PASSED, SKIPPED, UNTRUE, Result, record, summary, table, tried
 from tests.whole_run import write
 
 TEST = """
@@ -104,3 +105,14 @@ def test_a_name_that_two_faults_have_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("benchmarks.mutants.tables.collectives.FAULTS", (twice, twice))
     with pytest.raises(ValueError, match=r"^collectives has two faults of the name 'one': rename one$"):
         table()
+
+
+def test_a_result_replaces_the_earlier_one_and_faults_of_no_table_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    faults = {"scan": tuple(Fault(name=name, module="torch", old="x", new="y") for name in ("one", "other"))}
+    for fault, outcome in (("other", PASSED), ("gone", CAUGHT), ("one", CAUGHT), ("other", CAUGHT)):
+        record(path, Result(subject="scan", fault=fault, outcome=outcome), faults)
+    assert [(entry["fault"], entry["outcome"]) for entry in json.loads(path.read_text())] == [
+        ("one", CAUGHT),
+        ("other", CAUGHT),
+    ]
