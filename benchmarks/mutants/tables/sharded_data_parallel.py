@@ -131,13 +131,6 @@ FAULTS: tuple[Fault, ...] = (
         "        optimizer.step()\n        return {",
     ),
     Fault(
-        name="Adam without the correction of its bias",
-        module="torch.optim.adam",
-        old="                bias_correction2_sqrt = bias_correction2**0.5",
-        new="                bias_correction1 = bias_correction2 = 1.0\n"
-        "                bias_correction2_sqrt = bias_correction2**0.5",
-    ),
-    Fault(
         name="a model that is sharded as a whole, not by layer",
         module=STAGES,
         old="    if module.first is not None:\n        fully_shard(module.first, **options)\n",
