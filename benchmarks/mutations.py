@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,7 +129,9 @@ def record(path: Path, result: Result, faults: dict[str, tuple[Fault, ...]]) -> 
     """Puts a result into a file of them, in place of an earlier one; faults that no table has any more are left out."""
     entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     known = {(entry["subject"], entry["fault"]): entry for entry in entries}
-    known[result.subject, result.fault] = asdict(result)
+    # What a test said of a fault it caught is for who reads the run: it names files of the machine.
+    message = "" if result.outcome == CAUGHT else result.message
+    known[result.subject, result.fault] = asdict(replace(result, message=message))
     order = [(subject, fault.name) for subject, of_subject in faults.items() for fault in of_subject]
     kept = [known[key] for key in order if key in known]
     path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
