@@ -18,8 +18,8 @@ import torch
 from pytest_gpuperf import Context, Perf, Ranks
 from pytest_gpuperf.report.verdict_line import tripped_in_words
 from suites.collectives.programs import plain
+from suites.collectives.programs.sweeping import OPERATIONS, of_size
 from suites.collectives.reference import Collective
-from suites.collectives.test_performance import OPERATIONS, of_size
 from suites.shared.step import Step
 
 _PLAN = json.loads(os.environ["AGAINST_NCCL_TESTS_PLAN"])

@@ -1,35 +1,18 @@
-"""Bus bandwidth of the collectives, held against the links' line rate and this hardware's baseline."""
+"""Latency and bus bandwidth of the collectives, held against the links' line rate and this hardware's baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from pytest_gpuperf import Context, GiB, KiB, MiB, Perf
-from suites.collectives.programs import plain
+from pytest_gpuperf import Context, GiB, KiB, Metric, MiB, Perf
+from suites.collectives.programs import coalescing
 from suites.collectives.programs.checking import IN_PLACE
+from suites.collectives.programs.sweeping import OPERATIONS, at_sizes, of_size
 from suites.collectives.reference import Collective
-from suites.shared.step import Step
-
-DTYPE = torch.bfloat16
-
-# Each operation's program, and whether nccl-tests' size S is that of all ranks' shares together.
-OPERATIONS: dict[str, tuple[Callable[..., Step[torch.Tensor]], bool]] = {
-    "all_reduce": (plain.all_reduce, False),
-    "all_gather": (plain.all_gather, True),
-    "reduce_scatter": (plain.reduce_scatter, True),
-    "all_to_all": (plain.all_to_all, True),
-    "send_recv": (plain.send_recv, False),
-}
-
-
-def of_size(op: str, nbytes: int, world_size: int) -> Collective:
-    """The one that moves what nccl-tests calls size S."""
-    _, divided = OPERATIONS[op]
-    numel = nbytes // DTYPE.itemsize // (world_size if divided else 1)
-    return Collective(name=op, numel=numel, dtype=DTYPE, seed=1, members=tuple(range(world_size)))
 
 
 def arrived(case: Collective) -> Callable[[Context, torch.Tensor, int], None]:
@@ -54,6 +37,53 @@ def test_bus_bandwidth(perf: Perf, op: str, nbytes: int) -> None:
     timing = perf.measure(program, verify=arrived(case), collective=case)
     perf.check(busbw=timing.busbw(op, nbytes))
     perf.show(time=timing.time)  # the same figure, told otherwise: a second verdict would say nothing new
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8)
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_curve(perf: Perf, op: str) -> None:
+    sizes = [2**power for power in range(8, perf.sized(31, smoke=12))]
+
+    def verify(ctx: Context, output: torch.Tensor, steps: int, nbytes: int) -> None:
+        arrived(of_size(op, nbytes, ctx.world_size))(ctx, output, steps)
+
+    swept = perf.sweep(at_sizes, sizes=sizes, op=op, verify=verify, collective=op)
+    perf.check(**swept.figures)
+    perf.show(half_size=Metric(swept.half_size, "B", "lower"))
+
+
+MANY, NUMEL = 2048, 1024
+"""Tensors, and float32 elements of each: 4 KiB."""
+
+
+def race_of_many(perf: Perf, optimized: Callable[..., Any]) -> None:
+    """One call for each of many small tensors against another way, from which the same sums come out."""
+    count = perf.sized(MANY, smoke=4)
+    members = tuple(range(perf.world_size))
+    case = Collective(name="all_reduce", numel=count * NUMEL, dtype=torch.float32, seed=1, members=members)
+
+    def verify(ctx: Context, parts: list[torch.Tensor], steps: int) -> None:
+        case.assert_right(ctx.rank, torch.cat(parts), steps=steps)
+
+    pair = perf.compare(
+        baseline=coalescing.one_by_one, optimized=optimized, verify=verify, collective=case, count=count
+    )
+    perf.check(speedup=pair.speedup, time=pair.optimized.time)
+    perf.show(one_by_one=pair.baseline.time)  # the host's time, another one on each machine
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True)
+@pytest.mark.parametrize("way", [coalescing.coalesced, coalescing.flat], ids=["coalesced", "flat"])
+def test_many_small(perf: Perf, way: Callable[..., Any]) -> None:
+    race_of_many(perf, way)
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+def test_many_small_in_a_graph(perf: Perf) -> None:
+    race_of_many(perf, coalescing.in_a_graph)
 
 
 @pytest.mark.perf

@@ -6,6 +6,7 @@ from benchmarks.mutants.fault import Fault
 
 TORCH = "torch.distributed.distributed_c10d"
 PLAIN = "suites.collectives.programs.plain"
+COALESCING = "suites.collectives.programs.coalescing"
 IN_FLIGHT = "suites.collectives.programs.in_flight"
 
 
@@ -262,5 +263,35 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         new=(
             "        arrived = out.clone()\n        for work in works:\n            work.wait()\n        return arrived"
         ),
+    ),
+    Fault(
+        name="a flat buffer whose last tensor is not copied back",
+        module=COALESCING,
+        old="            torch._foreach_copy_(self.parts, views)\n",
+        new="            torch._foreach_copy_(self.parts[: len(views) - 1] or self.parts, views[:-1] or views)\n",
+    ),
+    Fault(
+        name="a flat buffer that keeps the first step's tensors",
+        module=COALESCING,
+        old="            torch._foreach_copy_(views, self.parts)\n",
+        new="",
+    ),
+    Fault(
+        name="a flat buffer that is reduced in bfloat16",
+        module=COALESCING,
+        old="            dist.all_reduce(buffer, self.op)\n",
+        new="            half = buffer.to(torch.bfloat16)\n            dist.all_reduce(half, self.op)\n            buffer.copy_(half)\n",
+    ),
+    Fault(
+        name="a group call that takes no more than 32 tensors",
+        module=TORCH,
+        old="            tensors = [op.tensor for op in op_list]\n            all_reduce_opts",
+        new="            tensors = [op.tensor for op in op_list[:32]]\n            all_reduce_opts",
+    ),
+    Fault(
+        name="a group call that sums, whatever its operation",
+        module=TORCH,
+        old="            all_reduce_opts.reduceOp = not_none(op_list[0].redop)\n",
+        new="",
     ),
 )

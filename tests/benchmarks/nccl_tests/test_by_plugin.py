@@ -14,7 +14,7 @@ from benchmarks.nccl_tests import by_plugin
 from benchmarks.nccl_tests.plan import OPERATIONS, SWEEPS, ArmError, Plan, Point, Sweep
 from pytest_gpuperf import KiB
 from suites.collectives.programs import plain
-from suites.collectives.test_performance import of_size
+from suites.collectives.programs.sweeping import of_size
 from tests.benchmarks.nccl_tests.fake_nccl_tests import SMALL
 from tests.whole_run import ROOT
 
