@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.figures.timing import Timing
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
+    from pytest_gpuperf.hardware.nccl_log import NcclLog
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
     from pytest_gpuperf.run.current_ranks import LeakWarning
@@ -29,6 +30,7 @@ __all__ = [
     "LeakWarning",
     "Metric",
     "MiB",
+    "NcclLog",
     "Overlap",
     "Perf",
     "RankDied",
@@ -50,6 +52,7 @@ _HOMES = {
     "Context": "ranks.context",
     "LeakWarning": "run.current_ranks",
     "Metric": "figures.metric",
+    "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
     "Perf": "fixtures.perf",
     "RankDied": "ranks.failures",

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.ranks.nccl_debug import LOGGED
+
 MARKERS = (
-    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False): run the test once for "
-    "each world size, its programs on so many ranks; timeout is in seconds and for each run; device='cuda' or 'cpu' "
-    "binds the test to one kind; isolation='process' gives it processes of its own, 'group' a process group on warm "
-    "ones; env is a dict of environment variables for its ranks, which are then its own; largest=True leaves out, on "
-    "GPUs, what is smaller than the largest world that they hold",
+    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False): run "
+    "the test once for each world size, its programs on so many ranks; timeout is in seconds and for each run; "
+    "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'group' a "
+    "process group on warm ones; env is a dict of environment variables for its ranks, which are then its own, and "
+    "{rank} in a value is the rank's number; largest=True leaves out, on GPUs, what is smaller than the largest world "
+    "that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
-_KEYWORDS = ("timeout", "device", "isolation", "env", "largest")
+_KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log")
 _DEVICES = ("cuda", "cpu")
 _ISOLATIONS = ("group", "process")
 
@@ -33,7 +36,7 @@ class RanksMarker:
     isolation: str = "group"
     """``process`` where the ranks must be the test's own."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables of the ranks' environment, sorted by name."""
+    """Variables of the ranks' environment, sorted by name; ``{rank}`` in a value is the rank's number."""
     largest: bool = False
     """Whether, on GPUs, no world runs that is smaller than the largest that they hold."""
 
@@ -80,7 +83,7 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
         timeout=_timeout(mark.kwargs.get("timeout"), where),
         device=_one_of(mark.kwargs.get("device"), _DEVICES, "device", where),
         isolation=_one_of(mark.kwargs.get("isolation"), _ISOLATIONS, "isolation", where) or "group",
-        env=_environment(mark.kwargs.get("env"), where),
+        env=_environment(mark.kwargs.get("env"), _flag(mark.kwargs.get("nccl_log", False), "nccl_log", where), where),
         largest=_flag(mark.kwargs.get("largest", False), "largest", where),
     )
 
@@ -111,9 +114,10 @@ def _flag(value: Any, keyword: str, where: str) -> bool:
     return value
 
 
-def _environment(value: Any, where: str) -> tuple[tuple[str, str], ...]:
+def _environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str], ...]:
+    logged = LOGGED if nccl_log else {}
     if value is None:
-        return ()
+        return tuple(sorted(logged.items()))
     if not isinstance(value, dict):
         raise ValueError(f"{where} takes env as a dict of strings, got {value!r}")
     for name, text in value.items():
@@ -125,4 +129,4 @@ def _environment(value: Any, where: str) -> tuple[tuple[str, str], ...]:
             raise ValueError(f"{where} takes env with values that a variable can have, got {name}={text!r}")
     if "CUDA_VISIBLE_DEVICES" in value:
         raise ValueError(f"{where} cannot set CUDA_VISIBLE_DEVICES, which gives each test the GPUs that it leased")
-    return tuple(sorted(value.items()))
+    return tuple(sorted({**value, **logged}.items()))

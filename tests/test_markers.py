@@ -3,12 +3,16 @@
 import pytest
 
 from pytest_gpuperf.markers import RanksMarker, parse_ranks
+from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from tests.whole_run import WholeRun, run_pytest, write
 
 TEST = "import pytest\n@pytest.mark.ranks({arguments})\ndef test_it({fixtures}): pass\n"
 
 WRONG = [
-    ("2, size=3", "has no keyword 'size'; it takes world sizes, and timeout, device, isolation, env and largest"),
+    (
+        "2, size=3",
+        "has no keyword 'size'; it takes world sizes, and timeout, device, isolation, env, largest and nccl_log",
+    ),
     ("0", "takes world sizes of 1 or more as integers, got 0"),
     ("-1", "takes world sizes of 1 or more as integers, got -1"),
     ("'four'", "takes world sizes of 1 or more as integers, got 'four'"),
@@ -28,6 +32,7 @@ WRONG = [
     ("2, device=['cpu']", "takes device='cuda' or device='cpu', got ['cpu']"),
     ("2, isolation='test'", "takes isolation='group' or isolation='process', got 'test'"),
     ("2, isolation=True", "takes isolation='group' or isolation='process', got True"),
+    ("2, nccl_log='yes'", "takes nccl_log=True or nccl_log=False, got 'yes'"),
     ("2, env='A=1'", "takes env as a dict of strings, got 'A=1'"),
     ("2, env=['A']", "takes env as a dict of strings, got ['A']"),
     ("2, env={1: 'x'}", "takes env with names that a variable can have, got 1"),
@@ -114,6 +119,8 @@ def test_a_test_with_the_marker_and_without_ranks_would_pass_unseen(pytester: py
         ((2,), {"isolation": "process"}, RanksMarker((2,), isolation="process")),
         ((2,), {"isolation": "group", "env": {}}, RanksMarker((2,))),
         ((2,), {"isolation": None, "env": None}, RanksMarker((2,))),
+        ((2,), {"nccl_log": True, "env": {"A": "1"}}, RanksMarker((2,), env=(("A", "1"), *sorted(LOGGED.items())))),
+        ((2,), {"nccl_log": True}, RanksMarker((2,), env=tuple(sorted(LOGGED.items())))),
         ((2,), {"env": {"B": "2", "A": ""}}, RanksMarker((2,), env=(("A", ""), ("B", "2")))),
         ((2, 4), {"largest": True}, RanksMarker((2, 4), largest=True)),
         ((2, 4), {"largest": False}, RanksMarker((2, 4))),
@@ -197,7 +204,8 @@ def test_markers_are_listed(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--markers")
     result.stdout.fnmatch_lines(
         [
-            "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False)*",
+            "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, "
+            "nccl_log=False)*",
             "@pytest.mark.perf: *",
         ]
     )

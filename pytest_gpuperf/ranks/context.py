@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
     from torch.distributed.device_mesh import DeviceMesh
 
+    from pytest_gpuperf.hardware.nccl_log import NcclLog
+
 Meshes: TypeAlias = "dict[tuple[tuple[int, ...], tuple[str, ...] | None], DeviceMesh]"
 """A test's device meshes, by shape and names."""
 
@@ -54,6 +56,16 @@ class Context:
         """The default group's key-value store; each test has one of its own."""
         self.group  # noqa: B018  # tells in its own words that there is none
         return default_store()
+
+    def nccl_log(self) -> NcclLog:
+        """What NCCL's own log of this rank says so far: transports, algorithms, protocols, channels; empty with gloo.
+
+        Raises:
+            RuntimeError: the test's marker has no ``nccl_log=True``, and the run sets no ``NCCL_DEBUG_FILE`` either.
+        """
+        from pytest_gpuperf.ranks.nccl_debug import read_log
+
+        return read_log()
 
     def barrier(self) -> None:
         """Waits until every rank of the world has come here."""

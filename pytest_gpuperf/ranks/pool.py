@@ -34,7 +34,7 @@ from pytest_gpuperf.ranks.messages import (
 from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
 from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, STREAMS, RankProcess, await_ends, kill
 from pytest_gpuperf.ranks.scarce_files import shortage
-from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
+from pytest_gpuperf.ranks.spec import PoolSpec, environ_of, rank_environ
 from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
 
 START_TIMEOUT = 120.0  # seconds for all ranks to report in; CUDA contexts on 8 GPUs take some of them
@@ -230,8 +230,8 @@ class Pool:
     def _start(self, environ: Mapping[str, str]) -> int:
         size = self.spec.world_size
         threads = max(1, (os.cpu_count() or 1) // size)
-        for _ in range(size):
-            self._processes.append(RankProcess.forked(self._client, environ))
+        for rank in range(size):
+            self._processes.append(RankProcess.forked(self._client, environ_of(rank, self.spec, environ)))
         for rank, process in enumerate(self._processes):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is told below
                 process.connection.send(Start(rank, size, self.spec.backend, threads))

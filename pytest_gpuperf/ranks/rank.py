@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks import malloc, payload, stacks
+from pytest_gpuperf.ranks import malloc, nccl_debug, payload, stacks
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
@@ -68,6 +68,7 @@ def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
         pid = os.getpid()
         if start.backend == "gloo":
             malloc.share_arena()
+        nccl_debug.keep_log()
         rank = _Rank(start, Informant(inquiries, start.backend), connection)
         connection.send(Started(rank.store_port, threading.get_ident()))
         while True:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
+RANK = "{rank}"  # in a value that a test sets: the rank's number
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 
 
@@ -17,7 +18,7 @@ class PoolSpec:
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs, one for each rank; empty for gloo."""
     environ: tuple[tuple[str, str], ...] = ()
-    """Variables that the test sets for its ranks, beside those of the run."""
+    """Variables that the test sets for its ranks, beside those of the run; ``{rank}`` is the rank's number."""
     timed: bool = False
     """Whether its ranks measure: their communicators share nothing."""
 
@@ -38,3 +39,15 @@ def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
         defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
     inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
     return {**defaults, **inherited, **dict(spec.environ), "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
+
+
+def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    """One rank's environment: what the test sets has the rank's number in it.
+
+    Args:
+        rank: its number.
+        spec: of the pool.
+        environ: of the pool's ranks, by ``rank_environ``.
+    """
+    own = {name: value.replace(RANK, str(rank)) for name, value in spec.environ if RANK in value}
+    return {**environ, **own}

@@ -280,7 +280,8 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         name="a flat buffer that is reduced in bfloat16",
         module=COALESCING,
         old="            dist.all_reduce(buffer, self.op)\n",
-        new="            half = buffer.to(torch.bfloat16)\n            dist.all_reduce(half, self.op)\n            buffer.copy_(half)\n",
+        new="            half = buffer.to(torch.bfloat16)\n            dist.all_reduce(half, self.op)\n"
+        "            buffer.copy_(half)\n",
     ),
     Fault(
         name="a group call that takes no more than 32 tensors",

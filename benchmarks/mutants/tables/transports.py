@@ -1,0 +1,54 @@
+"""Faults of the subject transports."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+SENDING = "suites.transports.programs.sending"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a ring that sends to the rank before",
+        module=SENDING,
+        old="dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, received, before)",
+        new="dist.P2POp(dist.isend, sent, before), dist.P2POp(dist.irecv, received, following)",
+    ),
+    Fault(
+        name="messages that end before the last byte",
+        module=SENDING,
+        old="sent, received = source[:nbytes], destination[:nbytes].zero_()",
+        new="sent, received = source[: nbytes - 1], destination[:nbytes].zero_()[: nbytes - 1]",
+    ),
+    Fault(
+        name="a ring whose later steps send nothing",
+        module=SENDING,
+        old="            for work in dist.batch_isend_irecv(operations):\n                work.wait()\n",
+        new="            if not step.__dict__.setdefault('sent', False):\n"
+        "                for work in dist.batch_isend_irecv(operations):\n                    work.wait()\n"
+        "            step.__dict__['sent'] = True\n",
+    ),
+    Fault(
+        name="a sum in bfloat16",
+        module=SENDING,
+        old="            dist.all_reduce(x)\n",
+        new="            half = x.bfloat16()\n            dist.all_reduce(half)\n            x.copy_(half)\n",
+    ),
+    Fault(
+        name="a sum that leaves out what lies beyond 2^16 elements",
+        module=SENDING,
+        old="            dist.all_reduce(x)\n",
+        new="            dist.all_reduce(x[: 1 << 16])\n",
+    ),
+    Fault(
+        name="messages are received where they were sent from",
+        module=SENDING,
+        old="destination = torch.empty_like(source)",
+        new="destination = source",
+    ),
+    Fault(
+        name="a batch of messages that nobody waits for",
+        module=SENDING,
+        old="                work.wait()\n",
+        new="                del work\n",
+    ),
+)

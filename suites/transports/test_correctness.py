@@ -1,0 +1,77 @@
+"""What is sent arrives, at every size and step after step, and each way gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Context, MiB, Ranks
+from suites.shared.strategies import worlds
+from suites.transports import reference
+from suites.transports.programs import sending
+from suites.transports.programs.ways import IPC, NET, P2P, READ, SHM, Way, over
+
+PROGRAMS: dict[str, tuple[Callable[..., sending.StepOf], Callable[[Context, Any, int, int], None]]] = {
+    "ring": (sending.ring, reference.ring),
+    "all_reduce": (sending.all_reduce, reference.all_reduce),
+}
+
+
+def in_turn(ctx: Context, name: str, sizes: list[int]) -> None:
+    """Two steps of each size, compared on the ranks."""
+    program, verify = PROGRAMS[name]
+    step_of = program(ctx, sizes=sizes)
+    for nbytes in sizes:
+        step = step_of(nbytes)
+        for steps in (1, 2):
+            verify(ctx, step(), steps, nbytes)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("name", PROGRAMS)
+@given(data=st.data(), counts=st.lists(st.integers(1, 70_001), min_size=2, max_size=4, unique=True))
+def test_every_size(ranks: Ranks, data: st.DataObject, name: str, counts: list[int]) -> None:
+    data.draw(worlds(ranks)).run(in_turn, name, [4 * count for count in sorted(counts)])
+
+
+def check(ranks: Ranks, way: Way) -> None:
+    """The way is NCCL's, and what is sent over it arrives."""
+    way.require(ranks.run(sending.connected))
+    for name in PROGRAMS:
+        ranks.run(in_turn, name, [4, 4 * 70_001, 64 * MiB])
+
+
+@over(P2P)
+def test_p2p(ranks: Ranks) -> None:
+    check(ranks, P2P)
+
+
+@over(IPC)
+def test_ipc(ranks: Ranks) -> None:
+    check(ranks, IPC)
+
+
+@over(READ)
+def test_read(ranks: Ranks) -> None:
+    check(ranks, READ)
+
+
+@over(SHM)
+def test_shm(ranks: Ranks) -> None:
+    check(ranks, SHM)
+
+
+@over(NET)
+def test_net(ranks: Ranks) -> None:
+    check(ranks, NET)
+
+
+@pytest.mark.ranks(2, nccl_log=True, device="cpu")
+def test_without_nccl_its_log_is_empty(ranks: Ranks) -> None:
+    for log in ranks.run(sending.connected):
+        assert not log.connections
+        assert not log.over("P2P")

@@ -1,0 +1,82 @@
+"""Latency and bandwidth over each way between GPUs, from the links to sockets, and what pods of one GPU lose."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import pytest
+
+from pytest_gpuperf import Metric, Perf, Ranks, Sweep
+from suites.transports.programs import sending
+from suites.transports.programs.ways import IPC, NET, P2P, READ, SHM, Way, over
+from suites.transports.test_correctness import PROGRAMS
+
+pytestmark = pytest.mark.perf
+Measured: TypeAlias = dict[tuple[str, int, str], Sweep]
+"""Curves by program, number of ranks and way."""
+
+
+@pytest.fixture(scope="session")
+def measured() -> Measured:
+    """What this run has measured so far."""
+    return {}
+
+
+def swept(perf: Perf, name: str) -> Sweep:
+    """The curve of a program over the way that the ranks have."""
+    program, verify = PROGRAMS[name]
+    sizes = [2**power for power in range(10, perf.sized(29, smoke=13), 2)]
+    return perf.configured(budget=0.3).sweep(
+        program, sizes=sizes, op={"ring": "send_recv"}.get(name, name), verify=verify
+    )
+
+
+def judge(perf: Perf, ranks: Ranks, measured: Measured, name: str, way: Way) -> None:
+    """Measures a program over a way that NCCL's log proves, and says how it stands beside the links."""
+    way.require(ranks.run(sending.connected))
+    curve = measured[name, perf.world_size, way.name] = swept(perf, name)
+    perf.check(alpha=curve.alpha, peak=curve.peak)
+    # Two tests' figures: a ratio to look at, and none to judge.
+    links = measured.get((name, perf.world_size, P2P.name))
+    if links is not None and way is not P2P:
+        perf.show(
+            latency_over_links=Metric(curve.alpha.value / links.alpha.value, "x", "lower"),
+            links_over_bandwidth=Metric(links.peak.value / curve.peak.value, "x", "lower"),
+        )
+
+
+@over(P2P)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_p2p(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
+    judge(perf, ranks, measured, name, P2P)
+
+
+@over(IPC)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ipc(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
+    judge(perf, ranks, measured, name, IPC)
+
+
+@over(READ)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_read(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
+    judge(perf, ranks, measured, name, READ)
+
+
+@over(SHM)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_shm(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
+    judge(perf, ranks, measured, name, SHM)
+
+
+@over(NET)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_net(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
+    judge(perf, ranks, measured, name, NET)
+
+
+@pytest.mark.ranks(2, 4, 8, device="cpu")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_body(perf: Perf, name: str) -> None:
+    """What every way is measured by, tried without GPUs."""
+    perf.check(alpha=swept(perf, name).alpha)
