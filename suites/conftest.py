@@ -3,6 +3,7 @@
 The examples of a profile are for a drawn test as a whole: its world sizes and other parameters share them.
 """
 
+import argparse
 import math
 from collections import Counter
 
@@ -18,6 +19,33 @@ SHARE = "examples(share): of the profile's examples, for a drawn test whose exam
 for profile, most in EXAMPLES.items():
     settings.register_profile(profile, max_examples=most, deadline=None)
 settings.load_profile("suites")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option of the suites' soaks."""
+    group = parser.getgroup("suites")
+    group.addoption("--soak", type=minutes, default=0.0, metavar="MINUTES", help="go on with each soak for so long")
+
+
+def minutes(text: str) -> float:
+    """Reads the option's value.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number of minutes.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"--soak takes minutes, 0 or more, got {text!r}")
+    return value
+
+
+@pytest.fixture(scope="session")
+def soak_seconds(request: pytest.FixtureRequest) -> float:
+    """How long a soak goes on; 0 if nobody asks for one."""
+    return 60 * float(request.config.getoption("--soak", 0.0))
 
 
 def pytest_configure(config: pytest.Config) -> None:

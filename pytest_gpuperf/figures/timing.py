@@ -78,6 +78,12 @@ class Timing:
         return max(medians) / min(medians) - 1
 
     @property
+    def slowest_rank(self) -> int:
+        """The rank with the longest median. Of a step that waits for others, that says little: time it without."""
+        medians = [statistics.median(rank.seconds) for rank in self.ranks]
+        return medians.index(max(medians))
+
+    @property
     def host_bound(self) -> bool:
         """Whether many of a rank's samples are as long as its host took to launch them.
 

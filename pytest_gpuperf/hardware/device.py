@@ -82,6 +82,30 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """What tells of a GPU that fails: errors since its driver was loaded, and how hard it works now.
+
+    None: the GPU, or the machine it is virtual on, does not tell.
+    """
+
+    uuid: str
+    errors: Mapping[str, int | None]
+    """Counts by name: NVLink's CRC errors, replays and recoveries, PCIe's replays, ECC's corrected and uncorrected."""
+    kelvin: float | None
+    watts: float | None
+    sm_hertz: float | None
+
+    def risen(self, before: "Health") -> dict[str, int]:
+        """By how much each count has risen since; those that have not are left out."""
+        rises: dict[str, int] = {}
+        for name, now in self.errors.items():
+            then = before.errors.get(name)
+            if now is not None and then is not None and now > then:
+                rises[name] = now - then
+        return rises
+
+
+@dataclass(frozen=True, slots=True)
 class Xid:
     """One error that the driver reported; NVIDIA's XID error catalogue says what the numbers mean."""
 
@@ -168,6 +192,10 @@ class Devices(Protocol):
 
     def counters(self, uuid: str) -> Counters:
         """Reads a GPU's counters."""
+        ...
+
+    def health(self, uuid: str) -> Health:
+        """Reads what tells of a GPU that fails."""
         ...
 
     def listen(self, uuids: Sequence[str]) -> Listener:

@@ -16,6 +16,7 @@ from pytest_gpuperf.hardware.device import (
     Distance,
     Gpu,
     HardwareError,
+    Health,
     Observation,
     Pcie,
     Reason,
@@ -36,6 +37,15 @@ _REASONS = {
     0x20: Reason.SOFTWARE_THERMAL_SLOWDOWN,
     0x40: Reason.HARDWARE_THERMAL_SLOWDOWN,
     0x80: Reason.POWER_BRAKE,
+}
+
+# nvml.h, "Field Identifiers": totals over all links, where there are several.
+_ERRORS = {
+    "NVLink CRC of flits": "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "NVLink CRC of data": "NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "NVLink replays": "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "NVLink recoveries": "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "PCIe replays": "NVML_FI_DEV_PCIE_REPLAY_COUNTER",
 }
 
 # nvml.h, nvmlGpuTopologyLevel_t; two GPUs of one board (0) share its switch.
@@ -164,6 +174,17 @@ class Nvml:
             nvlink_received=self._nvlink_bytes(handle, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
         )
 
+    def health(self, uuid: str) -> Health:
+        """Reads what tells of a GPU that fails."""
+        nvml, handle = self._library, self._handle(uuid)
+        seen = self.observe(uuid, links=False)
+        errors = {name: self._field(handle, getattr(nvml, field)) for name, field in _ERRORS.items()}
+        errors["ECC corrected"] = self._told(
+            nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC
+        )
+        errors["ECC uncorrected"] = seen.memory_errors
+        return Health(uuid, errors, seen.kelvin, seen.watts, seen.sm_hertz)
+
     def listen(self, uuids: Sequence[str]) -> "XidListener":
         """Listens to the driver's Xids."""
         return XidListener(uuids, self._library)
@@ -252,6 +273,12 @@ class Nvml:
             if answers is not None and all(answer.nvmlReturn == nvml.NVML_SUCCESS for answer in answers):
                 return 1024 * sum(int(answer.value.ullVal) for answer in answers)  # NVML counts KiB
         return None
+
+    def _field(self, handle: Any, field: int) -> int | None:
+        answers = self._told(self._library.nvmlDeviceGetFieldValues, handle, [(field, 0)])
+        if answers is None or answers[0].nvmlReturn != self._library.NVML_SUCCESS:
+            return None
+        return int(answers[0].value.ullVal)
 
     def _told(self, query: Callable[..., Any], *args: Any) -> Any:
         """The answer; None where this GPU, link, virtual machine or container has no answer to the query."""

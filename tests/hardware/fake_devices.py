@@ -9,6 +9,7 @@ from pytest_gpuperf.hardware.device import (
     Distance,
     Gpu,
     HardwareError,
+    Health,
     Listener,
     Observation,
     Pcie,
@@ -60,6 +61,9 @@ class FakeDevices:
 
     def counters(self, uuid: str) -> Counters:
         return self._counters(uuid)
+
+    def health(self, uuid: str) -> Health:
+        return Health(uuid, {}, None, None, None)
 
     def listen(self, uuids: Sequence[str]) -> Listener:
         return Silence()

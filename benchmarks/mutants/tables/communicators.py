@@ -1,0 +1,54 @@
+"""Faults of the subject communicators."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+PROGRAMS = "suites.communicators.programs"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="the next use is the first one's sum, and sends nothing",
+        module=PROGRAMS,
+        old="            dist.all_reduce(x, group=group)\n",
+        new="            if stage == 'first use':\n                dist.all_reduce(x, group=group)\n",
+    ),
+    Fault(
+        name="a group that leaves out the last rank",
+        module=PROGRAMS,
+        old="    group: dist.ProcessGroup = dist.new_group(list(range(ctx.world_size)))\n    return group\n",
+        new="    members = list(range(max(1, ctx.world_size - 1)))\n    group = dist.new_group(members)\n"
+        "    return group if ctx.rank in members else dist.new_group([ctx.rank], use_local_synchronization=True)\n",
+    ),
+    Fault(
+        name="a sum in bfloat16",
+        module=PROGRAMS,
+        old="            dist.all_reduce(x, group=group)\n",
+        new="            half = x.bfloat16()\n            dist.all_reduce(half, group=group)\n"
+        "            x.copy_(half)\n",
+    ),
+    Fault(
+        name="every communicator sums what the first one did",
+        module=PROGRAMS,
+        old="addends(ctx.rank, seed + life)",
+        new="addends(ctx.rank, seed)",
+    ),
+    Fault(
+        name="groups that nobody takes down",
+        module=PROGRAMS,
+        old="        dist.destroy_process_group(group)\n",
+        new="        ctx._meshes.setdefault('kept', []).append(group)\n",
+    ),
+    Fault(
+        name="the very first communicator of a process is counted too",
+        module=PROGRAMS,
+        old="            for name, taken in clock.seconds.items():",
+        new="            for name, taken in [*clock.seconds.items()] * (2 if life == 0 else 1):",
+    ),
+    Fault(
+        name="one stage is not timed in the last life",
+        module=PROGRAMS,
+        old='        clock.ended("make")\n',
+        new='        if life < number - 1 or number == 1:\n            clock.ended("make")\n',
+    ),
+)

@@ -1,0 +1,65 @@
+"""Faults of the subject health."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+PROGRAMS = "suites.health.programs"
+REFERENCE = "suites.health.reference"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a sum that is not taken",
+        module=PROGRAMS,
+        old="        dist.all_reduce(total)\n",
+        new="",
+    ),
+    Fault(
+        name="a sum of the last batch's sum",
+        module=PROGRAMS,
+        old="        total.copy_(addends)\n",
+        new="        total.copy_(addends) if len(taken) == 1 else None\n",
+    ),
+    Fault(
+        name="a product of one element too few",
+        module=PROGRAMS,
+        old="            torch.mm(a, b, out=product)\n",
+        new="            torch.mm(a, b, out=product)\n            product[-1, -1] = 0.5\n",
+    ),
+    Fault(
+        name="other matrices on another rank",
+        module=PROGRAMS,
+        old="a, b = (matrix(width, dtype, seed).to(ctx.device) for seed in (1, 2))",
+        new="a, b = (matrix(width, dtype, seed + ctx.rank).to(ctx.device) for seed in (1, 2))",
+    ),
+    Fault(
+        name="the load ends at once",
+        module=PROGRAMS,
+        old="time.monotonic() + seconds\n",
+        new="time.monotonic()\n",
+    ),
+    Fault(
+        name="a digest that does not know places",
+        module=PROGRAMS,
+        old="    return int((bits * places).sum())\n",
+        new="    return int(bits.sum())\n",
+    ),
+    Fault(
+        name="a rate that counts the warm-up in",
+        module=REFERENCE,
+        old="later = strain.seconds[len(strain.seconds) // 2 :]",
+        new="later = strain.seconds",
+    ),
+    Fault(
+        name="the odd rank is sought among the fast ones",
+        module=REFERENCE,
+        old="if rate < (1 - ODD) * usual",
+        new="if rate > (1 + ODD) * usual",
+    ),
+    Fault(
+        name="wrong products of one GPU are forgiven",
+        module=REFERENCE,
+        old="        if strain.wrong_products:\n",
+        new="        if strain.wrong_products > 1:\n",
+    ),
+)

@@ -1,0 +1,1 @@
+"""What communicators cost: to make, to use for the first time, to split, and to take down."""

@@ -1,0 +1,51 @@
+"""A communicator sums right however it was made, the first time and later, and after others were taken down."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Ranks
+from suites.communicators import programs
+
+STAGES = ["make", "first use", "next use", "destroy"]
+
+
+def check(ranks: Ranks, making: programs.Making) -> None:
+    """Makes three communicators one after the other."""
+    for rank, (seconds, sums) in enumerate(ranks.run(programs.lives, making=making, number=3, seed=1)):
+        assert {name: len(taken) for name, taken in seconds.items()} == dict.fromkeys(STAGES, 3)
+        assert all(taken > 0 for of_stage in seconds.values() for taken in of_stage)
+        for use, got in enumerate(sums):
+            parts = [programs.addends(other, 1 + use // 2) for other in range(ranks.world_size)]
+            assert torch.equal(got, torch.stack(parts).sum(0)), f"rank {rank}, use {use + 1}"
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("making", [programs.lazily, programs.eagerly], ids=["lazily", "eagerly"])
+def test_new_groups(ranks: Ranks, making: programs.Making) -> None:
+    check(ranks, making)
+
+
+@pytest.mark.ranks(2, 4, 8, device="cuda")  # gloo splits nothing
+def test_split_groups(ranks: Ranks) -> None:
+    check(ranks, programs.split)
+
+
+def open_files(ctx: Context, *, making: programs.Making, number: int) -> list[int]:
+    """How many files and sockets the rank has open after each communicator."""
+    from pathlib import Path
+
+    counts = []
+    for life in range(number):
+        programs.lives(ctx, making=making, number=1, seed=life)
+        ctx.barrier()
+        counts.append(len(list(Path("/proc/self/fd").iterdir())))
+    return counts
+
+
+@pytest.mark.ranks(2)
+def test_what_is_taken_down_leaves_no_files(ranks: Ranks) -> None:
+    for rank, counts in enumerate(ranks.run(open_files, making=programs.lazily, number=6)):
+        # A group may end a moment later: what stays for good grows with each.
+        assert counts[-1] - counts[1] < 4, f"rank {rank}: {counts} open files after each communicator"

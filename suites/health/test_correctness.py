@@ -1,0 +1,79 @@
+"""Every result of the load is compared, and who is wrong or slow is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+import torch
+
+from pytest_gpuperf import Ranks
+from suites.health import programs, reference
+from suites.health.programs import Strain
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+SLICE = 20.0  # seconds of one run, far below its timeout
+HEALTHY = Strain(products=80, wrong_products=0, wrong_sums=0, digest=7, seconds=(1.0,) * 10)
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("dtype", DTYPES, ids=[str(dtype)[6:] for dtype in DTYPES])
+def test_results_do_not_differ(ranks: Ranks, soak_seconds: float, dtype: torch.dtype) -> None:
+    width = 4096 if ranks.backend == "nccl" else 48
+    left = max(0.1, soak_seconds / len(DTYPES))
+    while left > 0:
+        strains = ranks.run(programs.load, width=width, dtype=dtype, seconds=min(left, SLICE))
+        told = list(reference.complaints(strains))
+        assert not told, "\n".join(told)
+        left -= SLICE
+
+
+@pytest.mark.ranks(2)
+def test_the_load_goes_on_for_as_long_as_is_asked(ranks: Ranks) -> None:
+    start = time.monotonic()
+    strains = ranks.run(programs.load, width=16, dtype=torch.float32, seconds=0.5)
+    assert time.monotonic() - start >= 0.5
+    assert len({strain.products for strain in strains}) == 1, "a rank has left before the others"
+
+
+def test_products_and_sums_are_exact() -> None:
+    a, b = (programs.matrix(48, torch.float64, seed) for seed in (1, 2))
+    whole = programs.matrix(48, torch.bfloat16, 1) @ programs.matrix(48, torch.bfloat16, 2)
+    assert torch.equal((a @ b).bfloat16(), whole)
+    parts = [programs.matrix(5, torch.float64, 3) + rank for rank in range(8)]
+    assert torch.equal(torch.stack(parts).sum(0).bfloat16(), programs.expected_sum(8, 5, torch.bfloat16))
+
+
+def test_one_bit_changes_the_digest() -> None:
+    x = programs.matrix(9, torch.float32, 1)
+    for place in range(x.numel()):
+        other = x.clone()
+        other.view(-1)[place] = torch.nextafter(other.view(-1)[place], torch.tensor(100.0))
+        assert programs.digest(other) != programs.digest(x)
+    assert programs.digest(x.t().contiguous()) != programs.digest(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, []),
+        ({"wrong_products": 1}, ["rank 1: 1 of 80 products differ from the first one"]),
+        ({"wrong_sums": 2}, ["rank 1: 2 sums over all ranks are wrong"]),
+        ({"digest": 8}, ["rank 1: its product of the same matrices differs from the other ranks'"]),
+        ({"products": 0}, ["rank 1: it has multiplied nothing"]),
+    ],
+)
+def test_who_is_wrong_is_named(change: dict[str, int], told: list[str]) -> None:
+    strains = [HEALTHY, dataclasses.replace(HEALTHY, **change), HEALTHY]  # type: ignore[arg-type]
+    assert list(reference.complaints(strains)) == told
+
+
+def test_who_is_slow_is_named() -> None:
+    # Slow at first is warm-up.
+    slow = dataclasses.replace(HEALTHY, seconds=(1.0,) * 5 + (1.2,) * 5)
+    late = dataclasses.replace(HEALTHY, seconds=(9.0,) * 5 + (1.0,) * 5)
+    by_rank = reference.rates([HEALTHY, slow, late])
+    assert by_rank == pytest.approx([8.0, 8 / 1.2, 8.0])
+    assert reference.odd_ranks(by_rank) == {1: pytest.approx(1 - 1 / 1.2)}
+    assert reference.odd_ranks([1.0, 0.91]) == {}

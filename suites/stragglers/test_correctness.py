@@ -1,0 +1,56 @@
+"""A late rank changes no number, the others wait for it, and its own time names it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Ranks
+from suites.shared.step import Step, once
+from suites.stragglers import programs
+
+DELAY = 0.1
+"""Seconds: far longer than what a busy host adds to a product of small matrices."""
+
+
+def seconds_of(ctx: Context, program: object, late: int) -> list[float]:
+    """How long each of three steps takes this rank, all ranks beginning together."""
+    step: Step[torch.Tensor] = program(ctx, late=late, delay=DELAY)  # type: ignore[operator]
+    taken = []
+    for _ in range(3):
+        ctx.barrier()
+        start = time.perf_counter()
+        step()
+        if ctx.device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_nothing_but_time_changes(ranks: Ranks) -> None:
+    squares = [programs.matrix(rank) @ programs.matrix(rank) for rank in range(ranks.world_size)]
+    for late in (None, 0, ranks.world_size - 1):
+        for rank, got in enumerate(ranks.run(once, programs.work, late=late, delay=0.001)):
+            assert torch.equal(got, squares[rank]), f"rank {rank}, late {late}"
+        for rank, got in enumerate(ranks.run(once, programs.work_then_sum, late=late, delay=0.001)):
+            assert torch.equal(got, torch.stack(squares).sum(0)), f"rank {rank}, late {late}"
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_who_is_late_is_named_by_its_own_time(ranks: Ranks) -> None:
+    for late in range(ranks.world_size):
+        # The shortest of three: a busy host may hold up any rank once.
+        alone = [min(taken) for taken in ranks.run(seconds_of, programs.work, late)]
+        assert alone.index(max(alone)) == late, f"seconds of each rank: {alone}"
+        assert max(alone) >= DELAY
+        assert min(alone) < DELAY / 2, f"a rank waited though nobody is waited for: {alone}"
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_all_wait_for_the_late_one(ranks: Ranks) -> None:
+    for late in (0, ranks.world_size - 1):
+        together = [min(taken) for taken in ranks.run(seconds_of, programs.work_then_sum, late)]
+        assert min(together) > 0.9 * DELAY, f"a rank did not wait for rank {late}: {together}"
