@@ -13,6 +13,8 @@ from suites.stragglers import programs
 
 DELAY = 0.1
 """Seconds: far longer than what a busy host adds to a product of small matrices."""
+ABOUT = 0.7
+"""Of the delay: on a GPU it is counted in cycles, and the clocks rise and fall by a fifth."""
 
 
 def seconds_of(ctx: Context, program: object, late: int) -> list[float]:
@@ -45,7 +47,7 @@ def test_who_is_late_is_named_by_its_own_time(ranks: Ranks) -> None:
         # The shortest of three: a busy host may hold up any rank once.
         alone = [min(taken) for taken in ranks.run(seconds_of, programs.work, late)]
         assert alone.index(max(alone)) == late, f"seconds of each rank: {alone}"
-        assert max(alone) >= DELAY
+        assert max(alone) > ABOUT * DELAY
         assert min(alone) < DELAY / 2, f"a rank waited though nobody is waited for: {alone}"
 
 
@@ -53,4 +55,4 @@ def test_who_is_late_is_named_by_its_own_time(ranks: Ranks) -> None:
 def test_all_wait_for_the_late_one(ranks: Ranks) -> None:
     for late in (0, ranks.world_size - 1):
         together = [min(taken) for taken in ranks.run(seconds_of, programs.work_then_sum, late)]
-        assert min(together) > 0.9 * DELAY, f"a rank did not wait for rank {late}: {together}"
+        assert min(together) > ABOUT * DELAY, f"a rank did not wait for rank {late}: {together}"

@@ -114,6 +114,10 @@ def test_the_imbalance_is_of_the_ranks_medians() -> None:
     assert timing((1.0, 2.0, 3.0), (2.0, 3.0, 9.0)).imbalance == 0.5
 
 
+def test_the_slowest_rank_has_the_longest_median() -> None:
+    assert timing((1.0, 9.0, 1.0), (2.0, 2.0, 2.0), (1.0, 1.0, 8.0)).slowest_rank == 1
+
+
 def test_the_precision_is_that_of_the_slowest_ranks_median() -> None:
     measured = timing(tuple(float(value) for value in range(1, 11)), (1.0,) * 10)
     assert measured.precision == pytest.approx((9 - 2) / (9 + 2))

@@ -56,6 +56,10 @@ class Device:
     millijoules: int | None = 0
     nvlink_kib: tuple[int, int] | None = (0, 0)
     """Payload that it has sent and received over all its links."""
+    errors: Mapping[int, int] = field(default_factory=dict)
+    """Counts of errors that it tells, by the field's number."""
+    corrected: int | None = 0
+    """ECC errors."""
     nvlink_totals: bool = True
     """Whether it sums its links up, or tells of each alone."""
 
@@ -77,7 +81,13 @@ class FakeNvml:
     NVML_CLOCK_SM = 1
     NVML_CLOCK_MEM = 2
     NVML_TEMPERATURE_GPU = 0
+    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 38
+    NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL = 45
+    NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL = 52
+    NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL = 59
+    NVML_FI_DEV_PCIE_REPLAY_COUNTER = 94
     NVML_VOLATILE_ECC = 0
     NVML_NVLINK_DEVICE_TYPE_GPU = 0
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
@@ -152,8 +162,9 @@ class FakeNvml:
         return _supported(device.reasons)
 
     def nvmlDeviceGetTotalEccErrors(self, device: Device, kind: int, counter: int) -> int:
-        assert (kind, counter) == (self.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.NVML_VOLATILE_ECC)
-        return _supported(device.memory_errors)
+        assert counter == self.NVML_VOLATILE_ECC
+        uncorrected = kind == self.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        return _supported(device.memory_errors if uncorrected else device.corrected)
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: Device) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid) for pid in _supported(device.processes)]
@@ -185,7 +196,10 @@ class FakeNvml:
         return [self._field(device, *field) for field in fields]
 
     def _field(self, device: Device, number: int, scope: int) -> SimpleNamespace:
-        told = device.nvlink_kib is not None and (scope == ALL_LINKS) is device.nvlink_totals
+        if number in device.errors:
+            return SimpleNamespace(nvmlReturn=self.NVML_SUCCESS, value=SimpleNamespace(ullVal=device.errors[number]))
+        throughput = number >= self.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+        told = throughput and device.nvlink_kib is not None and (scope == ALL_LINKS) is device.nvlink_totals
         if not told:
             return SimpleNamespace(nvmlReturn=self.NVML_ERROR_NOT_SUPPORTED, value=SimpleNamespace(ullVal=0))
         assert device.nvlink_kib is not None

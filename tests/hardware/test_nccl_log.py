@@ -18,6 +18,24 @@ AllReduce: 1073741824 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}
 """
 
 
+# As NCCL 2.28.9 wrote it for two ranks with an NCCL_HOSTID each; lines that are not read here stand for their like.
+NODES = """\
+NCCL version 2.28.9+cuda13.0
+Pattern 4, crossNic 0, nChannels 1, bw 1.200000/1.200000, type LOC/PHB, sameChannels 1
+comm 0x3aaedb80 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
+Channel 00/02 : 0 1
+2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer
+Connected to proxy localRank 0 -> connection 0x7fb91c004f70
+Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
+Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
+Connected all rings, use ring PXN 0 GDR 0
+AllReduce: 4 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}
+comm 0x42fd6260 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
+Channel 00/1 : 1[0] -> 0[0] [receive] via NET/Socket/0/Shared
+AllReduce: 67108864 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}
+"""
+
+
 def logged(lines: str) -> NcclLog:
     return NcclLog.of("".join(f"{PREFIX}{line}\n" for line in lines.splitlines()))
 
@@ -32,6 +50,19 @@ def test_a_log_of_links() -> None:
     assert log.over("P2P/CUMEM")
     assert log.over("P2P")
     assert not log.over("P2P/CUMEM/read")
+
+
+def test_a_log_of_nodes() -> None:
+    log = logged(NODES)
+    assert log.communicators == (Communicator(ranks=2, nodes=2, local_ranks=1),)
+    assert log.connections == (
+        Connection(0, 1, 0, "NET/Socket"),
+        Connection(0, 0, 1, "NET/Socket"),
+        Connection(0, 1, 0, "NET/Socket/Shared"),
+    )
+    assert log.choices == (Choice("AllReduce", 4, "RING", "LL", 1), Choice("AllReduce", 2**26, "RING", "SIMPLE", 2))
+    assert (log.coll_channels, log.p2p_channels) == ((2,), (2,))
+    assert log.over("NET/Socket")
 
 
 @pytest.mark.parametrize(

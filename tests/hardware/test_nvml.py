@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from pytest_gpuperf.hardware.device import Counters, Gpu, HardwareError, Observation, Reason, Xid
+from pytest_gpuperf.hardware.device import Counters, Gpu, HardwareError, Health, Observation, Reason, Xid
 from pytest_gpuperf.hardware.nvml import Nvml
 from tests.hardware.fake_nvml import SWITCH, Device, FakeError, FakeNvml
 
@@ -158,6 +158,41 @@ def test_what_a_container_may_not_ask_is_none(monkeypatch: pytest.MonkeyPatch) -
 def test_counters_are_in_si_units(totals: bool) -> None:
     device = Device("GPU-1", links=LINKS, millijoules=1500, nvlink_kib=(4, 6), nvlink_totals=totals)
     assert Nvml(FakeNvml([device])).counters("GPU-1") == Counters(1.5, 4096, 6144)
+
+
+def test_health_is_errors_by_name_and_how_hard_a_gpu_works() -> None:
+    device = Device("GPU-1", errors={38: 1, 45: 2, 52: 3, 59: 4, 94: 5}, corrected=6, memory_errors=7)
+    assert Nvml(FakeNvml([device])).health("GPU-1") == Health(
+        "GPU-1",
+        {
+            "NVLink CRC of flits": 1,
+            "NVLink CRC of data": 2,
+            "NVLink replays": 3,
+            "NVLink recoveries": 4,
+            "PCIe replays": 5,
+            "ECC corrected": 6,
+            "ECC uncorrected": 7,
+        },
+        kelvin=40 + 273.15,
+        watts=120.0,
+        sm_hertz=1.98e9,
+    )
+
+
+def test_errors_that_a_gpu_does_not_count_are_none() -> None:
+    silent = Device("GPU-1", corrected=None, memory_errors=None, celsius=None, milliwatts=None, sm_megahertz=None)
+    health = Nvml(FakeNvml([silent])).health("GPU-1")
+    assert set(health.errors.values()) == {None}
+    assert (health.kelvin, health.watts, health.sm_hertz) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "risen"),
+    [(0, 3, {"ECC corrected": 3}), (3, 3, {}), (3, 0, {}), (None, 3, {}), (3, None, {}), (None, None, {})],
+)
+def test_errors_rise_if_both_counts_are_told(then: int | None, now: int | None, risen: dict[str, int]) -> None:
+    before, after = (Health("GPU-1", {"ECC corrected": count}, None, None, None) for count in (then, now))
+    assert after.risen(before) == risen
 
 
 def test_what_a_gpu_does_not_count_is_none() -> None:

@@ -25,6 +25,10 @@ class Machine:
     def __init__(self) -> None:
         self.host = self.device = 0.0
         self.gates: list[float] = []
+        self.elsewhere = 0.0
+        """When the work on other streams ends."""
+        self.to_wait = 0.0
+        """What the host takes to wait, even for nothing."""
 
     def enqueue(self, on_host: float, on_device: float) -> None:
         self.host += on_host
@@ -35,7 +39,7 @@ class Machine:
         self.enqueue(5e-6, cycles / HERTZ)
 
     def synchronize(self) -> None:
-        self.host = max(self.host, self.device)
+        self.host = max(self.host, self.device, self.elsewhere) + self.to_wait
 
     def event(self, enable_timing: bool) -> Event:
         assert enable_timing
@@ -84,6 +88,22 @@ def sampled(
         sample()
     clock.begin()
     return clock, [sample() for _ in range(samples)]
+
+
+@pytest.mark.parametrize("to_wait", [0.0, 300e-6])
+def test_work_that_nothing_waits_for_is_seen_whatever_the_host_takes_to_wait(machine: Machine, to_wait: float) -> None:
+    machine.to_wait = to_wait
+    clock, on_device = CudaEventClock(torch.device("cpu")), 10e-3
+
+    def alone() -> None:
+        machine.enqueue(1e-6, on_device)
+
+    def beside() -> None:
+        alone()
+        machine.elsewhere = machine.device + 2e-3
+
+    assert clock.unfinished(alone, 1) == pytest.approx((on_device, 0.0), abs=1e-5)
+    assert clock.unfinished(beside, 1) == pytest.approx((on_device, 2e-3), abs=1e-5)
 
 
 def test_what_the_host_takes_is_no_part_of_the_time(machine: Machine) -> None:

@@ -1,0 +1,24 @@
+"""``--soak MINUTES``: the suites' soaks go on for so long."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.whole_run import ROOT, run_pytest
+
+SOAK = "suites/collectives/test_soak.py"
+
+
+def test_a_soak_takes_as_long_as_is_asked(tmp_path: Path) -> None:
+    run = run_pytest(ROOT, SOAK, "-k", "2ranks", "--soak", "0.03", "--durations=0", "-o", f"gpuperf_leases={tmp_path}")
+    assert list(run.outcomes.values()) == ["PASSED"], run.text
+    seconds = re.search(r"([\d.]+)s call", run.text)
+    assert seconds is not None
+    assert float(seconds[1]) >= 1.8
+
+
+@pytest.mark.parametrize("value", ["-1", "inf", "nan", "long"])
+def test_what_is_no_number_of_minutes_is_refused(value: str) -> None:
+    run = run_pytest(ROOT, SOAK, f"--soak={value}", "--collect-only")
+    assert f"--soak takes minutes, 0 or more, got '{value}'" in run.text
