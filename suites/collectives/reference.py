@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from suites.shared.bits import OF_SIZE, bits_of, random_bits, signed
+from suites.shared.bits import OF_SIZE, bits_of, random_bits
+from suites.shared.places import repeated
 
 CHUNK = 1 << 22
 """Elements that are made or compared at a time."""
@@ -236,17 +237,8 @@ class Collective:
 
     def _require_repeated(self, got: torch.Tensor, total: torch.Tensor, times: int, where: str, at: int) -> None:
         """Each step has summed what the one before left on every rank; the sum of two equal ones alone is exact."""
-        size = len(self.members)
-        floating = self.dtype.is_floating_point
-        off = size * torch.finfo(self.dtype).eps / 2 if floating and size > 2 else 0.0
-        grown = _grown(total, size, times)
-        if not off:
-            _require(got == grown.to(self.dtype), got, grown, where, at)
-            return
-        # Zero stays zero, and what is too large is infinite.
-        bounds = [(grown * (1 + sign * off) ** min(times, 3000)).to(self.dtype) for sign in (-1, 1)]
-        within = (got >= torch.minimum(*bounds)) & (got <= torch.maximum(*bounds))
-        _require(within, got, grown, where, at)
+        low, high = repeated(total, ranks=len(self.members), times=times, dtype=self.dtype)
+        _require((got >= low) & (got <= high), got, total, where, at)
 
     def _require_near(self, got: torch.Tensor, mean: torch.Tensor, start: int, where: str, at: int) -> None:
         """NCCL multiplies by 1/R, which is rounded, and rounds each product and each sum."""
@@ -256,15 +248,6 @@ class Collective:
         near = (got.double() - mean).abs() <= eps * magnitude  # (R + 1) / 2 of them, each of |x| / R, and R >= 1
         near |= (got.double() == mean) | (got.isnan() & mean.isnan())
         _require(near, got, mean, where, at)
-
-
-def _grown(total: torch.Tensor, size: int, times: int) -> torch.Tensor:
-    """What ``times`` more sums of equal tensors make of it."""
-    if not total.is_floating_point():
-        return total * signed(pow(size, times, 2**64))
-    for left in range(min(times, 3000), 0, -300):  # a factor is finite, so that zero stays zero
-        total = total * float(size) ** min(left, 300)
-    return total
 
 
 def _require(same: torch.Tensor, got: torch.Tensor, expected: torch.Tensor, where: str, at: int) -> None:

@@ -6,11 +6,7 @@ import torch
 
 from pytest_gpuperf import Context
 from suites.shared.bits import wrong_bits
-from suites.shared.comparison import assert_close
-from suites.transports.programs.sending import addends
-
-CHUNK = 1 << 22
-"""Elements that are compared at a time."""
+from suites.shared.places import assert_sum
 
 
 def ring(ctx: Context, received: torch.Tensor, steps: int, nbytes: int) -> None:
@@ -22,14 +18,6 @@ def ring(ctx: Context, received: torch.Tensor, steps: int, nbytes: int) -> None:
 
 
 def all_reduce(ctx: Context, summed: torch.Tensor, steps: int, nbytes: int) -> None:
-    """The sum; each further step multiplies it by the number of ranks, until it is infinite.
-
-    Exact for a number of ranks that is a power of two, and for few steps.
-    """
+    """The sum; each further step multiplies it by the number of ranks."""
     assert summed.nbytes == nbytes, f"rank {ctx.rank}: {summed.nbytes} bytes, not {nbytes}"
-    grown = float(ctx.world_size) ** min(steps - 1, 200)
-    for start in range(0, summed.numel(), CHUNK):
-        part = summed[start : start + CHUNK]
-        parts = [addends(len(part), rank=rank, start=start, device=part.device) for rank in range(ctx.world_size)]
-        expected = (torch.stack(parts).sum(0).double() * grown).float()
-        assert_close(part, expected, f"rank {ctx.rank}, from element {start} on")
+    assert_sum(summed, ranks=ctx.world_size, steps=steps, where=f"rank {ctx.rank}")

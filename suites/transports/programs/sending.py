@@ -9,19 +9,12 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context, NcclLog
 from suites.shared.bits import fill_with_bits
+from suites.shared.places import addends
 from suites.shared.step import Step
 
 ADDENDS = torch.float32
-HALF = 2**19
-"""A rank's numbers are odd, and at most twice that: sums of 16 ranks are exact, and need all bits of a float32."""
 
 StepOf = Callable[[int], Step[torch.Tensor]]
-
-
-def addends(numel: int, *, rank: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:
-    """What a rank adds, from one place on."""
-    places = torch.arange(start, start + numel, dtype=torch.int64, device=device)
-    return (2 * ((40_503 * places + 7919 * rank) % (2 * HALF) - HALF) + 1).to(ADDENDS)
 
 
 def ring(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
@@ -49,7 +42,8 @@ def all_reduce(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
     """The sum of all ranks' float32 numbers, in place."""
 
     def step_of(nbytes: int) -> Step[torch.Tensor]:
-        x = addends(nbytes // ADDENDS.itemsize, rank=ctx.rank, device=ctx.device)
+        count = nbytes // ADDENDS.itemsize
+        x = addends(count, dtype=ADDENDS, rank=ctx.rank, ranks=ctx.world_size, device=ctx.device)
 
         def step() -> torch.Tensor:
             dist.all_reduce(x)

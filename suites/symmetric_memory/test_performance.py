@@ -1,0 +1,87 @@
+"""Which way is faster at which size, and by how much: symmetric memory against NCCL doing the same work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, KiB, Metric, Perf, Sweep
+from suites.shared.step import Step
+from suites.symmetric_memory.programs import pages, sweeping
+from suites.symmetric_memory.test_sweeping import ON_GPUS, verify
+
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
+
+SUMS = ("sum_by_nccl", "sum_by_one_shot", "sum_by_two_shot", "sum_by_gets")
+RINGS = ("ring_by_nccl", "ring_by_puts", "ring_by_gets", "ring_by_signals")
+PAGES, SENT, PAGE_BYTES = 4096, 1024, 64 * KiB
+"""Pages of 16 tokens of 8 heads of 128 features, keys and values in bfloat16."""
+
+
+def swept(perf: Perf, name: str, sizes: Sequence[int]) -> Sweep:
+    """One way's curve; on GPUs in a CUDA graph, since the host takes longer to launch small ones than they take."""
+    op = "all_reduce" if name.startswith("sum") else "send_recv"
+    named = functools.partial(verified, name)
+    brief = perf.configured(budget=0.3, cuda_graph=not perf.smoke)
+    return brief.sweep(getattr(sweeping, name), sizes=sizes, op=op, verify=named)
+
+
+def verified(name: str, ctx: Context, output: torch.Tensor, steps: int, nbytes: int) -> None:
+    """``verify`` with the name first."""
+    ctx.barrier()
+    verify(ctx, name, output, steps, nbytes)
+    ctx.barrier()
+
+
+def crossover(baseline: Sweep, other: Sweep) -> int | None:
+    """The largest size up to which the other way is faster at every size; None if it is slower at the smallest."""
+    faster = None
+    for nbytes, theirs, ours in zip(baseline.sizes, baseline.seconds, other.seconds, strict=True):
+        if ours >= theirs:
+            break
+        faster = nbytes
+    return faster
+
+
+def judge(perf: Perf, names: Sequence[str], sizes: Sequence[int]) -> None:
+    """Judges each way's latency and peak, and shows how it stands beside NCCL's at each size."""
+    curves = {name: swept(perf, name, sizes) for name in names if not (perf.smoke and name in ON_GPUS)}
+    first = names[0]
+    for name, curve in curves.items():
+        perf.check(**{f"{name}.alpha": curve.alpha, f"{name}.peak": curve.peak})
+        if name == first:
+            continue
+        gains = [theirs / ours for theirs, ours in zip(curves[first].seconds, curve.seconds, strict=True)]
+        shown = {f"{name}.at_{nbytes}": Metric(gain, "x", "higher") for nbytes, gain in zip(sizes, gains, strict=True)}
+        if (up_to := crossover(curves[first], curve)) is not None:
+            shown[f"{name}.faster_up_to"] = Metric(up_to, "B", "higher")
+        perf.show(**shown)
+
+
+def test_sums(perf: Perf) -> None:
+    judge(perf, SUMS, [4**power * KiB for power in range(perf.sized(8, smoke=2))])
+
+
+def test_messages(perf: Perf) -> None:
+    judge(perf, RINGS, [4**power * KiB for power in range(perf.sized(9, smoke=2))])
+
+
+@pytest.mark.parametrize("way", [pages.by_puts, pages.by_gets], ids=["puts", "gets"])
+def test_pages(perf: Perf, way: Callable[..., Step[torch.Tensor]]) -> None:
+    number, sent = perf.sized(PAGES, smoke=16), perf.sized(SENT, smoke=4)
+
+    def arrived(ctx: Context, output: torch.Tensor, steps: int) -> None:
+        ctx.barrier()
+        pages.verify(ctx, output, steps, sent=sent)
+        ctx.barrier()
+
+    pair = perf.compare(
+        baseline=pages.by_nccl, optimized=way, verify=arrived, pages=number, sent=sent, page_bytes=PAGE_BYTES
+    )
+    link = pair.optimized.link
+    rate = pair.optimized.rate(sent * PAGE_BYTES, "B/s", limit=link.line_rate, limit_name=link.name)
+    perf.check(speedup=pair.speedup, bandwidth=rate)
+    perf.show(nccl=pair.baseline.rate(sent * PAGE_BYTES, "B/s"))
