@@ -10,13 +10,13 @@ import torch
 
 from pytest_gpuperf import Context, KiB, Metric, Perf, Sweep
 from suites.shared.step import Step
-from suites.symmetric_memory.programs import pages, sweeping
+from suites.symmetric_memory.programs import chase, pages, sweeping
 from suites.symmetric_memory.test_sweeping import ON_GPUS, verify
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
 
 SUMS = ("sum_by_nccl", "sum_by_one_shot", "sum_by_two_shot", "sum_by_gets")
-RINGS = ("ring_by_nccl", "ring_by_puts", "ring_by_gets", "ring_by_signals")
+RINGS = ("ring_by_nccl", "ring_by_puts", "ring_by_gets", "ring_by_stores", "ring_by_loads", "ring_by_signals")
 PAGES, SENT, PAGE_BYTES = 4096, 1024, 64 * KiB
 """Pages of 16 tokens of 8 heads of 128 features, keys and values in bfloat16."""
 
@@ -67,6 +67,26 @@ def test_sums(perf: Perf) -> None:
 
 def test_messages(perf: Perf) -> None:
     judge(perf, RINGS, [4**power * KiB for power in range(perf.sized(9, smoke=2))])
+
+
+def test_latency_of_loads(perf: Perf) -> None:
+    """Seconds of one load from the GPU's own memory, the next GPU's, and the host's, beyond any cache."""
+    places, steps = perf.sized(2**20, smoke=64), perf.sized(4096, smoke=10)
+
+    def ended(ctx: Context, end: torch.Tensor, taken: int) -> None:
+        assert end.tolist() == [chase.end_of(places, steps)], f"rank {ctx.rank}: the walk ended at {end.tolist()}"
+        end.zero_()
+
+    brief = perf.configured(budget=0.1)
+    loads = {}
+    for where in chase.WHERE:
+        timing = brief.measure(chase.walk, verify=ended, where=where, places=places, steps=steps)
+        q1, q3 = (seconds / steps for seconds in timing.quartiles)
+        loads[where] = Metric(
+            timing.median / steps, "s", "lower", q1, q3, samples=len(timing.samples), clock=timing.time.clock
+        )
+    perf.check(**loads)
+    perf.show(peer_over_own=Metric(loads["peer"].value / loads["own"].value, "x", "lower"))
 
 
 @pytest.mark.parametrize("way", [pages.by_puts, pages.by_gets], ids=["puts", "gets"])

@@ -16,7 +16,15 @@ from suites.shared.strategies import worlds
 from suites.symmetric_memory.programs import sweeping
 
 ON_GPUS = ("sum_by_one_shot", "sum_by_two_shot", "ring_by_signals")
-ANYWHERE = ("sum_by_nccl", "sum_by_gets", "ring_by_nccl", "ring_by_puts", "ring_by_gets")
+ANYWHERE = (
+    "sum_by_nccl",
+    "sum_by_gets",
+    "ring_by_nccl",
+    "ring_by_puts",
+    "ring_by_gets",
+    "ring_by_stores",
+    "ring_by_loads",
+)
 IN_PLACE = ("sum_by_nccl", "sum_by_two_shot")
 
 

@@ -15,11 +15,14 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
+from suites.shared.bits import fill_with_bits, wrong_bits
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
+from suites.shared.places import assert_sum
 from suites.symmetric_memory.programs import operations as programs
+from suites.symmetric_memory.programs import pages, sweeping
 from suites.symmetric_memory.programs.kv_cache import kv_cache, new_tokens
-from suites.symmetric_memory.programs.memory import Memory, allocate
+from suites.symmetric_memory.programs.memory import Allocate, Memory, allocate
 from suites.symmetric_memory.programs.optimizer_shards import optimizer_shards
 
 pytestmark = pytest.mark.ranks(2, device="cpu")
@@ -105,3 +108,37 @@ def test_a_slow_rank_reads_what_was_appended(ranks: Ranks) -> None:
             assert list(read) == list(want), f"rank {rank}, round {number}: sequences {list(read)}"
             for name, sequence in want.items():
                 assert_close(read[name], sequence, f"rank {rank}, round {number}, sequence {name}")
+
+
+def of_one_size(ctx: Context, name: str, *, allocate: Allocate) -> Callable[[], torch.Tensor]:
+    """A program that takes sizes, with one; what a step leaves is copied before anybody goes on."""
+    step = getattr(sweeping, name)(ctx, sizes=[16], allocate=allocate)(16)
+    return lambda: step().clone()
+
+
+@pytest.mark.parametrize("name", ["sum_by_gets", "ring_by_puts", "ring_by_gets", "ring_by_stores", "ring_by_loads"])
+def test_a_slow_rank_has_sums_and_messages(ranks: Ranks, name: str) -> None:
+    for rank, results in enumerate(ranks.run(with_one_slow_rank, partial(of_one_size, name=name), STEPS)):
+        for result in results:
+            if name.startswith("sum"):
+                assert_sum(result, ranks=2, steps=1, where=f"rank {rank}")
+            else:
+                assert not wrong_bits(result, stream=1 - rank), f"rank {rank}"
+
+
+def of_pages(ctx: Context, way: str, *, allocate: Allocate) -> Callable[[], torch.Tensor]:
+    """Two pages of four, copied before anybody goes on."""
+    step = getattr(pages, way)(ctx, pages=4, sent=2, page_bytes=64, allocate=allocate)
+    return lambda: step().clone()
+
+
+@pytest.mark.parametrize("way", ["by_puts", "by_gets"])
+def test_a_slow_rank_has_pages(ranks: Ranks, way: str) -> None:
+    index = pages.places(4, 2)
+    for rank, results in enumerate(ranks.run(with_one_slow_rank, partial(of_pages, way=way), STEPS)):
+        sent = torch.empty(64, dtype=pages.DTYPE)
+        fill_with_bits(sent, stream=1 - rank)
+        expected = torch.zeros(4, 16, dtype=pages.DTYPE)
+        expected[index] = sent.view(4, 16)[index]
+        for result in results:
+            assert_close(result, expected, f"rank {rank}")

@@ -295,4 +295,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="            all_reduce_opts.reduceOp = not_none(op_list[0].redop)\n",
         new="",
     ),
+    Fault(
+        name="reduce_scatter's size is taken for each rank's share",
+        module="suites.collectives.programs.sweeping",
+        old='    "reduce_scatter": (plain.reduce_scatter, True),',
+        new='    "reduce_scatter": (plain.reduce_scatter, False),',
+    ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-ARENA, CACHE, MEMORY, OPERATIONS, SHARDS = (
+ARENA, CACHE, MEMORY, OPERATIONS, PAGES, SHARDS, SWEEPING = (
     f"suites.symmetric_memory.programs.{name}"
-    for name in ("arena", "kv_cache", "memory", "operations", "optimizer_shards")
+    for name in ("arena", "kv_cache", "memory", "operations", "pages", "optimizer_shards", "sweeping")
 )
 
 FAULTS: tuple[Fault, ...] = (
@@ -273,5 +273,85 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.symmetric_memory.programs.operations",
         old="        memory.barrier()  # what came at the last step has been read\n",
         new="",
+    ),
+    Fault(
+        name="a sum by gets that leaves out the last rank",
+        module=SWEEPING,
+        old="        ordered = [(ctx.rank + away) % ctx.world_size for away in range(ctx.world_size)]\n",
+        new="        ordered = [(ctx.rank + away) % (ctx.world_size - 1) for away in range(ctx.world_size)]\n",
+    ),
+    Fault(
+        name="a sum by gets that goes on with the last step's sum",
+        module=SWEEPING,
+        old="            out.copy_(parts[0])\n",
+        new="            out.add_(parts[0])\n",
+    ),
+    Fault(
+        name="a ring by puts without the barrier after the copy",
+        module=SWEEPING,
+        old="            there.copy_(sent, non_blocking=True)\n            memory.barrier()\n            return here\n",
+        new="            there.copy_(sent, non_blocking=True)\n            return here\n",
+    ),
+    Fault(
+        name="a sum by gets that does not wait for the tensors",
+        module=SWEEPING,
+        old="            memory.barrier()  # all tensors are there\n",
+        new="",
+    ),
+    Fault(
+        name="a ring by gets that does not wait for what it reads",
+        module=SWEEPING,
+        old="            memory.barrier()  # it is there\n",
+        new="",
+    ),
+    Fault(
+        name="pages by gets that nobody waits for",
+        module=PAGES,
+        old="        memory.barrier()  # they are there\n",
+        new="",
+    ),
+    Fault(
+        name="pages by puts without the barrier after the copy",
+        module=PAGES,
+        old="        there.index_copy_(0, index, cache[index])\n        memory.barrier()\n",
+        new="        there.index_copy_(0, index, cache[index])\n",
+    ),
+    Fault(
+        name="a ring by gets that reads the rank after",
+        module=SWEEPING,
+        old="        there, here = memory.buffer(before, (nbytes,), torch.uint8), arrived[:nbytes].zero_()\n",
+        new="        there, here = memory.buffer((ctx.rank + 1) % ctx.world_size, (nbytes,), torch.uint8), "
+        "arrived[:nbytes].zero_()\n",
+    ),
+    Fault(
+        name="messages that end at 64 KiB",
+        module=SWEEPING,
+        old="        sent, received = source[:nbytes], arrived[:nbytes].zero_()\n",
+        new="        sent, received = source[: min(nbytes, 65_536)], arrived[:nbytes].zero_()[:65_536]\n",
+    ),
+    Fault(
+        name="a sum in place that a larger size finds done",
+        module=SWEEPING,
+        old="        x = _filled(ctx, nbytes)\n",
+        new="        x = _filled(ctx, nbytes) if nbytes == sizes[0] else _filled(ctx, nbytes).fill_(1)\n",
+    ),
+    Fault(
+        name="pages that are scattered in the order of their numbers",
+        module=PAGES,
+        old="        return arrived.index_copy_(0, index, incoming)\n",
+        new="        return arrived.index_copy_(0, index.sort().values, incoming)\n",
+    ),
+    Fault(
+        name="pages by puts that land where others were",
+        module=PAGES,
+        old="        there.index_copy_(0, index, cache[index])\n",
+        new="        there.index_copy_(0, index, cache[: len(index)])\n",
+    ),
+    Fault(
+        name="pages by gets, and one page more than was asked for",
+        module=PAGES,
+        old="        arrived.index_copy_(0, index, torch.index_select(there, 0, index))\n",
+        new="        arrived.index_copy_(0, index, torch.index_select(there, 0, index))\n"
+        "        arrived[-1] = there[-1]\n",
     ),
 )

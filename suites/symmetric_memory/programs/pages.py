@@ -10,7 +10,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context
 from suites.shared.bits import fill_with_bits
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import allocate
+from suites.symmetric_memory.programs.memory import Allocate, allocate
 
 DTYPE = torch.int32
 
@@ -39,7 +39,9 @@ def by_nccl(ctx: Context, *, pages: int, sent: int, page_bytes: int) -> Step[tor
     return step
 
 
-def by_puts(ctx: Context, *, pages: int, sent: int, page_bytes: int) -> Step[torch.Tensor]:
+def by_puts(
+    ctx: Context, *, pages: int, sent: int, page_bytes: int, allocate: Allocate = allocate
+) -> Step[torch.Tensor]:
     """One kernel writes all pages into the next rank's cache; a barrier tells that they are there."""
     cache, index = _cache(ctx, pages, page_bytes), places(pages, sent).to(ctx.device)
     memory = allocate(ctx, cache.nbytes)
@@ -57,7 +59,9 @@ def by_puts(ctx: Context, *, pages: int, sent: int, page_bytes: int) -> Step[tor
     return step
 
 
-def by_gets(ctx: Context, *, pages: int, sent: int, page_bytes: int) -> Step[torch.Tensor]:
+def by_gets(
+    ctx: Context, *, pages: int, sent: int, page_bytes: int, allocate: Allocate = allocate
+) -> Step[torch.Tensor]:
     """One kernel reads the pages from the cache of the rank before."""
     memory = allocate(ctx, pages * page_bytes)
     shape = (pages, page_bytes // DTYPE.itemsize)

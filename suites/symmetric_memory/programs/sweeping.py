@@ -14,7 +14,7 @@ from pytest_gpuperf import Context
 from suites.shared.bits import fill_with_bits
 from suites.shared.places import addends
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import PeerMemory, allocate
+from suites.symmetric_memory.programs.memory import Allocate, PeerMemory, allocate
 
 StepOf = Callable[[int], Step[torch.Tensor]]
 Program = Callable[..., StepOf]
@@ -71,7 +71,7 @@ def sum_by_two_shot(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
     return step_of
 
 
-def sum_by_gets(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
+def sum_by_gets(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
     """One-shot by hand, of torch's own additions: what a kernel for it gains is seen beside it."""
     memory = allocate(ctx, sizes[-1])
 
@@ -114,7 +114,7 @@ def ring_by_nccl(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
     return step_of
 
 
-def ring_by_puts(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
+def ring_by_puts(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
     """Each rank writes into the next one's memory; a barrier tells all that it is there."""
     source, memory = _sent(ctx, sizes[-1]), allocate(ctx, sizes[-1])
     following, _ = _neighbours(ctx)
@@ -135,7 +135,7 @@ def ring_by_puts(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
     return step_of
 
 
-def ring_by_gets(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
+def ring_by_gets(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
     """Each rank reads the memory of the one before."""
     memory = allocate(ctx, sizes[-1])
     memory.buffer(ctx.rank, (sizes[-1],), torch.uint8).copy_(_sent(ctx, sizes[-1]))
@@ -177,6 +177,53 @@ def ring_by_signals(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
         return step
 
     return step_of
+
+
+def ring_by_stores(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
+    """As by puts, but a kernel stores: the GPU's cores write to the next one's memory, and no copy engine."""
+    source, memory = _sent(ctx, sizes[-1]), allocate(ctx, sizes[-1])
+    following, _ = _neighbours(ctx)
+
+    def step_of(nbytes: int) -> Step[torch.Tensor]:
+        there, here = (memory.buffer(rank, (nbytes,), torch.uint8) for rank in (following, ctx.rank))
+        here.zero_()
+        sent = source[:nbytes]
+
+        def step() -> torch.Tensor:
+            memory.barrier()  # what came before has been read
+            torch.bitwise_or(_wide(sent), 0, out=_wide(there))
+            memory.barrier()
+            return here
+
+        return step
+
+    return step_of
+
+
+def ring_by_loads(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
+    """As by gets, but a kernel loads."""
+    memory = allocate(ctx, sizes[-1])
+    memory.buffer(ctx.rank, (sizes[-1],), torch.uint8).copy_(_sent(ctx, sizes[-1]))
+    arrived = torch.zeros(sizes[-1], dtype=torch.uint8, device=ctx.device)
+    _, before = _neighbours(ctx)
+
+    def step_of(nbytes: int) -> Step[torch.Tensor]:
+        there, here = memory.buffer(before, (nbytes,), torch.uint8), arrived[:nbytes].zero_()
+
+        def step() -> torch.Tensor:
+            memory.barrier()  # it is there
+            torch.bitwise_or(_wide(there), 0, out=_wide(here))
+            memory.barrier()  # all have read
+            return here
+
+        return step
+
+    return step_of
+
+
+def _wide(memory: torch.Tensor) -> torch.Tensor:
+    """The same bytes as elements of four: a kernel moves them in larger pieces."""
+    return memory.view(torch.int32)
 
 
 def _sent(ctx: Context, nbytes: int) -> torch.Tensor:
