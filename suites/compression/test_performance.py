@@ -1,4 +1,4 @@
-"""What halving the bytes of gradients gains once the casts are paid for; the limit is 2."""
+"""What fewer bytes of gradients gain once casts and scales are paid for: the limit is 2 with 16 bits, 4 with 8."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 
 from pytest_gpuperf import Context, Perf
 from suites.compression.programs import averaging as programs
+from suites.compression.programs import quantized
 from suites.shared.comparison import assert_close
 from suites.shared.exchange import mean_of_all_ranks
+from suites.shared.step import Step
 
 LARGEST = 1.0  # magnitude of programs.uniform's gradients
 
@@ -37,3 +39,58 @@ def test_bfloat16_gradients(perf: Perf) -> None:
         gradients=gradients,
     )
     perf.check(speedup=pair.speedup, float32=pair.baseline.time, bfloat16=pair.optimized.time)
+
+
+def off(name: str, world_size: int) -> float:
+    """How far the mean of gradients between -1 and 1 may be off.
+
+    With 8 bits by two roundings, of a rank's gradient and of the mean, whose block has at most the largest magnitude.
+    """
+    if name == "float16":
+        return programs.averaging_error(world_size, programs.FLOAT16_ROUNDOFF)
+    return {"int8": 2 / quantized.INT8.largest, "float8": 3 * quantized.FLOAT8.relative}[name]
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True)
+@pytest.mark.parametrize("name", ["float16", "int8", "float8"])
+def test_compressed_gradients(perf: Perf, name: str) -> None:
+    hook, state = programs.HOOKS[name]
+    gradients = functools.partial(programs.uniform, layers=perf.sized(16, smoke=2), width=perf.sized(4096, smoke=16))
+    atol = LARGEST * off(name, perf.world_size)
+
+    def verify(ctx: Context, averaged: list[torch.Tensor], steps: int) -> None:
+        for layer, (mean, own) in enumerate(zip(averaged, gradients(ctx), strict=True)):
+            expected = mean_of_all_ranks(ctx, own)
+            assert_close(mean.double(), expected, f"rank {ctx.rank}, layer {layer}", atol=atol)
+
+    def compressed(ctx: Context, *, gradients: programs.Gradients) -> Step[list[torch.Tensor]]:
+        return programs.average(ctx, gradients=gradients, hook=hook, state=state)
+
+    pair = perf.configured(rtol=0.0, atol=2 * atol).compare(
+        baseline=programs.average_in_float32, optimized=compressed, verify=verify, gradients=gradients
+    )
+    perf.check(speedup=pair.speedup, time=pair.optimized.time)
+    perf.show(float32=pair.baseline.time)
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True)
+def test_one_buffer(perf: Perf) -> None:
+    """Gradients of 128 layers of 256 KiB: a bucket for each of them, and DistributedDataParallel's own of 25 MiB."""
+    gradients = functools.partial(programs.uniform, layers=perf.sized(128, smoke=4), width=perf.sized(256, smoke=8))
+
+    def verify(ctx: Context, averaged: list[torch.Tensor], steps: int) -> None:
+        for layer, (mean, own) in enumerate(zip(averaged, gradients(ctx), strict=True)):
+            expected = mean_of_all_ranks(ctx, own)
+            atol = LARGEST * programs.averaging_error(ctx.world_size, programs.FLOAT32_ROUNDOFF)
+            assert_close(mean.double(), expected, f"rank {ctx.rank}, layer {layer}", atol=atol)
+
+    def small_buckets(ctx: Context, *, gradients: programs.Gradients) -> Step[list[torch.Tensor]]:
+        return programs.average(ctx, gradients=gradients, hook=None, bucket_cap_mb=2.0**-20)
+
+    pair = perf.compare(
+        baseline=small_buckets, optimized=programs.average_in_float32, verify=verify, gradients=gradients
+    )
+    perf.check(speedup=pair.speedup, time=pair.optimized.time)
+    perf.show(small_buckets=pair.baseline.time)

@@ -7,6 +7,7 @@ import torch
 
 from pytest_gpuperf import Ranks
 from suites.compression.programs import averaging as programs
+from suites.compression.programs.quantized import START
 
 Future = torch.futures.Future[torch.Tensor]
 
@@ -44,6 +45,14 @@ def test_bytes_on_the_wire(ranks: Ranks) -> None:
         for name, (hook, state) in programs.HOOKS.items()
     }
     assert sent == {name: [expected(name, ranks.world_size)] * ranks.world_size for name in WIDTHS}
+
+
+@pytest.mark.ranks(2)
+def test_power_sgd_compresses_nothing_before_its_step_however_many_buckets_there_are(ranks: Ranks) -> None:
+    hook, state = programs.HOOKS["PowerSGD"]
+    sent = ranks.run(programs.bytes_sent, hook=hook, state=state, shape=SHAPE, steps=START, matrices=3)
+    # In its second step DistributedDataParallel tells how it has cut the buckets anew, too.
+    assert [of_rank["all_reduce"] for of_rank in sent] == [3 * expected("float32", 2)["all_reduce"]] * 2
 
 
 @pytest.mark.ranks(2, 4)

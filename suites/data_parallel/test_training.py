@@ -12,6 +12,8 @@ from suites.data_parallel.programs import training
 from suites.data_parallel.reference import valid_cross_entropy
 from suites.shared.comparison import assert_close
 from suites.shared.course import (
+    BEYOND,
+    MAX_NORM,
     ROUNDING,
     Course,
     assert_each_has,
@@ -28,7 +30,9 @@ COURSE = Course(seed=1)
 
 
 def test_clipping(ranks: Ranks) -> None:
-    assert_each_has(ranks.run(training.clipped, course=COURSE), clipped_course(COURSE, ranks.world_size))
+    for max_norm in (MAX_NORM, BEYOND):
+        expected = clipped_course(COURSE, ranks.world_size, max_norm)
+        assert_each_has(ranks.run(training.clipped, course=COURSE, max_norm=max_norm), expected)
 
 
 def test_the_mean_is_of_all_valid_rows(ranks: Ranks) -> None:

@@ -48,6 +48,16 @@ def gathered_by_layer(reshard: bool) -> dict[str, set[str]]:
     return {"shortcut": ROOT, "first": WHOLE, "second": ROOT if reshard else WHOLE}
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("reshard", [True, False], ids=["resharded", "gathered once"])
+def test_nothing_of_what_was_gathered_stays(ranks: Ranks, reshard: bool) -> None:
+    width = 96  # so that nothing else on a rank is as large as its shard
+    whole = width * width * 4
+    for forward, step in ranks.run(programs.largest_left, width=width, reshard_after_forward=reshard):
+        assert forward == (whole // ranks.world_size if reshard else whole)
+        assert step == whole // ranks.world_size
+
+
 @pytest.mark.ranks(2)
 def test_your_own_sharding_gathers_what_you_say(ranks: Ranks) -> None:
     def your_shard_module(module: Network, **options: Any) -> None:

@@ -147,4 +147,23 @@ FAULTS: tuple[Fault, ...] = (
         old="dist.all_gather_into_tensor(whole, mine)",
         new="dist.all_gather_into_tensor(whole, mine, async_op=True)",
     ),
+    Fault(
+        name="recomputation leaves the CPU generator where the recomputed forward left it",
+        module="torch.utils.checkpoint",
+        old="            devices=rng_devices, enabled=preserve_rng_state, device_type=device_type\n",
+        new=(
+            "            devices=rng_devices, enabled=preserve_rng_state and had_device_in_fw"
+            "d, device_type=device_type\n"
+        ),
+    ),
+    Fault(
+        name="the last block is not recomputed, since backward begins with it: it keeps all of its activations",
+        module="suites.activations.programs.techniques",
+        old="            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)\n",
+        new=(
+            "            if block is model[-1]:\n"
+            "                return block(x)\n"
+            "            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)\n"
+        ),
+    ),
 )

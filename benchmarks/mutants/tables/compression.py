@@ -291,4 +291,49 @@ FAULTS: tuple[Fault, ...] = (
             "        return input_tensor\n"
         ),
     ),
+    Fault(
+        name="second rounding's error is kept without what was carried over from the step before",
+        module="suites.compression.programs.quantized",
+        old=(
+            "    if shard_error is not None:\n"
+            "        shard += shard_error\n"
+            "\n"
+            "    rounded, shard_scales = quantizer.quantize(shard)\n"
+        ),
+        new=(
+            "    corrected = shard if shard_error is None else shard + shard_error\n"
+            "\n"
+            "    rounded, shard_scales = quantizer.quantize(corrected)\n"
+        ),
+    ),
+    Fault(
+        name="PowerSGD counts buckets as iterations: it begins too early where there are several",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old=("        if bucket.is_last():\n            self.iter += 1\n"),
+        new="        self.iter += 1\n",
+    ),
+    Fault(
+        name="compressed gradients are divided after the sum: float16 overflows",
+        module="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
+        old=(
+            "    compressed_tensor = buffer.to(dtype).div_(world_size)\n"
+            "\n"
+            "    def decompress(fut):\n"
+            "        decompressed_tensor = buffer\n"
+            "        # Decompress in place to reduce the peak memory.\n"
+            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
+            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
+            "        decompressed_tensor.copy_(value)\n"
+        ),
+        new=(
+            "    compressed_tensor = buffer.to(dtype)\n"
+            "\n"
+            "    def decompress(fut):\n"
+            "        decompressed_tensor = buffer\n"
+            "        # Decompress in place to reduce the peak memory.\n"
+            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
+            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
+            "        decompressed_tensor.copy_(value).div_(world_size)\n"
+        ),
+    ),
 )

@@ -274,4 +274,33 @@ FAULTS: tuple[Fault, ...] = (
         old="preceding += received[: len(preceding)]",
         new="preceding += received[: len(preceding)].float().to(preceding.dtype)",
     ),
+    Fault(
+        name="after uneven inputs the highest rank's parameters win, though others trained longer",
+        module="torch.nn.parallel.distributed",
+        old="            self._distributed_rank, is_last_joiner\n",
+        new="            self._distributed_rank, True\n",
+    ),
+    Fault(
+        name="dropout's generator is seeded anew at each step: the same mask every time",
+        module="suites.data_parallel.programs.training",
+        old=(
+            "    network[2].register_forward_hook(lambda module, inputs, output: masks.append"
+            "(output.ne(0).double()))\n"
+            "    told: Tensors = {}\n"
+            "    for number in range(course.steps):\n"
+        ),
+        new=(
+            "    network[2].register_forward_hook(lambda module, inputs, output: masks.append"
+            "(output.ne(0).double()))\n"
+            "    told: Tensors = {}\n"
+            "    for number in range(course.steps):\n"
+            "        torch.manual_seed(course.seed * 64 + ctx.rank)\n"
+        ),
+    ),
+    Fault(
+        name="clipping scales gradients up whose norm is below the limit",
+        module="torch.nn.utils.clip_grad",
+        old="    clip_coef_clamped = torch.clamp(clip_coef, max=1.0)\n",
+        new="    clip_coef_clamped = clip_coef\n",
+    ),
 )

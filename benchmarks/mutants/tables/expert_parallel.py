@@ -182,4 +182,45 @@ FAULTS: tuple[Fault, ...] = (
         old=".index_add(0, routing.token, weighted)",
         new=".index_copy(0, routing.token, weighted)",
     ),
+    Fault(
+        name="capacity is given out token by token, not to first choices first",
+        module="suites.expert_parallel.programs",
+        old=(
+            "    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n"
+            "    order = by_priority.argsort(stable=True)\n"
+            "    counts = torch.bincount(by_priority, minlength=experts)\n"
+            "    begins = counts.cumsum(0) - counts\n"
+            "    place = torch.arange(tokens * k, device=chosen.device) - begins[by_priority[order]]\n"
+            "    kept = order[place < capacity]\n"
+            "    return Routing(kept % tokens, kept // tokens, counts.clamp(max=capacity))\n"
+        ),
+        new=(
+            "    by_priority = chosen.reshape(-1)  # a token's choices one after the other\n"
+            "    order = by_priority.argsort(stable=True)\n"
+            "    counts = torch.bincount(by_priority, minlength=experts)\n"
+            "    begins = counts.cumsum(0) - counts\n"
+            "    place = torch.arange(tokens * k, device=chosen.device) - begins[by_priority[order]]\n"
+            "    kept = order[place < capacity]\n"
+            "    return Routing(kept // k, kept % k, counts.clamp(max=capacity))\n"
+        ),
+    ),
+    Fault(
+        name="softmax over the scores of all experts instead of those chosen",
+        module="suites.expert_parallel.programs",
+        old="GATES[gate](ranked[:, :k]), by_score[:, :k]",
+        new="GATES[gate](ranked)[:, :k], by_score[:, :k]",
+    ),
+    Fault(
+        name="backward does not wait for its all-to-all: gradients may be used before they are there",
+        module="torch.distributed._functional_collectives",
+        old=(
+            "        output_split_sizes,  # Reversed\n"
+            "        group_name,\n"
+            "    )\n"
+            "    return wait_tensor(output), None, None, None\n"
+        ),
+        new=(
+            "        output_split_sizes,  # Reversed\n        group_name,\n    )\n    return output, None, None, None\n"
+        ),
+    ),
 )

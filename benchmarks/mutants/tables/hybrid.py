@@ -161,4 +161,34 @@ FAULTS: tuple[Fault, ...] = (
         old="return self.mesh_info.replicate_process_group",
         new="return self.mesh_info.shard_process_group",
     ),
+    Fault(
+        name="rotary angles fall half as fast as they should: exponent -i/D, on all ranks alike",
+        module="suites.hybrid.programs.model",
+        old="(-torch.arange(half, dtype=x.dtype, device=x.device) / half)",
+        new="(-torch.arange(half, dtype=x.dtype, device=x.device) / x.shape[-1])",
+    ),
+    Fault(
+        name="hybrid sharding forgets the replicas in the divisor, where it divides by itself (not float32, bfloat16)",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old=(
+            "    if all_reduce_group is not None:\n"
+            "        data_parallel_size *= all_reduce_group.size()\n"
+            "\n"
+            "    if not overflow_risk"
+        ),
+        new="    if not overflow_risk",
+    ),
+    Fault(
+        name="a parameter split by tensor parallelism and FSDP along one dimension is gathered in the wrong order",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param",
+        old=(
+            "                (\n"
+            "                    _StridedShard(shard_dim, split_factor=split_factor)\n"
+            "                    if split_factor > 1\n"
+            "                    else fsdp_placement\n"
+            "                ),\n"
+            "                *self._unsharded_dtensor_spec.placements,\n"
+        ),
+        new=("                fsdp_placement,\n                *self._unsharded_dtensor_spec.placements,\n"),
+    ),
 )

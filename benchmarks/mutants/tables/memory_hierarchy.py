@@ -79,4 +79,17 @@ FAULTS: tuple[Fault, ...] = (
         old="        destination.copy_(source)\n",
         new="        destination[::2].copy_(source[::2])\n",
     ),
+    Fault(
+        name="sources hold the same values on all ranks",
+        module="suites.memory_hierarchy.programs",
+        old="torch.arange(rank + shift, rank + shift + count, dtype",
+        new="torch.arange(shift, shift + count, dtype",
+    ),
+    Fault(
+        name="the destination of copies is not zeroed: the last size's bytes pass for new ones",
+        module="suites.memory_hierarchy.programs",
+        old="for tensor in (source, destination.zero_()))",
+        new="for tensor in (source, destination))",
+        equivalent="the copies leave the same bytes: only a later size that copies nothing would be seen less",
+    ),
 )

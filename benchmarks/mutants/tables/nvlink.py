@@ -101,4 +101,22 @@ FAULTS: tuple[Fault, ...] = (
         old="if hop.bandwidth < floor]",
         new="if hop.bandwidth <= floor]",
     ),
+    Fault(
+        name="a hop's bandwidth is the mean of its samples, not the median",
+        module="suites.nvlink.programs",
+        old="statistics.median(self.samples)",
+        new="statistics.fmean(self.samples)",
+    ),
+    Fault(
+        name="equal chunks instead of chunks of so many bytes: some become larger",
+        module="suites.nvlink.programs",
+        old=(
+            "    per_chunk = nbytes // tensors[0].dtype.itemsize\n"
+            "    return list(zip(*(tensor.view(-1).split(per_chunk) for tensor in tensors), strict=True))\n"
+        ),
+        new=(
+            "    number = max(1, tensors[0].nbytes // nbytes)\n"
+            "    return list(zip(*(tensor.view(-1).chunk(number) for tensor in tensors), strict=True))\n"
+        ),
+    ),
 )

@@ -105,4 +105,16 @@ FAULTS: tuple[Fault, ...] = (
         old="    module.zero_grad(set_to_none=True)\n",
         new="    module.train()\n",
     ),
+    Fault(
+        name="a bucket closes before a tensor that would overfill it, unlike DistributedDataParallel's",
+        module="suites.overlap.programs",
+        old="        if room <= 0:\n",
+        new="        if room < tensor.nbytes:\n",
+    ),
+    Fault(
+        name="each rank draws weights of its own; both ways of averaging still agree",
+        module="suites.overlap.programs",
+        old="torch.Generator(ctx.device).manual_seed(mlp.seed), ctx.generator()",
+        new="torch.Generator(ctx.device).manual_seed(mlp.seed + ctx.rank), ctx.generator()",
+    ),
 )

@@ -389,4 +389,22 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
             "        gradient_of(parameter).div_(microbatches * len(batches))\n"
         ),
     ),
+    Fault(
+        name="zero bubble counts a weight twice that is used twice: two intermediates are not clamped",
+        module="torch.distributed.pipelining._backward",
+        old='            if len(param_group["intermediates"]) > 1:\n',
+        new='            if len(param_group["intermediates"]) > 2:\n',
+    ),
+    Fault(
+        name="zero bubble scales gradients after the last input backward, before the last weight backward",
+        module="torch.distributed.pipelining.schedules",
+        old="    return action_type in (W, B)\n",
+        new="    return action_type in (I, B)\n",
+    ),
+    Fault(
+        name="1F1B warms up with one microbatch too many and keeps its activations",
+        module="torch.distributed.pipelining.schedules",
+        old=("            self._n_microbatches,\n            self._num_stages - self._stage.stage_index,\n"),
+        new=("            self._n_microbatches,\n            self._num_stages - self._stage.stage_index + 1,\n"),
+    ),
 )

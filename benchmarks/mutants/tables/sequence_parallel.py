@@ -257,4 +257,16 @@ FAULTS: tuple[Fault, ...] = (
             "                is_reduction_linear = False"
         ),
     ),
+    Fault(
+        name="the gradient of layer norm's bias is not summed over the ranks' tokens",
+        module="torch.distributed.tensor._ops._math_ops",
+        old='            Partial("sum") if bias_meta is not None else None,  # d_bias\n',
+        new="            Replicate() if bias_meta is not None else None,  # d_bias\n",
+    ),
+    Fault(
+        name="the norm's epsilon is lost, which only RMSNorm notices",
+        module="suites.sequence_parallel.programs",
+        old="NORMS[norm](width, EPS, dtype=dtype, device=device)",
+        new="NORMS[norm](width, dtype=dtype, device=device)",
+    ),
 )

@@ -237,4 +237,25 @@ FAULTS: tuple[Fault, ...] = (
             "        data_parallel_size *= all_reduce_group.size()\n"
         ),
     ),
+    Fault(
+        name="offset into scattered gradients without padding: wrong on ranks whose shard is shorter",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old=(
+            "            padded_sharded_numel = padded_unsharded_size.numel() // world_size\n"
+            "            flat_grad_offset += padded_sharded_numel\n"
+        ),
+        new="            flat_grad_offset += new_sharded_grad.numel()\n",
+    ),
+    Fault(
+        name="ZeRO-1 shares parameters out by their number, not by their size",
+        module="torch.distributed.optim.zero_redundancy_optimizer",
+        old="                        sizes[rank] += param.numel()\n",
+        new="                        sizes[rank] += 1\n",
+    ),
+    Fault(
+        name="gathered parameters stay allocated when the module is sharded again",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param",
+        old=("        self._setattr_on_modules(self.sharded_param)\n        self.free_unsharded_param()\n"),
+        new="        self._setattr_on_modules(self.sharded_param)\n",
+    ),
 )

@@ -354,4 +354,30 @@ FAULTS: tuple[Fault, ...] = (
         new="        arrived.index_copy_(0, index, torch.index_select(there, 0, index))\n"
         "        arrived[-1] = there[-1]\n",
     ),
+    Fault(
+        name="barrier between reading gradients and writing weights, none after writing",
+        module="suites.symmetric_memory.programs.optimizer_shards",
+        old=(
+            "            for rank in range(ctx.world_size):\n"
+            "                part(rank, weights_at).copy_(mine.detach())\n"
+            "            memory.barrier()\n"
+        ),
+        new=(
+            "            memory.barrier()\n"
+            "            for rank in range(ctx.world_size):\n"
+            "                part(rank, weights_at).copy_(mine.detach())\n"
+        ),
+    ),
+    Fault(
+        name="pages that a refused append had already taken are never given back",
+        module="suites.symmetric_memory.programs.kv_cache",
+        old=("            for offset in taken:\n                self._arena.free(offset)\n            raise\n"),
+        new="            raise\n",
+    ),
+    Fault(
+        name="a freed piece is joined with one neighbour only, not with both",
+        module="suites.symmetric_memory.programs.arena",
+        old=("            else:\n                last = start\n                merged[last] = size\n"),
+        new=("            else:\n                merged[start] = size\n            last = start\n"),
+    ),
 )

@@ -482,4 +482,22 @@ FAULTS: tuple[Fault, ...] = (
         old="return x * self.kept / (1 - self.p)",
         new="return x * self.kept / self.p",
     ),
+    Fault(
+        name="ranks take shared key and value heads in turn instead of those of their query heads",
+        module="suites.tensor_parallel.programs.attention",
+        old="ctx.rank * kv_heads // ctx.world_size * head_dim",
+        new="ctx.rank % kv_heads * head_dim",
+    ),
+    Fault(
+        name="rank 0's own dropout generator has the seed of the common one",
+        module="suites.tensor_parallel.programs.training",
+        old="own.manual_seed(seed + 1 + ctx.rank)",
+        new="own.manual_seed(seed + ctx.rank)",
+    ),
+    Fault(
+        name="infinity norm of DTensors is reduced like any other p-norm",
+        module="torch.distributed.tensor._ops._math_ops",
+        old=('    if norm_type in (float("inf"), "inf"):\n        return "max"\n'),
+        new=('    if norm_type == "inf":\n        return "max"\n'),
+    ),
 )

@@ -162,4 +162,16 @@ FAULTS: tuple[Fault, ...] = (
         old="denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)",
         new="denom = (exp_avg_sq / bias_correction2).add_(eps).sqrt_()",
     ),
+    Fault(
+        name="Adam's count of steps is a copy that never reaches its file",
+        module="suites.zero_infinity.programs",
+        old='home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())',
+        new='home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(()).clone()',
+    ),
+    Fault(
+        name="gradients stay in the host's memory from step to step",
+        module="suites.zero_infinity.programs",
+        old=("        update.step()\n        update.zero_grad()\n"),
+        new="        update.step()\n",
+    ),
 )

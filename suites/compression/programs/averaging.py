@@ -23,7 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_gpuperf import Context
+from pytest_gpuperf import Context, MiB
 from suites.compression.programs.quantized import FLOAT8, INT8, START, Quantized, Quantizer, quantized_hook
 from suites.compression.programs.wire import traffic_of_callbacks_too
 from suites.shared.step import Step
@@ -174,11 +174,13 @@ def bytes_sent(
     state: Callable[[], Any] | None = None,
     shape: tuple[int, int],
     steps: int = START + 1,
+    matrices: int = 1,
 ) -> dict[str, int]:
-    """By the rank in the last of some steps that average a matrix with this hook: by collective."""
+    """By the rank in the last of some steps that average matrices with this hook, each in a bucket: by collective."""
     generator = ctx.generator()
-    matrix = torch.randn(shape, device=ctx.device, generator=generator)
-    step = average(ctx, gradients=lambda _: [matrix], hook=hook, state=state)
+    drawn = [torch.randn(shape, device=ctx.device, generator=generator) for _ in range(matrices)]
+    each = drawn[0].nbytes / MiB
+    step = average(ctx, gradients=lambda _: drawn, hook=hook, state=state, bucket_cap_mb=each)
     for _ in range(steps - 1):
         step()
     with traffic_of_callbacks_too() as calls:

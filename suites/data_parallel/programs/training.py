@@ -28,8 +28,8 @@ def _told(number: int, network: nn.Module, **more: torch.Tensor) -> Tensors:
     return {f"step {number}, {name}": value.detach().clone() for name, value in named.items()}
 
 
-def clipped(ctx: Context, *, course: Course) -> Tensors:
-    """The norm of all gradients together is at most ``MAX_NORM`` when the optimizer takes them."""
+def clipped(ctx: Context, *, course: Course, max_norm: float = MAX_NORM) -> Tensors:
+    """The norm of all gradients together is at most ``max_norm`` when the optimizer takes them."""
     network = course.network().to(ctx.device)
     wrapped = DistributedDataParallel(network, bucket_cap_mb=TINY_BUCKETS)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR)
@@ -38,7 +38,7 @@ def clipped(ctx: Context, *, course: Course) -> Tensors:
         x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
         optimizer.zero_grad()
         wrapped(x).square().mean().backward()
-        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)
+        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), max_norm)
         optimizer.step()
         told |= _told(number, network, norm=norm)
     return told

@@ -7,6 +7,7 @@ what the rank holds, in the dictionary ``memory``; suites.shared.traffic counts 
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -185,6 +186,25 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     local = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer keeps one of this rank's parameters
     for state in local.state.values():
         yield from (value for value in state.values() if isinstance(value, torch.Tensor) and value.dim())
+
+
+def largest_left(ctx: Context, *, width: int, reshard_after_forward: bool) -> tuple[int, int]:
+    """Bytes of the largest storage that is alive on the rank, after a forward and after the whole step.
+
+    Of all tensors that Python knows, whoever holds them: FSDP keeps what it gathers to itself.
+    """
+    module = nn.Linear(width, width, bias=False, device=ctx.device)
+    fully_shard(module, mesh=ctx.mesh((ctx.world_size,)), reshard_after_forward=reshard_after_forward)
+    output = module(torch.ones(1, width, device=ctx.device))
+    forward = _largest_alive()
+    output.sum().backward()
+    return forward, _largest_alive()
+
+
+def _largest_alive() -> int:
+    gc.collect()
+    alive = (thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor) and not isinstance(thing, DTensor))
+    return max(tensor.untyped_storage().nbytes() for tensor in alive)
 
 
 def held(tensors: Iterable[torch.Tensor]) -> Held:

@@ -27,8 +27,8 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return gathered.detach().clone()
 
 
-def clipped(ctx: Context, *, course: Course) -> Tensors:
-    """The norm of the gradients of all shards together is at most ``MAX_NORM`` when the optimizer takes them."""
+def clipped(ctx: Context, *, course: Course, max_norm: float = MAX_NORM) -> Tensors:
+    """The norm of the gradients of all shards together is at most ``max_norm`` when the optimizer takes them."""
     network = _sharded(ctx, course)
     optimizer = torch.optim.SGD(network.parameters(), lr=LR)
     told: Tensors = {}
@@ -36,7 +36,7 @@ def clipped(ctx: Context, *, course: Course) -> Tensors:
         x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
         optimizer.zero_grad()
         network(x).square().mean().backward()
-        norm = nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)
+        norm = nn.utils.clip_grad_norm_(network.parameters(), max_norm)
         optimizer.step()
         told[f"step {number}, norm"] = _whole(norm)
         for name, value in network.named_parameters():

@@ -57,12 +57,15 @@ def walk(ctx: Context, *, where: str, places: int, steps: int) -> Step[torch.Ten
         places: of the table, 128 bytes each.
         steps: loads.
     """
-    table, end = _placed(ctx, where, table_of(places)), torch.zeros(1, dtype=INDEX, device=ctx.device)
+    # What is mapped is mapped for as long as its memory is kept.
+    memory = PeerMemory(ctx, table_of(places).nbytes) if where == "peer" and ctx.device.type == "cuda" else None
+    table, end = _placed(ctx, where, table_of(places), memory), torch.zeros(1, dtype=INDEX, device=ctx.device)
     if ctx.device.type == "cpu":
         return lambda: end.fill_(_walked(table, steps))
     kernel = _kernel()
 
     def step() -> torch.Tensor:
+        assert memory is None or memory.tensor.is_cuda
         kernel((1, 1, 1), (1, 1, 1), [table, end, steps])
         return end
 
@@ -76,7 +79,7 @@ def _walked(table: torch.Tensor, steps: int) -> int:
     return place
 
 
-def _placed(ctx: Context, where: str, table: torch.Tensor) -> torch.Tensor:
+def _placed(ctx: Context, where: str, table: torch.Tensor, memory: PeerMemory | None) -> torch.Tensor:
     if ctx.device.type == "cpu":
         return table
     match where:
@@ -84,8 +87,7 @@ def _placed(ctx: Context, where: str, table: torch.Tensor) -> torch.Tensor:
             return table.to(ctx.device)
         case "host":
             return table.pin_memory()
-        case "peer":
-            memory = PeerMemory(ctx, table.nbytes)
+        case "peer" if memory is not None:
             memory.buffer(ctx.rank, tuple(table.shape), INDEX).copy_(table)
             ctx.barrier()
             torch.cuda.synchronize()
