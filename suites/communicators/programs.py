@@ -53,7 +53,7 @@ def lives(ctx: Context, *, making: Making, number: int, seed: int) -> tuple[Live
         group = making(ctx)
         clock.ended("make")
         for stage in ("first use", "next use"):
-            x = addends(ctx.rank, seed + life).to(ctx.device)
+            x = given(ctx.rank, seed + life).to(ctx.device)
             clock.began()
             dist.all_reduce(x, group=group)
             clock.ended(stage)
@@ -68,7 +68,7 @@ def lives(ctx: Context, *, making: Making, number: int, seed: int) -> tuple[Live
     return seconds, sums
 
 
-def addends(rank: int, seed: int) -> torch.Tensor:
+def given(rank: int, seed: int) -> torch.Tensor:
     """What a rank adds: whole numbers, whose sums are exact."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     return torch.randint(-(2**18), 2**18, (NUMEL,), generator=generator).float()

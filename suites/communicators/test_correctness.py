@@ -17,7 +17,7 @@ def check(ranks: Ranks, making: programs.Making) -> None:
         assert {name: len(taken) for name, taken in seconds.items()} == dict.fromkeys(STAGES, 3)
         assert all(taken > 0 for of_stage in seconds.values() for taken in of_stage)
         for use, got in enumerate(sums):
-            parts = [programs.addends(other, 1 + use // 2) for other in range(ranks.world_size)]
+            parts = [programs.given(other, 1 + use // 2) for other in range(ranks.world_size)]
             assert torch.equal(got, torch.stack(parts).sum(0)), f"rank {rank}, use {use + 1}"
 
 

@@ -30,8 +30,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="every communicator sums what the first one did",
         module=PROGRAMS,
-        old="addends(ctx.rank, seed + life)",
-        new="addends(ctx.rank, seed)",
+        old="given(ctx.rank, seed + life)",
+        new="given(ctx.rank, seed)",
     ),
     Fault(
         name="groups that nobody takes down",

@@ -8,6 +8,8 @@ TRAINING = "suites.hybrid.programs.training"
 MODEL = "suites.hybrid.programs.model"
 STAGE = "torch.distributed.pipelining.stage"
 
+AXES = "suites.hybrid.programs.axes"
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="heads that are not summed over tp",
@@ -190,5 +192,71 @@ FAULTS: tuple[Fault, ...] = (
             "                *self._unsharded_dtensor_spec.placements,\n"
         ),
         new=("                fsdp_placement,\n                *self._unsharded_dtensor_spec.placements,\n"),
+    ),
+    Fault(
+        name="experts' gradients are summed over all ranks",
+        module=AXES,
+        old="group=place.copies if name in split else ctx.group",
+        new="group=ctx.group",
+    ),
+    Fault(
+        name="gradients of what all ranks hold are summed over the data axis alone",
+        module=AXES,
+        old="group=place.copies if name in split else ctx.group",
+        new="group=place.copies",
+    ),
+    Fault(
+        name="a split parameter's gradient is summed over its parts, not its copies",
+        module=AXES,
+        old="group=place.copies if name in split else ctx.group",
+        new="group=place.within if name in split else ctx.group",
+    ),
+    Fault(
+        name="places of a sequence are counted by the rank of the world",
+        module=AXES,
+        old="+ place.inner * len(x)",
+        new="+ dist.get_rank() * len(x)",
+    ),
+    Fault(
+        name="places of a sequence begin anew on each rank",
+        module=AXES,
+        old=" + place.inner * len(x)",
+        new="",
+    ),
+    Fault(
+        name="keys of another replica's sequence",
+        module=AXES,
+        old="all_gather_tensor_autograd(own, 0, place.within)",
+        new="all_gather_tensor_autograd(own, 0, place.copies if place.copies.size() == place.degree else place.within)",
+    ),
+    Fault(
+        name="tokens come back in the order in which they were sent",
+        module=AXES,
+        old="    return back[order.argsort()]",
+        new="    return back[order]",
+    ),
+    Fault(
+        name="tokens of all experts go to the first local one",
+        module=AXES,
+        old="torch.arange(local, device=x.device).repeat(place.degree)",
+        new="torch.zeros(local, dtype=torch.int64, device=x.device).repeat(place.degree)",
+    ),
+    Fault(
+        name="a split MLP's sum is halved, as a mean over two parts",
+        module=AXES,
+        old="    return mine\n",
+        new="    return mine / 2\n",
+    ),
+    Fault(
+        name="the mesh's axes in the other order",
+        module=AXES,
+        old="mesh = ctx.mesh((ctx.world_size // degree, degree), AXES)",
+        new="mesh = ctx.mesh((degree, ctx.world_size // degree), AXES[::-1])",
+    ),
+    Fault(
+        name="the gradient of the norm's scale goes through bfloat16",
+        module=AXES,
+        old="            total = leaf.grad.contiguous()\n",
+        new="            total = (leaf.grad.bfloat16() if name == 'scale' else leaf.grad).double().contiguous()\n",
     ),
 )

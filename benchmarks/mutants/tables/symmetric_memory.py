@@ -301,8 +301,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a ring by gets that does not wait for what it reads",
         module=SWEEPING,
-        old="            memory.barrier()  # it is there\n",
-        new="",
+        old="            memory.barrier()  # it is there\n            here.copy_(there",
+        new="            here.copy_(there",
     ),
     Fault(
         name="pages by gets that nobody waits for",
