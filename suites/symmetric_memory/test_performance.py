@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from pytest_gpuperf import Context, KiB, Metric, Perf, Sweep
+from pytest_gpuperf import Context, KiB, Metric, MiB, Perf, Sweep
 from suites.shared.step import Step
-from suites.symmetric_memory.programs import chase, pages, sweeping
+from suites.symmetric_memory.programs import chase, pages, shards_in_turn, sweeping
 from suites.symmetric_memory.test_sweeping import ON_GPUS, verify
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
@@ -105,3 +105,22 @@ def test_pages(perf: Perf, way: Callable[..., Step[torch.Tensor]]) -> None:
     rate = pair.optimized.rate(sent * PAGE_BYTES, "B/s", limit=link.line_rate, limit_name=link.name)
     perf.check(speedup=pair.speedup, bandwidth=rate)
     perf.show(nccl=pair.baseline.rate(sent * PAGE_BYTES, "B/s"))
+
+
+def test_optimizer_shards(perf: Perf) -> None:
+    """A step of SGD on 256 MiB of weights."""
+    numel = perf.sized(64 * MiB, smoke=64)
+    moved = 2 * numel * shards_in_turn.DTYPE.itemsize * (perf.world_size - 1) / perf.world_size
+
+    def updated(ctx: Context, weights: torch.Tensor, steps: int) -> None:
+        ctx.barrier()
+        shards_in_turn.verify(ctx, weights, steps)
+        ctx.barrier()
+
+    pair = perf.compare(
+        baseline=shards_in_turn.by_nccl, optimized=shards_in_turn.by_memory, verify=updated, numel=numel
+    )
+    link = pair.optimized.link
+    rate = pair.optimized.rate(moved, "B/s", limit=link.line_rate, limit_name=link.name)
+    perf.check(speedup=pair.speedup, bandwidth=rate)
+    perf.show(nccl=pair.baseline.rate(moved, "B/s"))

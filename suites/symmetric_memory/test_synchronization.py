@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 from suites.shared.places import assert_sum
 from suites.symmetric_memory.programs import operations as programs
-from suites.symmetric_memory.programs import pages, sweeping
+from suites.symmetric_memory.programs import pages, shards_in_turn, sweeping
 from suites.symmetric_memory.programs.kv_cache import kv_cache, new_tokens
 from suites.symmetric_memory.programs.memory import Allocate, Memory, allocate
 from suites.symmetric_memory.programs.optimizer_shards import optimizer_shards
@@ -142,3 +143,16 @@ def test_a_slow_rank_has_pages(ranks: Ranks, way: str) -> None:
         expected[index] = sent.view(4, 16)[index]
         for result in results:
             assert_close(result, expected, f"rank {rank}")
+
+
+def of_weights(ctx: Context, *, allocate: Allocate) -> Callable[[], torch.Tensor]:
+    """Steps of the optimizer whose weights are copied before anybody goes on."""
+    step = shards_in_turn.by_memory(ctx, numel=4, allocate=allocate)
+    return lambda: step().clone()
+
+
+def test_a_slow_rank_has_all_parts_of_the_weights(ranks: Ranks) -> None:
+    first, second = zip(*ranks.run(with_one_slow_rank, of_weights, STEPS), strict=True)
+    for steps, of_ranks in enumerate((first, second), 1):
+        for rank, weights in enumerate(of_ranks):
+            shards_in_turn.verify(SimpleNamespace(rank=rank, world_size=2), weights, steps)  # type: ignore[arg-type]

@@ -9,6 +9,8 @@ ARENA, CACHE, MEMORY, OPERATIONS, PAGES, SHARDS, SWEEPING = (
     for name in ("arena", "kv_cache", "memory", "operations", "pages", "optimizer_shards", "sweeping")
 )
 
+IN_TURN = "suites.symmetric_memory.programs.shards_in_turn"
+
 FAULTS: tuple[Fault, ...] = (
     # Barriers: every one of every program that CPUs run.
     Fault(
@@ -379,5 +381,41 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.symmetric_memory.programs.arena",
         old=("            else:\n                last = start\n                merged[last] = size\n"),
         new=("            else:\n                merged[start] = size\n            last = start\n"),
+    ),
+    Fault(
+        name="shards by memory whose sum leaves out the last rank",
+        module=IN_TURN,
+        old="        for source in sources[1:]:\n",
+        new="        for source in sources[1:-1]:\n",
+    ),
+    Fault(
+        name="shards by memory whose weights reach all ranks but one",
+        module=IN_TURN,
+        old="        for target in targets:\n",
+        new="        for target in targets[: max(1, len(targets) - 1)]:\n",
+    ),
+    Fault(
+        name="shards by memory that do not wait for the parts",
+        module=IN_TURN,
+        old="non_blocking=True)\n        memory.barrier()  # all parts are there\n",
+        new="non_blocking=True)\n",
+    ),
+    Fault(
+        name="shards whose gradients are summed, and no mean is taken",
+        module=IN_TURN,
+        old="        self.weights.grad = summed.div_(self._ranks)\n",
+        new="        self.weights.grad = summed\n",
+    ),
+    Fault(
+        name="shards by NCCL that gather the weights before the update",
+        module=IN_TURN,
+        old="        part.update(summed)\n        dist.all_gather_into_tensor(weights, part.weights.detach())\n",
+        new="        dist.all_gather_into_tensor(weights, part.weights.detach())\n        part.update(summed)\n",
+    ),
+    Fault(
+        name="shards whose momentum is lost at each step",
+        module=IN_TURN,
+        old="        self._optimizer.step()\n",
+        new="        self._optimizer.state.clear()\n        self._optimizer.step()\n",
     ),
 )
