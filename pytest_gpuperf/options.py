@@ -53,6 +53,13 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--no-numa-binding",
+        {
+            "action": "store_true",
+            "help": "let the system place the ranks of perf tests, instead of on the cores of their GPU's NUMA node",
+        },
+    ),
+    (
         "--smoke",
         {
             "action": "store_true",
@@ -158,6 +165,8 @@ class Options:
     """Number of GPUs; 0 for gloo on CPUs; None for all that are visible."""
     require_gpus: bool
     smoke: bool
+    numa_binding: bool
+    """Whether ranks that measure run on the cores of their GPU's NUMA node."""
     update_baselines: bool
     launches: int
     reason: str
@@ -250,6 +259,7 @@ class Options:
             gpus=gpus,
             require_gpus=bool(config.getoption("require_gpus")),
             smoke=smoke,
+            numa_binding=not config.getoption("no_numa_binding"),
             update_baselines=update,
             launches=(launches or DEFAULT_LAUNCHES) if update else 1,
             reason=config.getoption("reason"),

@@ -214,6 +214,10 @@ class Devices(Protocol):
         """The GPU's PCIe link; None where the machine hides it, or the GPU reaches the host by another link."""
         ...
 
+    def cores(self, uuid: str) -> frozenset[int]:
+        """The CPU cores of the NUMA node that the GPU is at; empty if it does not tell."""
+        ...
+
     def memory_rate(self, uuid: str) -> float | None:
         """Bytes/s that the GPU's own memory moves at most, reads and writes together; None if it does not tell."""
         ...

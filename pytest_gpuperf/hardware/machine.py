@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,18 @@ class Machine:
             rates = [self.devices.memory_rate(gpu.uuid) for gpu in self.gpus] if present else []
         told = [rate for rate in rates if rate is not None]
         return min(told) if told and len(told) == len(self.gpus) else None
+
+    def cores_near(self, uuids: Sequence[str], allowed: frozenset[int]) -> tuple[frozenset[int], ...]:
+        """For each GPU the allowed cores of its NUMA node; nothing if that leaves no GPU out of any core.
+
+        Args:
+            uuids: the GPUs'.
+            allowed: cores that this process may use.
+        """
+        with self.devices.session() as present:
+            near = [self.devices.cores(uuid) & allowed for uuid in uuids] if present else []
+        # A machine of one node, or one that does not tell, has nothing to choose.
+        return tuple(near) if all(near) and any(cores != allowed for cores in near) else ()
 
     @property
     def software(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 NVML answers without a CUDA context, so the pytest process may ask it and still fork ranks afterwards.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -27,6 +28,7 @@ from pytest_gpuperf.hardware.visibility import require_one_order, visible_indice
 Library: TypeAlias = Any
 """The pynvml module or, in tests, an object with the same functions."""
 
+_BITS_OF_A_WORD = 64  # of NVML's masks of cores, which are unsigned longs
 _ALL_LINKS = 2**32 - 1  # UINT_MAX as the scope of a field: all links together (nvml.h, "NVLink Throughput counters")
 
 # nvml.h, "Clocks event reasons". The others, such as clocks that a user has set, bear on no measurement.
@@ -209,6 +211,17 @@ class Nvml:
         generation = self._told(self._library.nvmlDeviceGetMaxPcieLinkGeneration, handle)
         lanes = self._told(self._library.nvmlDeviceGetMaxPcieLinkWidth, handle)
         return None if generation is None or lanes is None else Pcie(generation, lanes)
+
+    def cores(self, uuid: str) -> frozenset[int]:
+        """The CPU cores of the NUMA node that the GPU is at; empty if it does not tell."""
+        words = -(-(os.cpu_count() or 1) // _BITS_OF_A_WORD)
+        masks = self._told(self._library.nvmlDeviceGetCpuAffinity, self._handle(uuid), words) or ()
+        return frozenset(
+            _BITS_OF_A_WORD * place + bit
+            for place, mask in enumerate(masks)
+            for bit in range(_BITS_OF_A_WORD)
+            if int(mask) >> bit & 1
+        )
 
     def memory_rate(self, uuid: str) -> float | None:
         """Bytes/s of the GPU's memory: the width of its bus, twice for each cycle of the fastest clock.

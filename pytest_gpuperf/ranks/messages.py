@@ -30,6 +30,8 @@ class Start:
     backend: str
     threads: int
     """Intra-op threads of the rank, so that ranks on one host do not fight over its cores."""
+    cores: frozenset[int] = frozenset()
+    """That the rank's threads run on; empty: where the system puts them."""
 
 
 @dataclass(frozen=True, slots=True)

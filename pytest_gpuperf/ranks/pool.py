@@ -230,11 +230,12 @@ class Pool:
     def _start(self, environ: Mapping[str, str]) -> int:
         size = self.spec.world_size
         threads = max(1, (os.cpu_count() or 1) // size)
+        cores = self.spec.cores or (frozenset(),) * size
         for rank in range(size):
             self._processes.append(RankProcess.forked(self._client, environ_of(rank, self.spec, environ)))
         for rank, process in enumerate(self._processes):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is told below
-                process.connection.send(Start(rank, size, self.spec.backend, threads))
+                process.connection.send(Start(rank, size, self.spec.backend, threads, cores[rank]))
         deadline = time.monotonic() + START_TIMEOUT
         port: int | None = None
         for rank, process in enumerate(self._processes):

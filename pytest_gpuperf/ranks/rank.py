@@ -69,6 +69,9 @@ def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
         if start.backend == "gloo":
             malloc.share_arena()
         nccl_debug.keep_log()
+        if start.cores:
+            # Before any other thread of the rank: they inherit it. Memory is then taken from the cores' own node.
+            os.sched_setaffinity(0, start.cores)
         rank = _Rank(start, Informant(inquiries, start.backend), connection)
         connection.send(Started(rank.store_port, threading.get_ident()))
         while True:

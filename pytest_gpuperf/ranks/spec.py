@@ -19,6 +19,8 @@ class PoolSpec:
     """UUIDs of the GPUs, one for each rank; empty for gloo."""
     environ: tuple[tuple[str, str], ...] = ()
     """Variables that the test sets for its ranks, beside those of the run; ``{rank}`` is the rank's number."""
+    cores: tuple[frozenset[int], ...] = ()
+    """That each rank's threads run on; empty: where the system puts them."""
     timed: bool = False
     """Whether its ranks measure: their communicators share nothing."""
 

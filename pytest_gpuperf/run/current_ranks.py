@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import zlib
@@ -344,8 +345,12 @@ class CurrentRanks:
         return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
 
     def _spec(self, world_size: int) -> PoolSpec:
-        current = self.current
-        return PoolSpec(world_size, current.gpus[:world_size], current.marker.env, timed=current.launch is not None)
+        current, timed = self.current, self.current.launch is not None
+        gpus = current.gpus[:world_size]
+        cores: tuple[frozenset[int], ...] = ()
+        if timed and gpus and self._options.numa_binding:
+            cores = self.machine.cores_near(gpus, frozenset(os.sched_getaffinity(0)))
+        return PoolSpec(world_size, gpus, current.marker.env, cores, timed=timed)
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current

@@ -77,5 +77,8 @@ class FakeDevices:
     def pcie(self, uuid: str) -> Pcie | None:
         return None
 
+    def cores(self, uuid: str) -> frozenset[int]:
+        return frozenset()
+
     def memory_rate(self, uuid: str) -> float | None:
         return None

@@ -39,6 +39,8 @@ class Device:
     memory_bus: int | None = 6144
     """Bits."""
     memory_megahertz: int | None = 3201
+    cores: Sequence[int] | None = ()
+    """Of its NUMA node."""
     power_limit_milliwatts: int | None = 700_000
     mig: bool | None = False
     memory_bytes: int = 150_754_820_096
@@ -160,6 +162,10 @@ class FakeNvml:
     def nvmlDeviceGetCurrentClocksEventReasons(self, device: Device) -> int:
         self.looks += 1
         return _supported(device.reasons)
+
+    def nvmlDeviceGetCpuAffinity(self, device: Device, words: int) -> list[int]:
+        cores = _supported(device.cores)
+        return [sum(1 << (core - 64 * word) for core in cores if core // 64 == word) for word in range(words)]
 
     def nvmlDeviceGetTotalEccErrors(self, device: Device, kind: int, counter: int) -> int:
         assert counter == self.NVML_VOLATILE_ECC

@@ -56,6 +56,26 @@ def test_the_slowest_gpu_says_how_fast_memories_are(monkeypatch: pytest.MonkeyPa
     assert Machine.of(1, {}).memory_rate == pytest.approx(6144 / 8 * 2 * 3201e6)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "allowed", "near"),
+    [
+        (([0, 1], [2, 3]), {0, 1, 2, 3}, ({0, 1}, {2, 3})),
+        (([0, 1], [0, 1]), {0, 1, 2, 3}, ({0, 1}, {0, 1})),  # all GPUs at one of two nodes
+        (([0, 1, 2, 3], [0, 1, 2, 3]), {0, 1, 2, 3}, ()),  # one node
+        (([0, 1], [2, 3]), {1, 2}, ({1}, {2})),  # a container with some cores
+        (([0, 1], [2, 3]), {0, 1}, ()),  # no core is near the second one
+        (([0, 1], None), {0, 1, 2, 3}, ()),  # it does not tell
+    ],
+)
+def test_cores_near_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, nodes: tuple[list[int], list[int] | None], allowed: set[int], near: tuple[set[int]]
+) -> None:
+    devices = [Device(f"GPU-{index}", links=LINKS, cores=cores) for index, cores in enumerate(nodes)]
+    use(monkeypatch, Nvml(FakeNvml(devices)))
+    machine = Machine.of(2, {})
+    assert machine.cores_near(machine.gpu_uuids, frozenset(allowed)) == tuple(map(frozenset, near))
+
+
 def test_what_one_gpu_does_not_tell_is_unknown_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     dumb = Device("GPU-1", links=LINKS, pcie=None, memory_bus=None)
     use(monkeypatch, Nvml(FakeNvml([Device("GPU-0", links=LINKS), dumb])))

@@ -160,6 +160,14 @@ def test_counters_are_in_si_units(totals: bool) -> None:
     assert Nvml(FakeNvml([device])).counters("GPU-1") == Counters(1.5, 4096, 6144)
 
 
+def test_cores_are_those_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 96)
+    devices = [Device("GPU-1", cores=[0, 5, 63, 64, 95]), Device("GPU-2"), Device("GPU-3", cores=None)]
+    nvml = Nvml(FakeNvml(devices))
+    assert nvml.cores("GPU-1") == {0, 5, 63, 64, 95}
+    assert nvml.cores("GPU-2") == nvml.cores("GPU-3") == frozenset()
+
+
 def test_health_is_errors_by_name_and_how_hard_a_gpu_works() -> None:
     device = Device("GPU-1", errors={38: 1, 45: 2, 52: 3, 59: 4, 94: 5}, corrected=6, memory_errors=7)
     assert Nvml(FakeNvml([device])).health("GPU-1") == Health(

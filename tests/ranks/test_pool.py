@@ -55,6 +55,25 @@ def test_the_context_says_where_a_program_runs(call: Call) -> None:
     assert [first, second] == call(program)
 
 
+def test_ranks_run_on_the_cores_that_they_are_given(torch_client: ForkserverClient) -> None:
+    allowed = os.sched_getaffinity(0)
+    own = frozenset({min(allowed)}), frozenset({max(allowed)})
+
+    def program(ctx: Context) -> tuple[set[int], set[int]]:
+        torch.ones(1_000_000).add_(1)  # the threads that torch starts
+        threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+        return os.sched_getaffinity(0), set[int]().union(*map(os.sched_getaffinity, threads))
+
+    pool = Pool(torch_client, PoolSpec(2, cores=own), {"PATH": "/bin"})
+    try:
+        pool.open_group("first", 60)
+        task = payload.dumps((program, (), {}), [sys.modules[__name__]])
+        found = [payload.loads(data) for data in pool.run(task, program="program", seed=1, timeout=60)]
+    finally:
+        pool.close()
+    assert found == [(set(cores), set(cores)) for cores in own]
+
+
 def test_a_program_that_destroyed_its_group_is_told_so_and_the_next_one_has_a_new_one(pool: Pool, call: Call) -> None:
     def program(ctx: Context) -> None:
         dist.destroy_process_group()

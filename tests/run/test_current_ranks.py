@@ -170,3 +170,33 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", client_module.PRELOAD_IF_USED)
     Session.of(pytestconfig, Options.from_config(pytestconfig), Machine((), None, False)).close()
     client.assert_called_once_with(client_module.PRELOAD, client_module.PRELOAD_IF_USED)
+
+
+@pytest.mark.parametrize(
+    ("options", "launch", "bound"),
+    [((), 1, True), (("--no-numa-binding",), 1, False), ((), None, False)],
+    ids=["perf test", "unbound", "other test"],
+)
+def test_ranks_that_measure_run_on_their_gpus_nodes(
+    pytester: pytest.Pytester,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    launch: int | None,
+    bound: bool,
+) -> None:
+    cores = {f"GPU-{index}": frozenset({2 * index, 2 * index + 1}) for index in range(2)}
+    machine = machine_of(2)
+    monkeypatch.setattr(type(machine.devices), "cores", lambda self, uuid: cores[uuid])
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}", *options)
+    session = Session.of(config, Options.from_config(config), machine)
+    try:
+        holding(session, request, launch)
+        spec = session.ranks._spec(2)
+        assert spec == PoolSpec(
+            2, ("GPU-0", "GPU-1"), cores=tuple(cores.values()) if bound else (), timed=launch is not None
+        )
+    finally:
+        session.close()

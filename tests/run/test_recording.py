@@ -32,6 +32,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
         gpus=8,
         require_gpus=False,
         smoke=False,
+        numa_binding=True,
         update_baselines=True,
         launches=2,
         reason="first",
