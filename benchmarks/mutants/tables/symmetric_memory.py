@@ -319,11 +319,10 @@ FAULTS: tuple[Fault, ...] = (
         new="        there.index_copy_(0, index, cache[index])\n",
     ),
     Fault(
-        name="a ring by gets that reads the rank after",
+        name="a ring whose rank before is the one after",
         module=SWEEPING,
-        old="        there, here = memory.buffer(before, (nbytes,), torch.uint8), arrived[:nbytes].zero_()\n",
-        new="        there, here = memory.buffer((ctx.rank + 1) % ctx.world_size, (nbytes,), torch.uint8), "
-        "arrived[:nbytes].zero_()\n",
+        old="    return (ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size\n",
+        new="    return (ctx.rank + 1) % ctx.world_size, (ctx.rank + 1) % ctx.world_size\n",
     ),
     Fault(
         name="messages that end at 64 KiB",
