@@ -18,6 +18,7 @@ from suites.hybrid.programs import training as programs
 from suites.hybrid.programs.model import Attention, Config
 from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import assert_as_one_device, assert_split, case, fixed, one_device
+from suites.shared.course import BEYOND
 from suites.shared.strategies import seeds
 
 pytestmark = pytest.mark.ranks(4)
@@ -95,6 +96,11 @@ def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
 @pytest.mark.parametrize("mesh", PIPELINED + SHARDED, ids=named)
 def test_clipping_by_the_norm_of_all_axes(ranks: Ranks, mesh: Mesh) -> None:
     given_case = fixed(mesh)._replace(max_norm=0.5)
+    assert_as_one_device(ranks.run(programs.train, **given_case.arguments), given_case, one_device(given_case))
+
+
+def test_gradients_below_the_norm_stay_as_they_are(ranks: Ranks) -> None:
+    given_case = fixed({"shard": 2, "tp": 2})._replace(max_norm=BEYOND)
     assert_as_one_device(ranks.run(programs.train, **given_case.arguments), given_case, one_device(given_case))
 
 
