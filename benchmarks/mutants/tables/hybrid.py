@@ -259,4 +259,10 @@ FAULTS: tuple[Fault, ...] = (
         old="            total = leaf.grad.contiguous()\n",
         new="            total = (leaf.grad.bfloat16() if name == 'scale' else leaf.grad).double().contiguous()\n",
     ),
+    Fault(
+        name="gradients below the norm are scaled up to it",
+        module="suites.hybrid.programs.training",
+        old="factor = (max_norm / squares.sqrt()).clamp(max=1.0)",
+        new="factor = max_norm / squares.sqrt()",
+    ),
 )
