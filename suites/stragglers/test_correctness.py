@@ -11,17 +11,17 @@ from pytest_gpuperf import Context, Ranks
 from suites.shared.step import Step, once
 from suites.stragglers import programs
 
-DELAY = 0.1
+DELAY = 0.05
 """Seconds: far longer than what a busy host adds to a product of small matrices."""
 ABOUT = 0.7
 """Of the delay: on a GPU it is counted in cycles, and the clocks rise and fall by a fifth."""
 
 
 def seconds_of(ctx: Context, program: object, late: int) -> list[float]:
-    """How long each of three steps takes this rank, all ranks beginning together."""
+    """How long each of two steps takes this rank, all ranks beginning together."""
     step: Step[torch.Tensor] = program(ctx, late=late, delay=DELAY)  # type: ignore[operator]
     taken = []
-    for _ in range(3):
+    for _ in range(2):
         ctx.barrier()
         start = time.perf_counter()
         step()
@@ -44,7 +44,7 @@ def test_nothing_but_time_changes(ranks: Ranks) -> None:
 @pytest.mark.ranks(2, 3, 4)
 def test_who_is_late_is_named_by_its_own_time(ranks: Ranks) -> None:
     for late in range(ranks.world_size):
-        # The shortest of three: a busy host may hold up any rank once.
+        # The shorter of two: a busy host may hold up any rank once.
         alone = [min(taken) for taken in ranks.run(seconds_of, programs.work, late)]
         assert alone.index(max(alone)) == late, f"seconds of each rank: {alone}"
         assert max(alone) > ABOUT * DELAY

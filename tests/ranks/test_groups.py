@@ -1,6 +1,8 @@
 """What a rank keeps from test to test: nothing of the groups that were closed, nothing of the memory."""
 
 import gc
+import sys
+import types
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +34,31 @@ def resident(ctx: Context) -> int:
     """Resident memory of the rank, bytes."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
+
+
+def test_imports_are_left_out_of_later_collections_and_garbage_is_not(pool: Pool, call: Call) -> None:
+    def importing(ctx: Context) -> int:
+        class Cycle:
+            itself: object
+
+        cycle = Cycle()
+        cycle.itself = cycle  # a collection alone frees it
+        dist.cycle_of_a_test = weakref.ref(cycle)  # type: ignore[attr-defined]
+        sys.modules["a module that a test imports"] = types.ModuleType("a module that a test imports")
+        return gc.get_freeze_count()
+
+    def afterwards(ctx: Context) -> tuple[int, bool]:
+        return gc.get_freeze_count(), dist.cycle_of_a_test() is None  # type: ignore[attr-defined]
+
+    before = call(importing)
+    pool.settle()
+    pool.open_group("second", 60)
+    spared = call(afterwards)
+    pool.settle()
+    pool.open_group("third", 60)
+    assert all(gone and count > then for (count, gone), then in zip(spared, before, strict=True))
+    # Nothing more was imported: nothing more is left out.
+    assert all(count <= then for (count, _), (then, _) in zip(call(afterwards), spared, strict=True))
 
 
 def test_the_keys_of_closed_groups_leave_the_store(pool: Pool, call: Call) -> None:
