@@ -83,7 +83,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What tells of a GPU that fails: errors since its driver was loaded, and how hard it works now.
+    """A GPU's errors since its driver was loaded, and its temperature, power and clock now.
 
     None: the GPU, or the machine it is virtual on, does not tell.
     """
@@ -195,7 +195,7 @@ class Devices(Protocol):
         ...
 
     def health(self, uuid: str) -> Health:
-        """Reads what tells of a GPU that fails."""
+        """Reads a GPU's error counts, temperature, power and clock."""
         ...
 
     def listen(self, uuids: Sequence[str]) -> Listener:

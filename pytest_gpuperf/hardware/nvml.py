@@ -177,7 +177,7 @@ class Nvml:
         )
 
     def health(self, uuid: str) -> Health:
-        """Reads what tells of a GPU that fails."""
+        """Reads a GPU's error counts, temperature, power and clock."""
         nvml, handle = self._library, self._handle(uuid)
         seen = self.observe(uuid, links=False)
         errors = {name: self._field(handle, getattr(nvml, field)) for name, field in _ERRORS.items()}

@@ -51,7 +51,7 @@ def test_bytes_on_the_wire(ranks: Ranks) -> None:
 def test_power_sgd_compresses_nothing_before_its_step_however_many_buckets_there_are(ranks: Ranks) -> None:
     hook, state = programs.HOOKS["PowerSGD"]
     sent = ranks.run(programs.bytes_sent, hook=hook, state=state, shape=SHAPE, steps=START, matrices=3)
-    # In its second step DistributedDataParallel tells how it has cut the buckets anew, too.
+    # DistributedDataParallel also broadcasts its new buckets in the second step.
     assert [of_rank["all_reduce"] for of_rank in sent] == [3 * expected("float32", 2)["all_reduce"]] * 2
 
 

@@ -118,8 +118,9 @@ def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, T
         gradients = dict(zip(leaves, torch.autograd.grad(of_sequences.mean(), list(leaves.values())), strict=True))
         if given_case.max_norm is not None:
             norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
-            assert (norm > given_case.max_norm) == (given_case.max_norm != BEYOND), f"a norm of {norm} tells nothing"
-            if norm > given_case.max_norm:
+            clips = norm > given_case.max_norm
+            assert clips == (given_case.max_norm != BEYOND), f"a norm of {norm} does not test {given_case.max_norm}"
+            if clips:
                 gradients = {name: value * given_case.max_norm / norm for name, value in gradients.items()}
         velocity = {name: MOMENTUM * value + gradients[name] for name, value in velocity.items()}
         weights = {name: value.detach() - LEARNING_RATE * velocity[name] for name, value in weights.items()}

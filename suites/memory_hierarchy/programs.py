@@ -7,15 +7,12 @@ That returns what it wrote. Values are whole numbers that differ by place and ra
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from pytest_gpuperf import Context
-from suites.shared.step import Step
-
-StepOf = Callable[[int], Step[Any]]
+from suites.shared.step import Step, StepOf
 
 DTYPE = torch.float32
 PERIOD = 7

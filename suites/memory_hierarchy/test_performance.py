@@ -72,7 +72,7 @@ def test_cache_and_memory(perf: Perf, name: str, crossings: int) -> None:
     sizes = powers(16, 30) if not perf.smoke else powers(10, 12)
     swept = perf.sweep(program, sizes=sizes, verify=verify)
     fastest = max(range(len(sizes)), key=swept.bandwidths.__getitem__)
-    # Often in the cache, whose rate no data sheet tells.
+    # Often the cache's rate, for which no data sheet has a limit.
     peak = swept.timings[fastest].rate(crossings * sizes[fastest], "B/s")
     perf.check(alpha=swept.alpha, peak=peak, evenness=swept.evenness)
 

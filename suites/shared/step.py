@@ -12,6 +12,8 @@ from pytest_gpuperf import Context
 Result = TypeVar("Result")
 Step = Callable[[], Result]
 """One step of a prepared program: ``Step[torch.Tensor]`` returns a tensor, ``Step[Tensors]`` tensors by name."""
+StepOf = Callable[[int], Step[Any]]
+"""Takes a size in bytes, and prepares the step of that size; what ``perf.sweep`` asks a program for."""
 Tensors = dict[str, torch.Tensor]
 """What a rank holds, by name."""
 

@@ -9,7 +9,7 @@ from suites.shared.bits import wrong_bits
 from suites.shared.places import assert_sum
 
 
-def ring(ctx: Context, received: torch.Tensor, steps: int, nbytes: int) -> None:
+def arrived(ctx: Context, received: torch.Tensor, steps: int, nbytes: int) -> None:
     """The bits of the rank before; they are wiped, so that a later step must send them anew."""
     assert received.numel() == nbytes, f"rank {ctx.rank}: {received.numel()} bytes, not {nbytes}"
     wrong = wrong_bits(received, stream=(ctx.rank - 1) % ctx.world_size)
@@ -17,7 +17,7 @@ def ring(ctx: Context, received: torch.Tensor, steps: int, nbytes: int) -> None:
     received.zero_()
 
 
-def all_reduce(ctx: Context, summed: torch.Tensor, steps: int, nbytes: int) -> None:
+def summed(ctx: Context, total: torch.Tensor, steps: int, nbytes: int) -> None:
     """The sum; each further step multiplies it by the number of ranks."""
-    assert summed.nbytes == nbytes, f"rank {ctx.rank}: {summed.nbytes} bytes, not {nbytes}"
-    assert_sum(summed, ranks=ctx.world_size, steps=steps, where=f"rank {ctx.rank}")
+    assert total.nbytes == nbytes, f"rank {ctx.rank}: {total.nbytes} bytes, not {nbytes}"
+    assert_sum(total, ranks=ctx.world_size, steps=steps, where=f"rank {ctx.rank}")

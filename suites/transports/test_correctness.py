@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, MiB, Ranks
+from suites.shared.ring import ring
+from suites.shared.step import StepOf
 from suites.shared.strategies import worlds
 from suites.transports import reference
 from suites.transports.programs import sending
 from suites.transports.programs.ways import IPC, NET, P2P, READ, SHM, Way, over
 
-PROGRAMS: dict[str, tuple[Callable[..., sending.StepOf], Callable[[Context, Any, int, int], None]]] = {
-    "ring": (sending.ring, reference.ring),
-    "all_reduce": (sending.all_reduce, reference.all_reduce),
+PROGRAMS: dict[str, tuple[Callable[..., StepOf], Callable[[Context, Any, int, int], None]]] = {
+    "ring": (ring, reference.arrived),
+    "all_reduce": (sending.all_reduce, reference.summed),
 }
 
 

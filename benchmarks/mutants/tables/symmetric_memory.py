@@ -9,6 +9,7 @@ ARENA, CACHE, MEMORY, OPERATIONS, PAGES, SHARDS, SWEEPING = (
     for name in ("arena", "kv_cache", "memory", "operations", "pages", "optimizer_shards", "sweeping")
 )
 
+RING = "suites.shared.ring"
 IN_TURN = "suites.symmetric_memory.programs.shards_in_turn"
 
 FAULTS: tuple[Fault, ...] = (
@@ -291,8 +292,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a ring by puts without the barrier after the copy",
         module=SWEEPING,
-        old="            there.copy_(sent, non_blocking=True)\n            memory.barrier()\n            return here\n",
-        new="            there.copy_(sent, non_blocking=True)\n            return here\n",
+        old="            move(there, sent)\n            memory.barrier()\n",
+        new="            move(there, sent)\n",
     ),
     Fault(
         name="a sum by gets that does not wait for the tensors",
@@ -303,8 +304,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a ring by gets that does not wait for what it reads",
         module=SWEEPING,
-        old="            memory.barrier()  # it is there\n            here.copy_(there",
-        new="            here.copy_(there",
+        old="            memory.barrier()  # it is there\n",
+        new="",
     ),
     Fault(
         name="pages by gets that nobody waits for",
@@ -320,15 +321,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a ring whose rank before is the one after",
-        module=SWEEPING,
+        module=RING,
         old="    return (ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size\n",
         new="    return (ctx.rank + 1) % ctx.world_size, (ctx.rank + 1) % ctx.world_size\n",
     ),
     Fault(
         name="messages that end at 64 KiB",
-        module=SWEEPING,
-        old="        sent, received = source[:nbytes], arrived[:nbytes].zero_()\n",
-        new="        sent, received = source[: min(nbytes, 65_536)], arrived[:nbytes].zero_()[:65_536]\n",
+        module=RING,
+        old="        sent, received = source[:nbytes], destination[:nbytes].zero_()\n",
+        new="        sent, received = source[: min(nbytes, 65_536)], destination[:nbytes].zero_()[:65_536]\n",
     ),
     Fault(
         name="a sum in place that a larger size finds done",

@@ -5,23 +5,24 @@ from __future__ import annotations
 from benchmarks.mutants.fault import Fault
 
 SENDING = "suites.transports.programs.sending"
+RING = "suites.shared.ring"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a ring that sends to the rank before",
-        module=SENDING,
+        module=RING,
         old="dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, received, before)",
         new="dist.P2POp(dist.isend, sent, before), dist.P2POp(dist.irecv, received, following)",
     ),
     Fault(
         name="messages that end before the last byte",
-        module=SENDING,
+        module=RING,
         old="sent, received = source[:nbytes], destination[:nbytes].zero_()",
         new="sent, received = source[: nbytes - 1], destination[:nbytes].zero_()[: nbytes - 1]",
     ),
     Fault(
         name="a ring whose later steps send nothing",
-        module=SENDING,
+        module=RING,
         old="            for work in dist.batch_isend_irecv(operations):\n                work.wait()\n",
         new="            if not step.__dict__.setdefault('sent', False):\n"
         "                for work in dist.batch_isend_irecv(operations):\n                    work.wait()\n"
@@ -41,13 +42,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="messages are received where they were sent from",
-        module=SENDING,
+        module=RING,
         old="destination = torch.empty_like(source)",
         new="destination = source",
     ),
     Fault(
         name="a batch of messages that nobody waits for",
-        module=SENDING,
+        module=RING,
         old="                work.wait()\n",
         new="                del work\n",
     ),

@@ -11,12 +11,11 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.shared.bits import fill_with_bits
 from suites.shared.places import addends
-from suites.shared.step import Step
+from suites.shared.ring import neighbours, ring, sent_bytes
+from suites.shared.step import Step, StepOf
 from suites.symmetric_memory.programs.memory import Allocate, PeerMemory, allocate
 
-StepOf = Callable[[int], Step[torch.Tensor]]
 Program = Callable[..., StepOf]
 
 SUMMED = torch.bfloat16
@@ -97,69 +96,33 @@ def sum_by_gets(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allo
 
 def ring_by_nccl(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
     """Each rank sends to the next and receives from the one before."""
-    source, arrived = _sent(ctx, sizes[-1]), torch.zeros(sizes[-1], dtype=torch.uint8, device=ctx.device)
-    following, before = _neighbours(ctx)
-
-    def step_of(nbytes: int) -> Step[torch.Tensor]:
-        sent, received = source[:nbytes], arrived[:nbytes].zero_()
-
-        def step() -> torch.Tensor:
-            operations = [dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, received, before)]
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
-            return received
-
-        return step
-
-    return step_of
+    return ring(ctx, sizes=sizes)
 
 
 def ring_by_puts(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
     """Each rank writes into the next one's memory; a barrier tells all that it is there."""
-    source, memory = _sent(ctx, sizes[-1]), allocate(ctx, sizes[-1])
-    following, _ = _neighbours(ctx)
+    return _written(ctx, sizes, allocate, lambda there, sent: there.copy_(sent, non_blocking=True))
 
-    def step_of(nbytes: int) -> Step[torch.Tensor]:
-        there, here = (memory.buffer(rank, (nbytes,), torch.uint8) for rank in (following, ctx.rank))
-        here.zero_()
-        sent = source[:nbytes]
 
-        def step() -> torch.Tensor:
-            memory.barrier()  # what came before has been read
-            there.copy_(sent, non_blocking=True)
-            memory.barrier()
-            return here
-
-        return step
-
-    return step_of
+def ring_by_stores(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
+    """As by puts, but a kernel stores: the GPU's cores write to the next one's memory, and no copy engine."""
+    return _written(ctx, sizes, allocate, lambda there, sent: torch.bitwise_or(_wide(sent), 0, out=_wide(there)))
 
 
 def ring_by_gets(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
     """Each rank reads the memory of the one before."""
-    memory = allocate(ctx, sizes[-1])
-    memory.buffer(ctx.rank, (sizes[-1],), torch.uint8).copy_(_sent(ctx, sizes[-1]))
-    arrived = torch.zeros(sizes[-1], dtype=torch.uint8, device=ctx.device)
-    _, before = _neighbours(ctx)
+    return _read(ctx, sizes, allocate, lambda here, there: here.copy_(there, non_blocking=True))
 
-    def step_of(nbytes: int) -> Step[torch.Tensor]:
-        there, here = memory.buffer(before, (nbytes,), torch.uint8), arrived[:nbytes].zero_()
 
-        def step() -> torch.Tensor:
-            memory.barrier()  # it is there
-            here.copy_(there, non_blocking=True)
-            memory.barrier()  # all have read
-            return here
-
-        return step
-
-    return step_of
+def ring_by_loads(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
+    """As by gets, but a kernel loads."""
+    return _read(ctx, sizes, allocate, lambda here, there: torch.bitwise_or(_wide(there), 0, out=_wide(here)))
 
 
 def ring_by_signals(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
     """As by puts, but each rank waits for its own neighbours alone, and none for all."""
-    source, memory = _sent(ctx, sizes[-1]), PeerMemory(ctx, sizes[-1])
-    following, before = _neighbours(ctx)
+    source, memory = sent_bytes(ctx, sizes[-1]), PeerMemory(ctx, sizes[-1])
+    following, before = neighbours(ctx)
 
     def step_of(nbytes: int) -> Step[torch.Tensor]:
         there, here = (memory.buffer(rank, (nbytes,), torch.uint8) for rank in (following, ctx.rank))
@@ -179,10 +142,13 @@ def ring_by_signals(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
     return step_of
 
 
-def ring_by_stores(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
-    """As by puts, but a kernel stores: the GPU's cores write to the next one's memory, and no copy engine."""
-    source, memory = _sent(ctx, sizes[-1]), allocate(ctx, sizes[-1])
-    following, _ = _neighbours(ctx)
+Move = Callable[[torch.Tensor, torch.Tensor], object]
+"""Takes where the bytes go, and where they are."""
+
+
+def _written(ctx: Context, sizes: Sequence[int], allocate: Allocate, move: Move) -> StepOf:
+    source, memory = sent_bytes(ctx, sizes[-1]), allocate(ctx, sizes[-1])
+    following, _ = neighbours(ctx)
 
     def step_of(nbytes: int) -> Step[torch.Tensor]:
         there, here = (memory.buffer(rank, (nbytes,), torch.uint8) for rank in (following, ctx.rank))
@@ -191,7 +157,7 @@ def ring_by_stores(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = a
 
         def step() -> torch.Tensor:
             memory.barrier()  # what came before has been read
-            torch.bitwise_or(_wide(sent), 0, out=_wide(there))
+            move(there, sent)
             memory.barrier()
             return here
 
@@ -200,19 +166,18 @@ def ring_by_stores(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = a
     return step_of
 
 
-def ring_by_loads(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = allocate) -> StepOf:
-    """As by gets, but a kernel loads."""
+def _read(ctx: Context, sizes: Sequence[int], allocate: Allocate, move: Move) -> StepOf:
     memory = allocate(ctx, sizes[-1])
-    memory.buffer(ctx.rank, (sizes[-1],), torch.uint8).copy_(_sent(ctx, sizes[-1]))
+    memory.buffer(ctx.rank, (sizes[-1],), torch.uint8).copy_(sent_bytes(ctx, sizes[-1]))
     arrived = torch.zeros(sizes[-1], dtype=torch.uint8, device=ctx.device)
-    _, before = _neighbours(ctx)
+    _, before = neighbours(ctx)
 
     def step_of(nbytes: int) -> Step[torch.Tensor]:
         there, here = memory.buffer(before, (nbytes,), torch.uint8), arrived[:nbytes].zero_()
 
         def step() -> torch.Tensor:
             memory.barrier()  # it is there
-            torch.bitwise_or(_wide(there), 0, out=_wide(here))
+            move(here, there)
             memory.barrier()  # all have read
             return here
 
@@ -224,13 +189,3 @@ def ring_by_loads(ctx: Context, *, sizes: Sequence[int], allocate: Allocate = al
 def _wide(memory: torch.Tensor) -> torch.Tensor:
     """The same bytes as elements of four: a kernel moves them in larger pieces."""
     return memory.view(torch.int32)
-
-
-def _sent(ctx: Context, nbytes: int) -> torch.Tensor:
-    source = torch.empty(nbytes, dtype=torch.uint8, device=ctx.device)
-    fill_with_bits(source, stream=ctx.rank)
-    return source
-
-
-def _neighbours(ctx: Context) -> tuple[int, int]:
-    return (ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, NcclLog
-from suites.shared.bits import fill_with_bits
 from suites.shared.places import addends
-from suites.shared.step import Step
+from suites.shared.ring import ring
+from suites.shared.step import Step, StepOf
 
 ADDENDS = torch.float32
-
-StepOf = Callable[[int], Step[torch.Tensor]]
-
-
-def ring(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
-    """Each rank sends so many bytes to the next, and receives as many from the one before."""
-    source = torch.empty(sizes[-1], dtype=torch.uint8, device=ctx.device)
-    fill_with_bits(source, stream=ctx.rank)
-    destination = torch.empty_like(source)
-    following, before = (ctx.rank + 1) % ctx.world_size, (ctx.rank - 1) % ctx.world_size
-
-    def step_of(nbytes: int) -> Step[torch.Tensor]:
-        sent, received = source[:nbytes], destination[:nbytes].zero_()
-
-        def step() -> torch.Tensor:
-            operations = [dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, received, before)]
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
-            return received
-
-        return step
-
-    return step_of
 
 
 def all_reduce(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
