@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_gpuperf.figures.comparison import Comparison
+    from pytest_gpuperf.figures.matrix import Matrix
     from pytest_gpuperf.figures.metric import Metric
     from pytest_gpuperf.figures.overlap import Overlap
     from pytest_gpuperf.figures.readings import Readings
@@ -28,6 +29,7 @@ __all__ = [
     "GiB",
     "KiB",
     "LeakWarning",
+    "Matrix",
     "Metric",
     "MiB",
     "NcclLog",
@@ -51,6 +53,7 @@ _HOMES = {
     "Comparison": "figures.comparison",
     "Context": "ranks.context",
     "LeakWarning": "run.current_ranks",
+    "Matrix": "figures.matrix",
     "Metric": "figures.metric",
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",

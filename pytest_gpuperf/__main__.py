@@ -1,7 +1,7 @@
 """``python -m pytest_gpuperf``: what is done with files of figures where nothing is measured.
 
-``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, and ``rename OLD NEW`` gives
-baselines the new name of their tests.
+``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
+baselines the new name of their tests, and ``report FILE…`` writes a page of results.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.page.page_file import page_of_files
 from pytest_gpuperf.report.comparison_lines import comparison_lines
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
@@ -71,9 +72,14 @@ def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
     return renamed_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
 
 
+def _report(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it says; it is done, or refused."""
+    return page_of_files(options.output, options.files, options.baselines), True
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename")
+    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | report")
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
     command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")
@@ -97,6 +103,15 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_compare)
     command.add_argument("first", type=Path, metavar="A.json", help="baselines, or results of --gpuperf-json")
     command.add_argument("second", type=Path, metavar="B.json", help="what is held against it")
+    command = commands.add_parser("report", help="write a page of HTML from results of --gpuperf-json")
+    command.set_defaults(run=_report)
+    command.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="results of runs, of one hardware or of several"
+    )
+    command.add_argument(
+        "--output", "-o", type=Path, default=Path("gpuperf.html"), metavar="FILE", help="the page (gpuperf.html)"
+    )
+    _add_folder(command)
     command = commands.add_parser("rename", help="give baselines the new name of their tests")
     command.set_defaults(run=_rename)
     command.add_argument("old", metavar="OLD", help="node id of a test, function, class or file")

@@ -106,6 +106,14 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--report",
+        {
+            "default": None,
+            "metavar": "FILE",
+            "help": "write a page of HTML with figures, verdicts, charts and failures to FILE",
+        },
+    ),
+    (
         "--launches",
         {
             "type": int,
@@ -190,6 +198,8 @@ class Options:
     """Whether to go on with a recording that was interrupted; None if the user did not say."""
     results: Path | None = None
     """Where the results of the run go as JSON."""
+    page: Path | None = None
+    """Where the page of the run goes."""
     race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool = True
     """Whether a run fails if the environment is slower."""
@@ -248,7 +258,7 @@ class Options:
             )
         if update and not config.getoption("reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
-        results = config.getoption("gpuperf_json")
+        results, page = config.getoption("gpuperf_json"), config.getoption("report")
         race = race_options(config)
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
@@ -275,6 +285,7 @@ class Options:
             accept_regression=bool(config.getoption("accept_regression")),
             resume=resume,
             results=None if results is None else config.invocation_params.dir / results,
+            page=None if page is None else config.invocation_params.dir / page,
             race=race,
             environment_fails=config.getoption("environment") == "fail",
         )

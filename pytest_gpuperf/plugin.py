@@ -260,12 +260,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ours = session.config.stash[SESSION]
     recording = ours.recording
     saved = None if recording is None else recording.save(interrupted=is_interrupted(session))
+    # Both are written, whatever becomes of the other.
+    written = [file.write() for file in (ours.results, ours.page) if file is not None]
     ending = Ending(
         saved=None if saved is None else not saved.failed,
         left_out=recording is not None and not recording.resumable and bool(recording.left_out()),
         slower=ours.options.environment_fails and (ours.findings.environment_lost or ours.slower_as_a_whole),
         unraced=ours.findings.unraced,
-        results_problem=ours.results is not None and not ours.results.write(),
+        results_problem=not all(written),
     )
     session.exitstatus = exit_status(session.exitstatus, ending)
 

@@ -36,6 +36,10 @@ class ResultsForm:
     """Figures that have a baseline and that their tests did not check."""
     curves: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Of sweeps, for who plots them; see docs/measuring.md."""
+    ran: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
+    """What became of each test on ranks."""
+    matrices: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
+    """Figures of pairs of ranks."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

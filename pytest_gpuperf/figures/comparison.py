@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.conditions import Conditions
-from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.figures.metric import Metric, traced
 from pytest_gpuperf.figures.student import upper_quantile
 from pytest_gpuperf.figures.timing import Timing, observed, quartiles
 
@@ -95,6 +95,7 @@ class Comparison:
             clock=self.baseline.time.clock,
             interval=self.interval,
             at_least=self.at_least,
+            trace=traced(ratios),
         )
         host_bound = self.baseline.host_bound or self.optimized.host_bound
         return replace(observed(metric, self.baseline.conditions), host_bound=host_bound)

@@ -2,7 +2,8 @@
 
 import math
 import numbers
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from pytest_gpuperf.figures.conditions import Tripped
@@ -12,6 +13,8 @@ Better: TypeAlias = Literal["higher", "lower"]
 # A clock or a rounded line rate is off by less than 2 %; a figure further above its limit is a bug in the
 # test: no synchronisation, a cache, or multicast that the limit did not count on.
 LIMIT_TOLERANCE = 0.02
+
+TRACED = 200  # samples; more are no clearer in a picture of 600 pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Metric:
     """Of the busy GPUs meanwhile, in Hz; a figure may follow it, and nothing is judged by it."""
     host_bound: bool = False
     """Whether it is a time of the host, which launched the work too slowly for the device."""
+    trace: tuple[float, ...] = field(default=(), metadata={"omitted": True, "optional": True})
+    """The first samples, in unit, in the order of time; empty if the value is not made of samples of its own."""
 
     def __post_init__(self) -> None:
         """Refuses what has no meaning, and makes floats of other real numbers, such as numpy's."""
@@ -84,6 +89,13 @@ class Metric:
             )
 
     @property
+    def share_of_limit(self) -> float | None:
+        """How much of what physics allows the value reaches, as a fraction; None without a limit."""
+        if self.limit is None:
+            return None
+        return self.value / self.limit if self.better == "higher" else self.limit / self.value
+
+    @property
     def above_limit(self) -> bool:
         """Whether the value is better than physics allows."""
         if self.limit is None:
@@ -91,6 +103,11 @@ class Metric:
         if self.better == "higher":
             return self.value > self.limit * (1 + LIMIT_TOLERANCE)
         return self.value * (1 + LIMIT_TOLERANCE) < self.limit
+
+
+def traced(samples: Sequence[float]) -> tuple[float, ...]:
+    """The samples that a report draws: the first 200, with 5 digits, since they travel as text."""
+    return tuple(float(f"{sample:.5g}") for sample in samples[:TRACED])
 
 
 def finite(value: object) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth, busbw_limit
 from pytest_gpuperf.figures.conditions import FIT, Conditions
-from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.figures.metric import Metric, traced
 from pytest_gpuperf.figures.precision import relative_halfwidth
 
 
@@ -95,7 +95,10 @@ class Timing:
     def time(self) -> Metric:
         """The median time, for ``perf.check(time=...)``; unit s, lower is better."""
         q1, q3 = self.quartiles
-        return self._observed(Metric(self.median, "s", "lower", q1, q3, len(self.samples), clock=self._clock))
+        samples = self.samples
+        return self._observed(
+            Metric(self.median, "s", "lower", q1, q3, len(samples), clock=self._clock, trace=traced(samples))
+        )
 
     def algbw(self, op: str, nbytes: int) -> Metric:
         """Algorithm bandwidth of a collective over ``nbytes`` (see ``bandwidth.algorithm_bandwidth``)."""
@@ -123,6 +126,7 @@ class Timing:
     def rate(self, amount: float, unit: str, *, limit: float | None = None, limit_name: str = "") -> Metric:
         """``amount`` per step over its time; for example FLOPs with unit ``FLOP/s``; higher is better."""
         q1, q3 = self.quartiles
+        samples = self.samples
         return self._observed(
             Metric(
                 amount / self.median,
@@ -130,10 +134,11 @@ class Timing:
                 "higher",
                 amount / q3,
                 amount / q1,
-                len(self.samples),
+                len(samples),
                 limit,
                 self._clock,
                 limit_name,
+                trace=traced([amount / seconds for seconds in samples]),
             )
         )
 

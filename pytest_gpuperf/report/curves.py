@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,11 +9,15 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.figures.sweep import Sweep
+from pytest_gpuperf.report.properties import carried, carrying
 from pytest_gpuperf.report.table import Line
-from pytest_gpuperf.report.units import format_bytes, format_value
+from pytest_gpuperf.report.units import format_bytes, format_count, format_value
 
 CURVES_PROPERTY = "gpuperf_curves"
 """Name of the report's user property that carries the curves of a test's sweeps as JSON."""
+
+_MARKS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+_ASCII_MARKS = "_.-=+*#@"
 
 
 def curve(test: str, sweep: Sweep) -> dict[str, Any]:
@@ -44,14 +47,29 @@ def curve(test: str, sweep: Sweep) -> dict[str, Any]:
 
 def curve_properties(test: str, sweeps: Iterable[Sweep]) -> list[tuple[str, str]]:
     """The user properties of a test that made these sweeps."""
-    told = [curve(test, sweep) for sweep in sweeps]
-    return [(CURVES_PROPERTY, json.dumps(told))] if told else []
+    return carrying(CURVES_PROPERTY, [curve(test, sweep) for sweep in sweeps])
 
 
 def curves_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
     """The curves that a report carries."""
-    carried = [value for name, value in report.user_properties if name == CURVES_PROPERTY]
-    return [told for value in carried for told in json.loads(str(value))]
+    return carried(report, CURVES_PROPERTY)
+
+
+def curve_in_words(told: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+    """Return a sweep as a small picture of its bandwidths, with its latency, its half-peak size and its dips."""
+    dips = f", {format_count(len(told['dips']), 'dip')}" if told["dips"] else ""
+    return (
+        f"{sparkline(told['bandwidths'], ascii_only=ascii_only)} {format_value(told['seconds'][0], 's')} to "
+        f"{format_value(max(told['bandwidths']), 'B/s')}, half at {format_bytes(told['half_size'])}{dips}"
+    )
+
+
+def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
+    """Return a character for each value, by its logarithm between the smallest and the largest of them."""
+    marks = _ASCII_MARKS if ascii_only else _MARKS
+    logs = [math.log(value) for value in values]
+    low, span = min(logs), max(logs) - min(logs)
+    return "".join(marks[round((log - low) / span * (len(marks) - 1)) if span else -1] for log in logs)
 
 
 def dip_lines(curves: Sequence[Mapping[str, Any]]) -> list[Line]:

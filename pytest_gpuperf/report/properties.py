@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,17 @@ def _is_ours(value: object) -> bool:
     except ValueError:
         return False
     return isinstance(told, list) and all(isinstance(verdict, dict) and "metric_name" in verdict for verdict in told)
+
+
+def carrying(name: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the user property of this name that carries these values as JSON; none without values."""
+    return [(name, json.dumps(list(values)))] if values else []
+
+
+def carried(report: pytest.TestReport, name: str) -> list[Mapping[str, Any]]:
+    """Return the values that a report carries under this name."""
+    texts = [value for given, value in report.user_properties if given == name]
+    return [value for text in texts for value in json.loads(str(text))]
 
 
 def unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:

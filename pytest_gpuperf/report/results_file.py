@@ -18,7 +18,9 @@ from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.report.curves import curves_of
+from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
+from pytest_gpuperf.report.ran import Ran, RanTests
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -44,6 +46,10 @@ class Results:
     unchecked: tuple[Unchecked, ...] = ()
     curves: tuple[Mapping[str, Any], ...] = ()
     """Of sweeps; see ``curves.curve``."""
+    ran: tuple[Ran, ...] = ()
+    """What became of each test on ranks."""
+    matrices: tuple[Mapping[str, Any], ...] = ()
+    """Of pairs of ranks; see ``matrices.matrix_properties``."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -65,6 +71,8 @@ def write(path: Path, results: Results) -> None:
         verdicts=tuple(plain(verdict) for verdict in results.verdicts),
         unchecked=tuple(plain(one) for one in results.unchecked),
         curves=results.curves,
+        ran=tuple(plain(one) for one in results.ran),
+        matrices=results.matrices,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -79,19 +87,20 @@ def load(path: Path) -> Results:
     try:
         verdicts = tuple(read(Verdict, data, f"file.verdicts[{i}]") for i, data in enumerate(form.verdicts))
         unchecked = tuple(read(Unchecked, data, f"file.unchecked[{i}]") for i, data in enumerate(form.unchecked))
+        ran = tuple(read(Ran, data, f"file.ran[{i}]") for i, data in enumerate(form.ran))
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
-    return Results(candidate, verdicts, unchecked, form.curves)
+    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices)
 
 
 class ResultsFile:
     """Collects figures and verdicts from the reports, wherever the tests ran."""
 
-    def __init__(self, path: Path, hardware_key: str, match: Mapping[str, Scalar]) -> None:
+    def __init__(self, path: Path | None, hardware_key: str, match: Mapping[str, Scalar]) -> None:
         """Nothing is collected yet.
 
         Args:
-            path: The file.
+            path: The file; None if the results are only gathered, for a page.
             hardware_key: Of the run.
             match: Facts of the machine.
         """
@@ -101,6 +110,8 @@ class ResultsFile:
         self._verdicts: list[Verdict] = []
         self._unchecked: list[Unchecked] = []
         self._curves: list[Mapping[str, Any]] = []
+        self._matrices: list[Mapping[str, Any]] = []
+        self._ran = RanTests()
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
         self._lines: list[str] = []
@@ -111,6 +122,7 @@ class ResultsFile:
         """Takes note of what one test measured, once it has ended well but for its verdicts."""
         if not is_final(report):
             return
+        self._ran.take(report)
         if report.when == "call":
             self._take(report)
         elif report.when == "teardown":
@@ -123,11 +135,12 @@ class ResultsFile:
     def _take(self, report: pytest.TestReport) -> None:
         self._unchecked += [Unchecked(report.nodeid, name) for name in unchecked_of(report)]
         self._curves += curves_of(report)
+        self._matrices += matrices_of(report)
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
             if name == CANDIDATE_PROPERTY:
-                measured.append(Baselines.from_json(json.loads(str(value)), self._path, self._key))
+                measured.append(Baselines.from_json(json.loads(str(value)), self._path or "results", self._key))
         self._verdicts += verdicts
         # A test fails by its verdicts, or by itself: in a fresh launch, or since it passed and should not.
         if failed_by_itself(report, failing=any(verdict.outcome.fails for verdict in verdicts)):
@@ -139,12 +152,26 @@ class ResultsFile:
         tests = sorted({test for candidate in measured for test in candidate.tests})
         self._lines += [f"figures of {test} left out of the results: the test failed: mend it" for test in tests]
 
-    def write(self) -> bool:
-        """Writes the file, also of a run that was interrupted; whether it could be written."""
+    def gathered(self) -> tuple[Results, dict[str, str]]:
+        """Return the results so far, and why the figures of some tests are not among them, by test."""
         candidate, unfit = joined(self._candidates)
+        results = Results(
+            candidate,
+            tuple(self._verdicts),
+            tuple(self._unchecked),
+            tuple(self._curves),
+            self._ran.tests,
+            tuple(self._matrices),
+        )
+        return results, dict(unfit)
+
+    def write(self) -> bool:
+        """Writes the file, if one is asked for, also of a run that was interrupted; whether that worked."""
+        if self._path is None:
+            return True
+        results, unfit = self.gathered()
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
-            results = Results(candidate, tuple(self._verdicts), tuple(self._unchecked), tuple(self._curves))
             write(self._path, results)
         except BaselineError as error:
             self._lines.append(f"results not written: {error}")
@@ -154,5 +181,5 @@ class ResultsFile:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Says where the results are, and what is not among them."""
-        for line in self._lines:
+        for line in self._lines if self._path is not None else ():
             terminalreporter.write_line(f"gpuperf: {line}")

@@ -41,8 +41,13 @@ def cells(verdict: Verdict) -> tuple[str, ...]:
         "" if baseline is None else format_value(baseline.center, baseline.unit),
         "" if change is None else format_percent(change, signed=True),
         "" if baseline is None else format_percent(baseline.sigma_b),
-        "" if metric.limit is None else format_percent(metric.value / metric.limit),
+        "" if metric.share_of_limit is None else format_percent(metric.share_of_limit),
     )
+
+
+def colour_of(outcome: Outcome) -> str:
+    """Return the name of an outcome's colour in pytest's markup; empty for none."""
+    return _OF_PASSES.get(outcome, _COLOURS[outcome.effect])
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -53,19 +58,14 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     return f"{format_count(len(verdicts), 'figure')} on {machines}: {total}"
 
 
-def verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None, fold: bool = False) -> list[Line]:
+def verdict_table(verdicts: Sequence[Verdict], *, width: int | None = None) -> list[Line]:
     """The verdicts as lines of a table, and a line that counts them.
 
     Args:
         verdicts: In any order.
         width: Characters of a line, for which the ids of tests are shortened; None for no limit.
-        fold: Whether figures that are the same become one line for each file.
     """
-    if not verdicts:
-        return []
-    folded = [verdict for verdict in verdicts if fold and verdict.outcome is Outcome.SAME]
-    shown = [verdict for verdict in ranked(verdicts) if not (fold and verdict.outcome is Outcome.SAME)]
-    return [*_rows(shown, width), *_folded(folded), Line(counted(verdicts))]
+    return [*_rows(ranked(verdicts), width), Line(counted(verdicts))] if verdicts else []
 
 
 def expected_lines(verdicts: Sequence[Verdict]) -> list[Line]:
@@ -120,14 +120,5 @@ def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
     for verdict, before in zip(verdicts, rows, strict=True):
         after = f" {verdict.metric_name}"
         room = len(verdict.test) if width is None else max(_LEAST_ROOM, width - len(before) - len(after))
-        colour = _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.outcome.effect])
-        lines.append(Line(before + shortened(verdict.test, room) + after, colour))
+        lines.append(Line(before + shortened(verdict.test, room) + after, colour_of(verdict.outcome)))
     return lines
-
-
-def _folded(verdicts: Sequence[Verdict]) -> list[Line]:
-    files = Counter(verdict.test.partition("::")[0] for verdict in verdicts)
-    return [
-        Line(f"same: {format_count(count, 'figure')} of {file} (-v lists {'it' if count == 1 else 'them'})")
-        for file, count in sorted(files.items())
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
@@ -9,7 +10,9 @@ import pytest
 
 from pytest_gpuperf.report.curves import dip_lines
 from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.matrices import matrix_lines, slow_lines
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.overview import Overview, smoke_lines
 from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -20,9 +23,17 @@ ClosingLines: TypeAlias = Callable[[Sequence[Verdict]], list[str]]
 class Summary:
     """Prints the verdicts, worst first, and the tests that ran in no variant, with the reasons."""
 
-    def __init__(self, closing_lines: ClosingLines, findings: Findings) -> None:
+    def __init__(self, closing_lines: ClosingLines, findings: Findings, *, smoke: bool = False) -> None:
+        """Nothing is printed yet.
+
+        Args:
+            closing_lines: What the run as a whole has to say.
+            findings: What its tests came to.
+            smoke: Whether it only tries bodies.
+        """
         self._closing_lines = closing_lines
         self._findings = findings
+        self._smoke = smoke
 
     # pytest-benchmark's table has no heading, and would look like a part of this section: it goes first. With
     # --benchmark-compare-fail it ends in an exception.
@@ -36,12 +47,24 @@ class Summary:
         finally:
             self._print(terminalreporter, config)
 
+    def _figures(self, width: int | None, *, verbose: bool) -> list[Line]:
+        verdicts = self._findings.verdicts
+        if self._smoke:
+            return smoke_lines(verdicts)
+        if verbose:
+            return verdict_table(verdicts, width=width)
+        encoding = getattr(sys.__stdout__, "encoding", None) or "ascii"
+        ascii_only = not encoding.lower().startswith("utf")
+        return Overview(verdicts, self._findings.curves, width, ascii_only).lines()
+
     def _print(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         # A pipe or a file has no width: what is grepped there must be whole.
         width = config.get_terminal_writer().fullwidth if terminalreporter.isatty else None
         lines = [
-            *verdict_table(self._findings.verdicts, width=width, fold=config.get_verbosity() < 1),
+            *self._figures(width, verbose=config.get_verbosity() > 0),
             *dip_lines(self._findings.curves),
+            *matrix_lines(self._findings.matrices),
+            *slow_lines(self._findings.matrices),
             *expected_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere),

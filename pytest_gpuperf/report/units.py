@@ -13,20 +13,32 @@ def format_count(count: int, thing: str, things: str = "") -> str:
 
 def format_value(value: float, unit: str) -> str:
     """Formats a value of an SI unit: 356.2 GB/s, 27.03 us, 1.40x, 12 %, 64 MiB; others get no prefix."""
-    rounded = float(f"{value:.4g}")  # before the prefix is chosen, else 999.96 us reads "1000 us"
-    if unit == "s":
-        scale, symbol = next((entry for entry in _TIME if abs(rounded) >= entry[0]), _TIME[-1])
-        return f"{_digits(rounded / scale)} {symbol}"
-    if unit in _PREFIXED:
-        scale, prefix = next((entry for entry in _DECIMAL if abs(rounded) >= entry[0]), _DECIMAL[-1])
-        return f"{_digits(rounded / scale)} {prefix}{unit}"
     if unit == "B":
         return format_bytes(value)
     if unit == "x":
         return f"{_digits(value, 3)}x"
     if unit == "fraction":
         return f"{100 * value:.4g} %"
-    return f"{_digits(rounded)} {unit}"
+    rounded = float(f"{value:.4g}")  # before the prefix is chosen, else 999.96 us reads "1000 us"
+    scale, symbol = scale_of(rounded, unit)
+    return f"{_digits(rounded / scale)} {symbol}"
+
+
+def scale_of(value: float, unit: str) -> tuple[float, str]:
+    """Return what a value of the unit is divided by where it is drawn, and the symbol of what results.
+
+    A value of 3.6e11 B/s gives 1e9 and GB/s. Bytes are divided by a power of 1024, fractions by 0.01.
+    """
+    rounded = abs(float(f"{value:.4g}"))
+    if unit == "s":
+        return next((entry for entry in _TIME if rounded >= entry[0]), _TIME[-1])
+    if unit in _PREFIXED:
+        scale, prefix = next((entry for entry in _DECIMAL if rounded >= entry[0]), _DECIMAL[-1])
+        return scale, prefix + unit
+    if unit == "B":
+        power = next((power for power in reversed(range(len(_BINARY))) if rounded >= 1024**power), 0)
+        return float(1024**power), _BINARY[power]
+    return (0.01, "%") if unit == "fraction" else (1.0, unit)
 
 
 def format_bytes(count: float) -> str:

@@ -31,6 +31,52 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
     return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}")
 
 
+def reasons(verdict: Verdict) -> list[str]:
+    """Return why a figure came to its outcome, a line each; empty if its value and change say all."""
+    metric, baseline, known = verdict.metric, verdict.baseline, verdict.expected
+    match verdict.outcome:
+        case Outcome.INVALID if verdict.reason is not Reason.ABOVE_LIMIT:
+            return [f"the machine was not fit for the measurement, twice: {tripped_in_words(metric.invalid)}"]
+        case Outcome.INVALID:
+            limit = format_value(metric.limit or 0.0, metric.unit)
+            return [f"beyond the physical limit {limit}: the measurement is broken"]
+        case Outcome.MISSED:
+            return [f"surely below the {_asked_for(metric)} asked for{_interval(metric)}"]
+        case Outcome.REGRESSED | Outcome.ENVIRONMENT | Outcome.IMPROVED | Outcome.EXPECTED | Outcome.UNDECIDED:
+            lines = []
+            if baseline is not None:
+                where = ", none of them on these GPUs" if verdict.elsewhere else ""
+                lines.append(f"baseline {format_value(baseline.center, baseline.unit)}, {_spread(baseline)}{where}")
+            if verdict.code is not None:
+                lines.append(f"code {_share(verdict.code, 'of each')}, against {verdict.against}")
+            if verdict.environment is not None:
+                lines.append(f"environment {_share(verdict.environment)}, against the record")
+            if verdict.outcome is Outcome.UNDECIDED:
+                lines.append(_why_undecided(verdict))
+            elif verdict.detail:
+                lines.append(f"not raced: {verdict.detail}")
+            if known is not None:
+                lines.append(f"expected until {known.until}: {known.reason}")
+            return lines
+        case _:
+            return []
+
+
+def _why_undecided(verdict: Verdict) -> str:
+    match verdict.reason:
+        case Reason.ASKED:
+            return f"may be below the {_asked_for(verdict.metric)} asked for{_interval(verdict.metric)}"
+        case Reason.BUDGET:
+            return "no time was left to decide: raise --race-budget"
+        case Reason.CANNOT_RACE:
+            return f"it could not race: {verdict.detail}"
+        case Reason.OPEN:
+            launches = format_count(verdict.launches, "launch", "launches")
+            return f"{launches} did not decide, since they differ too much: make the measurement quieter"
+        case _:
+            return "the run ended before other launches decided"
+
+
 def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
     """What the summary says of a run that moved as a whole, and of losses that are the environment's.
 

@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.fixtures.perf import Checks
 from pytest_gpuperf.report.curves import curve_properties
+from pytest_gpuperf.report.matrices import matrix_properties
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
@@ -114,6 +115,7 @@ class Concluding:
             )
         if launch.number == 1 and not self._smoke:  # what smoke times is noise
             item.user_properties += curve_properties(launch.identity, checks.sweeps)
+            item.user_properties += matrix_properties(launch.identity, checks.matrices)
         body = body_hash(item)
         candidate = self._launch.candidate(launch.identity, body, checks.metrics) if self._results else None
         if candidate is not None:

@@ -22,7 +22,7 @@ class Ending:
     unraced: bool = False
     """Whether a race that the user asked for could not be run, which fails no test."""
     results_problem: bool = False
-    """Whether the file of results could not be written."""
+    """Whether the file of results, or the page, could not be written."""
 
 
 def exit_status(status: int, ending: Ending) -> int:

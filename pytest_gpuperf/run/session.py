@@ -18,6 +18,7 @@ from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.options import Options, is_worker
+from pytest_gpuperf.page.page_file import PageFile
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.pools import Pools
@@ -75,7 +76,9 @@ class Session:
     benchmarks: BenchmarkPlugin | None
     """None without pytest-benchmark."""
     results: ResultsFile | None
-    """None unless this process writes the file of results."""
+    """None unless this process writes the file of results, or a page of them."""
+    page: PageFile | None
+    """None unless this process writes a page."""
     relaunching: Relaunching
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
@@ -131,6 +134,9 @@ class Session:
                 root,
             )
         )
+        results = None
+        if not worker and (options.results is not None or options.page is not None):
+            results = ResultsFile(options.results, machine.key, machine.match)
         return cls(
             options=options,
             machine=machine,
@@ -152,7 +158,7 @@ class Session:
                 recording,
                 commands.record,
                 smoke=options.smoke,
-                results=options.results is not None,
+                results=options.results is not None or options.page is not None,
             ),
             summary=SummaryLines(options, commands, seen, where, racing, judging, recording),
             seen=seen,
@@ -161,9 +167,10 @@ class Session:
             benchmarks=BenchmarkPlugin(machine, lambda: launch.software, is_perf, smoke=options.smoke)
             if config.pluginmanager.hasplugin("benchmark")
             else None,
-            results=None
-            if options.results is None or worker
-            else ResultsFile(options.results, machine.key, machine.match),
+            results=results,
+            page=None
+            if results is None or options.page is None
+            else PageFile(options.page, results, options.baselines),
             relaunching=relaunching,
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
@@ -178,13 +185,15 @@ class Session:
             plugins.register(RecordedRun(self.recording), "gpuperf-recording")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
+        if self.page is not None:
+            plugins.register(self.page, "gpuperf-page")
         plugins.register(self.relaunching, "gpuperf-relaunching")
         if self.arm is not None:
             plugins.register(self.arm, "gpuperf-arm")
         if is_worker(config) or self.arm is not None:
             return  # the controller, of xdist's workers or of the arms, reports for all of them
         plugins.register(self.findings, "gpuperf-findings")
-        plugins.register(Summary(self.summary.lines, self.findings), "gpuperf-summary")
+        plugins.register(Summary(self.summary.lines, self.findings, smoke=self.options.smoke), "gpuperf-summary")
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
         github = GitHub(self.summary.lines, self.findings, config.rootpath, record_command=self.commands.record)
         plugins.register(github, "gpuperf-github")

@@ -7,7 +7,7 @@ import statistics
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Metric, MiB, Perf, Ranks
+from pytest_gpuperf import Context, Matrix, Metric, MiB, Perf, Ranks
 from suites.nvlink import programs
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)]
@@ -57,6 +57,8 @@ def test_pair_bandwidth(perf: Perf, ranks: Ranks) -> None:
         slow = programs.too_slow(matrix, perf.sized(FLOOR, smoke=0.0))
         assert not slow, slow
     slowest = programs.hops(matrix)[0]
+    medians = [[statistics.median(samples) if samples else None for samples in row] for row in matrix]
+    perf.show(pairs=Matrix.of(medians, "B/s", "higher"))
     q1, _, q3 = statistics.quantiles(slowest.samples, n=4, method="inclusive")
     perf.check(
         slowest_pair=Metric(

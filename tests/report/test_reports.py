@@ -407,11 +407,17 @@ def test_the_controller_alone_tells_github(reported: Reported, tmp_path: Path) -
     assert len([line for line in run.result.outlines if line.startswith("::error ")]) == 2
 
 
-def test_without_v_what_is_the_same_is_folded(reported: Reported) -> None:
+def test_without_v_each_test_has_a_line(reported: Reported) -> None:
     run = run_pytest(reported.path, "--gpus=2", "-qq", "-k", "race or steady")
-    lines = run.section("gpuperf")
-    assert lines[-2] == "same: 3 figures of test_it.py (-v lists them)"
-    assert [line.split()[0] for line in lines[1:-2]] == ["unjudged"]
+    assert run.section("gpuperf") == [
+        "verdict       change         value of limit  test",
+        "test_it.py",
+        "  same        +0.0 %    127.8 GB/s   28.4 %  test_steady[2ranks] busbw +1",
+        "  same        +0.0 %         1.50x           test_race[2ranks]",
+        "not judged:",
+        "  test_it.py::test_race[2ranks]: plain 3.150 ms",
+        f"4 figures on {KEY}: 3 same, 1 unjudged",
+    ]
 
 
 def _path(reported: Reported) -> str:

@@ -88,25 +88,6 @@ def test_figures_are_counted_worst_first_and_by_machine() -> None:
     assert verdict_table(verdicts)[-1].text == f"4 figures on {KEY}, cpu: 1 regressed, 3 same"
 
 
-def test_what_is_the_same_is_folded_by_file_and_nothing_else_is() -> None:
-    others = [replace(SAME, outcome=outcome) for outcome in Outcome if outcome is not Outcome.SAME]
-    lines = texts(verdict_table([SAME, *others, replace(SAME, test="u.py::test_c"), SAME], fold=True))
-    assert {line.split()[0] for line in lines[1:11]} == {outcome.outcome.value for outcome in others}
-    assert lines[11:13] == [
-        "same: 2 figures of t.py (-v lists them)",
-        "same: 1 figure of u.py (-v lists it)",
-    ]
-    assert lines[13].startswith("13 figures on ")
-    assert len(lines) == 14
-
-
-def test_where_all_is_the_same_there_is_no_empty_table() -> None:
-    assert texts(verdict_table([SAME], fold=True)) == [
-        "same: 1 figure of t.py (-v lists it)",
-        f"1 figure on {KEY}: 1 same",
-    ]
-
-
 @pytest.mark.parametrize(
     ("width", "ending"),
     [

@@ -71,7 +71,9 @@ def test_what_others_say_comes_before_even_if_it_is_an_exception() -> None:
 def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
     lines = terminal_after(Run("no baselines written"), judged(UNJUDGED), report("setup", **SKIPPED, nodeid="b")).lines
     assert lines[0] == "== gpuperf"
-    assert lines[3:] == [
+    assert lines[1:] == [
+        "not judged:",
+        "  t.py::test_b: time 27.00 us",
         f"1 figure on {KEY}: 1 unjudged",
         "1 test ran nowhere: no GPUs",
         "  b",
@@ -79,10 +81,24 @@ def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
     ]
 
 
-@pytest.mark.parametrize(("verbosity", "row"), [(-1, "same: 1"), (0, "same: 1"), (1, "same      354.0")])
-def test_what_is_the_same_is_folded_unless_the_user_wants_to_see_it(verbosity: int, row: str) -> None:
+@pytest.mark.parametrize(
+    ("verbosity", "row"),
+    [(-1, "  same        -0.5 %    354.0 GB/s"), (0, "  same        -0.5 %"), (1, "same      354.0")],
+)
+def test_a_line_a_test_unless_the_user_wants_to_see_each_figure(verbosity: int, row: str) -> None:
     lines = terminal_after(Run(), judged(SAME, UNJUDGED), verbosity=verbosity).lines
     assert len([line for line in lines if line.startswith(row)]) == 1
+
+
+def test_a_smoke_run_reports_no_figures() -> None:
+    findings, terminal = Findings(), Terminal()
+    findings.pytest_runtest_logreport(judged(UNJUDGED))
+    config = SimpleNamespace(get_terminal_writer=lambda: SimpleNamespace(fullwidth=80), get_verbosity=lambda: 0)
+    wrapper = Summary(Run(), findings, smoke=True).pytest_terminal_summary(cast(Any, terminal), cast(Any, config))
+    next(wrapper)
+    with contextlib.suppress(StopIteration):
+        next(wrapper)
+    assert terminal.lines == ["== gpuperf", "1 perf test ran and handed over 1 figure; --smoke judges none"]
 
 
 def test_only_a_terminal_has_a_width() -> None:

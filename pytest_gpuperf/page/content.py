@@ -1,0 +1,451 @@
+"""What a page says of one run or several, in the words and units of reports; knows no HTML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from pytest_gpuperf.baselines.differences import differing, usual
+from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline
+from pytest_gpuperf.page.history import History
+from pytest_gpuperf.report.headline import TestFigures, by_test
+from pytest_gpuperf.report.matrices import matrix
+from pytest_gpuperf.report.ran import Ran
+from pytest_gpuperf.report.results_file import Results
+from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
+from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome
+from pytest_gpuperf.verdicts.verdict import Share, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The results of one run, under a name that tells it from the others of the page."""
+
+    name: str
+    results: Results
+
+    @property
+    def launches(self) -> list[LaunchInfo]:
+        """In the order of time."""
+        return sorted(self.results.candidate.launches.values(), key=lambda info: info.at)
+
+    @property
+    def at(self) -> str:
+        """When its first launch began, in ISO 8601; empty if it measured nothing."""
+        return self.launches[0].at if self.launches else ""
+
+    @property
+    def host(self) -> str:
+        """Where it ran; empty if it measured nothing."""
+        return self.launches[0].host if self.launches else ""
+
+    @property
+    def commit(self) -> str:
+        """What it measured, in short; empty if that is not known."""
+        return self.launches[0].commit[:12] if self.launches else ""
+
+    @property
+    def key(self) -> str:
+        """The hardware key."""
+        return self.results.candidate.hardware_key
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The versions and variables that most of its launches ran with."""
+        return usual(info.environment for info in self.launches)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A name and a value."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of one test on one hardware."""
+
+    id: str
+    """Names it on the page."""
+    name: str
+    outcome: Outcome
+    value: str
+    change: str
+    share: float | None
+    """Of the physical limit."""
+    limit: str
+    """Share and name of the limit in words; empty without one."""
+    sentence: str
+    facts: Sequence[Fact]
+    drawing: Mapping[str, Any]
+    """What the chart draws: JSON types, in the unit that the axis names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One test with figures on one hardware."""
+
+    __test__ = False  # pytest would collect a class of this name
+
+    name: str
+    file: str
+    hardware_key: str
+    headline: Figure
+    figures: Sequence[Figure]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst that one of its figures came to."""
+        return self.headline.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The tests of one file."""
+
+    file: str
+    tests: Sequence[Test]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A sweep's bandwidth over size."""
+
+    id: str
+    title: str
+    summary: str
+    dips: Sequence[str]
+    rows: Sequence[tuple[str, str, str]]
+    """Size, time and bandwidth, for whoever reads no chart."""
+    drawing: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A figure for each ordered pair of ranks."""
+
+    title: str
+    summary: str
+    cells: Sequence[Sequence[tuple[str, float, bool]]]
+    """Rows of text, share of the best cell, and whether the pair is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What one run ran with, beside what its baselines ran with."""
+
+    run: Run
+    rows: Sequence[tuple[str, str, str]]
+    """Name, value now, and the recorded one if it differs."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a page says."""
+
+    runs: Sequence[Run]
+    """The newest first."""
+    stored: Mapping[str, Baselines] = field(default_factory=dict)
+    """By hardware key."""
+    histories: Mapping[str, History] = field(default_factory=dict)
+    """The same."""
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The hardware keys of the runs."""
+        return list(dict.fromkeys(run.key for run in self.runs))
+
+    @cached_property
+    def subjects(self) -> list[Subject]:
+        """Files with their tests, those with the worst tests first."""
+        tests = sorted(self._tests, key=lambda test: (test.file, test.outcome.severity))  # stable: in the run's order
+        subjects = [Subject(file, list(group)) for file, group in groupby(tests, key=lambda test: test.file)]
+        return sorted(subjects, key=lambda subject: (_worst(subject), subject.file))
+
+    @cached_property
+    def counts(self) -> list[tuple[Outcome, int]]:
+        """How many tests came to which outcome, the worst first."""
+        counts = Counter(test.outcome for test in self._tests)
+        return [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]]
+
+    @cached_property
+    def ran(self) -> list[Ran]:
+        """What became of each test on ranks in the newest run that has it."""
+        newest: dict[str, Ran] = {}
+        for run in self.runs:
+            for ran in run.results.ran:
+                newest.setdefault(ran.test, ran)
+        return list(newest.values())
+
+    @cached_property
+    def failures(self) -> list[Ran]:
+        """Tests that failed, with their reports."""
+        return [ran for ran in self.ran if ran.outcome == "failed"]
+
+    @cached_property
+    def skips(self) -> list[tuple[str, list[str]]]:
+        """Reasons for which tests did not run, the most frequent first, with the tests."""
+        reasons: dict[str, list[str]] = {}
+        for ran in self.ran:
+            if ran.outcome == "skipped" and ran.test not in self._with_figures:
+                reasons.setdefault(ran.reason, []).append(ran.test)
+        return sorted(reasons.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+
+    @property
+    def sentence(self) -> str:
+        """What the runs came to, in one sentence."""
+        ends = Counter(ran.outcome for ran in self.ran)
+        tests = ", ".join(f"{ends[end]} {end}" for end in ("failed", "passed", "skipped") if ends[end])
+        bad = [(outcome, count) for outcome, count in self.counts if outcome.effect is not Effect.PASSES]
+        figures = ", ".join(f"{count} {outcome.value}" for outcome, count in bad)
+        if not self._tests:
+            return f"{format_count(len(self.ran), 'test')} on ranks: {tests}." if tests else "No test ran on ranks."
+        measured = format_count(len(self._tests), "test")
+        said = f"{measured} with figures: {figures}." if figures else f"{measured} with figures, none of them worse."
+        return f"{said} {format_count(len(self.ran), 'test')} on ranks: {tests}." if tests else said
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """The sweeps of the newest run that has them."""
+        newest: dict[tuple[str, str], tuple[Run, Mapping[str, Any]]] = {}
+        for run in self.runs:
+            for told in run.results.curves:
+                newest.setdefault((run.key, str(told["test"])), (run, told))
+        return [_curve(number, run, told) for number, (run, told) in enumerate(newest.values())]
+
+    @cached_property
+    def squares(self) -> list[Square]:
+        """The matrices of the newest run that has them."""
+        newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+        for run in self.runs:
+            for told in run.results.matrices:
+                newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
+        return [_square(told) for told in newest.values()]
+
+    @cached_property
+    def environments(self) -> list[Environment]:
+        """What each run ran with."""
+        return [self._environment(run) for run in self.runs if run.launches]
+
+    @property
+    def drawings(self) -> dict[str, Mapping[str, Any]]:
+        """What the charts draw, by the id of the figure or the curve."""
+        figures = {figure.id: figure.drawing for test in self._tests for figure in test.figures}
+        return {**figures, **{curve.id: curve.drawing for curve in self.curves}}
+
+    @cached_property
+    def _with_figures(self) -> set[str]:
+        return {verdict.test for run in self.runs for verdict in run.results.verdicts}
+
+    @cached_property
+    def _verdicts(self) -> list[tuple[Run, dict[tuple[str, str], Verdict]]]:
+        """The verdicts of each run by test and metric, the oldest run first."""
+        return [
+            (run, {(verdict.test, verdict.metric_name): verdict for verdict in run.results.verdicts})
+            for run in reversed(self.runs)
+        ]
+
+    @cached_property
+    def _tests(self) -> list[Test]:
+        seen: dict[tuple[str, str], tuple[Run, TestFigures]] = {}
+        for run in self.runs:
+            for figures in by_test(run.results.verdicts):
+                seen.setdefault((run.key, figures.test), (run, figures))
+        return [self._test(number, run, figures) for number, (run, figures) in enumerate(seen.values())]
+
+    def _test(self, number: int, run: Run, figures: TestFigures) -> Test:
+        verdicts = (figures.headline, *figures.others)
+        told = [self._figure(f"f{number}-{place}", run, verdict) for place, verdict in enumerate(verdicts)]
+        return Test(figures.name, figures.file, run.key, told[0], told)
+
+    def _figure(self, id_: str, run: Run, verdict: Verdict) -> Figure:
+        metric = verdict.metric
+        share = metric.share_of_limit
+        return Figure(
+            id_,
+            verdict.metric_name,
+            verdict.outcome,
+            format_value(metric.value, metric.unit),
+            "" if verdict.change is None else format_percent(verdict.change, signed=True),
+            share,
+            "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
+            describe(verdict, _record_command),
+            _facts(verdict),
+            self._drawing(run, verdict),
+        )
+
+    def _drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:
+        metric, baseline = verdict.metric, verdict.baseline
+        scale, symbol = scale_of(metric.value, metric.unit)
+        drawing: dict[str, Any] = {
+            "kind": "figure",
+            "unit": symbol,
+            "better": metric.better,
+            "now": _quartiles(metric.value, metric.q1, metric.q3, scale),
+            "outcome": verdict.outcome.value,
+            "trace": [sample / scale for sample in metric.trace],
+        }
+        if metric.limit is not None:
+            drawing["limit"] = metric.limit / scale
+        if baseline is not None:
+            drawing["center"] = baseline.center / scale
+            drawing["bound"] = verdict.bound
+            drawing["launches"] = self._launches(run.key, baseline, scale)
+        past = self.histories.get(run.key, {}).get((verdict.test, verdict.metric_name), ())
+        if len(past) > 1:
+            drawing["history"] = [[one.at, one.commit[:12], one.center / scale] for one in past]
+        others = [
+            [one.name, found.metric.value / scale, found.outcome.value]
+            for one, verdicts in self._verdicts
+            if one.key == run.key
+            and (found := verdicts.get((verdict.test, verdict.metric_name))) is not None
+            and found.metric.unit == metric.unit
+        ]
+        if len(others) > 1:
+            drawing["runs"] = others
+        return drawing
+
+    def _launches(self, key: str, baseline: MetricBaseline, scale: float) -> list[list[Any]]:
+        known = self.stored[key].launches if key in self.stored else {}
+        rows: list[list[Any]] = []
+        for one in baseline.launches:
+            info = known.get(one.launch)
+            where = "" if info is None else f"{info.host} {info.commit[:12]}"
+            rows.append([one.launch[:20], *_quartiles(one.median, one.q1, one.q3, scale), where])
+        return rows
+
+    def _environment(self, run: Run) -> Environment:
+        now, stored = run.environment, self.stored.get(run.key)
+        recorded = [] if stored is None else [info.environment for info in stored.launches.values()]
+        changes = differing(recorded, now) if recorded else {}
+        names = sorted({*now, *changes}, key=lambda name: (name not in changes, name.isupper(), name))
+        rows = [
+            (name, now.get(name, "not set"), changes[name][0] or "not set" if name in changes else "") for name in names
+        ]
+        return Environment(run, rows)
+
+
+def _worst(subject: Subject) -> int:
+    return min(test.outcome.severity for test in subject.tests)
+
+
+def _record_command(identity: str, *more: str, mode: str = "") -> str:
+    # The page is read elsewhere than pytest was started: it names the option alone.
+    return "pytest --update-baselines"
+
+
+def _quartiles(value: float, q1: float | None, q3: float | None, scale: float) -> list[float | None]:
+    return [value / scale, None if q1 is None else q1 / scale, None if q3 is None else q3 / scale]
+
+
+def _facts(verdict: Verdict) -> list[Fact]:
+    metric, baseline = verdict.metric, verdict.baseline
+    facts = [Fact("value", format_value(metric.value, metric.unit))]
+    if metric.q1 is not None and metric.q3 is not None:
+        between = " to ".join(format_value(end, metric.unit) for end in (metric.q1, metric.q3))
+        facts.append(Fact("middle half of the samples", f"{between}, {format_count(metric.samples, 'sample')}"))
+    if metric.interval is not None:
+        between = " to ".join(format_value(end, metric.unit) for end in metric.interval)
+        facts.append(Fact("bounds, each with 95 %", between))
+    if baseline is not None:
+        spread = (
+            f"spread {format_percent(baseline.sigma_b)}, {format_count(len(baseline.launches), 'launch', 'launches')}"
+        )
+        facts.append(Fact("baseline", f"{format_value(baseline.center, baseline.unit)} ({spread})"))
+    if verdict.bound is not None:
+        facts.append(Fact("smallest loss that is found", format_percent(verdict.bound)))
+    if verdict.code is not None:
+        facts.append(Fact(f"share of the code, against {verdict.against}", _share(verdict.code)))
+    if verdict.environment is not None:
+        facts.append(Fact("share of the environment", _share(verdict.environment)))
+    facts += [
+        Fact(f"{name} differs", f"{then or 'not set'} → {now or 'not set'}")
+        for name, (then, now) in verdict.differs.items()
+    ]
+    if metric.limit is not None:
+        facts.append(Fact("physical limit", f"{format_value(metric.limit, metric.unit)} {metric.limit_name}".strip()))
+    if metric.at_least is not None:
+        facts.append(Fact("required at least", format_value(metric.at_least, metric.unit)))
+    if metric.clock:
+        facts.append(Fact("clock", metric.clock + (", bound by the host" if metric.host_bound else "")))
+    if metric.sm_clock is not None:
+        capped = ", at the power limit" if metric.power_capped else ""
+        facts.append(Fact("SM clock", format_value(metric.sm_clock, "Hz") + capped))
+    return facts
+
+
+def _share(share: Share) -> str:
+    low, high = (format_percent(end, signed=True) for end in share.interval)
+    return f"{format_percent(share.change, signed=True)} ({low} to {high})"
+
+
+def _curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
+    peak = max(told["bandwidths"])
+    scale, symbol = scale_of(peak, "B/s")
+    rows = [
+        (format_bytes(size), format_value(seconds, "s"), format_value(bandwidth, "B/s"))
+        for size, seconds, bandwidth in zip(told["sizes"], told["seconds"], told["bandwidths"], strict=True)
+    ]
+    limit = next(
+        (v.metric.limit for v in run.results.verdicts if v.test == told["test"] and v.metric_name == "peak"), None
+    )
+    drawing: dict[str, Any] = {
+        "kind": "curve",
+        "unit": symbol,
+        "sizes": told["sizes"],
+        "labels": [row[0] for row in rows],
+        "bandwidths": [bandwidth / scale for bandwidth in told["bandwidths"]],
+        "fit": [_fitted(told, place, scale) for place in range(len(told["sizes"]))],
+        "dips": [dip["size"] for dip in told["dips"]],
+    }
+    if limit is not None:
+        drawing["limit"] = limit / scale
+    latency = format_value(told["seconds"][0], "s")
+    summary = (
+        f"{latency} at {rows[0][0]}, peak {format_value(peak, 'B/s')}, half of it at {format_bytes(told['half_size'])}"
+    )
+    dips = [
+        f"{format_value(dip['bandwidth'], 'B/s')} at {format_bytes(dip['size'])}: its neighbours promise "
+        f"{format_value(dip['promised'], 'B/s')}"
+        for dip in told["dips"]
+    ]
+    return Curve(f"c{number}", str(told["test"]), summary, dips, rows, drawing)
+
+
+def _fitted(told: Mapping[str, Any], place: int, scale: float) -> float | None:
+    """The bandwidth that the fit alpha + size / beta gives at this place."""
+    size, seconds, bandwidth = (told[name][place] for name in ("sizes", "seconds", "bandwidths"))
+    for regime in told["regimes"]:
+        if regime["first"] <= size <= regime["last"]:
+            fitted = regime["alpha"] + (0.0 if regime["beta"] is None else size / regime["beta"])
+            return float(bandwidth * seconds / fitted / scale) if fitted > 0 else None
+    return None
+
+
+def _square(told: Mapping[str, Any]) -> Square:
+    table, unit = matrix(told), str(told["unit"])
+    slow = {(cell.row, cell.column) for cell in table.slow}
+    best = max(table.values) if table.better == "higher" else min(table.values)
+
+    def share(value: float) -> float:
+        return value / best if table.better == "higher" else best / value
+
+    cells = [
+        [
+            ("", 0.0, False) if value is None else (format_value(value, unit), share(value), (number, column) in slow)
+            for column, value in enumerate(row)
+        ]
+        for number, row in enumerate(table.rows)
+    ]
+    middle = format_value(table.median, unit)
+    found = (
+        f"{format_count(len(slow), 'pair')} slower by more than 10 %" if slow else "no pair is slower by more than 10 %"
+    )
+    return Square(f"{told['test']} {told['name']}", f"median {middle}, {found}", cells)

@@ -1,0 +1,77 @@
+"""Matrices of pairs of ranks: how they travel with a test's report, and their slow pairs in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.baselines.plain import plain
+from pytest_gpuperf.figures.matrix import Matrix
+from pytest_gpuperf.report.properties import carried, carrying
+from pytest_gpuperf.report.table import Line
+from pytest_gpuperf.report.units import format_count, format_percent, format_value, scale_of
+
+MATRICES_PROPERTY = "gpuperf_matrices"
+"""Name of the report's user property that carries a test's matrices as JSON."""
+
+_SMALL = 8  # ranks whose pairs fit a line of 80 columns
+_NAMED = 4  # pairs; a GPU whose every link is slow fills the rest of a line
+
+
+def matrix_properties(test: str, matrices: Mapping[str, Matrix]) -> list[tuple[str, str]]:
+    """Return the user properties of a test that showed these matrices, by name."""
+    return carrying(MATRICES_PROPERTY, [{"test": test, "name": name, **plain(one)} for name, one in matrices.items()])
+
+
+def matrices_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
+    """Return the matrices that a report carries."""
+    return carried(report, MATRICES_PROPERTY)
+
+
+def matrix(carried_one: Mapping[str, Any]) -> Matrix:
+    """Return the matrix that travelled as a mapping.
+
+    Raises:
+        ValueError: it is no matrix.
+    """
+    return Matrix.of(carried_one["rows"], carried_one["unit"], carried_one["better"])
+
+
+def matrix_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return small matrices as tables, the slow pairs marked; a larger one is its slow pairs alone."""
+    lines = []
+    for one in matrices:
+        table = matrix(one)
+        if len(table.rows) > _SMALL:
+            continue
+        scale, symbol = scale_of(table.median, table.unit)
+        slow = {(cell.row, cell.column) for cell in table.slow}
+        lines.append(Line(f"{one['test']} {one['name']}, {symbol} from rank (row) to rank (column), * is slow:"))
+        lines.append(Line("     " + "".join(f"{column:>9}" for column in range(len(table.rows)))))
+        for number, row in enumerate(table.rows):
+            cells = [
+                "-" if value is None else f"{value / scale:.4g}{'*' if (number, column) in slow else ''}"
+                for column, value in enumerate(row)
+            ]
+            lines.append(Line(f"{number:>5}" + "".join(f"{cell:>9}" for cell in cells)))
+    return lines
+
+
+def slow_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return a line for each matrix that has slow pairs."""
+    lines = []
+    for one in matrices:
+        slow = matrix(one).slow
+        if not slow:
+            continue
+        unit = one["unit"]
+        pairs = ", ".join(
+            f"{cell.row} to {cell.column} at {format_value(cell.value, unit)}, {format_percent(cell.loss)} worse"
+            for cell in slow[:_NAMED]
+        )
+        more = f" and {format_count(len(slow) - _NAMED, 'pair')} more" if len(slow) > _NAMED else ""
+        middle = format_value(matrix(one).median, unit)
+        lines.append(Line(f"slow pairs: {one['test']} {one['name']}: {pairs}{more}; the median is {middle}", "yellow"))
+    return lines

@@ -1,0 +1,136 @@
+"""What a run's figures came to, at a glance: one line a test, the worst first, all others by file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from pytest_gpuperf.report.curves import curve_in_words
+from pytest_gpuperf.report.headline import TestFigures, by_test
+from pytest_gpuperf.report.table import Line, colour_of, counted, shortened
+from pytest_gpuperf.report.units import format_count, format_percent, format_value
+from pytest_gpuperf.report.verdict_line import reasons
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+LINES = 60  # of tests that came to nothing bad; more of them are counted by file
+_LEAST_ROOM = 12  # characters of a test's name
+_CALM = (Outcome.SAME, Outcome.RECORDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The tests with figures of a run."""
+
+    verdicts: Sequence[Verdict]
+    curves: Sequence[Mapping[str, Any]] = ()
+    width: int | None = None
+    """Characters of a line; None for no limit."""
+    ascii_only: bool = False
+    """Whether the output can hold no other characters."""
+    tests: Sequence[TestFigures] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Finds the figure of each test that matters."""
+        object.__setattr__(self, "tests", by_test(self.verdicts))
+
+    def lines(self) -> list[Line]:
+        """Return what the summary prints; nothing without figures."""
+        if not self.verdicts:
+            return []
+        judged = [test for test in self.tests if test.outcome is not Outcome.UNJUDGED]
+        odd = [test for test in judged if test.outcome not in (*_CALM, Outcome.MISSING)]
+        odd.sort(key=lambda test: (test.outcome.severity, test.headline.change or 0.0))
+        rest = [test for test in judged if test.outcome in (*_CALM, Outcome.MISSING)]
+        shown = [test for test in rest if test.outcome is Outcome.MISSING or len(rest) <= LINES]
+        counts = [test for test in rest if test not in shown]
+        header = [Line("verdict       change         value of limit  test")] if odd or shown else []
+        return [
+            *header,
+            *self._odd(odd),
+            *self._by_file(shown),
+            *_counts(counts),
+            *self._unjudged(),
+            Line(counted(self.verdicts)),
+        ]
+
+    def _odd(self, tests: Sequence[TestFigures]) -> list[Line]:
+        lines = []
+        for test in tests:
+            # The whole id, whatever the width: it is what a person copies to run the test again.
+            lines.append(Line(test.test))
+            judged = [one for one in (test.headline, *test.others) if one.outcome not in (*_CALM, Outcome.UNJUDGED)]
+            for verdict in judged:
+                colour = colour_of(verdict.outcome)
+                lines.append(Line(f"  {_cells(verdict, 2)}  {verdict.metric_name}", colour))
+                lines += [Line(f"    {why}", colour) for why in reasons(verdict)]
+        return lines
+
+    def _by_file(self, tests: Sequence[TestFigures]) -> list[Line]:
+        lines = []
+        ordered = sorted(tests, key=lambda test: test.file)  # stable: the order of the run within a file
+        for file, group in groupby(ordered, key=lambda test: test.file):
+            lines.append(Line(file))
+            lines += [self._row(test) for test in group]
+        return lines
+
+    def _row(self, test: TestFigures) -> Line:
+        judged = [one for one in test.others if one.outcome is not Outcome.UNJUDGED]
+        after = f" {test.headline.metric_name} +{len(judged)}" if judged else ""
+        for one in self.curves:
+            if one["test"] == test.test:
+                after = f" {curve_in_words(one, ascii_only=self.ascii_only)}"
+        before = f"  {_cells(test.headline, 2)}  "
+        room = len(test.name) if self.width is None else max(_LEAST_ROOM, self.width - len(before) - len(after))
+        return Line(before + shortened(test.name, room) + after, colour_of(test.outcome))
+
+    def _unjudged(self) -> list[Line]:
+        lines = []
+        for test in self.tests:
+            shown = [one for one in (test.headline, *test.others) if one.outcome is Outcome.UNJUDGED]
+            if shown:
+                figures = ", ".join(
+                    f"{one.metric_name} {format_value(one.metric.value, one.metric.unit)}" for one in shown
+                )
+                room = len(test.test) if self.width is None else max(_LEAST_ROOM, self.width - len(figures) - 4)
+                lines.append(Line(f"  {shortened(test.test, room)}: {figures}"))
+        if not lines:
+            return []
+        if len(lines) > LINES:
+            return [Line(f"not judged: figures of {format_count(len(lines), 'test')} (-v lists them)")]
+        return [Line("not judged:"), *lines]
+
+
+def _cells(verdict: Verdict, indent: int) -> str:
+    """The columns of a row that is indented by so many characters, up to the test's name."""
+    metric = verdict.metric
+    change = verdict.code.change if verdict.baseline is None and verdict.code is not None else verdict.change
+    cells = (
+        verdict.outcome.value.ljust(11 - indent),
+        ("" if change is None else format_percent(change, signed=True)).rjust(8),
+        format_value(metric.value, metric.unit).rjust(13),
+        ("" if metric.share_of_limit is None else format_percent(metric.share_of_limit)).rjust(8),
+    )
+    return " ".join(cells)
+
+
+def _counts(tests: Sequence[TestFigures]) -> list[Line]:
+    lines = []
+    for file, group in groupby(sorted(tests, key=lambda test: test.file), key=lambda test: test.file):
+        of_file = list(group)
+        words = " and ".join(sorted({test.outcome.value for test in of_file}))
+        lines.append(Line(f"{words}: {format_count(len(of_file), 'test')} of {file} (-v lists them)"))
+    return lines
+
+
+def smoke_lines(verdicts: Sequence[Verdict]) -> list[Line]:
+    """Return what a run says that only tried bodies: its times are no figures."""
+    tests = {verdict.test for verdict in verdicts}
+    if not tests:
+        return []
+    broken = {verdict.test for verdict in verdicts if verdict.outcome.effect is Effect.FAILS}
+    tried, figures = format_count(len(tests), "perf test"), format_count(len(verdicts), "figure")
+    lines = [Line(f"{tried} ran and handed over {figures}; --smoke judges none")]
+    return lines if not broken else [*lines, Line(counted(verdicts))]

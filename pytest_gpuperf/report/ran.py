@@ -1,0 +1,88 @@
+"""What became of each test on ranks, as files keep it for whoever reads them later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import pytest
+
+from pytest_gpuperf.baselines.plain import OMITTED
+from pytest_gpuperf.report.properties import RANKS_KEYWORD, is_final
+
+End: TypeAlias = Literal["passed", "failed", "skipped"]
+
+TEXT_CHARACTERS = 20_000  # of a failure; a longer one loses its middle, since the cause stands at either end
+TEXTS = 200  # failures that keep their text: a run that fails as a whole fails alike
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of one test."""
+
+    test: str
+    """Node id."""
+    outcome: End
+    seconds: float = 0.0
+    """Duration of all its phases."""
+    file: str = ""
+    """Relative to the rootdir."""
+    line: int = 0
+    """1 and up; 0 if unknown."""
+    reason: str = field(default="", metadata=OMITTED)
+    """Why it failed, or did not run, on one line."""
+    text: str = field(default="", metadata=OMITTED)
+    """The failure, as pytest prints it."""
+    sections: tuple[tuple[str, str], ...] = field(default=(), metadata=OMITTED)
+    """Title and text of what the failure's report holds besides: output, roll call, the command that reruns it."""
+
+
+class RanTests:
+    """Collects what became of the tests on ranks from their reports."""
+
+    def __init__(self) -> None:
+        self._ran: dict[str, Ran] = {}
+
+    @property
+    def tests(self) -> tuple[Ran, ...]:
+        """In the order in which they began."""
+        return tuple(self._ran.values())
+
+    def take(self, report: pytest.TestReport) -> None:
+        """Takes note of one phase of a test."""
+        if not is_final(report) or RANKS_KEYWORD not in report.keywords:
+            return
+        file, line, _ = report.location
+        before = self._ran.get(report.nodeid, Ran(report.nodeid, "passed", file=file, line=(line or -1) + 1))
+        ran = replace(before, seconds=before.seconds + report.duration)
+        if report.failed and before.outcome != "failed":
+            ran = replace(ran, outcome="failed", reason=_first_line(report))
+            if sum(bool(one.text) for one in self._ran.values()) < TEXTS:
+                ran = replace(ran, text=_shortened(report.longreprtext), sections=_sections(report.sections))
+        elif report.skipped and before.outcome == "passed":
+            ran = replace(ran, outcome="skipped", reason=_why_skipped(report))
+        self._ran[report.nodeid] = ran
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = report.longreprtext if crash is None else str(crash.message)
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _why_skipped(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    return str(getattr(report, "wasxfail", ""))
+
+
+def _sections(sections: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((title, _shortened(text)) for title, text in sections)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= TEXT_CHARACTERS:
+        return text
+    half = TEXT_CHARACTERS // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"

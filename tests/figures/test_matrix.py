@@ -1,0 +1,31 @@
+"""A figure for each pair of ranks."""
+
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.figures.matrix import Cell, Matrix
+
+ROWS = ((None, 386e9, 387e9), (385e9, None, 232e9), (386e9, 388e9, None))
+
+
+def test_slow_pairs_are_named_the_worst_first() -> None:
+    assert Matrix(ROWS, "B/s", "higher").slow == [Cell(1, 2, 232e9, 1 - 232e9 / 386e9)]
+    latencies = Matrix.of([[None, 1.0, 1.0], [2.0, None, 1.0], [1.0, 3.0, None]], "s", "lower")
+    assert [(cell.row, cell.column, cell.loss) for cell in latencies.slow] == [(2, 1, 2.0), (1, 0, 1.0)]
+    assert Matrix.of([[None, 1.0], [1.05, None]], "s", "lower").slow == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], r"matrix has rows of \[\] figures, expected a square: pass a row for each rank"),
+        ([[1.0, 2.0]], r"matrix has rows of \[2\] figures, expected a square"),
+        ([[None, -1.0], [1.0, None]], "matrix row 0 holds -1.0, expected numbers above 0, or None for none"),
+        ([[None, "1"], [1.0, None]], "matrix row 0 holds '1', expected numbers above 0"),
+        ([[None]], "matrix holds None alone, expected a figure of at least one pair"),
+    ],
+)
+def test_what_is_no_table_of_pairs_is_refused(rows: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Matrix.of(rows, "s", "lower")

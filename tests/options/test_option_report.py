@@ -1,0 +1,67 @@
+"""``--report``: a page of the run that ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.arms.blueprint import NEUTRAL
+from tests.whole_run import run_pytest, write
+
+TESTS = """
+import pytest
+import torch.distributed as dist
+from pytest_gpuperf import Matrix
+
+@pytest.mark.ranks(2, timeout=2)
+def test_hangs(ranks):
+    def program(ctx):
+        if ctx.rank == 0:
+            dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(2)
+def test_passes(ranks):
+    ranks.run(lambda ctx: ctx.rank)
+
+@pytest.mark.ranks(2, device="cuda")
+def test_skips(ranks):
+    pass
+
+def program(ctx):
+    return lambda: None
+
+@pytest.mark.ranks(2)
+def test_speed(perf):
+    perf.check(time=perf.measure(program).time)
+    perf.show(pairs=Matrix.of([[None, 1.0], [2.0, None]], "s", "lower"))
+    with pytest.raises(ValueError, match="matrix 'pairs' was used already in this test: give each matrix its own name"):
+        perf.show(pairs=Matrix.of([[None, 1.0], [2.0, None]], "s", "lower"))
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["in one process", "under xdist"])
+def test_the_page_has_what_became_of_every_test(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    write(tmp_path, {"test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
+    run = run_pytest(tmp_path, "--smoke", "--report=out/page.html", *workers)
+    run.result.assert_outcomes(passed=2, failed=1, skipped=1)
+    assert f"gpuperf: page written to {tmp_path / 'out' / 'page.html'}" in run.result.outlines
+    text = (tmp_path / "out" / "page.html").read_text()
+    assert "4 tests on ranks: 1 failed, 2 passed, 1 skipped." in text
+    assert "rank 0 is in barrier" in text  # the roll call
+    assert "run this alone" in text
+    assert "test_it.py::test_skips[2ranks]" in text
+    assert 'data-outcome="unjudged"' in text
+
+
+def test_a_page_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    (pytester.path / "file").touch()
+    result = pytester.runpytest_inprocess("--report=file/page.html")
+    assert result.ret == 1
+    assert any("gpuperf: page not written: " in line and "cannot be written" in line for line in result.outlines)
+
+
+def test_an_arm_of_a_race_writes_none() -> None:
+    assert NEUTRAL["report"] is None

@@ -1,0 +1,96 @@
+"""The page in a browser: filtered, opened, read by tools for people who do not see it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuperf.page.page_file import write_page
+from tests.page.examples import CURVE, FAILED, MATRIX, REGRESSED, SAME, SKIPPED, results
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Page, list[str]]]:
+    """The page, and what its console said."""
+    api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    older = results(REGRESSED, at="2026-11-19T10:00:00Z")
+    newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,))
+    write_page(path, [("old", older), ("new", newer)], Path("baselines"))
+    with api.sync_playwright() as playwright:
+        # As root in a container, Chromium has no sandbox of its own.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(color_scheme=request.param)
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri())
+        yield page, said
+        browser.close()
+
+
+def test_a_test_opens_and_shows_its_charts(opened: tuple[Page, list[str]]) -> None:
+    page, said = opened
+    test = page.locator("details.test").first
+    assert test.locator("svg").count() == 0  # nothing is drawn that nobody looks at
+    test.locator("summary").click()
+    titles = test.locator(".chart-title").all_inner_texts()
+    assert titles == ["Runs on this page", "Launches of the baseline, and this run", "Samples in the order of time"]
+    assert test.locator("svg").count() == 3
+    assert "against 273 GB/s" in str(test.locator("[role=img]").nth(1).get_attribute("aria-label"))
+    test.locator("summary").click()
+    assert not test.locator(".figure").first.is_visible()
+    assert said == []
+
+
+def test_curves_are_drawn_once_they_come_into_view(opened: tuple[Page, list[str]]) -> None:
+    page, said = opened
+    page.locator("#curves").scroll_into_view_if_needed()
+    page.locator("#curves svg").wait_for()
+    assert said == []
+
+
+def test_tests_are_filtered_by_verdict_file_and_text(opened: tuple[Page, list[str]]) -> None:
+    page, said = opened
+    shown, tests = page.locator("#shown"), page.locator("details.test:visible")
+    assert shown.inner_text() == "2 of 2 tests are shown"
+    page.locator('[name=outcome][value="same"]').uncheck()
+    assert (shown.inner_text(), tests.count()) == ("1 of 2 tests are shown", 1)
+    page.locator('[name=outcome][value="same"]').check()
+    page.locator("[name=text]").fill("overlap 2RANKS")
+    assert [test.get_attribute("data-outcome") for test in tests.all()] == ["same"]
+    page.locator("[name=text]").fill("")
+    page.locator("[name=file]").select_option("suites/collectives/test_performance.py")
+    assert [test.get_attribute("data-outcome") for test in tests.all()] == ["regressed"]
+    page.locator("[name=file]").select_option("")
+    assert said == []
+
+
+def test_the_keyboard_opens_a_failure(opened: tuple[Page, list[str]]) -> None:
+    page, _ = opened
+    failure = page.locator("details.failure").first
+    failure.locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    assert failure.locator("pre").first.is_visible()
+
+
+def test_axe_finds_nothing(opened: tuple[Page, list[str]]) -> None:
+    axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    page, _ = opened
+    for details in page.locator("details").all():
+        details.evaluate("element => { element.open = true; }")
+    page.wait_for_timeout(200)
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()

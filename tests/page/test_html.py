@@ -1,0 +1,121 @@
+"""The page as text: what it holds, and that nothing that a test brings is more than text."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html import unescape
+from importlib.resources import files
+
+from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.page.content import Content, Run
+from pytest_gpuperf.page.html import html
+from pytest_gpuperf.report.ran import Ran
+from tests.page.examples import CURVE, FAILED, KEY, MATRIX, REGRESSED, SAME, SKIPPED, TEST, results
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7 * 7 }}\x1b[31m"
+WHOLE = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,))
+
+
+def page(*runs: Run) -> str:
+    return html(Content(runs or [Run("this run", WHOLE)]))
+
+
+def markup(text: str) -> str:
+    """The page without the scripts that run."""
+    return re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_the_page_says_what_the_run_came_to() -> None:
+    text = page()
+    assert "2 tests with figures: 1 regressed. 2 tests on ranks: 1 failed, 1 skipped." in text
+    for said in (
+        "214.0 GB/s",
+        "47.6 % of nv18",
+        "-20.0 %",
+        "rank 1 of 2 is in all_reduce",
+        "needs 8 GPUs",
+        "232.0 GB/s",
+    ):
+        assert said in text
+    assert "327.7 MB/s at 32 KiB" not in text
+    assert "3.277 GB/s at 32 KiB: its neighbours promise 100.0 GB/s" in text
+    assert "1 pair slower by more than 10 %" in text
+
+
+def test_the_page_loads_nothing() -> None:
+    text = page()
+    own = markup(text)
+    assert set(re.findall(r"(?:src|href)=(.)(.)", own)) == {('"', "#")}
+    assert not re.search(r"url\(|@import|https?:", own)
+    assert "default-src 'none'" in text
+
+
+def test_the_policy_names_the_scripts_that_are_there() -> None:
+    text = page()
+    named = set(re.findall(r"'sha256-([^']+)'", unescape(markup(text))))
+    scripts = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
+    assert {base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts} == named
+    assert len(scripts) == 2
+
+
+def test_names_from_outside_are_text_alone() -> None:
+    bad = replace(REGRESSED, test=f"t.py::test_{HOSTILE}", metric_name=HOSTILE, against=HOSTILE)
+    ran = Ran(HOSTILE, "failed", 1.0, HOSTILE, 1, HOSTILE, HOSTILE, ((HOSTILE, HOSTILE),))
+    hostile = results(
+        bad,
+        ran=[ran, replace(ran, test="s", outcome="skipped")],
+        environment={HOSTILE: HOSTILE},
+        curves=({**CURVE, "test": HOSTILE},),
+        matrices=({**MATRIX, "name": HOSTILE},),
+    )
+    text = markup(page(Run(HOSTILE, hostile)))
+    assert text.count("<script") == 1  # the charts' data
+    assert "<img" not in text
+    assert "onerror=alert(2)&gt;" in text
+    assert "{{ 7 * 7 }}" in text
+
+
+def test_a_page_of_300_tests_is_below_5_mb() -> None:
+    many = [replace(REGRESSED, test=f"{TEST}-{number}", metric_name=name) for number in range(300) for name in "ab"]
+    traced = [replace(one, metric=replace(one.metric, trace=one.metric.trace * 20)) for one in many]
+    assert len(page(Run("many", results(*traced)))) < 5_000_000
+
+
+def test_a_run_without_figures_has_a_page_too() -> None:
+    assert "No test ran on ranks." in page(Run("empty", results()))
+    assert "1 test on ranks: 1 skipped." in page(Run("empty", results(ran=[SKIPPED])))
+
+
+def test_several_runs_are_shown_side_by_side_and_the_newest_leads() -> None:
+    older = results(replace(REGRESSED, metric=replace(REGRESSED.metric, value=270e9)), at="2026-11-19T10:00:00Z")
+    content = Content([Run("new", WHOLE), Run("old", older)])
+    (figure,) = [
+        figure
+        for subject in content.subjects
+        for test in subject.tests
+        for figure in test.figures
+        if figure.name == "busbw"
+    ]
+    assert figure.value == "214.0 GB/s"
+    assert figure.drawing["runs"] == [["old", 270.0, "regressed"], ["new", 214.0, "regressed"]]
+
+
+def test_hardware_of_two_keys_is_told_apart() -> None:
+    other = results(replace(SAME, hardware_key="4x-b"), key="4x-b")
+    text = page(Run("a", WHOLE), Run("b", other))
+    assert f"<h1>{KEY}, 4x-b</h1>" in text
+    assert "· 4x-b</span>" in text
+
+
+def test_what_differs_from_the_baselines_is_marked() -> None:
+    recorded = results(SAME, environment={"torch": "2.10.0", "NCCL_ALGO": "Ring", "cuda": "13.0"}).candidate
+    stored = Baselines(KEY, {}, recorded.launches, recorded.tests)
+    (environment,) = Content([Run("a", WHOLE)], {KEY: stored}).environments
+    assert environment.rows == [("torch", "2.11.0", "2.10.0"), ("NCCL_ALGO", "Ring", "")]
+
+
+def test_the_charts_library_is_the_published_one() -> None:
+    asset = (files("pytest_gpuperf.page") / "assets" / "echarts.min.js").read_bytes()
+    notice = (files("pytest_gpuperf.page") / "assets" / "NOTICE-echarts.txt").read_text()
+    assert hashlib.sha256(asset).hexdigest() in notice

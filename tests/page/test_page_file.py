@@ -1,0 +1,84 @@
+"""``python -m pytest_gpuperf report``: a page of results files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.__main__ import main
+from pytest_gpuperf.baselines.json_files import update
+from pytest_gpuperf.report.results_file import write
+from tests.page.examples import CURVE, KEY, MATRIX, REGRESSED, SAME, results
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def stored(path: str, at: str = "2026-11-20T10:00:00Z") -> str:
+    write(Path(path), results(REGRESSED, SAME, at=at, curves=(CURVE,), matrices=(MATRIX,)))
+    return path
+
+
+def test_a_page_of_one_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", stored("results.json")]) == 0
+    assert capsys.readouterr().out == "page of 1 run written to gpuperf.html\n"
+    assert "<dt>results</dt>" in Path("gpuperf.html").read_text()
+
+
+def test_runs_are_named_by_what_tells_their_files_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", stored("a/r.json"), stored("b/r.json", "2026-11-21T10:00:00Z"), "-o", "out/page.html"]) == 0
+    assert "page of 2 runs written to out/page.html" in capsys.readouterr().out
+    text = Path("out/page.html").read_text()
+    assert text.index("<dt>b/r</dt>") < text.index("<dt>a/r</dt>")  # the newest first
+
+
+def test_the_page_knows_the_baselines() -> None:
+    candidate = results(SAME, environment={"torch": "2.9.0"}).candidate
+    update(Path("kept") / f"{KEY}.json", KEY, lambda _: replace(candidate, hardware_key=KEY))
+    main(["report", stored("results.json"), "--baselines", "kept"])
+    assert "<td>2.11.0</td><td>2.9.0</td>" in Path("gpuperf.html").read_text()
+    (Path("kept") / f"{KEY}.json").write_text("{broken")
+    assert main(["report", "results.json", "--baselines", "kept"]) == 0
+    assert "<td>2.9.0</td>" not in Path("gpuperf.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "there is no such file: fetch it again, or write it anew with --gpuperf-json"),
+        ("{", "expected JSON: fetch it again"),
+        (json.dumps({"results": 99}), "results schema 99 is newer than this version reads (1): upgrade pytest-gpuperf"),
+        (json.dumps({"results": 1}), "expected a key 'hardware_key'"),
+    ],
+)
+def test_a_file_that_is_none_of_results_is_refused(
+    content: str | None, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path("bad.json").write_text(content)
+    assert main(["report", "bad.json"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: results 'bad.json': ")
+    assert problem in error
+    assert not Path("gpuperf.html").exists()
+
+
+def test_a_file_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", stored("a.json"), "a.json"]) == 1
+    assert capsys.readouterr().err == "error: results 'a.json': it is given twice: name each file once\n"
+
+
+def test_a_page_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    assert main(["report", stored("a.json"), "-o", "file/page.html"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_10_000_figures_are_a_page() -> None:
+    many = [replace(REGRESSED, test=f"t.py::test_{number}") for number in range(10_000)]
+    write(Path("many.json"), results(*many))
+    assert main(["report", "many.json"]) == 0
+    assert Path("gpuperf.html").read_text().count('<details class="test"') == 10_000

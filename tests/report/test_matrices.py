@@ -1,0 +1,40 @@
+"""Matrices in the terminal."""
+
+from pytest_gpuperf.figures.matrix import Matrix
+from pytest_gpuperf.report.matrices import matrices_of, matrix, matrix_lines, matrix_properties, slow_lines
+from tests.page.examples import MATRIX
+from tests.report.examples import report
+
+
+def test_matrices_travel_with_a_report() -> None:
+    table = matrix(MATRIX)
+    properties = matrix_properties(MATRIX["test"], {"pairs": table})
+    (found,) = matrices_of(report(user_properties=properties))
+    assert (found["test"], found["name"], matrix(found)) == (MATRIX["test"], "pairs", table)
+    assert matrix_properties("t", {}) == []
+
+
+def test_a_small_matrix_is_a_table_that_marks_slow_pairs() -> None:
+    assert [line.text for line in matrix_lines([MATRIX])] == [
+        f"{MATRIX['test']} pairs, GB/s from rank (row) to rank (column), * is slow:",
+        "             0        1        2",
+        "    0        -      386      387",
+        "    1      385        -     232*",
+        "    2      386      388        -",
+    ]
+    large = Matrix.of([[None if row == column else 1.0 for column in range(9)] for row in range(9)], "s", "lower")
+    assert matrix_lines(matrices_of(report(user_properties=matrix_properties("t", {"m": large})))) == []
+
+
+def test_slow_pairs_are_named() -> None:
+    (line,) = slow_lines([MATRIX])
+    assert line.text == (
+        f"slow pairs: {MATRIX['test']} pairs: 1 to 2 at 232.0 GB/s, 39.9 % worse; the median is 386.0 GB/s"
+    )
+    rows = [[None if row == column else (2.0 if row == 0 else 1.0) for column in range(8)] for row in range(8)]
+    carried = matrices_of(report(user_properties=matrix_properties("t", {"m": Matrix.of(rows, "s", "lower")})))
+    assert "and 3 pairs more" in slow_lines(carried)[0].text
+    even = matrices_of(
+        report(user_properties=matrix_properties("t", {"m": Matrix.of([[None, 1.0], [1.0, None]], "s", "lower")}))
+    )
+    assert slow_lines(even) == []

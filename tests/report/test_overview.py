@@ -1,0 +1,190 @@
+"""The terminal's overview: one line a test."""
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.baselines.reviewed import KnownRegression
+from pytest_gpuperf.figures.conditions import Gate, Tripped
+from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.report.headline import by_test
+from pytest_gpuperf.report.overview import LINES, Overview, smoke_lines
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from tests.page.examples import CURVE
+from tests.report.examples import KEY, SAME, UNJUDGED
+
+HEADER = "verdict       change         value of limit  test"
+RACED = replace(
+    SAME,
+    outcome=Outcome.REGRESSED,
+    change=-0.1,
+    against="7ba55cc",
+    code=Share(-0.11, (-0.12, -0.1), 4),
+    environment=Share(0.01, (0.0, 0.02), 3),
+)
+
+
+def texts(*verdicts: Verdict, **settings: Any) -> list[str]:
+    return [line.text for line in Overview(verdicts, **settings).lines()]
+
+
+def test_no_figure_is_no_line() -> None:
+    assert texts() == []
+
+
+def test_a_test_has_one_line_below_its_file() -> None:
+    time = replace(SAME, metric_name="time", metric=Metric(1e-3, "s", "lower"))
+    assert texts(time, SAME, replace(SAME, test="u.py::test_c")) == [
+        HEADER,
+        "t.py",
+        "  same        -0.5 %    354.0 GB/s   78.7 %  test_a busbw +1",
+        "u.py",
+        "  same        -0.5 %    354.0 GB/s   78.7 %  test_c",
+        f"3 figures on {KEY}: 3 same",
+    ]
+
+
+def test_what_is_odd_comes_first_with_the_reason() -> None:
+    assert texts(SAME, replace(RACED, test="z.py::test_z"))[:5] == [
+        HEADER,
+        "z.py::test_z",
+        "  regressed  -10.0 %    354.0 GB/s   78.7 %  busbw",
+        "    baseline 356.0 GB/s, spread 2.4 % over 2 launches",
+        "    code -11.0 % (-12.0 % to -10.0 % in 4 launches of each), against 7ba55cc",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (replace(RACED, code=None, environment=None, detail="no git"), "not raced: no git"),
+        (
+            replace(RACED, outcome=Outcome.ENVIRONMENT),
+            "environment +1.0 % (+0.0 % to +2.0 % in 3 launches), against the record",
+        ),
+        (
+            replace(SAME, outcome=Outcome.EXPECTED, expected=KnownRegression("a slow driver", date(2027, 1, 31))),
+            "expected until 2027-01-31: a slow driver",
+        ),
+        (SAME.undecided(Reason.BUDGET), "no time was left to decide: raise --race-budget"),
+        (SAME.undecided(Reason.CANNOT_RACE, "no git"), "it could not race: no git"),
+        (
+            replace(SAME, launches=3).undecided(Reason.OPEN),
+            "3 launches did not decide, since they differ too much: make the measurement quieter",
+        ),
+        (SAME.undecided(Reason.SUSPECT), "the run ended before other launches decided"),
+        (
+            replace(SAME, metric=replace(SAME.metric, at_least=360e9, interval=(350e9, 362e9))).undecided(Reason.ASKED),
+            "may be below the 360.0 GB/s asked for (95 % on each side: 350.0 GB/s to 362.0 GB/s)",
+        ),
+        (
+            replace(SAME, outcome=Outcome.MISSED, metric=replace(SAME.metric, at_least=400e9, interval=(350e9, 362e9))),
+            "surely below the 400.0 GB/s asked for (95 % on each side: 350.0 GB/s to 362.0 GB/s)",
+        ),
+        (
+            replace(SAME, outcome=Outcome.INVALID, reason=Reason.ABOVE_LIMIT),
+            "beyond the physical limit 450.0 GB/s: the measurement is broken",
+        ),
+        (
+            replace(
+                SAME,
+                outcome=Outcome.INVALID,
+                reason=Reason.UNFIT,
+                metric=replace(SAME.metric, invalid=(Tripped("GPU-1", Gate.POWER_BRAKE),)),
+            ),
+            "the machine was not fit for the measurement, twice: GPU GPU-1: power brake",
+        ),
+        (
+            replace(SAME, outcome=Outcome.IMPROVED, elsewhere=True),
+            "baseline 356.0 GB/s, spread 2.4 % over 2 launches, none of them on these GPUs",
+        ),
+    ],
+)
+def test_every_reason(verdict: Verdict, reason: str) -> None:
+    lines = texts(verdict)
+    assert lines[1] == verdict.test
+    assert f"    {reason}" in lines[3:-1]
+
+
+def test_of_several_figures_the_worst_stands_for_the_test_and_each_that_is_odd_is_named() -> None:
+    slower = replace(RACED, metric_name="time", change=-0.3, code=None, environment=None, baseline=None)
+    lines = texts(
+        SAME, slower, replace(RACED, metric_name="algbw", code=None, environment=None, baseline=None, detail="x")
+    )
+    assert [line.split()[0] for line in lines[1:4]] == ["t.py::test_a", "regressed", "regressed"]
+    assert lines[2].endswith(" time")
+    assert lines[4:5] == ["    not raced: x"]
+
+
+def test_a_missing_record_is_a_line_of_its_file_like_any_other() -> None:
+    missing = [replace(SAME, test=f"t.py::test_{number}", outcome=Outcome.MISSING, change=None) for number in range(70)]
+    lines = texts(*missing)
+    assert len(lines) == 73
+    assert lines[2] == "  missing               354.0 GB/s   78.7 %  test_0"
+
+
+def test_more_than_a_screen_of_what_is_the_same_is_counted_by_file() -> None:
+    many = [replace(SAME, test=f"{file}.py::test_{number}") for file in "ab" for number in range(LINES // 2)]
+    assert len(texts(*many)) == LINES + 4
+    one_more = texts(*many, replace(SAME, test="a.py::test_x"))
+    assert one_more == [
+        f"same: {LINES // 2 + 1} tests of a.py (-v lists them)",
+        f"same: {LINES // 2} tests of b.py (-v lists them)",
+        f"{LINES + 1} figures on {KEY}: {LINES + 1} same",
+    ]
+
+
+def test_figures_that_nobody_judges_come_last() -> None:
+    shown = replace(UNJUDGED, test=SAME.test)
+    assert texts(shown, replace(shown, metric_name="joules", metric=Metric(2.0, "J", "lower")), SAME)[1:-1] == [
+        "t.py",
+        "  same        -0.5 %    354.0 GB/s   78.7 %  test_a",
+        "not judged:",
+        "  t.py::test_a: time 27.00 us, joules 2.000 J",
+    ]
+    many = [replace(UNJUDGED, test=f"t.py::test_{number}") for number in range(LINES + 1)]
+    assert texts(*many)[0] == f"not judged: figures of {LINES + 1} tests (-v lists them)"
+
+
+def test_a_sweep_is_one_line_with_a_picture() -> None:
+    peak = replace(SAME, test=CURVE["test"], metric_name="peak")
+    (line,) = [line for line in texts(peak, curves=[CURVE]) if line.startswith("  same")]
+    assert line.endswith("test_curve[2ranks-send_recv] ▁▂▃▃▄▅▆▆▇█ 10.00 us to 52.43 GB/s, half at 256 KiB, 1 dip")
+    (line,) = [line for line in texts(peak, curves=[CURVE], ascii_only=True) if line.startswith("  same")]
+    assert line.isascii()
+
+
+def test_on_a_terminal_names_are_shortened_and_numbers_never() -> None:
+    long = replace(SAME, test=f"t.py::test_{'a' * 100}[2ranks]")
+    row = texts(long, width=80)[2]
+    assert len(row) == 80
+    assert row.endswith("[2ranks]")
+    assert "354.0 GB/s" in texts(long, width=20)[2]
+
+
+def test_the_headline_is_what_a_person_asks_for() -> None:
+    time, speedup = Metric(1e-3, "s", "lower"), Metric(1.2, "x", "higher")
+    figures = [
+        replace(SAME, metric_name="time", metric=time),
+        replace(SAME, metric_name="speedup", metric=speedup),
+        SAME,
+        replace(UNJUDGED, test=SAME.test, metric=speedup),
+    ]
+    (test,) = by_test(figures)
+    assert (test.headline.metric_name, test.headline.outcome) == ("speedup", Outcome.SAME)
+    (test,) = by_test([figures[0], SAME])
+    assert test.headline is SAME
+    (test,) = by_test([SAME, replace(figures[0], outcome=Outcome.REGRESSED)])
+    assert test.headline.metric_name == "time"
+
+
+def test_a_smoke_run_that_breaks_a_limit_says_so() -> None:
+    assert smoke_lines([]) == []
+    broken = replace(UNJUDGED, outcome=Outcome.INVALID)
+    assert [line.text for line in smoke_lines([UNJUDGED, broken])] == [
+        "1 perf test ran and handed over 2 figures; --smoke judges none",
+        f"2 figures on {KEY}: 1 invalid, 1 unjudged",
+    ]
