@@ -29,7 +29,14 @@ def test_another_name_is_an_attribute_error() -> None:
 
 
 ROOT = Path(__file__).parents[1]
-TOOLS = {"axe-playwright-python", "import-linter", "mypy", "playwright", "pre-commit", "ruff"}  # they look at the code, and run in one version alone
+TOOLS = {
+    "axe-playwright-python",
+    "import-linter",
+    "mypy",
+    "playwright",
+    "pre-commit",
+    "ruff",
+}  # they look at the code, and run in one version alone
 
 
 def pins(file: str) -> dict[str, Version]:

@@ -32,6 +32,11 @@ class Clock(Protocol):
     name: str
 
     @property
+    def late(self) -> bool:
+        """Whether the last sample waited for the host: the device had nothing to do until the host launched more."""
+        ...
+
+    @property
     def host_bound(self) -> bool:
         """Whether the time of more than a quarter of the samples is the host's, which launched the work."""
         ...
@@ -63,6 +68,7 @@ class HostClock:
     """Wall time of the calling process; for CPU ranks, whose work ends when the call returns."""
 
     name = "host"
+    late = False
     host_bound = False
     """There is no device beside the host."""
 
@@ -109,6 +115,7 @@ class CudaEventClock:
             self._flush = torch.empty(nbytes, dtype=torch.uint8, device=device)
             self.name = "cuda_event+cold"
         self._gate = Gate()
+        self.late = False
         self._samples = self._late = 0
 
     @property
@@ -167,7 +174,8 @@ class CudaEventClock:
         held = shut.elapsed_time(opened) / 1e3
         self._gate.lasted(cycles, held)
         self._samples += 1
-        self._late += launched - began > held and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
+        self.late = launched - began > held and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
+        self._late += self.late
         return seconds
 
 
@@ -181,6 +189,19 @@ def _synchronized() -> float:
 def clock_for(device: torch.device, sampling: Sampling) -> Clock:
     """The clock that tells the truth about work on this device; only GPUs have a cache that it can empty."""
     return CudaEventClock(device, cold=sampling.cold) if device.type == "cuda" else HostClock()
+
+
+def punctual(late: Sequence[float]) -> list[int]:
+    """Return the places of the samples that count: those that no rank's host was late for.
+
+    A thread beside the program, such as NCCL's watchdog, can hold up a host for 15 ms, once in ten samples of short
+    steps. If more than a quarter are late, the step itself takes the host that long, and all of them count.
+
+    Args:
+        late: for each sample, or each block of them, above 0 if a rank's host was late.
+    """
+    kept = [place for place, flag in enumerate(late) if not flag]
+    return kept if len(late) - len(kept) <= LATE_SHARE * len(late) else list(range(len(late)))
 
 
 def slowest(seconds: Sequence[float], device: torch.device) -> list[float]:

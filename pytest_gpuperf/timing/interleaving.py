@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 
 from pytest_gpuperf.figures.precision import relative_halfwidth
-from pytest_gpuperf.timing.clock import slowest
+from pytest_gpuperf.timing.clock import punctual, slowest
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import BATCH
 
@@ -22,18 +22,25 @@ def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device:
     """Seconds of each arm, two a block, from blocks of ABBA, ABCCBA and so on.
 
     A drift over a block weighs on all arms alike. Blocks are added until the median of ``ratios`` is as precise as
-    asked for, or an arm has as many samples as its plan affords. All ranks stop together.
+    asked for, or an arm has as many samples as its plan affords. All ranks stop together. A block in which a sample
+    waited for a host does not count: see ``punctual``.
     """
     most = max(1, min(arm.plan.samples for arm in arms) // 2)
     there = range(len(arms))
     seconds: list[list[float]] = [[] for _ in arms]
     found: list[float] = []
-    while len(found) < most:
-        before = len(found)
-        for _ in range(min(BLOCKS, most - before)):
+    late: list[float] = []
+    kept: list[int] = []
+    while len(kept) < most:
+        before, blocks = len(found), min(BLOCKS, most - len(kept))
+        mine = [0.0] * blocks
+        for block in range(blocks):
             for index in (*there, *reversed(there)):
                 seconds[index].append(arms[index].sample())
+                mine[block] = max(mine[block], float(arms[index].late))
         found += ratios([slowest(arm[2 * before :], device) for arm in seconds])
-        if relative_halfwidth(found) <= precision:
+        late += slowest(mine, device)
+        kept = punctual(late)
+        if relative_halfwidth([found[block] for block in kept]) <= precision:
             break
-    return seconds
+    return [[sample for block in kept for sample in arm[2 * block : 2 * block + 2]] for arm in seconds]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.figures.precision import relative_halfwidth
 from pytest_gpuperf.figures.timing import RankSamples
-from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, slowest
+from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, punctual, slowest
 from pytest_gpuperf.timing.sampling import BATCH, MAX_WARMUP_BATCHES, STEADY, WARMUP_BATCH, Plan, Sampling, plan
 from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, captured, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
@@ -110,17 +110,31 @@ class Timed:
         self._taken += self.plan.steps_per_sample
         return self._clock.time(self._step, self._calls, self._reset) / self.plan.steps_per_sample
 
+    @property
+    def late(self) -> bool:
+        """Whether the last sample waited for this rank's host."""
+        return self._clock.late
+
     def until_precise(self) -> list[float]:
-        """Samples until the median of the slowest rank's is precise enough, or there are as many as were planned."""
+        """Samples until the median of the slowest rank's is precise enough, or there are as many as were planned.
+
+        Samples that waited for a host do not count: see ``punctual``.
+        """
         seconds: list[float] = []
         of_slowest: list[float] = []
-        while len(seconds) < self.plan.samples:
-            batch = [self.sample() for _ in range(min(BATCH, self.plan.samples - len(seconds)))]
-            seconds += batch
-            of_slowest += slowest(batch, self._device)  # the same on all ranks, so that all stop together
-            if relative_halfwidth(of_slowest) <= self._precision:
+        late: list[float] = []
+        kept: list[int] = []
+        while len(kept) < self.plan.samples:
+            size = min(BATCH, self.plan.samples - len(kept))
+            batch = [(self.sample(), float(self.late)) for _ in range(size)]
+            seconds += [taken for taken, _ in batch]
+            told = slowest([*seconds[-size:], *(flag for _, flag in batch)], self._device)
+            of_slowest += told[:size]  # the same on all ranks, so that all stop together
+            late += told[size:]
+            kept = punctual(late)
+            if relative_halfwidth([of_slowest[place] for place in kept]) <= self._precision:
                 break
-        return seconds
+        return [seconds[place] for place in kept]
 
     def samples(self, seconds: list[float]) -> RankSamples:
         """The record of these samples."""

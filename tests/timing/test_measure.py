@@ -10,10 +10,12 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Resettable
+from pytest_gpuperf.figures.comparison import block_ratios
 from pytest_gpuperf.timing import clock as clock_module
 from pytest_gpuperf.timing import measure as measure_module
 from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
+from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed, measure
 from pytest_gpuperf.timing.sampling import MAX_WARMUP_BATCHES, WARMUP_BATCH, Sampling
 from pytest_gpuperf.timing.stepping import Step
@@ -25,11 +27,24 @@ class ScriptedClock:
 
     name = "scripted"
 
-    def __init__(self, times: list[float], *, left: float = 0.0, host_bound: bool = False) -> None:
+    def __init__(
+        self,
+        times: list[float],
+        *,
+        left: float = 0.0,
+        host_bound: bool = False,
+        late_calls: frozenset[int] = frozenset(),
+    ) -> None:
         self._times = times
         self._left = left
+        self._late_calls = late_calls
         self.host_bound = host_bound
         self.calls = self.begun = 0
+
+    @property
+    def late(self) -> bool:
+        """Whether the host was late for the last call."""
+        return self.calls in self._late_calls
 
     def begin(self) -> None:
         """Takes note of how many calls were before."""
@@ -38,6 +53,10 @@ class ScriptedClock:
     def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
         """What is left as it was made with, of steps of 1 ms."""
         return steps * 1e-3, self._left
+
+    def script(self, times: list[float]) -> None:
+        """Begins anew, with these times."""
+        self._times, self.calls = times, 0
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of all steps."""
@@ -70,6 +89,45 @@ def sampled(ctx: Context, of_rank: list[list[float]], sampling: Sampling) -> tup
     """Number of samples, and of samples planned."""
     timed = Timed(ctx, ScriptedClock(of_rank[ctx.rank]), lambda: None, sampling)
     return len(timed.until_precise()), timed.plan.samples
+
+
+def of_late_hosts(ctx: Context, late_calls: list[frozenset[int]]) -> tuple[float, int]:
+    """The slowest sample and the number of samples, if late ones take five times as long."""
+    times = [10e-3] * 4 + [
+        50e-3 if call in late_calls[ctx.rank] else 10e-3 * (1 + call % 3 / 30) for call in range(5, 300)
+    ]
+    sampling = Sampling(samples=20, precision=0.0, budget=10.0)
+    timed = Timed(ctx, ScriptedClock(times, late_calls=late_calls[ctx.rank]), lambda: None, sampling)
+    samples = timed.until_precise()
+    return max(samples), len(samples)
+
+
+def test_a_sample_that_waited_for_a_host_is_taken_again_on_all_ranks(call: Call) -> None:
+    slow, counts = zip(*call(of_late_hosts, [frozenset({5, 14}), frozenset({20})]), strict=True)
+    assert counts == (20, 20)
+    assert max(slow) < 11e-3
+
+
+def test_a_step_for_which_the_host_is_late_in_many_samples_keeps_them(call: Call) -> None:
+    slow, counts = zip(*call(of_late_hosts, [frozenset(range(5, 200, 3)), frozenset()]), strict=True)
+    assert counts == (20, 20)
+    assert slow[0] == 50e-3
+
+
+def late_block(ctx: Context) -> list[list[float]]:
+    """Samples of two arms, of which rank 1 is late in the second block's last one."""
+    clocks = [ScriptedClock([10e-3], late_calls=frozenset({8} if arm == ctx.rank == 1 else ())) for arm in range(2)]
+    arms = [Timed(ctx, clock, lambda: None, Sampling(samples=10, budget=10.0)) for clock in clocks]
+    for clock, arm in zip(clocks, arms, strict=True):
+        clock.script([10e-3 + count * 1e-5 for count in range(100)])
+        assert arm.plan.samples == 10
+    return interleaved(arms, lambda blocks: block_ratios(*blocks), 0.0, ctx.device)
+
+
+def test_a_block_with_a_sample_that_waited_for_a_host_is_taken_again(call: Call) -> None:
+    for arms in call(late_block):
+        assert [len(arm) for arm in arms] == [10, 10]
+        assert [round((seconds - 10e-3) / 1e-5) for seconds in arms[0]] == [*range(6), 8, 9, 10, 11]
 
 
 def scattered(by: float) -> list[float]:
