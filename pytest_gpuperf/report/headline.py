@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 
-# What a person asks for first: is it faster, how fast is it, how long does it take.
-_BY_UNIT = ("x", "B/s", "FLOP/s", "s")
+# What a person asks for first: how fast it is, how long it takes; a ratio other than a speedup says what it is of.
+_BY_UNIT = ("B/s", "FLOP/s", "s", "x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ def _figures(test: str, verdicts: Sequence[Verdict]) -> TestFigures:
     return TestFigures(test, headline, tuple(verdict for verdict in verdicts if verdict is not headline))
 
 
-def _unasked(verdict: Verdict) -> tuple[float, bool, int]:
+def _unasked(verdict: Verdict) -> tuple[float, bool, bool, int]:
     """The lower, the sooner a person asks for it: the largest loss, a speedup, a share of a limit."""
     metric = verdict.metric
     loss = min(verdict.change or 0.0, 0.0) if verdict.outcome.effect is not Outcome.SAME.effect else 0.0
     unit = _BY_UNIT.index(metric.unit) if metric.unit in _BY_UNIT else len(_BY_UNIT)
-    return loss, metric.limit is None and metric.unit != "x", unit
+    return loss, verdict.metric_name != "speedup", metric.limit is None, unit

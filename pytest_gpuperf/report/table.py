@@ -16,6 +16,7 @@ _COLOURS = {Effect.FAILS: "red", Effect.SKIPS: "yellow", Effect.PASSES: ""}
 _OF_PASSES = {Outcome.EXPECTED: "yellow", Outcome.IMPROVED: "green"}
 _LEAST_ROOM = 12  # characters of a test's id; on a terminal narrower than that takes, lines wrap
 _ELLIPSIS = "..."
+_FEW = 3  # tests that one reason names
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,21 @@ def unchecked_lines(unchecked: Sequence[tuple[str, str]]) -> list[Line]:
     return [Line(f"{what} not checked: {names}", "yellow")]
 
 
-def skip_lines(skips: Counter[tuple[str, str]]) -> list[Line]:
-    """The tests that ran nowhere, by reason."""
+def skip_lines(skips: Counter[tuple[str, str]], *, fold: bool = False) -> list[Line]:
+    """The tests that ran nowhere, by reason.
+
+    Args:
+        skips: How many variants, by reason and test.
+        fold: Whether the tests of a reason are only counted, if there are more than a few.
+    """
     lines = []
     for reason in sorted({reason for reason, _ in skips}):
         tests = {test: count for (why, test), count in skips.items() if why == reason}
-        lines.append(Line(f"{format_count(sum(tests.values()), 'test')} ran nowhere: {reason}", "yellow"))
+        folded = fold and len(tests) > _FEW
+        more = " (-v lists them)" if folded else ""
+        lines.append(Line(f"{format_count(sum(tests.values()), 'test')} ran nowhere: {reason}{more}", "yellow"))
+        if folded:
+            continue
         lines += [Line(f"  {test}{f' ({count})' if count > 1 else ''}") for test, count in sorted(tests.items())]
     return lines
 

@@ -67,7 +67,7 @@ class Summary:
             *slow_lines(self._findings.matrices),
             *expected_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
-            *skip_lines(self._findings.nowhere),
+            *skip_lines(self._findings.nowhere, fold=config.get_verbosity() < 1),
             *map(Line, self._closing_lines(self._findings.verdicts)),
         ]
         if not lines:

@@ -125,6 +125,16 @@ def test_tests_that_ran_nowhere_are_listed_by_reason() -> None:
     assert skip_lines(Counter()) == []
 
 
+def test_many_tests_of_one_reason_are_counted_unless_the_user_wants_to_see_them() -> None:
+    skips = Counter({("no GPUs", f"t.py::test_{number}"): 2 for number in range(4)} | {("needs 8", "t.py::test_a"): 1})
+    assert texts(skip_lines(skips, fold=True)) == [
+        "1 test ran nowhere: needs 8",
+        "  t.py::test_a",
+        "8 tests ran nowhere: no GPUs (-v lists them)",
+    ]
+    assert len(skip_lines(skips)) == 7
+
+
 def test_figures_that_were_not_checked_are_told_in_one_line() -> None:
     assert unchecked_lines([]) == []
     assert texts(unchecked_lines([("a", "x")])) == ["1 figure with a baseline was not checked: a x"]
