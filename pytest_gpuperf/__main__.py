@@ -1,7 +1,7 @@
 """``python -m pytest_gpuperf``: what is done with files of figures where nothing is measured.
 
-``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, and ``rename OLD NEW`` gives
-baselines the new name of their tests.
+``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
+baselines the new name of their tests, and ``recover FILE`` makes the results and the JUnit file of a killed run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pytest_gpuperf.baselines.storage import storage_at
 from pytest_gpuperf.report.comparison_lines import comparison_lines
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
+from pytest_gpuperf.report.recovery import recover
+from pytest_gpuperf.report.run_journal import RunJournalError
 from pytest_gpuperf.report.units import format_count
 
 LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, and a terminal may hang on megabytes
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         lines, done = options.run(options)
-    except (BaselineError, RenameError) as error:
+    except (BaselineError, RenameError, RunJournalError) as error:
         print(one_line(f"error: {error}"), file=sys.stderr)
         return 1
     for line in lines:
@@ -71,9 +73,14 @@ def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
     return renamed_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
 
 
+def _recover(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it says, and whether the run had ended by itself."""
+    return recover(options.file, options.junitxml)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename")
+    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | recover")
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
     command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")
@@ -102,6 +109,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("old", metavar="OLD", help="node id of a test, function, class or file")
     command.add_argument("new", metavar="NEW", help="what it is called now")
     _add_folder(command)
+    command = commands.add_parser("recover", help="make the results of a killed run; 1 if the run was killed")
+    command.set_defaults(run=_recover)
+    command.add_argument("file", type=Path, metavar="RESULTS", help="the file that --gpuperf-json named")
+    command.add_argument("--junitxml", type=Path, metavar="FILE", help="write the JUnit file of a killed run")
     return parser
 
 

@@ -28,6 +28,7 @@ from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
+from pytest_gpuperf.report.run_journal import Head, RunJournal
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.concluding import Concluding
@@ -76,6 +77,8 @@ class Session:
     """None without pytest-benchmark."""
     results: ResultsFile | None
     """None unless this process writes the file of results."""
+    journal: RunJournal | None
+    """Goes with ``results``."""
     relaunching: Relaunching
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
@@ -164,6 +167,9 @@ class Session:
             results=None
             if options.results is None or worker
             else ResultsFile(options.results, machine.key, machine.match),
+            journal=None
+            if options.results is None or worker
+            else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
             relaunching=relaunching,
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
@@ -178,6 +184,8 @@ class Session:
             plugins.register(RecordedRun(self.recording), "gpuperf-recording")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
+        if self.journal is not None:
+            plugins.register(self.journal, "gpuperf-journal")
         plugins.register(self.relaunching, "gpuperf-relaunching")
         if self.arm is not None:
             plugins.register(self.arm, "gpuperf-arm")
