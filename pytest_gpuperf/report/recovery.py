@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -102,7 +103,7 @@ class _Replay:
     def _unended(self) -> Sequence[pytest.TestReport]:
         reports = []
         for nodeid, location in self._kept.running.items():
-            keywords = {RANKS_KEYWORD: 1}
+            keywords: dict[str, Literal[1]] = {RANKS_KEYWORD: 1}
             reports.append(pytest.TestReport(nodeid, location, keywords, "failed", KILLED, "call"))
             reports.append(pytest.TestReport(nodeid, location, keywords, "passed", None, "teardown"))
         return reports

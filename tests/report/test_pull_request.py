@@ -36,7 +36,7 @@ class GitHubAnswers(BaseHTTPRequestHandler):
         comment.update(self._body())
         self._answer(200, comment)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
     def _body(self) -> Any:
@@ -75,7 +75,7 @@ def test_a_comment_is_written_once_and_then_replaced(pull_request: PullRequest, 
 
 
 def test_a_refusal_names_the_permission(pull_request: PullRequest) -> None:
-    with pytest.raises(CommentError, match="got HTTP Error 403.*pull-requests: write"):
+    with pytest.raises(CommentError, match=r"got HTTP Error 403.*pull-requests: write"):
         replace(pull_request, token="wrong").comment(KEY, "text")
 
 

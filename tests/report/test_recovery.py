@@ -91,6 +91,14 @@ def test_a_run_that_ended_leaves_no_journal_and_is_not_touched(tmp_path: Path) -
     assert (result.returncode, result.stdout) == (0, "the run ended by itself: r.json is whole\n")
 
 
+def test_the_controller_of_xdist_keeps_what_its_workers_report(tmp_path: Path) -> None:
+    killed(tmp_path, "-n1")
+    result = recovered(tmp_path)
+    assert result.returncode == 1
+    assert "2 tests had ended" in result.stdout
+    assert "running when the run was killed: test_it.py::test_c" in result.stdout
+
+
 def test_a_run_that_never_began_is_an_error(tmp_path: Path) -> None:
     result = recovered(tmp_path)
     assert result.returncode == 1
