@@ -43,7 +43,9 @@ def killed(folder: Path, *more: str) -> None:
     ]
     with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL) as run:
         ends = time.monotonic() + 60
-        while not (folder / "running").exists():
+        journal = journal_of(folder / "r.json")
+        # xdist's controller hears of it later than the test begins.
+        while not ((folder / "running").exists() and '"start": "test_it.py::test_c"' in journal.read_text()):
             assert run.poll() is None
             assert time.monotonic() < ends
             time.sleep(0.02)
