@@ -88,7 +88,9 @@ class RunJournal:
         """Keeps one phase of a test."""
         if self._config is not None:
             hook = self._config.hook
-            self._write({"report": hook.pytest_report_to_serializable(config=self._config, report=report)})
+            data = hook.pytest_report_to_serializable(config=self._config, report=report)
+            # xdist's controller adds the worker, an object of this process alone.
+            self._write({"report": {name: value for name, value in data.items() if name != "node"}})
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
