@@ -37,6 +37,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github/workflows
 
 types: install
 	$(BIN)/mypy

@@ -1,12 +1,14 @@
 """``python -m pytest_gpuperf``: what is done with files of figures where nothing is measured.
 
 ``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
-baselines the new name of their tests, and ``report FILE…`` writes a page of results.
+baselines the new name of their tests, and ``report FILE…`` writes a page of results. ``recover FILE`` makes the
+results and the JUnit file of a killed run, and ``comment FILE`` writes its figures into a comment of a pull request.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +24,10 @@ from pytest_gpuperf.baselines.storage import storage_at
 from pytest_gpuperf.page.page_file import page_of_files
 from pytest_gpuperf.report.comparison_lines import comparison_lines
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.pull_request import CommentError, PullRequest, comment_of
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
+from pytest_gpuperf.report.recovery import recover
+from pytest_gpuperf.report.run_journal import RunJournalError
 from pytest_gpuperf.report.units import format_count
 
 LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, and a terminal may hang on megabytes
@@ -33,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         lines, done = options.run(options)
-    except (BaselineError, RenameError) as error:
+    except (BaselineError, RenameError, RunJournalError, CommentError) as error:
         print(one_line(f"error: {error}"), file=sys.stderr)
         return 1
     for line in lines:
@@ -77,9 +82,24 @@ def _report(options: argparse.Namespace) -> tuple[list[str], bool]:
     return page_of_files(options.output, options.files, options.baselines), True
 
 
+def _recover(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it says, and whether the run had ended by itself."""
+    return recover(options.file, options.junitxml)
+
+
+def _comment(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it says; it is done, or refused."""
+    names = ("GITHUB_API_URL", "GITHUB_REPOSITORY", "GITHUB_TOKEN")
+    if missing := [name for name in names if not os.environ.get(name)]:
+        options.refuse(f"{', '.join(missing)} not set: a workflow of GitHub sets the first two, and its env the token")
+    api, repository, token = (os.environ[name] for name in names)
+    key, text = comment_of(options.file)
+    return [PullRequest(api, repository, options.pull_request, token).comment(key, text)], True
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | report")
+    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | report | recover | comment")
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
     command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")
@@ -117,6 +137,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("old", metavar="OLD", help="node id of a test, function, class or file")
     command.add_argument("new", metavar="NEW", help="what it is called now")
     _add_folder(command)
+    command = commands.add_parser("recover", help="make the results of a killed run; 1 if the run was killed")
+    command.set_defaults(run=_recover)
+    command.add_argument("file", type=Path, metavar="RESULTS", help="the file that --gpuperf-json named")
+    command.add_argument("--junitxml", type=Path, metavar="FILE", help="write the JUnit file of a killed run")
+    command = commands.add_parser("comment", help="write the figures of results into one comment of a pull request")
+    command.set_defaults(run=_comment, refuse=command.error)
+    command.add_argument("file", type=Path, metavar="RESULTS", help="results of --gpuperf-json")
+    command.add_argument("--pull-request", type=int, required=True, metavar="NUMBER", help="which one")
     return parser
 
 

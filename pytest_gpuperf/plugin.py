@@ -269,6 +269,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         unraced=ours.findings.unraced,
         results_problem=not all(written),
     )
+    if ours.journal is not None:
+        ours.journal.finished = not ending.results_problem
     session.exitstatus = exit_status(session.exitstatus, ending)
 
 

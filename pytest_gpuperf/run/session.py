@@ -29,6 +29,7 @@ from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
+from pytest_gpuperf.report.run_journal import Head, RunJournal
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.concluding import Concluding
@@ -79,6 +80,8 @@ class Session:
     """None unless this process writes the file of results, or a page of them."""
     page: PageFile | None
     """None unless this process writes a page."""
+    journal: RunJournal | None
+    """Goes with the file of results."""
     relaunching: Relaunching
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
@@ -171,6 +174,9 @@ class Session:
             page=None
             if results is None or options.page is None
             else PageFile(options.page, results, options.baselines),
+            journal=None
+            if options.results is None or worker
+            else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
             relaunching=relaunching,
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
@@ -187,6 +193,8 @@ class Session:
             plugins.register(self.results, "gpuperf-results")
         if self.page is not None:
             plugins.register(self.page, "gpuperf-page")
+        if self.journal is not None:
+            plugins.register(self.journal, "gpuperf-journal")
         plugins.register(self.relaunching, "gpuperf-relaunching")
         if self.arm is not None:
             plugins.register(self.arm, "gpuperf-arm")

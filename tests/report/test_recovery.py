@@ -1,0 +1,114 @@
+"""What is left of a run that was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.report.run_journal import RunJournalError, journal_of, told
+
+SOURCE = """
+import os, pathlib, time
+
+def test_a(): pass
+def test_b(): assert 0, "wrong"
+def test_c():
+    pathlib.Path("running").write_text("")
+    time.sleep(60)
+"""
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
+
+
+def killed(folder: Path, *more: str) -> None:
+    (folder / "test_it.py").write_text(SOURCE)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "--gpuperf-json=r.json",
+        *more,
+    ]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL) as run:
+        ends = time.monotonic() + 60
+        journal = journal_of(folder / "r.json")
+        # xdist's controller hears of it later than the test begins.
+        while not ((folder / "running").exists() and '"start": "test_it.py::test_c"' in journal.read_text()):
+            assert run.poll() is None
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+        run.send_signal(signal.SIGKILL)
+
+
+def recovered(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_gpuperf", "recover", "r.json", "--junitxml=j.xml"]
+    return subprocess.run(command, cwd=folder, env=environment() | environ, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "within a write"])
+def test_a_killed_run_leaves_what_had_ended_and_names_what_ran(tmp_path: Path, cut: bool) -> None:
+    killed(tmp_path)
+    if cut:
+        with journal_of(tmp_path / "r.json").open("a") as journal:
+            journal.write('{"report": {"nodeid": "test_it.py::te')
+    summary = tmp_path / "summary.md"
+    result = recovered(tmp_path, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+    assert result.returncode == 1, result.stderr
+    assert "running when the run was killed: test_it.py::test_c" in result.stdout
+    assert "::error file=test_it.py,line=6," in result.stdout
+    assert "test_it.py::test_c" in summary.read_text()
+    cases = {case.get("name"): [part.tag for part in case] for case in ET.parse(tmp_path / "j.xml").iter("testcase")}
+    assert cases == {"test_a": [], "test_b": ["failure"], "test_c": ["failure"]}
+    assert (tmp_path / "r.json").exists()
+
+
+def test_a_run_that_ended_leaves_no_journal_and_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_a(): pass")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "--gpuperf-json=r.json",
+    ]
+    subprocess.run(command, cwd=tmp_path, env=environment(), check=True, stdout=subprocess.DEVNULL, timeout=60)
+    assert not journal_of(tmp_path / "r.json").exists()
+    result = recovered(tmp_path)
+    assert (result.returncode, result.stdout) == (0, "the run ended by itself: r.json is whole\n")
+
+
+def test_the_controller_of_xdist_keeps_what_its_workers_report(tmp_path: Path) -> None:
+    killed(tmp_path, "-n1")
+    result = recovered(tmp_path)
+    assert result.returncode == 1
+    assert "2 tests had ended" in result.stdout
+    assert "running when the run was killed: test_it.py::test_c" in result.stdout
+
+
+def test_a_run_that_never_began_is_an_error(tmp_path: Path) -> None:
+    result = recovered(tmp_path)
+    assert result.returncode == 1
+    assert "there is no such file" in result.stderr
+
+
+def test_a_journal_without_its_first_line_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "r.json.journal"
+    path.write_text('{"he')
+    with pytest.raises(RunJournalError, match="has no first line that can be read"):
+        told(path)
