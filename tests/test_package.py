@@ -36,6 +36,7 @@ TOOLS = {
     "playwright",
     "pre-commit",
     "ruff",
+    "zizmor",
 }  # they look at the code, and run in one version alone
 
 

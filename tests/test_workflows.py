@@ -33,8 +33,8 @@ def run(
         path.mkdir(exist_ok=True)
     (programs / "python").write_text(RECORDER)
     (programs / "python").chmod(0o755)
-    path = f"{programs}:{os.environ['PATH']}"
-    environment = {**(variables or {}), "PATH": path, "RECORD": str(record), "STATUS": str(status)}
+    search = f"{programs}:{os.environ['PATH']}"
+    environment: dict[str, str] = {**(variables or {}), "PATH": search, "RECORD": str(record), "STATUS": str(status)}
     # As GitHub's runner calls bash for `shell: bash`.
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
