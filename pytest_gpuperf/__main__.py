@@ -1,12 +1,13 @@
-"""``python -m pytest_gpuperf``: what is done with files of figures where nothing is measured.
+"""``python -m pytest_gpuperf``: what is done without measuring.
 
-``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, and ``rename OLD NEW`` gives
-baselines the new name of their tests.
+``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
+baselines the new name of their tests, and ``doctor`` looks at this machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,12 @@ from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.doctor import facts_file
+from pytest_gpuperf.doctor.diagnosis import blocks, diagnose
+from pytest_gpuperf.doctor.gather import gather
+from pytest_gpuperf.doctor.lines import document, report, suggestions
+from pytest_gpuperf.doctor.suggest import suggest
+from pytest_gpuperf.hardware.machine import installed_devices
 from pytest_gpuperf.report.comparison_lines import comparison_lines
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
@@ -71,9 +78,22 @@ def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
     return renamed_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
 
 
+def _doctor(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it found; done means that nothing blocks multi-GPU work."""
+    facts = gather(installed_devices()) if options.facts is None else facts_file.load(options.facts)
+    findings = diagnose(facts)
+    settings = suggest(facts) if options.suggest else None
+    if options.json:
+        print(json.dumps(document(facts, findings, settings), indent=1))  # whole: a line may be long
+        return [], not blocks(findings)
+    if settings is not None:
+        return suggestions(facts, settings), True
+    return report(facts, findings), not blocks(findings)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename")
+    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | doctor")
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
     command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")
@@ -102,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("old", metavar="OLD", help="node id of a test, function, class or file")
     command.add_argument("new", metavar="NEW", help="what it is called now")
     _add_folder(command)
+    command = commands.add_parser("doctor", help="look for what is wrong with this machine; exit code 1 if it blocks")
+    command.set_defaults(run=_doctor)
+    command.add_argument("--json", action="store_true", help="print facts and findings as JSON")
+    command.add_argument("--suggest", action="store_true", help="print NCCL settings for this hardware, with reasons")
+    command.add_argument("--facts", type=Path, metavar="FILE", help="diagnose what --json printed on another machine")
     return parser
 
 

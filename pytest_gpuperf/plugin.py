@@ -9,6 +9,8 @@ import pytest
 from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.baselines.schema import BaselineError
+from pytest_gpuperf.doctor.gather import gather
+from pytest_gpuperf.doctor.glance import glance
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
@@ -72,9 +74,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SESSION].close()
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Says what ranks run on."""
-    return f"gpuperf: {config.stash[SESSION].machine.describe()}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Reports what ranks run on, and the worst that is wrong with a machine with GPUs."""
+    machine = config.stash[SESSION].machine
+    lines = [machine.describe()]
+    if machine.gpus:
+        lines.append(glance(lambda: gather(machine.devices)))
+    return [f"gpuperf: {line}" for line in lines]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,0 +1,44 @@
+"""The table of how GPUs reach one another, in the words of ``nvidia-smi topo -m``."""
+
+from __future__ import annotations
+
+from pytest_gpuperf.doctor.readers.text import spelled
+from pytest_gpuperf.hardware.inspection import Inspection
+
+
+def links_between(seen: Inspection, first: int, second: int) -> int:
+    """How many NVLinks join two GPUs: to a switch that both have, or to one another."""
+    one, other = seen.gpus[first], seen.gpus[second]
+    if one.switched and other.switched:
+        return min(one.active_links, other.active_links)
+    return min(
+        sum(link.active and link.end == other.pci_bus_id for link in one.links),
+        sum(link.active and link.end == one.pci_bus_id for link in other.links),
+    )
+
+
+def labels(seen: Inspection) -> dict[tuple[int, int], str]:
+    """NV#, PIX, PXB, PHB, NODE or SYS for each pair; ? if the machine hides it."""
+    found = {}
+    for pair in seen.pairs:
+        links = links_between(seen, pair.first, pair.second)
+        found[pair.first, pair.second] = f"NV{links}" if links else pair.distance or "?"
+    return found
+
+
+def table(seen: Inspection) -> list[str]:
+    """The lines of the table; nothing without GPUs."""
+    if not seen.gpus:
+        return []
+    known = labels(seen)
+    names = [f"GPU{index}" for index in range(len(seen.gpus))]
+    rows = [["", *names, "CPU cores", "NUMA"]]
+    for index, gpu in enumerate(seen.gpus):
+        cells = [
+            "X" if other == index else known.get((min(index, other), max(index, other)), "?")
+            for other in range(len(names))
+        ]
+        node = "?" if gpu.numa_node is None else str(gpu.numa_node)
+        rows.append([names[index], *cells, spelled(gpu.cores) or "?", node])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
