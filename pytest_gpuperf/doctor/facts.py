@@ -51,7 +51,7 @@ class IsolationFacts:
     container: str = field(default="", metadata=OPTIONAL)
     """kubernetes, docker, podman, container; empty outside of one."""
     shm_bytes: int | None = field(default=None, metadata=OPTIONAL)
-    """Size of /dev/shm; None if it is not there."""
+    """Size of /dev/shm; 0 if it is not there."""
     shm_free_bytes: int | None = field(default=None, metadata=OPTIONAL)
     host_ipc: bool | None = field(default=None, metadata=OPTIONAL)
     """Whether the IPC namespace is the host's."""

@@ -100,12 +100,17 @@ def _network(facts: Facts) -> Iterator[Suggestion]:
             measure=True,
         )
     physical = [one.name for one in facts.network.interfaces if one.up and one.physical]
-    virtual = [one.name for one in facts.network.interfaces if one.up and not one.physical]
+    # Those that NCCL passes over by itself: src/misc/socket.cc, ncclFindInterfaces.
+    virtual = [
+        one.name
+        for one in facts.network.interfaces
+        if one.up and not one.physical and not one.name.startswith(("docker", "virbr", "lo"))
+    ]
     if len(physical) == 1 and virtual and "NCCL_SOCKET_IFNAME" not in facts.settings:
         yield Suggestion(
             "NCCL_SOCKET_IFNAME",
             f"={physical[0]}",
-            f"the one interface with a device behind it; {', '.join(virtual)} are bridges or tunnels that other "
+            f"the one interface with a device behind it; {', '.join(virtual)}: bridges or tunnels that other "
             "hosts may not reach (for runs on several hosts)",
             GUIDE,
         )

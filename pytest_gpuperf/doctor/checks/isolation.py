@@ -31,6 +31,10 @@ def _shared_memory(facts: Facts) -> Iterator[Finding]:
     ranks = max(1, len(facts.inspection.gpus))
     larger = "docker run --shm-size=8g, or an emptyDir volume of medium Memory at /dev/shm in a pod"
     if size is None:
+        what = "the size of /dev/shm is unknown"
+        yield unknown("shared memory", what, "NCCL and data loaders need it", "look at df /dev/shm")
+        return
+    if not size:
         yield critical(
             "shared memory",
             "/dev/shm is not there",
@@ -75,7 +79,7 @@ def _identity(facts: Facts) -> Iterator[Finding]:
     namespace = {True: "the host's", False: "its own", None: "unknown"}[isolation.host_ipc]
     yield info(
         "host identity",
-        f"NCCL takes this {isolation.container} for host {system.hostname or 'unknown'!r}, by host name and boot id; "
+        f"NCCL takes this {_kind(facts)} for host {system.hostname or 'unknown'!r}, by host name and boot id; "
         f"its IPC namespace is {namespace}",
         "ranks in another pod have another host name: NCCL reaches them over the network, even on the same machine",
         "put all ranks of a machine into one pod with all its GPUs; hostIPC alone does not join pods, as host name and "
@@ -85,10 +89,14 @@ def _identity(facts: Facts) -> Iterator[Finding]:
     if hidden > 0 and facts.inspection.gpus:
         yield warning(
             "pod placement",
-            f"this {isolation.container} has {len(facts.inspection.gpus)} of the machine's {system.pci_gpus} GPUs",
+            f"this {_kind(facts)} has {len(facts.inspection.gpus)} of the machine's {system.pci_gpus} GPUs",
             "ranks that share the machine from other pods talk over the network in place of NVLink or PCIe",
             "for work on several GPUs use one pod with all of them",
         )
+
+
+def _kind(facts: Facts) -> str:
+    return "pod" if facts.isolation.container == "kubernetes" else "container"
 
 
 def _limits(facts: Facts) -> Iterator[Finding]:
@@ -147,11 +155,11 @@ def _cores(facts: Facts) -> Iterator[Finding]:
     quota = system.cpu_quota
     if quota is not None and quota < cores:
         cores = quota
-    words = f"{cores:g} cores" + (" by the cgroup's quota" if cores == quota else "")
+    words = f"{cores:g} core{'' if cores == 1 else 's'}" + (" by the cgroup's quota" if cores == quota else "")
     if count and cores < _CORES_A_GPU * count:
         yield warning(
             "cores",
-            f"this process may use {words} for {count} GPUs",
+            f"this process may use {words} for {count} GPU{'' if count == 1 else 's'}",
             "ranks and NCCL's proxy threads wait for a core: small messages take as long as the scheduler does",
             f"give it at least {_CORES_A_GPU * count} cores: cpuset, resources.requests.cpu, --cpus",
         )

@@ -149,5 +149,5 @@ def _p2p(facts: Facts) -> Iterator[Finding]:
         yield info(
             "p2p",
             what,
-            "consumer GPUs have no direct access over PCIe; NCCL goes through shared memory",
+            "NCCL goes through shared memory there, or a GPU that reaches both; consumer GPUs reach no others",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_gpuperf.doctor.facts import Facts
-from pytest_gpuperf.doctor.finding import Finding, critical, info, passed, unknown, warning
+from pytest_gpuperf.doctor.finding import Finding, info, passed, unknown, warning
 from pytest_gpuperf.doctor.readers.text import spelled
 from pytest_gpuperf.doctor.words import gpus, several
 from pytest_gpuperf.hardware.device import Reason
@@ -33,8 +33,7 @@ def _width(described: list[tuple[int, GpuFacts]]) -> Iterator[Finding]:
     ]
     if narrow:
         now = several(f"x{gpu.pcie.lanes} of x{gpu.pcie.lanes_of_gpu}" for index, gpu in described if index in narrow)
-        severity = critical if len(narrow) < len(described) else warning
-        yield severity(
+        yield warning(
             "pcie width",
             f"{gpus(narrow)}: PCIe has {now} lanes",
             "copies to and from the host take that much longer; a lane is lost, or the slot has fewer",

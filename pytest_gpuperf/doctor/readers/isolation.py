@@ -63,6 +63,8 @@ def container(root: Path, environ: Mapping[str, str]) -> str:
 def _space(path: Path) -> tuple[int | None, int | None]:
     try:
         found = os.statvfs(path)
+    except FileNotFoundError:
+        return 0, 0
     except OSError:
         return None, None
     return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
