@@ -1,7 +1,7 @@
 """``python -m pytest_gpuperf``: what is done without measuring.
 
 ``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
-baselines the new name of their tests, and ``doctor`` looks at this machine.
+baselines the new name of their tests, ``doctor`` looks at this machine, and ``fleet FILE…`` compares many hosts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from pytest_gpuperf.doctor.diagnosis import blocks, diagnose
 from pytest_gpuperf.doctor.gather import gather
 from pytest_gpuperf.doctor.lines import document, report, suggestions
 from pytest_gpuperf.doctor.suggest import suggest
+from pytest_gpuperf.fleet import outliers, results_of_hosts
 from pytest_gpuperf.hardware.machine import installed_devices
 from pytest_gpuperf.report.comparison_lines import comparison_lines
+from pytest_gpuperf.report.fleet_lines import fleet_lines
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.openmetrics import openmetrics
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
 from pytest_gpuperf.report.units import format_count
 
@@ -91,9 +94,23 @@ def _doctor(options: argparse.Namespace) -> tuple[list[str], bool]:
     return report(facts, findings), not blocks(findings)
 
 
+def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it found; done means that no host is slow."""
+    fleet = results_of_hosts.load(options.files)
+    compared = outliers.compare(fleet.figures)
+    lines = fleet_lines(fleet, compared)
+    if options.openmetrics is not None:
+        try:
+            options.openmetrics.write_text(openmetrics(fleet, compared))
+        except OSError as error:
+            options.refuse(f"--openmetrics: cannot write {str(options.openmetrics)!r}: {error.strerror}")
+        lines.append(f"OpenMetrics text written to {options.openmetrics}")
+    return lines, not any(one.slow for one in compared)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | doctor")
+    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | doctor | fleet")
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
     command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")
@@ -127,6 +144,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print facts and findings as JSON")
     command.add_argument("--suggest", action="store_true", help="print NCCL settings for this hardware, with reasons")
     command.add_argument("--facts", type=Path, metavar="FILE", help="diagnose what --json printed on another machine")
+    command = commands.add_parser("fleet", help="compare the results of many hosts; exit code 1 if one is slow")
+    command.set_defaults(run=_fleet, refuse=command.error)
+    command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of --gpuperf-json, of each host")
+    command.add_argument("--openmetrics", type=Path, metavar="FILE", help="write all figures as OpenMetrics text")
     return parser
 
 
