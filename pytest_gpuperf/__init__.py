@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.figures.readings import Readings
     from pytest_gpuperf.figures.sweep import Sweep
     from pytest_gpuperf.figures.timing import Timing
+    from pytest_gpuperf.figures.work import Exchange, Work
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.hardware.nccl_log import NcclLog
@@ -25,6 +26,7 @@ __all__ = [
     "CollectiveMismatch",
     "Comparison",
     "Context",
+    "Exchange",
     "GiB",
     "KiB",
     "LeakWarning",
@@ -42,6 +44,7 @@ __all__ = [
     "ResultError",
     "Sweep",
     "Timing",
+    "Work",
 ]
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
@@ -50,6 +53,7 @@ _HOMES = {
     "CollectiveMismatch": "ranks.failures",
     "Comparison": "figures.comparison",
     "Context": "ranks.context",
+    "Exchange": "figures.work",
     "LeakWarning": "run.current_ranks",
     "Metric": "figures.metric",
     "NcclLog": "hardware.nccl_log",
@@ -64,6 +68,7 @@ _HOMES = {
     "ResultError": "ranks.failures",
     "Sweep": "figures.sweep",
     "Timing": "figures.timing",
+    "Work": "figures.work",
 }
 
 

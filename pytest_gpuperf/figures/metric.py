@@ -2,10 +2,11 @@
 
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from pytest_gpuperf.figures.conditions import Tripped
+from pytest_gpuperf.figures.work import Work
 
 Better: TypeAlias = Literal["higher", "lower"]
 
@@ -48,6 +49,12 @@ class Metric:
     """Of the busy GPUs meanwhile, in Hz; a figure may follow it, and nothing is judged by it."""
     host_bound: bool = False
     """Whether it is a time of the host, which launched the work too slowly for the device."""
+    work: Work | None = field(default=None, metadata={"optional": True, "omitted": True})
+    """What the step must do, from which a model expects a range if nothing is recorded; None: the model has no say."""
+
+    def for_work(self, work: Work) -> "Metric":
+        """The same figure of a step that must do this work, so that a model can judge it while it has no baseline."""
+        return replace(self, work=work)
 
     def __post_init__(self) -> None:
         """Refuses what has no meaning, and makes floats of other real numbers, such as numpy's."""

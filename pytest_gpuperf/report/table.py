@@ -120,7 +120,7 @@ def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
     for verdict, before in zip(verdicts, rows, strict=True):
         after = f" {verdict.metric_name}"
         room = len(verdict.test) if width is None else max(_LEAST_ROOM, width - len(before) - len(after))
-        colour = _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.outcome.effect])
+        colour = _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.effect])
         lines.append(Line(before + shortened(verdict.test, room) + after, colour))
     return lines
 

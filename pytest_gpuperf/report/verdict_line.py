@@ -6,6 +6,7 @@ from typing import Protocol, assert_never
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -142,7 +143,8 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             why = _staleness(verdict)
             return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command(verdict.test)}"
         case Outcome.MISSING:
-            return f"{value} has no baseline on {key}; record one with: {record_command(verdict.test)}"
+            said = _modelled(verdict)
+            return f"{value} has no baseline on {key}{said}; record one with: {record_command(verdict.test)}"
         case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
             side = "above" if metric.better == "higher" else "below"
             limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
@@ -160,6 +162,40 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             return f"{value} on {key}, not judged"
         case _:
             assert_never(verdict.outcome)
+
+
+def _modelled(verdict: Verdict) -> str:
+    """What a model of the hardware says of a figure that has no record."""
+    said, unit = verdict.opinion, verdict.metric.unit
+    if said is None:
+        return ""
+    if said.saying is Saying.NONE:
+        return f", and no model says what it should be: {said.why}"
+    bounds = " to ".join(format_value(bound, unit) for bound in (said.low, said.high) if bound is not None)
+    if said.low is None or said.high is None:
+        bounds = f"{'at most' if said.low is None else 'at least'} {bounds}"
+    expected = f"a model of the hardware expects {bounds} ({said.component})"
+    if said.saying is Saying.PLAUSIBLE:
+        strict = verdict.reason is not Reason.PLAUSIBLE
+        return f"; {expected}, so it is plausible{', and --strict-baselines asks for a record' if strict else ''}"
+    if said.saying is Saying.BELOW:
+        return f" and is below the model: {expected}; look for the cause with: python -m pytest_gpuperf doctor"
+    return f" and is better than the hardware allows: {expected}; look at the measurement"
+
+
+def model_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """What the summary says of figures that no record judged.
+
+    Args:
+        verdicts: Of the run.
+    """
+    only = [verdict for verdict in verdicts if verdict.reason is Reason.PLAUSIBLE]
+    if not only:
+        return []
+    return [
+        f"{format_count(len(only), 'figure')} passed without a baseline: only a model of the hardware judged them, "
+        "which sees what is badly wrong and no regression; --strict-baselines, the default in CI, fails them"
+    ]
 
 
 def _undecided(verdict: Verdict) -> str:

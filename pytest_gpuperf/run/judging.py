@@ -8,6 +8,8 @@ from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.model.expecting import opinion
+from pytest_gpuperf.model.hardware import Rates
 from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -16,23 +18,37 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 class Judging:
     """Judges each figure when its test's body has ended, and suspects once more after other launches."""
 
-    def __init__(self, machine: Machine, policy: Policy, software: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self, machine: Machine, policy: Policy, software: Callable[[], Mapping[str, str]], *, strict: bool = True
+    ) -> None:
         """Nothing is read yet.
 
         Args:
             machine: of the run.
             policy: what a verdict may get wrong, and which loss it must find.
             software: tells the versions and variables of the run.
+            strict: whether a figure without a record fails, whatever a model of the hardware says.
         """
         self._machine = machine
         self._policy = policy
         self._software = software
+        self._strict = strict
         self._judge: Judge | None = None
 
     def load(self, baselines: Baselines | None, tests: Iterable[str]) -> None:
         """Takes the baselines, and the node ids of the perf tests that are going to run."""
         key, gpus = self._machine.key, self._machine.identity
-        self._judge = Judge(key, baselines, tests, self._policy, gpus=gpus, today=today())
+        rates = Rates.of(self._machine)
+        self._judge = Judge(
+            key,
+            baselines,
+            tests,
+            self._policy,
+            gpus=gpus,
+            today=today(),
+            expects=lambda metric: opinion(metric, rates),
+            strict=self._strict,
+        )
 
     @property
     def judge(self) -> Judge:
