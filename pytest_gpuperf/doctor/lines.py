@@ -18,7 +18,7 @@ COMMAND = "python -m pytest_gpuperf doctor"
 
 def report(facts: Facts, findings: Sequence[Finding]) -> list[str]:
     """The topology, then what was found, the worst first; what is well is counted and named in one line."""
-    lines = table(facts.inspection)
+    lines = table(facts.inspection, facts.system.nodes)
     if lines:
         lines.append("")
     for finding in findings:

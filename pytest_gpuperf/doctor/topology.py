@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from pytest_gpuperf.doctor.readers.text import spelled
 from pytest_gpuperf.hardware.inspection import Inspection
 
@@ -26,8 +28,18 @@ def labels(seen: Inspection) -> dict[tuple[int, int], str]:
     return found
 
 
-def table(seen: Inspection) -> list[str]:
-    """The lines of the table; nothing without GPUs."""
+def node_of(cores: Collection[int], nodes: Mapping[str, Collection[int]]) -> str:
+    """The NUMA node that has all of these cores; empty if none has."""
+    return next((node for node, own in nodes.items() if cores and set(cores) <= set(own)), "")
+
+
+def table(seen: Inspection, nodes: Mapping[str, Collection[int]]) -> list[str]:
+    """The lines of the table; nothing without GPUs.
+
+    Args:
+        seen: The GPUs.
+        nodes: Cores of each NUMA node.
+    """
     if not seen.gpus:
         return []
     known = labels(seen)
@@ -38,7 +50,6 @@ def table(seen: Inspection) -> list[str]:
             "X" if other == index else known.get((min(index, other), max(index, other)), "?")
             for other in range(len(names))
         ]
-        node = "?" if gpu.numa_node is None else str(gpu.numa_node)
-        rows.append([names[index], *cells, spelled(gpu.cores) or "?", node])
+        rows.append([names[index], *cells, spelled(gpu.cores) or "?", node_of(gpu.cores, nodes) or "?"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -67,7 +67,6 @@ class GpuFacts:
     pcie: PcieFacts = field(default_factory=PcieFacts, metadata=_OPTIONAL)
     cores: tuple[int, ...] = field(default=(), metadata=_OPTIONAL)
     """CPU cores of its NUMA node."""
-    numa_node: int | None = field(default=None, metadata=_OPTIONAL)
     power_limit_watts: float | None = field(default=None, metadata=_OPTIONAL)
     power_default_watts: float | None = field(default=None, metadata=_OPTIONAL)
     watts: float | None = field(default=None, metadata=_OPTIONAL)

@@ -102,7 +102,6 @@ class NvmlInspector:
                 generation_of_gpu=self._asked("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
                 lanes_of_gpu=self._asked("nvmlDeviceGetMaxPcieLinkWidth", handle),
             ),
-            numa_node=self._asked("nvmlDeviceGetNumaNodeId", handle),
             power_limit_watts=_thousandths(self._asked("nvmlDeviceGetPowerManagementLimit", handle)),
             power_default_watts=_thousandths(self._asked("nvmlDeviceGetPowerManagementDefaultLimit", handle)),
             watts=_thousandths(self._asked("nvmlDeviceGetPowerUsage", handle)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, busbw_limit
 from pytest_gpuperf.figures.metric import LIMIT_TOLERANCE, Metric
 from pytest_gpuperf.figures.readings import CLOCK as COUNTER
+from pytest_gpuperf.figures.sweep import NEIGHBOURS
 from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.model import table
 from pytest_gpuperf.model.hardware import Rates
@@ -62,7 +63,9 @@ def _range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, st
         return table.MARGIN * table.OF_LIMIT[kind] * power * metric.limit, _above(metric.limit), component
     if metric.unit == "x" and metric.clock == COUNTER:
         return None, table.TRAFFIC_AT_MOST, rates.links or "links between GPUs"
-    if metric.unit == "x" and metric.better == "higher":
+    if metric.limit_name == NEIGHBOURS:
+        return table.MARGIN * table.EVENNESS_AT_LEAST, None, "one size among its neighbours"
+    if metric.unit == "x" and metric.better == "higher" and metric.interval is not None:  # of two arms that raced
         return table.SPEEDUP_AT_LEAST, None if metric.limit is None else _above(metric.limit), "the technique"
     raise Unknown("the test does not say what work it is")
 

@@ -70,6 +70,9 @@ OF_LIMIT: Mapping[str, float] = {
 TRAFFIC_AT_MOST = 1.1
 """Bytes over links against the formula's: the protocol LL128 sends 128 bytes for 120 (NCCL, src/graph/tuning.cc)."""
 
+EVENNESS_AT_LEAST = 0.21
+"""Share of what its neighbours promise that the slowest size of a curve reaches: sends on 8 x H200 at 64 MiB."""
+
 SPEEDUP_AT_LEAST = 0.8
 """A technique that costs a fifth of the plain way is none; what it gains depends on far more than a data sheet."""
 

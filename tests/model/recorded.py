@@ -61,5 +61,7 @@ def metric(test: str, name: str, ranks: int, value: float, one: dict[str, str]) 
     if one["unit"] == "B/s":
         return Metric(value, "B/s", "higher", limit=NV18, limit_name="nv18")
     if one["unit"] == "x":
-        return Metric(value, "x", "higher" if one["better"] == "higher" else "lower", clock=one["clock"])
+        if one["better"] == "higher":  # a speedup, whose interval is not recorded
+            return Metric(value, "x", "higher", interval=(0.98 * value, 1.02 * value), clock=one["clock"])
+        return Metric(value, "x", "lower", clock=one["clock"])
     return Metric(value, "s", "lower", work=work_of(test, name, ranks))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.figures.sweep import NEIGHBOURS
 from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.hardware.datasheets import NVLINK, PEAKS
 from pytest_gpuperf.hardware.linkage import Linkage
@@ -101,8 +102,10 @@ def test_a_lower_power_limit_expects_less() -> None:
         (Metric(300e12, "FLOP/s", "higher", limit=989e12, limit_name="matrix units"), Saying.BELOW, "matrix units"),
         (Metric(1.0, "x", "lower", clock="counter"), Saying.PLAUSIBLE, "links between GPUs (NV18)"),
         (Metric(1.25, "x", "lower", clock="counter"), Saying.BELOW, "links between GPUs (NV18)"),
-        (Metric(1.2, "x", "higher"), Saying.PLAUSIBLE, "the technique"),
-        (Metric(0.7, "x", "higher"), Saying.BELOW, "the technique"),
+        (Metric(1.2, "x", "higher", interval=(1.1, 1.3)), Saying.PLAUSIBLE, "the technique"),
+        (Metric(0.7, "x", "higher", interval=(0.6, 0.8)), Saying.BELOW, "the technique"),
+        (Metric(0.3, "x", "higher", limit_name=NEIGHBOURS), Saying.PLAUSIBLE, "one size among its neighbours"),
+        (Metric(0.1, "x", "higher", limit_name=NEIGHBOURS), Saying.BELOW, "one size among its neighbours"),
     ],
 )
 def test_figures_with_a_limit_and_ratios(metric: Metric, saying: Saying, component: str) -> None:
@@ -110,10 +113,19 @@ def test_figures_with_a_limit_and_ratios(metric: Metric, saying: Saying, compone
     assert (said.saying, said.component) == (saying, component)
 
 
+@pytest.mark.parametrize(("ranks", "microseconds"), [(2, 6.5), (4, 9.4), (8, 27.0)])
+def test_latencies_of_h200(ranks: int, microseconds: float) -> None:
+    """What was measured of an all_reduce of 1 KiB is plausible, and three times of that is not."""
+    work = Work(ranks, (Exchange("all_reduce", KIB),))
+    assert opinion(Metric(microseconds * 1e-6, "s", "lower", work=work), H200).saying is Saying.PLAUSIBLE
+    assert opinion(Metric(4 * microseconds * 1e-6, "s", "lower", work=work), H200).saying is Saying.BELOW
+
+
 @pytest.mark.parametrize(
     ("metric", "rates", "why"),
     [
         (Metric(1.0, "s", "lower"), H200, "the test does not say what work it is"),
+        (Metric(1.0, "x", "higher"), H200, "the test does not say what work it is"),
         (Metric(1.0, "s", "lower", work=Work()), H200, "the test's work is empty"),
         (collective("all_reduce", 2, GIB, 1e9), Rates(), "no line rate of the links between these GPUs is known"),
         (

@@ -40,8 +40,8 @@ def test_without_baselines_a_model_judges_and_the_summary_says_so(project: pytes
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "*hurt] busbw: 37.00 GB/s has no baseline on * and is below the model: a model of the hardware expects "
-            "262.* GB/s to 459.0 GB/s (links between GPUs (NV18)); look for the cause with: *doctor; record one with: *",
+            "*hurt] busbw: 37.00 GB/s has no baseline on * and is below the model: a model of the hardware "
+            "expects 262.* GB/s to 459.0 GB/s (links between GPUs (NV18)); look for the cause with: *doctor; record *",
             "*test_unknown[[]2ranks] time: 1.000 s has no baseline on *, and no model says what it should be: the test "
             "does not say what work it is; record one with: *",
             "missing *330.0 GB/s*healthy] busbw",
