@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
+from pytest_gpuperf.baselines.differences import likeliest_first
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
@@ -29,7 +30,10 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
         verdict: The verdict.
         record_command: Makes the command that records a baseline for its test.
     """
-    return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}")
+    # A loss of the environment has its differences in the summary, once for all figures.
+    named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
+    differs = f"; {_differing(verdict.differs)}" if named else ""
+    return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}{differs}")
 
 
 def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
@@ -60,7 +64,7 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
 def _differing(differs: Mapping[str, tuple[str, str]]) -> str:
     if not differs:
         return "no version and no variable that is kept differs: look at the machine, its clocks and its neighbours"
-    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in sorted(differs.items()))
+    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in likeliest_first(differs))
     return f"what differs: {', '.join(changes)}"
 
 

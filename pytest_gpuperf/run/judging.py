@@ -72,7 +72,8 @@ class Judging:
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on the figures of one test's first launch."""
-        return [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
+        screened = [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
+        return [self.judge.named(verdict, self._software()) for verdict in screened]
 
     def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """The metrics of a test that have a baseline, of the body that it has now, and that it did not check."""
@@ -87,7 +88,7 @@ class Judging:
 
     def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
         """A suspect that launches of the present code clear; None if they do not."""
-        return self.judge.cleared(suspect, present)
+        return self._named(self.judge.cleared(suspect, present))
 
     def commit_to_race(self, suspect: Verdict) -> str | None:
         """The newest clean commit of the suspect's record; None if there is none."""
@@ -95,8 +96,12 @@ class Judging:
 
     def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
         """What a race makes of a suspect; None if it is still open."""
-        return self.judge.raced(suspect, arms, over=over, now=self._software())
+        return self._named(self.judge.raced(suspect, arms, over=over, now=self._software()))
 
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
-        return self.judge.not_raced(suspect, present, why, over=over)
+        return self._named(self.judge.not_raced(suspect, present, why, over=over))
+
+    def _named(self, verdict: Verdict | None) -> Verdict | None:
+        """The verdict with what differs from its record; the suspect's own differences are the same."""
+        return None if verdict is None else self.judge.named(verdict, self._software())

@@ -235,6 +235,18 @@ class Judge:
             return asked(replace(found, outcome=Outcome.SAME, reason=Reason.CLEARED, detail=""))
         return asked(found.undecided(Reason.OPEN, why))
 
+    def named(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
+        """The same with what differs from its record's launches, if there is a record and it is not the same.
+
+        Args:
+            verdict: Of this judge.
+            now: Versions and variables of this run.
+        """
+        alike = verdict.outcome in (Outcome.SAME, Outcome.MISSING, Outcome.INVALID)
+        if verdict.baseline is None or alike or verdict.differs:
+            return verdict
+        return replace(verdict, differs=differing([info.environment for info in self._infos(verdict.baseline)], now))
+
     def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
         """Takes the figures of a test in a second launch, which is asked for if the first one shifted."""
         for name, metric in metrics.items():

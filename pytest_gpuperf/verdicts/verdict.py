@@ -57,7 +57,7 @@ class Verdict:
     environment: Share | None = field(default=None, metadata=OPTIONAL)
     """The record's own code, as it is today, against the record."""
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
-    """Of a loss that is the environment's: versions and variables by name, as recorded and now."""
+    """Of a figure that is not the same: versions and variables by name, as recorded and now."""
     expected: KnownRegression | None = None
     """The regression that its record says is known, whether the figure is regressed or not."""
     elsewhere: bool = field(default=False, metadata=OPTIONAL)

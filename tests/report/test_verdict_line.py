@@ -204,6 +204,13 @@ def test_what_a_model_says_is_in_the_line(said: Opinion, reason: Reason, words: 
     assert line == f"{TEST} busbw: 298.0 GB/s has no baseline on {KEY}{words}; record one with: {COMMAND}"
 
 
+def test_what_differs_from_the_record_is_in_the_line_of_a_figure_that_is_not_the_same() -> None:
+    differs = {"nccl": ("2.28.9", "2.29.0"), "NCCL_MAX_NCHANNELS": ("", "12")}
+    line = describe(replace(REGRESSED, differs=differs), command)
+    assert line.endswith("; what differs: NCCL_MAX_NCHANNELS not set -> 12, nccl 2.28.9 -> 2.29.0")
+    assert "what differs" not in describe(replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs), command)
+
+
 def test_the_summary_says_how_many_figures_only_a_model_judged() -> None:
     plausible = replace(NO_RECORD, reason=Reason.PLAUSIBLE)
     assert model_lines([NO_RECORD, REGRESSED]) == []

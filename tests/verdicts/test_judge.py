@@ -344,6 +344,23 @@ def test_above_the_limit_is_invalid_whatever_the_record() -> None:
         assert found == (Outcome.INVALID, Reason.ABOVE_LIMIT)
 
 
+NOW = {"nccl": "2.28.9", "torch": "2.13.0", "NCCL_MAX_NCHANNELS": "12"}
+
+
+@pytest.mark.parametrize(("value", "outcome"), [(90.0, Outcome.UNDECIDED), (110.0, Outcome.IMPROVED)])
+def test_a_figure_that_is_not_the_same_names_what_differs_from_its_record(value: float, outcome: Outcome) -> None:
+    judge = judge_of(STEADY)
+    verdict = judge.named(screened(judge, value), NOW)
+    assert (verdict.outcome, verdict.differs) == (outcome, {"NCCL_MAX_NCHANNELS": ("", "12")})
+    assert judge.named(verdict, {}) is verdict
+
+
+def test_a_figure_that_is_the_same_or_has_no_record_names_nothing() -> None:
+    judge = judge_of(STEADY)
+    assert judge.named(screened(judge, 100.0), NOW).differs == {}
+    assert judge.named(verdict_of(100.0, None), NOW).differs == {}
+
+
 def test_no_record_is_missing() -> None:
     verdict = verdict_of(100.0, None)
     assert (said(verdict), verdict.baseline, verdict.change) == ((Outcome.MISSING, Reason.NO_RECORD), None, None)
