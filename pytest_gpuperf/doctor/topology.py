@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from pytest_gpuperf.doctor.readers.text import spelled
-from pytest_gpuperf.hardware.inspection import Inspection
+from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
 
 
 def links_between(seen: Inspection, first: int, second: int) -> int:
@@ -13,10 +13,12 @@ def links_between(seen: Inspection, first: int, second: int) -> int:
     one, other = seen.gpus[first], seen.gpus[second]
     if one.switched and other.switched:
         return min(one.active_links, other.active_links)
-    return min(
-        sum(link.active and link.end == other.pci_bus_id for link in one.links),
-        sum(link.active and link.end == one.pci_bus_id for link in other.links),
-    )
+    return min(_leading_to(one, other), _leading_to(other, one))
+
+
+def _leading_to(one: GpuFacts, other: GpuFacts) -> int:
+    """How many active NVLinks of a GPU end at another; none if its address is unknown."""
+    return sum(link.active and link.end == other.pci_bus_id for link in one.links) if other.pci_bus_id else 0
 
 
 def labels(seen: Inspection) -> dict[tuple[int, int], str]:

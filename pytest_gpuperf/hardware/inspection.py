@@ -139,3 +139,9 @@ class Inspection:
     """Why the library did not answer; empty if it did, or if there is none."""
     present: bool = field(default=True, metadata=_OPTIONAL)
     """Whether the machine has library and driver."""
+
+    def __post_init__(self) -> None:
+        """Refuses pairs of GPUs that are not there, which only a file that somebody edited has."""
+        named = {index for pair in self.pairs for index in (pair.first, pair.second)}
+        if named - set(range(len(self.gpus))):
+            raise ValueError(f"pairs name GPUs {sorted(named)}, expected some of {len(self.gpus)} GPUs")

@@ -64,6 +64,10 @@ def test_suggestions_alone(capsys: pytest.CaptureFixture[str]) -> None:
         ('{"doctor": 1}', "got no key 'facts', expected what was seen of a machine"),
         ('{"doctor": 1, "facts": {"gpus": 8}}', "file.facts: got 'gpus', expected no keys but inspection, system"),
         ('{"doctor": 1, "facts": {"system": {"hostname": 8}}}', "file.facts.system.hostname: got 8, expected a string"),
+        (
+            '{"doctor": 1, "facts": {"inspection": {"gpus": [], "pairs": [{"first": 0, "second": 1}]}}}',
+            "file.facts.inspection: pairs name GPUs [0, 1], expected some of 0 GPUs",
+        ),
     ],
 )
 def test_a_file_that_is_none_of_facts(
