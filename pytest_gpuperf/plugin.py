@@ -9,8 +9,6 @@ import pytest
 from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.doctor.gather import gather
-from pytest_gpuperf.doctor.glance import glance
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
@@ -79,6 +77,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     machine = config.stash[SESSION].machine
     lines = [machine.describe()]
     if machine.gpus:
+        # Imported here: without GPUs no run waits for modules that it does not need.
+        from pytest_gpuperf.doctor.gather import gather
+        from pytest_gpuperf.doctor.glance import glance
+
         lines.append(glance(lambda: gather(machine.devices)))
     return [f"gpuperf: {line}" for line in lines]
 
