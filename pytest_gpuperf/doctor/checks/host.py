@@ -15,17 +15,17 @@ _RESTART, _RESET, _REPLACE = (
     "drain the machine, run dcgmi diag -r 3 and have the GPU replaced if it recurs",
 )
 
-# NVIDIA's XID error catalogue: number, what it is, what to do. Those that a program's own fault raises (13, 31, 43, 45)
-# say nothing about the machine.
+# After NVIDIA's XID error catalogue and the Xid checks of its Health Validation: number, what it is, what to do. Those
+# that a program's own fault raises say nothing about the machine: 8, 13, 31, 43, 45, 69, 137.
 XIDS: Mapping[int, tuple[str, str]] = {
     38: ("the driver's firmware failed", _RESET),
+    46: ("the GPU stopped processing", _RESET),
     48: ("a double-bit memory error", _RESET),
     61: ("the microcontroller broke off", _RESET),
     62: ("the microcontroller halted", _RESET),
     63: ("a memory row was remapped, or a page retired", _RESET),
     64: ("a memory row could not be remapped", _REPLACE),
     68: ("the video processor failed", _RESET),
-    69: ("the graphics engine reported an error", _RESTART),
     74: ("an NVLink error", "look at nvidia-smi nvlink -e; have GPU, bridge or baseboard replaced if it recurs"),
     79: (
         "the GPU has fallen off the bus",
@@ -38,9 +38,7 @@ XIDS: Mapping[int, tuple[str, str]] = {
     110: ("a security fault", _REPLACE),
     119: ("the GPU's system processor (GSP) did not answer", _RESET),
     120: ("the GPU's system processor (GSP) failed", _RESET),
-    121: ("an NVLink-C2C error", _RESET),
-    136: ("an NVLink or baseboard event", "look at the fabric manager's log"),
-    137: ("NVLink's flow control failed", "look at the program's memory errors first, then at the link"),
+    121: ("an NVLink-C2C error, corrected", "watch whether it recurs, then reset the GPU"),
     140: ("an unrecovered ECC error", _RESET),
     143: ("the GPU did not initialise", _RESET),
     144: ("NVLink 5: SAW error", _RESET),
@@ -55,8 +53,9 @@ XIDS: Mapping[int, tuple[str, str]] = {
         "see the finding on recovery; reset the GPU or restart the machine",
     ),
 }
-_PROGRAMS_OWN = (13, 31, 43, 45)
-_HARMLESS = (63, 94)
+_PROGRAMS_OWN = (8, 13, 31, 43, 45, 69, 137)
+_OWN = ", ".join(map(str, _PROGRAMS_OWN))
+_HARMLESS = (63, 94, 121)
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -101,7 +100,7 @@ def _xids(facts: Facts) -> Iterator[Finding]:
         )
     own = sum(count for (_, number), count in counts.items() if number in _PROGRAMS_OWN)
     if own:
-        yield info("xid", f"{own} Xids of programs' own faults (13, 31, 43, 45) since the machine started")
+        yield info("xid", f"{own} Xids of programs' own faults ({_OWN}) since the machine started")
     elif not counts:
         yield passed("xid", "the kernel's log has no Xid")
 
