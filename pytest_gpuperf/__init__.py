@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.figures.readings import Readings
     from pytest_gpuperf.figures.sweep import Sweep
     from pytest_gpuperf.figures.timing import Timing
+    from pytest_gpuperf.figures.work import Exchange, Work
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
     from pytest_gpuperf.hardware.nccl_log import NcclLog
@@ -26,6 +27,7 @@ __all__ = [
     "CollectiveMismatch",
     "Comparison",
     "Context",
+    "Exchange",
     "GiB",
     "KiB",
     "LeakWarning",
@@ -44,6 +46,7 @@ __all__ = [
     "ResultError",
     "Sweep",
     "Timing",
+    "Work",
 ]
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
@@ -52,6 +55,7 @@ _HOMES = {
     "CollectiveMismatch": "ranks.failures",
     "Comparison": "figures.comparison",
     "Context": "ranks.context",
+    "Exchange": "figures.work",
     "LeakWarning": "run.current_ranks",
     "Matrix": "figures.matrix",
     "Metric": "figures.metric",
@@ -67,6 +71,7 @@ _HOMES = {
     "ResultError": "ranks.failures",
     "Sweep": "figures.sweep",
     "Timing": "figures.timing",
+    "Work": "figures.work",
 }
 
 

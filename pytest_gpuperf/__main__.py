@@ -1,13 +1,15 @@
-"""``python -m pytest_gpuperf``: what is done with files of figures where nothing is measured.
+"""``python -m pytest_gpuperf``: what is done without measuring.
 
 ``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
 baselines the new name of their tests, and ``report FILE…`` writes a page of results. ``recover FILE`` makes the
 results and the JUnit file of a killed run, and ``comment FILE`` writes its figures into a comment of a pull request.
+``doctor`` looks at this machine, and ``fleet FILE…`` compares many hosts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,9 +23,18 @@ from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.doctor import facts_file
+from pytest_gpuperf.doctor.diagnosis import blocks, diagnose
+from pytest_gpuperf.doctor.gather import gather
+from pytest_gpuperf.doctor.lines import document, report, suggestions
+from pytest_gpuperf.doctor.suggest import suggest
+from pytest_gpuperf.fleet import outliers, results_of_hosts
+from pytest_gpuperf.hardware.machine import installed_devices
 from pytest_gpuperf.page.page_file import page_of_files
 from pytest_gpuperf.report.comparison_lines import comparison_lines
+from pytest_gpuperf.report.fleet_lines import fleet_lines
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.openmetrics import openmetrics
 from pytest_gpuperf.report.pull_request import CommentError, PullRequest, comment_of
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
 from pytest_gpuperf.report.recovery import recover
@@ -97,9 +108,37 @@ def _comment(options: argparse.Namespace) -> tuple[list[str], bool]:
     return [PullRequest(api, repository, options.pull_request, token).comment(key, text)], True
 
 
+def _doctor(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it found; done means that nothing blocks multi-GPU work."""
+    facts = gather(installed_devices()) if options.facts is None else facts_file.load(options.facts)
+    findings = diagnose(facts)
+    settings = suggest(facts) if options.suggest else None
+    if options.json:
+        print(json.dumps(document(facts, findings, settings), indent=1))  # whole: a line may be long
+        return [], not blocks(findings)
+    if settings is not None:
+        return suggestions(facts, settings), True
+    return report(facts, findings), not blocks(findings)
+
+
+def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
+    """What it found; done means that no host is slow."""
+    fleet = results_of_hosts.load(options.files)
+    compared = outliers.compare(fleet.figures)
+    lines = fleet_lines(fleet, compared)
+    if options.openmetrics is not None:
+        try:
+            options.openmetrics.write_text(openmetrics(fleet, compared))
+        except OSError as error:
+            options.refuse(f"--openmetrics: cannot write {str(options.openmetrics)!r}: {error.strerror}")
+        lines.append(f"OpenMetrics text written to {options.openmetrics}")
+    return lines, not any(one.slow for one in compared)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="adopt | compare | rename | report | recover | comment")
+    names = "adopt | compare | rename | report | recover | comment | doctor | fleet"
+    commands = parser.add_subparsers(required=True, metavar=names)
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
     command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")
@@ -145,6 +184,15 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_comment, refuse=command.error)
     command.add_argument("file", type=Path, metavar="RESULTS", help="results of --gpuperf-json")
     command.add_argument("--pull-request", type=int, required=True, metavar="NUMBER", help="which one")
+    command = commands.add_parser("doctor", help="look for what is wrong with this machine; exit code 1 if it blocks")
+    command.set_defaults(run=_doctor)
+    command.add_argument("--json", action="store_true", help="print facts and findings as JSON")
+    command.add_argument("--suggest", action="store_true", help="print NCCL settings for this hardware, with reasons")
+    command.add_argument("--facts", type=Path, metavar="FILE", help="diagnose what --json printed on another machine")
+    command = commands.add_parser("fleet", help="compare the results of many hosts; exit code 1 if one is slow")
+    command.set_defaults(run=_fleet, refuse=command.error)
+    command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of --gpuperf-json, of each host")
+    command.add_argument("--openmetrics", type=Path, metavar="FILE", help="write all figures as OpenMetrics text")
     return parser
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +96,24 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "dest": "resume",
             "default": None,
             "help": "with --update-baselines: drop what an interrupted recording has measured, and begin anew",
+        },
+    ),
+    (
+        "--strict-baselines",
+        {
+            "action": "store_true",
+            "default": None,
+            "help": "fail figures that have no baseline, even if a model of the hardware finds them plausible (the "
+            "default if the environment has CI)",
+        },
+    ),
+    (
+        "--no-strict-baselines",
+        {
+            "action": "store_false",
+            "dest": "strict_baselines",
+            "default": None,
+            "help": "pass figures that have no baseline if a model of the hardware finds them plausible",
         },
     ),
     (
@@ -196,6 +215,8 @@ class Options:
     accept_regression: bool = False
     resume: bool | None = None
     """Whether to go on with a recording that was interrupted; None if the user did not say."""
+    strict_baselines: bool = True
+    """Whether a figure without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
     """Where the results of the run go as JSON."""
     page: Path | None = None
@@ -284,6 +305,7 @@ class Options:
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("accept_regression")),
             resume=resume,
+            strict_baselines=_strict(config.getoption("strict_baselines")),
             results=None if results is None else config.invocation_params.dir / results,
             page=None if page is None else config.invocation_params.dir / page,
             race=race,
@@ -312,6 +334,12 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(name, *modes, **settings)
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
+
+
+def _strict(given: bool | None) -> bool:
+    if given is not None:
+        return given
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")  # as GitHub, GitLab and others set it
 
 
 def _gpus(text: str) -> int | None:

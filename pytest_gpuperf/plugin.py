@@ -72,9 +72,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SESSION].close()
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Says what ranks run on."""
-    return f"gpuperf: {config.stash[SESSION].machine.describe()}"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Reports what ranks run on, and the worst that is wrong with a machine with GPUs."""
+    machine = config.stash[SESSION].machine
+    lines = [machine.describe()]
+    if machine.gpus:
+        # Imported here: without GPUs no run waits for modules that it does not need.
+        from pytest_gpuperf.doctor.gather import gather
+        from pytest_gpuperf.doctor.glance import glance
+
+        lines.append(glance(lambda: gather(machine.devices)))
+    return [f"gpuperf: {line}" for line in lines]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

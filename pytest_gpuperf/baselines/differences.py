@@ -3,6 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+_VARIABLES = ("NCCL_", "NVSHMEM_", "TORCH_", "CUDA_")
+_VERSIONS = ("nccl", "driver", "nvidia-cublas", "cuda", "nvidia-", "torch", "triton", "python")
+
 
 def differing(recorded: Iterable[Mapping[str, str]], now: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
     """What is another now than in most of the recorded launches.
@@ -24,6 +27,23 @@ def differing(recorded: Iterable[Mapping[str, str]], now: Mapping[str, str]) -> 
         if 2 * then[is_now] < then.total():
             found[name] = then.most_common(1)[0][0], is_now
     return found
+
+
+def likeliest_first(differs: Mapping[str, tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
+    """The differences in the order in which they are likely to move a figure.
+
+    Somebody set a variable on purpose, so variables come first, and NCCL's before others. Of versions, those of what
+    moves data and computes come before those of what only starts it.
+    """
+
+    def rank(item: tuple[str, tuple[str, str]]) -> tuple[int, str]:
+        name = item[0]
+        if name.isupper():
+            return next(place for place, start in enumerate((*_VARIABLES, "")) if name.startswith(start)), name
+        place = next((place for place, start in enumerate(_VERSIONS) if name.startswith(start)), len(_VERSIONS))
+        return len(_VARIABLES) + 1 + place, name
+
+    return sorted(differs.items(), key=rank)
 
 
 def usual(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:

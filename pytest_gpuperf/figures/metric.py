@@ -3,10 +3,11 @@
 import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from pytest_gpuperf.figures.conditions import Tripped
+from pytest_gpuperf.figures.work import Work
 
 Better: TypeAlias = Literal["higher", "lower"]
 
@@ -53,6 +54,12 @@ class Metric:
     """Whether it is a time of the host, which launched the work too slowly for the device."""
     trace: tuple[float, ...] = field(default=(), metadata={"omitted": True, "optional": True})
     """The first samples, in unit, in the order of time; empty if the value is not made of samples of its own."""
+    work: Work | None = field(default=None, metadata={"optional": True, "omitted": True})
+    """What the step must do, from which a model expects a range if nothing is recorded; None: the model has no say."""
+
+    def for_work(self, work: Work) -> "Metric":
+        """The same figure of a step that must do this work, so that a model can judge it while it has no baseline."""
+        return replace(self, work=work)
 
     def __post_init__(self) -> None:
         """Refuses what has no meaning, and makes floats of other real numbers, such as numpy's."""

@@ -10,6 +10,10 @@ from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Better, Metric
 from pytest_gpuperf.figures.regimes import Regime, regimes
 from pytest_gpuperf.figures.timing import Timing, observed
+from pytest_gpuperf.figures.work import Exchange, Work
+
+NEIGHBOURS = "neighbouring sizes"
+"""What the evenness of a curve is held against, as the name of its limit."""
 
 DEEP = 0.15  # a bandwidth that is further below what its neighbours promise is a dip
 
@@ -89,7 +93,10 @@ class Sweep:
         If the fit finds none, as for sizes whose time is all bandwidth, the smallest size's time.
         """
         fitted = self.regimes[0].alpha if self.regimes else 0.0
-        return _metric(self.timings[0], fitted or self.seconds[0], "s", "lower")
+        alpha = _metric(self.timings[0], fitted or self.seconds[0], "s", "lower")
+        if self.op is None:
+            return alpha
+        return alpha.for_work(Work(self.timings[0].world_size, (Exchange(self.op, self.sizes[0]),)))
 
     @property
     def peak(self) -> Metric:
@@ -109,7 +116,7 @@ class Sweep:
             ),
             key=lambda entry: entry[1],
         )
-        return _metric(self.timings[index], share, "x", "higher")
+        return replace(_metric(self.timings[index], share, "x", "higher"), limit_name=NEIGHBOURS)
 
     @property
     def figures(self) -> dict[str, Metric]:

@@ -10,6 +10,7 @@ from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, algorithm_bandwidth, b
 from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.figures.metric import Metric, traced
 from pytest_gpuperf.figures.precision import relative_halfwidth
+from pytest_gpuperf.figures.work import Exchange, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ class Timing:
         line_rate = self.link.line_rate
         limit = None if line_rate is None else busbw_limit(op, n, line_rate, multicast=self.link.multicast)
         per_second = bus_bandwidth(op, n, nbytes, 1.0)  # it is inverse to the time
-        return self.rate(per_second, "B/s", limit=limit, limit_name=self.link.name)
+        work = Work(n, (Exchange(op, nbytes),), amount=per_second)
+        return self.rate(per_second, "B/s", limit=limit, limit_name=self.link.name).for_work(work)
 
     def rate(self, amount: float, unit: str, *, limit: float | None = None, limit_name: str = "") -> Metric:
         """``amount`` per step over its time; for example FLOPs with unit ``FLOP/s``; higher is better."""

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.hardware.inspection import Inspection
 
 SWITCH: Final = "switch"
 """The end of a link that leads to a switch."""
@@ -220,4 +223,8 @@ class Devices(Protocol):
 
     def memory_rate(self, uuid: str) -> float | None:
         """Bytes/s that the GPU's own memory moves at most, reads and writes together; None if it does not tell."""
+        ...
+
+    def inspect(self) -> "Inspection":
+        """Describes the whole machine for a diagnosis; needs no session, and raises nothing."""
         ...

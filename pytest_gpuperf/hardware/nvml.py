@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, asked about through NVML. Every call of pynvml is here.
+"""NVIDIA's GPUs, asked about through NVML. Calls of pynvml are here and in ``nvml_inspection`` alone.
 
 NVML answers without a CUDA context, so the pytest process may ask it and still fork ranks afterwards.
 """
@@ -6,6 +6,7 @@ NVML answers without a CUDA context, so the pytest process may ask it and still 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pynvml
@@ -23,6 +24,8 @@ from pytest_gpuperf.hardware.device import (
     Reason,
     Xid,
 )
+from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
+from pytest_gpuperf.hardware.nvml_inspection import NvmlInspector
 from pytest_gpuperf.hardware.visibility import require_one_order, visible_indices
 
 Library: TypeAlias = Any
@@ -233,6 +236,30 @@ class Nvml:
         bits = self._told(nvml.nvmlDeviceGetMemoryBusWidth, handle)
         megahertz = self._told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
         return None if not bits or not megahertz else bits / 8 * 2 * megahertz * 1e6
+
+    def inspect(self) -> Inspection:
+        """Describes the whole machine for a diagnosis, MIG slices, lost GPUs and a broken driver included."""
+        words = {bit: reason.value for bit, reason in _REASONS.items()}
+        try:
+            with self.session() as present:
+                if not present:
+                    return Inspection(present=False)
+                found = NvmlInspector(self._library, _DISTANCES, words).inspect()
+                return replace(found, gpus=tuple(self._counted(gpu) for gpu in found.gpus))
+        except HardwareError as error:
+            return Inspection(problem=str(error))
+
+    def _counted(self, gpu: GpuFacts) -> GpuFacts:
+        """The same with its error counts and its NUMA node's cores."""
+        if gpu.problem:
+            return gpu
+        try:
+            counts = self.health(gpu.uuid).errors
+            cores = self.cores(gpu.uuid)
+        except self._library.NVMLError as error:
+            return replace(gpu, problem=str(error))
+        errors = {name: count for name, count in counts.items() if count is not None}
+        return replace(gpu, errors=errors, cores=tuple(sorted(cores)))
 
     def _handle(self, uuid: str) -> Any:
         return self._library.nvmlDeviceGetHandleByUUID(uuid)

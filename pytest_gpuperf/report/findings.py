@@ -92,7 +92,7 @@ class Findings:
             # A failed teardown is the test's outcome, a skip in it is none.
             worst = self._outcomes.get(report.nodeid)
             self._outcomes[report.nodeid] = "failed" if worst == "failed" else report.outcome
-        if failed_by_itself(report, failing=any(verdict.outcome.fails for verdict in verdicts or [])):
+        if failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts or [])):
             self.failures.append(Failure(report.nodeid, report.when, _message(report), _place(report)))
         test = report.nodeid.partition("[")[0]
         # A test with verdicts ran, also where nothing could be decided.

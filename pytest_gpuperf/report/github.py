@@ -66,7 +66,7 @@ class GitHub:
         return None
 
     def _annotations(self) -> Iterator[str]:
-        for verdict in ranked([v for v in self._findings.verdicts if v.outcome.fails]):
+        for verdict in ranked([v for v in self._findings.verdicts if v.fails]):
             title = one_line(f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}")
             message = describe(verdict, self._record_command)
             yield annotation(*self._located(self._findings.places[verdict.test]), title, message)

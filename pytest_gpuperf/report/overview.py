@@ -12,7 +12,7 @@ from pytest_gpuperf.report.headline import TestFigures, by_test
 from pytest_gpuperf.report.table import Line, colour_of, counted, shortened
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.verdict_line import reasons
-from pytest_gpuperf.verdicts.outcome import Effect, Outcome
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 LINES = 60  # of tests that came to nothing bad; more of them are counted by file
@@ -41,9 +41,9 @@ class Overview:
         if not self.verdicts:
             return []
         judged = [test for test in self.tests if test.outcome is not Outcome.UNJUDGED]
-        odd = [test for test in judged if test.outcome not in (*_CALM, Outcome.MISSING)]
+        odd = [test for test in judged if _is_odd(test.headline)]
         odd.sort(key=lambda test: (test.outcome.severity, test.headline.change or 0.0))
-        rest = [test for test in judged if test.outcome in (*_CALM, Outcome.MISSING)]
+        rest = [test for test in judged if not _is_odd(test.headline)]
         shown = [test for test in rest if test.outcome is Outcome.MISSING or len(rest) <= LINES]
         counts = [test for test in rest if test not in shown]
         header = [Line("verdict       change         value of limit  test")] if odd or shown else []
@@ -63,7 +63,7 @@ class Overview:
             lines.append(Line(test.test))
             judged = [one for one in (test.headline, *test.others) if one.outcome not in (*_CALM, Outcome.UNJUDGED)]
             for verdict in judged:
-                colour = colour_of(verdict.outcome)
+                colour = colour_of(verdict)
                 lines.append(Line(f"  {_cells(verdict, 2)}  {verdict.metric_name}", colour))
                 lines += [Line(f"    {why}", colour) for why in reasons(verdict)]
         return lines
@@ -84,7 +84,7 @@ class Overview:
                 after = f" {curve_in_words(one, ascii_only=self.ascii_only)}"
         before = f"  {_cells(test.headline, 2)}  "
         room = len(test.name) if self.width is None else max(_LEAST_ROOM, self.width - len(before) - len(after))
-        return Line(before + shortened(test.name, room) + after, colour_of(test.outcome))
+        return Line(before + shortened(test.name, room) + after, colour_of(test.headline))
 
     def _unjudged(self) -> list[Line]:
         lines = []
@@ -101,6 +101,13 @@ class Overview:
         if len(lines) > LINES:
             return [Line(f"not judged: figures of {format_count(len(lines), 'test')} (-v lists them)")]
         return [Line("not judged:"), *lines]
+
+
+def _is_odd(verdict: Verdict) -> bool:
+    """Whether the verdict says something of the machine or the code, beyond that a record is missing."""
+    if verdict.outcome is Outcome.MISSING:
+        return verdict.reason is Reason.BELOW_MODEL
+    return verdict.outcome not in _CALM
 
 
 def _cells(verdict: Verdict, indent: int) -> str:

@@ -143,7 +143,7 @@ class ResultsFile:
                 measured.append(Baselines.from_json(json.loads(str(value)), self._path or "results", self._key))
         self._verdicts += verdicts
         # A test fails by its verdicts, or by itself: in a fresh launch, or since it passed and should not.
-        if failed_by_itself(report, failing=any(verdict.outcome.fails for verdict in verdicts)):
+        if failed_by_itself(report, failing=any(verdict.fails for verdict in verdicts)):
             self._leave(measured)
         else:
             self._passing[report.nodeid] = measured

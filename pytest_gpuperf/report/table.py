@@ -46,9 +46,9 @@ def cells(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
-def colour_of(outcome: Outcome) -> str:
-    """Return the name of an outcome's colour in pytest's markup; empty for none."""
-    return _OF_PASSES.get(outcome, _COLOURS[outcome.effect])
+def colour_of(verdict: Verdict) -> str:
+    """Return the name of a verdict's colour in pytest's markup; empty for none."""
+    return _OF_PASSES.get(verdict.outcome, _COLOURS[verdict.effect])
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -130,5 +130,5 @@ def _rows(verdicts: Sequence[Verdict], width: int | None) -> list[Line]:
     for verdict, before in zip(verdicts, rows, strict=True):
         after = f" {verdict.metric_name}"
         room = len(verdict.test) if width is None else max(_LEAST_ROOM, width - len(before) - len(after))
-        lines.append(Line(before + shortened(verdict.test, room) + after, colour_of(verdict.outcome)))
+        lines.append(Line(before + shortened(verdict.test, room) + after, colour_of(verdict)))
     return lines

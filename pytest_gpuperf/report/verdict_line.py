@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
+from pytest_gpuperf.baselines.differences import likeliest_first
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -28,7 +30,10 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
         verdict: The verdict.
         record_command: Makes the command that records a baseline for its test.
     """
-    return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}")
+    # A loss of the environment has its differences in the summary, once for all figures.
+    named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
+    differs = f"; {_differing(verdict.differs)}" if named else ""
+    return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}{differs}")
 
 
 def reasons(verdict: Verdict) -> list[str]:
@@ -57,7 +62,11 @@ def reasons(verdict: Verdict) -> list[str]:
                 lines.append(f"not raced: {verdict.detail}")
             if known is not None:
                 lines.append(f"expected until {known.until}: {known.reason}")
+            if verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT:
+                lines.append(_differing(verdict.differs))
             return lines
+        case Outcome.MISSING if verdict.reason is Reason.BELOW_MODEL:
+            return [_modelled(verdict).removeprefix(" and is ")]
         case _:
             return []
 
@@ -105,7 +114,7 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
 def _differing(differs: Mapping[str, tuple[str, str]]) -> str:
     if not differs:
         return "no version and no variable that is kept differs: look at the machine, its clocks and its neighbours"
-    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in sorted(differs.items()))
+    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in likeliest_first(differs))
     return f"what differs: {', '.join(changes)}"
 
 
@@ -188,7 +197,8 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             why = _staleness(verdict)
             return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command(verdict.test)}"
         case Outcome.MISSING:
-            return f"{value} has no baseline on {key}; record one with: {record_command(verdict.test)}"
+            said = _modelled(verdict)
+            return f"{value} has no baseline on {key}{said}; record one with: {record_command(verdict.test)}"
         case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
             side = "above" if metric.better == "higher" else "below"
             limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
@@ -206,6 +216,40 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             return f"{value} on {key}, not judged"
         case _:
             assert_never(verdict.outcome)
+
+
+def _modelled(verdict: Verdict) -> str:
+    """What a model of the hardware says of a figure that has no record."""
+    said, unit = verdict.opinion, verdict.metric.unit
+    if said is None:
+        return ""
+    if said.saying is Saying.NONE:
+        return f", and no model says what it should be: {said.why}"
+    bounds = " to ".join(format_value(bound, unit) for bound in (said.low, said.high) if bound is not None)
+    if said.low is None or said.high is None:
+        bounds = f"{'at most' if said.low is None else 'at least'} {bounds}"
+    expected = f"a model of the hardware expects {bounds} ({said.component})"
+    if said.saying is Saying.PLAUSIBLE:
+        strict = verdict.reason is not Reason.PLAUSIBLE
+        return f"; {expected}, so it is plausible{', and --strict-baselines asks for a record' if strict else ''}"
+    if said.saying is Saying.BELOW:
+        return f" and is below the model: {expected}; look for the cause with: python -m pytest_gpuperf doctor"
+    return f" and is better than the hardware allows: {expected}; look at the measurement"
+
+
+def model_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """What the summary says of figures that no record judged.
+
+    Args:
+        verdicts: Of the run.
+    """
+    only = [verdict for verdict in verdicts if verdict.reason is Reason.PLAUSIBLE]
+    if not only:
+        return []
+    return [
+        f"{format_count(len(only), 'figure')} passed without a baseline: only a model of the hardware judged them, "
+        "which sees what is badly wrong and no regression; --strict-baselines, the default in CI, fails them"
+    ]
 
 
 def _undecided(verdict: Verdict) -> str:

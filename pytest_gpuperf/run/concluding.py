@@ -55,7 +55,7 @@ class Ruling:
             verdicts: of one test.
             command: makes the command that records a baseline.
         """
-        bad = [describe(verdict, command) for verdict in verdicts if verdict.outcome.fails]
+        bad = [describe(verdict, command) for verdict in verdicts if verdict.fails]
         if bad:
             return cls("failed", "\n".join(bad))
         open_ = [verdict for verdict in verdicts if verdict.outcome.skips]

@@ -8,6 +8,8 @@ from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.model.expecting import opinion
+from pytest_gpuperf.model.hardware import Rates
 from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -16,23 +18,37 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 class Judging:
     """Judges each figure when its test's body has ended, and suspects once more after other launches."""
 
-    def __init__(self, machine: Machine, policy: Policy, software: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self, machine: Machine, policy: Policy, software: Callable[[], Mapping[str, str]], *, strict: bool = True
+    ) -> None:
         """Nothing is read yet.
 
         Args:
             machine: of the run.
             policy: what a verdict may get wrong, and which loss it must find.
             software: tells the versions and variables of the run.
+            strict: whether a figure without a record fails, whatever a model of the hardware says.
         """
         self._machine = machine
         self._policy = policy
         self._software = software
+        self._strict = strict
         self._judge: Judge | None = None
 
     def load(self, baselines: Baselines | None, tests: Iterable[str]) -> None:
         """Takes the baselines, and the node ids of the perf tests that are going to run."""
         key, gpus = self._machine.key, self._machine.identity
-        self._judge = Judge(key, baselines, tests, self._policy, gpus=gpus, today=today())
+        rates = Rates.of(self._machine)
+        self._judge = Judge(
+            key,
+            baselines,
+            tests,
+            self._policy,
+            gpus=gpus,
+            today=today(),
+            expects=lambda metric: opinion(metric, rates),
+            strict=self._strict,
+        )
 
     @property
     def judge(self) -> Judge:
@@ -56,7 +72,8 @@ class Judging:
 
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on the figures of one test's first launch."""
-        return [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
+        screened = [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
+        return [self.judge.named(verdict, self._software()) for verdict in screened]
 
     def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """The metrics of a test that have a baseline, of the body that it has now, and that it did not check."""
@@ -71,7 +88,7 @@ class Judging:
 
     def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
         """A suspect that launches of the present code clear; None if they do not."""
-        return self.judge.cleared(suspect, present)
+        return self._named(self.judge.cleared(suspect, present))
 
     def commit_to_race(self, suspect: Verdict) -> str | None:
         """The newest clean commit of the suspect's record; None if there is none."""
@@ -79,8 +96,12 @@ class Judging:
 
     def raced(self, suspect: Verdict, arms: Arms, *, over: bool) -> Verdict | None:
         """What a race makes of a suspect; None if it is still open."""
-        return self.judge.raced(suspect, arms, over=over, now=self._software())
+        return self._named(self.judge.raced(suspect, arms, over=over, now=self._software()))
 
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
-        return self.judge.not_raced(suspect, present, why, over=over)
+        return self._named(self.judge.not_raced(suspect, present, why, over=over))
+
+    def _named(self, verdict: Verdict | None) -> Verdict | None:
+        """The verdict with what differs from its record; the suspect's own differences are the same."""
+        return None if verdict is None else self.judge.named(verdict, self._software())

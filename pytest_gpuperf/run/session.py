@@ -118,7 +118,7 @@ class Session:
         if link is None and raced is not None:
             judging = Contesting(machine.key, options.policy, raced)
         elif link is None and launch.measured and recording is None:
-            judging = Judging(machine, options.policy, lambda: launch.software)
+            judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
         ranks = CurrentRanks(machine, options, host, leasing, packing, launch)

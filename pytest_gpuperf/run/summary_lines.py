@@ -8,7 +8,7 @@ from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
-from pytest_gpuperf.report.verdict_line import run_lines, run_policy_lines
+from pytest_gpuperf.report.verdict_line import model_lines, run_lines, run_policy_lines
 from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
@@ -47,7 +47,8 @@ class SummaryLines:
             return [*gone, *self._of_recording(self._recording)]
         shift = None if self._judging is None else self._judging.shift
         culprits = [] if self._racing is None else self._racing.culprits
-        return [*gone, *run_policy_lines(self._options.policy, verdicts), *run_lines(shift, verdicts), *culprits]
+        policy = run_policy_lines(self._options.policy, verdicts)
+        return [*gone, *policy, *model_lines(verdicts), *run_lines(shift, verdicts), *culprits]
 
     def _of_recording(self, recording: Recording) -> list[str]:
         problem = [] if recording.journal_problem is None else [recording.journal_problem]

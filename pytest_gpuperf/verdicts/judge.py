@@ -2,13 +2,14 @@
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.baselines.commits import commit_to_race
 from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
@@ -45,6 +46,8 @@ class Judge:
         *,
         gpus: str = "",
         today: datetime.date = datetime.date.max,
+        expects: Callable[[Metric], Opinion] | None = None,
+        strict: bool = True,
     ) -> None:
         """Shares the false alarms that a run may have among the figures of its tests.
 
@@ -55,7 +58,11 @@ class Judge:
             policy: What a run may get wrong, and which loss it must find.
             gpus: Tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
             today: The day by which known regressions hold.
+            expects: What a model of the hardware says of a figure without a record; None: nothing.
+            strict: Whether a figure without a record fails even if the model finds it plausible.
         """
+        self._expects = expects
+        self._strict = strict
         self._hardware_key = hardware_key
         self._gpus = gpus
         self._today = today
@@ -86,7 +93,8 @@ class Judge:
         In this order:
 
         1. INVALID if the machine was not fit for the measurement, or the figure is above the physical limit.
-        2. MISSING without a record, or with one of another body, unit, direction or (both named) clock.
+        2. MISSING without a record, or with one of another body, unit, direction or (both named) clock. Without a
+           record a model of the hardware may find it plausible.
         3. UNDECIDED as a suspect if the loss is one that the screen does not let pass; EXPECTED if it is a known one.
         4. IMPROVED if the figure is better by more than chance explains, else SAME.
 
@@ -103,7 +111,7 @@ class Judge:
     def _compared(self, verdict: Verdict, entry: TestBaseline | None, body_hash: str) -> Verdict:
         stored, metric = verdict.baseline, verdict.metric
         if entry is None or stored is None:
-            return replace(verdict, outcome=Outcome.MISSING, reason=Reason.NO_RECORD)
+            return self._modelled(verdict)
         if entry.body_hash != body_hash or not comparable(metric, stored.unit, stored.better, stored.clock):
             return replace(verdict, outcome=Outcome.MISSING, reason=Reason.STALE)
         key = verdict.test, verdict.metric_name
@@ -122,6 +130,16 @@ class Judge:
         if self._rule.suspects(history, y):
             return self._excused(found.undecided(Reason.SUSPECT))
         return replace(found, outcome=Outcome.IMPROVED) if self._rule.improved(history, y) else found
+
+    def _modelled(self, verdict: Verdict) -> Verdict:
+        """A figure without a record: the model has the only say, unless records are demanded."""
+        missing = replace(verdict, outcome=Outcome.MISSING, reason=Reason.NO_RECORD)
+        if self._expects is None:
+            return missing
+        said = self._expects(verdict.metric)
+        reasons = {Saying.PLAUSIBLE: Reason.PLAUSIBLE, Saying.NONE: Reason.NO_MODEL}
+        reason = Reason.NO_RECORD if self._strict else reasons.get(said.saying, Reason.BELOW_MODEL)
+        return replace(missing, reason=reason, opinion=said)
 
     def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
         """Whether one more launch of the present code may clear a suspect.
@@ -216,6 +234,18 @@ class Judge:
         if decision is Decision.CLEARED:
             return asked(replace(found, outcome=Outcome.SAME, reason=Reason.CLEARED, detail=""))
         return asked(found.undecided(Reason.OPEN, why))
+
+    def named(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
+        """The same with what differs from its record's launches, if there is a record and it is not the same.
+
+        Args:
+            verdict: Of this judge.
+            now: Versions and variables of this run.
+        """
+        alike = verdict.outcome in (Outcome.SAME, Outcome.MISSING, Outcome.INVALID)
+        if verdict.baseline is None or alike or verdict.differs:
+            return verdict
+        return replace(verdict, differs=differing([info.environment for info in self._infos(verdict.baseline)], now))
 
     def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
         """Takes the figures of a test in a second launch, which is asked for if the first one shifted."""

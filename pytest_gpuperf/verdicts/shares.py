@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_gpuperf.figures.metric import Better, Metric
-from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 from pytest_gpuperf.verdicts.race import Sequential
 from pytest_gpuperf.verdicts.verdict import Share, Verdict
 
@@ -57,7 +57,7 @@ def asked(verdict: Verdict) -> Verdict:
     low, high = metric.interval
     if high < metric.at_least:
         return replace(verdict, outcome=Outcome.MISSED, reason=None)
-    passes = verdict.outcome in (Outcome.SAME, Outcome.IMPROVED, Outcome.EXPECTED)
+    passes = verdict.effect is Effect.PASSES
     return verdict.undecided(Reason.ASKED) if low < metric.at_least and passes else verdict
 
 

@@ -8,7 +8,8 @@ from pytest_gpuperf.baselines.plain import OPTIONAL, Checked, Told
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Count, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.model.opinion import Opinion
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 
 _Interval: TypeAlias = Annotated[
     tuple[float, float],
@@ -56,11 +57,24 @@ class Verdict:
     environment: Share | None = field(default=None, metadata=OPTIONAL)
     """The record's own code, as it is today, against the record."""
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
-    """Of a loss that is the environment's: versions and variables by name, as recorded and now."""
+    """Of a figure that is not the same: versions and variables by name, as recorded and now."""
     expected: KnownRegression | None = None
     """The regression that its record says is known, whether the figure is regressed or not."""
     elsewhere: bool = field(default=False, metadata=OPTIONAL)
     """Whether no launch of its record ran on these very GPUs, as far as it is known of all."""
+
+    opinion: Opinion | None = field(default=None, metadata=OPTIONAL)
+    """What a model of the hardware expects of a figure that has no record."""
+
+    @property
+    def effect(self) -> Effect:
+        """What it makes of its test; a figure without a record passes if a model says that it is plausible."""
+        return Effect.PASSES if self.reason is Reason.PLAUSIBLE else self.outcome.effect
+
+    @property
+    def fails(self) -> bool:
+        """Whether a test with such a figure fails."""
+        return self.effect is Effect.FAILS
 
     @property
     def suspect(self) -> bool:

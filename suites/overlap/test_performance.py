@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Perf, Ranks
+from pytest_gpuperf import Context, Exchange, Perf, Ranks, Work
 from suites.overlap import programs
 from suites.shared.comparison import assert_close
 from suites.shared.exchange import mean_of_all_ranks
@@ -31,6 +32,17 @@ def workload(perf: Perf) -> programs.Mlp:
         dtype=DTYPE,
         seed=1,
     )
+
+
+def means(perf: Perf, mlp: programs.Mlp) -> Work:
+    """What averaging the gradients of all layers must do."""
+    exchange = Exchange("all_reduce", mlp.width**2 * DTYPE.itemsize, mlp.layers)
+    return Work(perf.world_size, (exchange,))
+
+
+def products(perf: Perf, mlp: programs.Mlp) -> Work:
+    """What forward and backward must do."""
+    return Work(perf.world_size, flop=mlp.flop, dtype="bfloat16")
 
 
 def averaged(mlp: programs.Mlp, atol: float) -> Callable[[Context, list[torch.Tensor], int], None]:
@@ -58,7 +70,8 @@ def test_gradients_averaged_during_backward(perf: Perf, ranks: Ranks) -> None:
         verify=averaged(mlp, atol),
         mlp=mlp,
     )
-    perf.check(speedup=pair.speedup, time=pair.optimized.time)
+    both = dataclasses.replace(products(perf, mlp), exchanges=means(perf, mlp).exchanges)
+    perf.check(speedup=pair.speedup, time=pair.optimized.time.for_work(both))
 
 
 def test_exposed_communication(perf: Perf, ranks: Ranks) -> None:
@@ -71,7 +84,10 @@ def test_exposed_communication(perf: Perf, ranks: Ranks) -> None:
         verify=averaged(mlp, rounding(perf, ranks, mlp)),
         mlp=mlp,
     )
-    perf.check(compute=found.compute.time, communication=found.communication.time)
+    perf.check(
+        compute=found.compute.time.for_work(products(perf, mlp)),
+        communication=found.communication.time.for_work(means(perf, mlp)),
+    )
     # Of its limit: the model's utilisation of the matrix units (MFU), with the gradients' mean.
     mfu = found.together.rate(mlp.flop, "FLOP/s", limit=perf.peak(DTYPE), limit_name="matrix units")
     perf.show(exposed=found.exposed, efficiency=found.efficiency, ideal=found.ideal, mfu=mfu)

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Perf
+from pytest_gpuperf import Context, Exchange, Perf, Work
 from suites.shared.comparison import assert_close
 from suites.shared.exchange import of_all_ranks
 from suites.tensor_parallel.programs import collective_matmul as programs
@@ -40,13 +40,19 @@ def gathered_and_multiplied(k: int, ctx: Context, product: torch.Tensor, steps: 
 @pytest.mark.perf
 @pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
 def test_all_gather_then_matmul(perf: Perf) -> None:
-    k = perf.sized(K, smoke=256)
+    m, k, n = perf.sized(M, smoke=1024), perf.sized(K, smoke=256), perf.sized(N, smoke=1024)
     pair = perf.configured(rtol=RTOL, atol=ATOL).compare(
         baseline=programs.all_gather_then_matmul,
         optimized=programs.fused_all_gather_matmul,
         verify=functools.partial(gathered_and_multiplied, k),
-        m=perf.sized(M, smoke=1024),
+        m=m,
         k=k,
-        n=perf.sized(N, smoke=1024),
+        n=n,
     )
-    perf.check(speedup=pair.speedup, baseline_time=pair.baseline.time, optimized_time=pair.optimized.time)
+    # bfloat16: 2 bytes an element of A, which is gathered; each rank multiplies it by its columns of B.
+    work = Work(perf.world_size, (Exchange("all_gather", 2 * m * k),), flop=2 * m * k * n / perf.world_size)
+    perf.check(
+        speedup=pair.speedup,
+        baseline_time=pair.baseline.time.for_work(work),
+        optimized_time=pair.optimized.time.for_work(work),
+    )

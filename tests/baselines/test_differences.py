@@ -4,10 +4,28 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_gpuperf.baselines.differences import differing, usual
+from pytest_gpuperf.baselines.differences import differing, likeliest_first, usual
 
 OLD, NEW = {"nccl": "2.28.9", "torch": "2.11.0"}, {"nccl": "2.29.1", "torch": "2.11.0"}
 LL = {**OLD, "NCCL_PROTO": "LL"}
+
+
+def test_what_is_likeliest_to_move_a_figure_comes_first() -> None:
+    versions = ["python", "triton", "driver", "nccl", "torch", "nvidia-cublas", "new"]
+    names = [*versions, "OMP_NUM_THREADS", "NCCL_ALGO", "CUDA_HOME"]
+    ordered = [name for name, _ in likeliest_first(dict.fromkeys(names, ("1", "2")))]
+    assert ordered == [
+        "NCCL_ALGO",
+        "CUDA_HOME",
+        "OMP_NUM_THREADS",
+        "nccl",
+        "driver",
+        "nvidia-cublas",
+        "torch",
+        "triton",
+        "python",
+        "new",
+    ]
 
 
 @pytest.mark.parametrize(

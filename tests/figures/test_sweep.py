@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pytest_gpuperf import GiB, KiB, MiB, Sweep, Timing
+from pytest_gpuperf import Exchange, GiB, KiB, MiB, Sweep, Timing, Work
 from pytest_gpuperf.figures.regimes import regimes
+from pytest_gpuperf.figures.sweep import NEIGHBOURS
 from pytest_gpuperf.figures.timing import Link, RankSamples
 
 SIZES = tuple(2**power for power in range(8, 31))  # 256 B to 1 GiB
@@ -140,3 +141,10 @@ def test_half_of_the_peak_is_reached_between_two_sizes() -> None:
     assert found.half_size == pytest.approx(10e-6 * found.bandwidths[-1], rel=0.03)
     assert swept([1e-6] * 3, SIZES[:3]).half_size == pytest.approx(512.0)
     assert swept([1e-6, 3e-6], SIZES[:2]).half_size == 256.0
+
+
+def test_a_collectives_latency_says_its_work_and_evenness_what_it_is_held_against() -> None:
+    seconds = [line(8e-6, 300e9)(size) for size in SIZES]
+    assert swept(seconds, op="all_reduce").alpha.work == Work(2, (Exchange("all_reduce", 256),))
+    assert swept(seconds).alpha.work is None
+    assert swept(seconds).evenness.limit_name == NEIGHBOURS

@@ -15,6 +15,7 @@ from pytest_gpuperf.hardware.device import (
     Pcie,
     Xid,
 )
+from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
 
 FREE_BYTES = 100 * 2**30
 
@@ -82,3 +83,6 @@ class FakeDevices:
 
     def memory_rate(self, uuid: str) -> float | None:
         return None
+
+    def inspect(self) -> Inspection:
+        return Inspection("570.86", gpus=tuple(GpuFacts(gpu.uuid, gpu.name, gpu.pci_bus_id) for gpu in self.gpus))

@@ -100,6 +100,12 @@ def test_the_header_says_what_ranks_run_on(pytester: pytest.Pytester, value: str
     pytester.runpytest_inprocess(f"--gpus={value}").stdout.fnmatch_lines([f"gpuperf: {line}"])
 
 
+@pytest.mark.usefixtures("eight_gpus")
+def test_the_header_has_the_doctors_line_if_gpus_are_in_use(pytester: pytest.Pytester) -> None:
+    pytester.runpytest_inprocess("--gpus=2").stdout.fnmatch_lines(["gpuperf: doctor: *"])
+    pytester.runpytest_inprocess("--gpus=0").stdout.no_fnmatch_line("gpuperf: doctor: *")
+
+
 @pytest.mark.usefixtures("no_gpus")
 def test_auto_without_gpus_is_gloo(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--gpus=auto")

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests.fake_gpus import install, without_ranks
 from tests.options.test_option_gpus import usage_error
 from tests.scripted_arms import repeat
@@ -131,10 +132,22 @@ def test_a_missing_baseline_fails_and_the_command_it_names_records_it(project: p
     result = run(project)
     result.assert_outcomes(failed=1)
     command = f'pytest "{NODE}" --gpus 2 --update-baselines --reason "why"'
-    line = f"{NODE} busbw: 300.0 GB/s has no baseline on {KEY}; record one with: {command}"
+    said = "and no model says what it should be: no share of its limit is known that healthy hardware reaches"
+    line = f"{NODE} busbw: 300.0 GB/s has no baseline on {KEY}, {said}; record one with: {command}"
     assert line in result.outlines
     project.runpytest_inprocess(*shlex.split(command)[1:]).assert_outcomes(passed=5)
     run(project).assert_outcomes(passed=1)
+
+
+def test_a_variable_that_was_not_set_before_is_named(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(project)
+    measure(project, 200e9)
+    software = {"torch": "2.13.0", "NCCL_MAX_NCHANNELS": "12"}
+    monkeypatch.setattr(CurrentRanks, "_software", lambda self, size: software)
+    result = run(project)
+    result.assert_outcomes(failed=1)
+    line = "*busbw: 200.0 GB/s is 33.3 % worse than *; what differs: NCCL_MAX_NCHANNELS not set -> 12"
+    result.stdout.fnmatch_lines([line])
 
 
 def test_a_test_that_changed_has_a_stale_baseline(project: pytest.Pytester) -> None:

@@ -9,7 +9,8 @@ from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.verdict_line import describe, run_lines, run_policy_lines, tripped_in_words
+from pytest_gpuperf.model.opinion import Opinion, Saying
+from pytest_gpuperf.report.verdict_line import describe, model_lines, run_lines, run_policy_lines, tripped_in_words
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Share, Verdict
@@ -156,6 +157,67 @@ def command(identity: str, *more: str, mode: str = "") -> str:
 )
 def test_a_line_says_what_was_found(verdict: Verdict, finding: str) -> None:
     assert describe(verdict, command) == f"{TEST} busbw: {finding}"
+
+
+NO_RECORD = replace(REGRESSED, outcome=Outcome.MISSING, reason=Reason.NO_RECORD, baseline=None, change=None, bound=None)
+EXPECTS = "a model of the hardware expects 260.0 GB/s to 459.0 GB/s (links)"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "words"),
+    [
+        (Opinion(Saying.PLAUSIBLE, 260e9, 459e9, "links"), Reason.PLAUSIBLE, f"; {EXPECTS}, so it is plausible"),
+        (
+            Opinion(Saying.PLAUSIBLE, 260e9, 459e9, "links"),
+            Reason.NO_RECORD,
+            f"; {EXPECTS}, so it is plausible, and --strict-baselines asks for a record",
+        ),
+        (
+            Opinion(Saying.BELOW, 260e9, 459e9, "links"),
+            Reason.BELOW_MODEL,
+            f" and is below the model: {EXPECTS}; look for the cause with: python -m pytest_gpuperf doctor",
+        ),
+        (
+            Opinion(Saying.ABOVE, 260e9, 459e9, "links"),
+            Reason.BELOW_MODEL,
+            f" and is better than the hardware allows: {EXPECTS}; look at the measurement",
+        ),
+        (
+            Opinion(Saying.NONE, why="no peak is known"),
+            Reason.NO_MODEL,
+            ", and no model says what it should be: no peak is known",
+        ),
+        (
+            Opinion(Saying.PLAUSIBLE, None, 459e9, "links"),
+            Reason.PLAUSIBLE,
+            "; a model of the hardware expects at most 459.0 GB/s (links), so it is plausible",
+        ),
+        (
+            Opinion(Saying.PLAUSIBLE, 260e9, None, "links"),
+            Reason.PLAUSIBLE,
+            "; a model of the hardware expects at least 260.0 GB/s (links), so it is plausible",
+        ),
+    ],
+)
+def test_what_a_model_says_is_in_the_line(said: Opinion, reason: Reason, words: str) -> None:
+    line = describe(replace(NO_RECORD, opinion=said, reason=reason), command)
+    assert line == f"{TEST} busbw: 298.0 GB/s has no baseline on {KEY}{words}; record one with: {COMMAND}"
+
+
+def test_what_differs_from_the_record_is_in_the_line_of_a_figure_that_is_not_the_same() -> None:
+    differs = {"nccl": ("2.28.9", "2.29.0"), "NCCL_MAX_NCHANNELS": ("", "12")}
+    line = describe(replace(REGRESSED, differs=differs), command)
+    assert line.endswith("; what differs: NCCL_MAX_NCHANNELS not set -> 12, nccl 2.28.9 -> 2.29.0")
+    assert "what differs" not in describe(replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs), command)
+
+
+def test_the_summary_says_how_many_figures_only_a_model_judged() -> None:
+    plausible = replace(NO_RECORD, reason=Reason.PLAUSIBLE)
+    assert model_lines([NO_RECORD, REGRESSED]) == []
+    assert model_lines([plausible, plausible, REGRESSED]) == [
+        "2 figures passed without a baseline: only a model of the hardware judged them, which sees what is badly wrong "
+        "and no regression; --strict-baselines, the default in CI, fails them"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES, Policy
@@ -343,9 +344,62 @@ def test_above_the_limit_is_invalid_whatever_the_record() -> None:
         assert found == (Outcome.INVALID, Reason.ABOVE_LIMIT)
 
 
+NOW = {"nccl": "2.28.9", "torch": "2.13.0", "NCCL_MAX_NCHANNELS": "12"}
+
+
+@pytest.mark.parametrize(("value", "outcome"), [(90.0, Outcome.UNDECIDED), (110.0, Outcome.IMPROVED)])
+def test_a_figure_that_is_not_the_same_names_what_differs_from_its_record(value: float, outcome: Outcome) -> None:
+    judge = judge_of(STEADY)
+    verdict = judge.named(screened(judge, value), NOW)
+    assert (verdict.outcome, verdict.differs) == (outcome, {"NCCL_MAX_NCHANNELS": ("", "12")})
+    assert judge.named(verdict, {}) is verdict
+
+
+def test_a_figure_that_is_the_same_or_has_no_record_names_nothing() -> None:
+    judge = judge_of(STEADY)
+    assert judge.named(screened(judge, 100.0), NOW).differs == {}
+    assert judge.named(verdict_of(100.0, None), NOW).differs == {}
+
+
 def test_no_record_is_missing() -> None:
     verdict = verdict_of(100.0, None)
     assert (said(verdict), verdict.baseline, verdict.change) == ((Outcome.MISSING, Reason.NO_RECORD), None, None)
+
+
+@pytest.mark.parametrize(
+    ("saying", "strict", "reason", "fails"),
+    [
+        (Saying.PLAUSIBLE, False, Reason.PLAUSIBLE, False),
+        (Saying.BELOW, False, Reason.BELOW_MODEL, True),
+        (Saying.ABOVE, False, Reason.BELOW_MODEL, True),
+        (Saying.NONE, False, Reason.NO_MODEL, True),
+        (Saying.PLAUSIBLE, True, Reason.NO_RECORD, True),
+        (Saying.NONE, True, Reason.NO_RECORD, True),
+    ],
+)
+def test_without_a_record_a_model_has_the_only_say(saying: Saying, strict: bool, reason: Reason, fails: bool) -> None:
+    said_so = Opinion(saying, 1.0, 2.0, "links")
+    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda metric: said_so, strict=strict)
+    verdict = judge.screen(TEST, "busbw", metrics(100.0)[0], "body-1")
+    assert (said(verdict), verdict.opinion, verdict.fails) == ((Outcome.MISSING, reason), said_so, fails)
+
+
+def test_a_model_has_no_say_where_there_is_a_record_or_a_stale_one() -> None:
+    judge = Judge(KEY, baselines(), [TEST], Policy(), expects=lambda metric: Opinion(Saying.BELOW), strict=False)
+    assert judge.screen(TEST, "busbw", metrics(356e9, clock="cuda_event")[0], "body-1").opinion is None
+    stale = judge.screen(TEST, "busbw", metrics(356e9)[0], "body-2")
+    assert (said(stale), stale.opinion, stale.fails) == ((Outcome.MISSING, Reason.STALE), None, True)
+
+
+@pytest.mark.parametrize(
+    ("interval", "found"), [((1.1, 1.3), (Outcome.MISSED, None)), ((1.3, 1.7), ASKED), ((1.6, 1.7), None)]
+)
+def test_a_plausible_speedup_still_has_to_reach_what_is_asked(
+    interval: tuple[float, float], found: tuple[Outcome, Reason | None] | None
+) -> None:
+    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda metric: Opinion(Saying.PLAUSIBLE), strict=False)
+    metric = metrics(1.5, unit="x", interval=interval, at_least=1.5)[0]
+    assert said(judge.screen(TEST, "speedup", metric, "body-1")) == (found or (Outcome.MISSING, Reason.PLAUSIBLE))
 
 
 def test_a_record_of_other_metrics_is_missing() -> None:

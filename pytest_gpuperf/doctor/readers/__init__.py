@@ -1,0 +1,1 @@
+"""Small readers of facts: /proc, /sys, resource limits, package versions, the environment."""

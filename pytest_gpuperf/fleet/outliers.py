@@ -1,0 +1,107 @@
+"""Which hosts are slower than the others: robust z per figure, and how far it must be for so many figures and hosts.
+
+A host's loss is the difference of logarithms to the median of all hosts, above 0 if it is worse. Its z is the loss over
+the spread. The spread is Qn: a quartile of the differences between all pairs of hosts, which slow hosts do not move as
+long as they are fewer than half (Rousseeuw and Croux, Alternatives to the Median Absolute Deviation, JASA 88, 1993).
+For normal data Qn is worth 82 % of the hosts, the median absolute deviation only 37 %: in small fleets that decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_gpuperf.figures.student import upper_quantile
+from pytest_gpuperf.fleet.results_of_hosts import Figure
+
+CHANCE = 0.001
+"""Of a whole comparison: how likely it accuses any host of a fleet without a slow one."""
+LEAST_LOSS = 0.015  # never worth an accusation, however sure; the judge's own bound
+LEAST_SPREAD = 0.001  # as a logarithm: figures of some digits are equal on many hosts, and a spread of 0 accuses all
+LEAST_HOSTS = 5  # a median of fewer has no deviation that means anything
+_NORMAL = 2.2219  # 1 / (sqrt(2) * the 5/8 quantile of a normal distribution): Rousseeuw and Croux, section 3
+_EFFICIENCY = 0.82  # of Qn against the standard deviation, for normal data: the same, section 3
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One host's figure among those of all."""
+
+    host: str
+    value: float
+    loss: float
+    """As a logarithm; above 0 is worse."""
+    z: float
+    slow: bool
+    """Whether chance does not explain it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure over all hosts."""
+
+    figure: Figure
+    median: float
+    spread: float
+    """As a logarithm."""
+    seen: float
+    """The loss from which on a host is accused, as a fraction."""
+    standings: tuple[Standing, ...]
+    """The slowest first."""
+
+    @property
+    def slow(self) -> tuple[Standing, ...]:
+        """The hosts that are accused, the slowest first."""
+        return tuple(standing for standing in self.standings if standing.slow)
+
+
+def compare(figures: Sequence[Figure], chance: float = CHANCE) -> tuple[Compared, ...]:
+    """Compares the hosts in each figure that enough of them measured.
+
+    Every figure of every host may be accused by chance, so each has an equal share of it (Bonferroni). The spread is
+    known as from 0.82 times as many hosts, so z is held against Student's t with so many degrees of freedom.
+
+    Args:
+        figures: Of one hardware.
+        chance: How likely any host is accused wrongly.
+    """
+    enough = [figure for figure in figures if len(figure.values) >= LEAST_HOSTS]
+    tests = sum(len(figure.values) for figure in enough)
+    return tuple(_compared(figure, chance / tests) for figure in enough)
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Qn of the values: their standard deviation if they are normal, whatever fewer than half of them are.
+
+    Args:
+        values: Two or more.
+    """
+    n = len(values)
+    half = n // 2 + 1
+    differences = sorted(abs(a - b) for a, b in itertools.combinations(values, 2))
+    # The factor for few values: Croux and Rousseeuw, Time-Efficient Algorithms for Two Highly Robust Estimators of
+    # Scale, Compstat 1992, for n > 9.
+    few = n / (n + 1.4) if n % 2 else n / (n + 3.8)
+    return _NORMAL * few * differences[half * (half - 1) // 2 - 1]
+
+
+def _compared(figure: Figure, tail: float) -> Compared:
+    sign = -1.0 if figure.better == "higher" else 1.0
+    logs = {host: sign * math.log(value) for host, value in figure.values.items()}
+    center = statistics.median(logs.values())
+    spread = max(spread_of(list(logs.values())), LEAST_SPREAD)
+    bound = max(upper_quantile(tail, _EFFICIENCY * (len(logs) - 1)) * spread, LEAST_LOSS)
+    standings = [
+        Standing(host, figure.values[host], log - center, (log - center) / spread, log - center > bound)
+        for host, log in logs.items()
+    ]
+    return Compared(
+        figure,
+        math.exp(sign * center),
+        spread,
+        -math.expm1(-bound) if figure.better == "higher" else math.expm1(bound),
+        tuple(sorted(standings, key=lambda standing: (-standing.loss, standing.host))),
+    )

@@ -1,0 +1,94 @@
+"""``--strict-baselines``: what becomes of figures that have no baseline, here and in CI."""
+
+import pytest
+
+from pytest_gpuperf.report import results_file
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from tests.fake_gpus import without_ranks
+
+TEST = """
+import pytest
+from pytest_gpuperf import Exchange, Metric, Work
+GIB = 2**30
+@pytest.mark.perf
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("figure", [330e9, 37e9], ids=["healthy", "hurt"])
+def test_links(perf, figure):
+    work = Work(2, (Exchange("all_reduce", GIB),), amount=GIB)
+    perf.check(busbw=Metric(figure, "B/s", "higher", limit=450e9, limit_name="nv18").for_work(work))
+@pytest.mark.perf
+@pytest.mark.ranks(2)
+def test_unknown(perf):
+    perf.check(time=Metric(1.0, "s", "lower"))
+"""
+HEALTHY = "test_it.py::test_links[2ranks-healthy]"
+ONLY_A_MODEL = "1 figure passed without a baseline: only a model of the hardware judged them, *"
+
+pytestmark = pytest.mark.usefixtures("eight_gpus")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    without_ranks(monkeypatch)
+    monkeypatch.delenv("CI", raising=False)
+    pytester.makepyfile(test_it=TEST)
+    return pytester
+
+
+def test_without_baselines_a_model_judges_and_the_summary_says_so(project: pytest.Pytester) -> None:
+    result = project.runpytest_inprocess("--gpus=2", "--gpuperf-json=results.json")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*hurt] busbw: 37.00 GB/s has no baseline on * and is below the model: a model of the hardware "
+            "expects 262.* GB/s to 459.0 GB/s (links between GPUs (NV18)); look for the cause with: *doctor; record *",
+            "*test_unknown[[]2ranks] time: 1.000 s has no baseline on *, and no model says what it should be: the test "
+            "does not say what work it is; record one with: *",
+            "missing *330.0 GB/s*healthy] busbw",
+            f"*{ONLY_A_MODEL}",
+        ],
+        consecutive=False,
+    )
+    said = {verdict.test: verdict for verdict in results_file.load(project.path / "results.json").verdicts}
+    assert {verdict.outcome for verdict in said.values()} == {Outcome.MISSING}
+    assert {test.rpartition("::")[2]: verdict.reason for test, verdict in said.items()} == {
+        "test_links[2ranks-healthy]": Reason.PLAUSIBLE,
+        "test_links[2ranks-hurt]": Reason.BELOW_MODEL,
+        "test_unknown[2ranks]": Reason.NO_MODEL,
+    }
+    opinion = said[HEALTHY].opinion
+    assert opinion is not None
+    assert opinion.component == "links between GPUs (NV18)"
+    work = said[HEALTHY].metric.work
+    assert work is not None
+    assert work.exchanges[0].op == "all_reduce"
+
+
+@pytest.mark.parametrize(
+    ("option", "ci", "strict"),
+    [
+        ("--strict-baselines", None, True),
+        ("--no-strict-baselines", "true", False),
+        (None, "true", True),
+        (None, "1", True),
+        (None, "false", False),
+        (None, "0", False),
+        (None, "", False),
+        (None, None, False),
+    ],
+)
+def test_strict_baselines_are_the_default_in_ci(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str | None, ci: str | None, strict: bool
+) -> None:
+    if ci is not None:
+        monkeypatch.setenv("CI", ci)
+    result = project.runpytest_inprocess("--gpus=2", "-khealthy", *([] if option is None else [option]))
+    if strict:
+        result.assert_outcomes(failed=1, deselected=2)
+        result.stdout.fnmatch_lines(
+            ["*330.0 GB/s has no baseline on *, so it is plausible, and --strict-baselines asks for a record; record *"]
+        )
+        result.stdout.no_fnmatch_line(f"*{ONLY_A_MODEL}")
+    else:
+        result.assert_outcomes(passed=1, deselected=2)
+        result.stdout.fnmatch_lines([f"*{ONLY_A_MODEL}"])
