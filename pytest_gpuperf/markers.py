@@ -9,19 +9,25 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
+from pytest_gpuperf.ranks.spec import LAUNCHER_VARIABLES
 
 MARKERS = (
-    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False): run "
+    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
+    "launcher_env=False, seed='rank'): run "
     "the test once for each world size, its programs on so many ranks; timeout is in seconds and for each run; "
-    "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'group' a "
-    "process group on warm ones; env is a dict of environment variables for its ranks, which are then its own, and "
+    "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'file' "
+    "those of its test file, 'group' a process group on warm ones; env is a dict of environment variables for its "
+    "ranks, which are then its own, and "
     "{rank} in a value is the rank's number; largest=True leaves out, on GPUs, what is smaller than the largest world "
-    "that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads",
+    "that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets RANK, "
+    "MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; seed='same' seeds "
+    "all ranks alike, 'rank' each by its number",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
-_KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log")
+_KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log", "launcher_env", "seed")
 _DEVICES = ("cuda", "cpu")
-_ISOLATIONS = ("group", "process")
+ISOLATIONS = ("group", "file", "process")
+_SEEDS = ("rank", "same")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +40,15 @@ class RanksMarker:
     device: str | None = None
     """``cuda`` or ``cpu`` where the test is bound to one; None for what the run uses."""
     isolation: str = "group"
-    """``process`` where the ranks must be the test's own."""
+    """``process`` if the ranks must be the test's own; ``file`` if they may be those of its test file."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the ranks' environment, sorted by name; ``{rank}`` in a value is the rank's number."""
     largest: bool = False
     """Whether, on GPUs, no world runs that is smaller than the largest that they hold."""
+    launcher_env: bool = False
+    """Whether ranks have the environment of a launcher and open their process group themselves."""
+    seed: str = "rank"
+    """``same`` if all ranks are seeded alike."""
 
     def sizes_on(self, gpus: int) -> tuple[int, ...]:
         """The world sizes that are tests of a run.
@@ -82,9 +92,11 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
         world_sizes=mark.args,
         timeout=_timeout(mark.kwargs.get("timeout"), where),
         device=_one_of(mark.kwargs.get("device"), _DEVICES, "device", where),
-        isolation=_one_of(mark.kwargs.get("isolation"), _ISOLATIONS, "isolation", where) or "group",
+        isolation=_one_of(mark.kwargs.get("isolation"), ISOLATIONS, "isolation", where) or "group",
         env=_environment(mark.kwargs.get("env"), _flag(mark.kwargs.get("nccl_log", False), "nccl_log", where), where),
         largest=_flag(mark.kwargs.get("largest", False), "largest", where),
+        launcher_env=_launcher_env(mark, where),
+        seed=_one_of(mark.kwargs.get("seed"), _SEEDS, "seed", where) or "rank",
     )
 
 
@@ -104,8 +116,17 @@ def _timeout(value: Any, where: str) -> float | None:
 
 def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
     if value is not None and (not isinstance(value, str) or value not in known):
-        raise ValueError(f"{where} takes {keyword}={known[0]!r} or {keyword}={known[1]!r}, got {value!r}")
+        *others, last = (f"{keyword}={one!r}" for one in known)
+        raise ValueError(f"{where} takes {', '.join(others)} or {last}, got {value!r}")
     return value
+
+
+def _launcher_env(mark: pytest.Mark, where: str) -> bool:
+    wanted = _flag(mark.kwargs.get("launcher_env", False), "launcher_env", where)
+    both = sorted(LAUNCHER_VARIABLES.intersection(mark.kwargs.get("env") or {})) if wanted else []
+    if both:
+        raise ValueError(f"{where} takes env without {both[0]}, which launcher_env=True sets")
+    return wanted
 
 
 def _flag(value: Any, keyword: str, where: str) -> bool:

@@ -169,6 +169,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
+    if is_perf(item) and session.ranks.current.marker.launcher_env:
+        pytest.fail(
+            f"{item.nodeid}: a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
+            "that to the program: drop launcher_env, and use the group that is there",
+            pytrace=False,
+        )
     if lacks_variants(item):
         pytest.fail(
             f"{item.nodeid}: a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "

@@ -33,7 +33,7 @@ class HostedRanks(Protocol):
         """How the last run ended, if it failed."""
         ...
 
-    def run(self, task: Parcel, *, program: str, seed: int, timeout: float) -> list[Parcel]:
+    def run(self, task: Parcel, *, program: str, seed: int, timeout: float, alike: bool = False) -> list[Parcel]:
         """Runs the task on every rank and returns their results in rank order.
 
         Raises:
@@ -79,6 +79,10 @@ class RankHost(Protocol):
 
     def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
         """Ends all ranks that were started for a test with this environment of its own."""
+        ...
+
+    def retire_owned(self, *, but: str) -> None:
+        """Ends all ranks that belong to the tests of one file, except those of the file ``but``."""
         ...
 
     def retire_all(self, but: PoolSpec | None = None) -> None:

@@ -150,6 +150,11 @@ class Pools:
         for spec in [spec for spec in self._pools if spec.environ == environ]:
             self.retire(spec)
 
+    def retire_owned(self, *, but: str) -> None:
+        """Ends every pool that belongs to the tests of one file, except those of the file ``but``."""
+        for spec in [spec for spec in self._pools if spec.owner not in ("", but)]:
+            self.retire(spec)
+
     def retire_all(self, but: PoolSpec | None = None) -> None:
         """Ends every pool; the next one asked for has fresh processes and communicators.
 

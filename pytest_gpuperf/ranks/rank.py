@@ -18,6 +18,7 @@ import time
 import traceback
 import unittest
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -43,6 +44,7 @@ from pytest_gpuperf.ranks.messages import (
     Started,
     Withdrawal,
 )
+from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 from pytest_gpuperf.torch_internals import sequence_number
 
@@ -146,6 +148,9 @@ class _Rank:
     def _open_group(self, request: OpenGroup) -> tuple[Parcel, int]:
         began = time.time_ns()
         self._groups.open(request)
+        if self._start.opening is Opening.LAUNCHER and MASTER_PORT not in os.environ:
+            os.environ[MASTER_PORT] = port = str(request.store_port)
+            self._found = replace(self._found, environment={**self._found.environment, MASTER_PORT: port})
         self._informant.group_opened(began)
         return EMPTY, 0
 
@@ -155,7 +160,7 @@ class _Rank:
             world_size=self._start.world_size,
             backend=self._start.backend,
             device=self._device,
-            seed=request.seed + self._start.rank,
+            seed=request.seed + (0 if request.alike else self._start.rank),
             _meshes=self._groups.meshes,
         )
         self._informant.since = time.time_ns()

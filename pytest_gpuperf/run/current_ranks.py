@@ -27,7 +27,7 @@ from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
-from pytest_gpuperf.ranks.spec import PoolSpec
+from pytest_gpuperf.ranks.spec import Opening, PoolSpec
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
@@ -97,7 +97,7 @@ class CurrentRanks:
         """What ranks printed and no report has taken, by title."""
         self._tests = 0
         self._renewals = 0
-        """How many process groups perf tests have asked for beyond their launches' own."""
+        """How many process groups were asked for beyond those of tests and launches."""
 
     @property
     def current(self) -> CurrentTest:
@@ -127,6 +127,7 @@ class CurrentRanks:
         marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
         examples = is_drawn(getattr(item, "obj", None))
+        self._host.retire_owned(but=str(item.path))
         self._current = self.reported = CurrentTest(
             item=item,
             identity=identity,
@@ -276,7 +277,13 @@ class CurrentRanks:
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
-            payloads = pool.run(task, program=name_of(program), seed=current.seed, timeout=current.timeout)
+            payloads = pool.run(
+                task,
+                program=name_of(program),
+                seed=current.seed,
+                timeout=current.timeout,
+                alike=current.marker.seed == "same",
+            )
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
         except RankTimeout:
@@ -288,6 +295,9 @@ class CurrentRanks:
             self._collect_output()
             if pool.failure is not None:
                 current.failures.append(pool.failure)
+            if pool.spec.opening is not Opening.GROUP:
+                self._renewals += 1  # the next run begins as this one did, without groups and without their keys
+                current.group = f"{current.group}, run {self._renewals}"
         current.longest = max(current.longest, time.monotonic() - start)
         return read_results(payloads, pool.spec, name_of(program))
 
@@ -350,7 +360,10 @@ class CurrentRanks:
         cores: tuple[frozenset[int], ...] = ()
         if timed and gpus and self._options.numa_binding:
             cores = self.machine.cores_near(gpus, frozenset(os.sched_getaffinity(0)))
-        return PoolSpec(world_size, gpus, current.marker.env, cores, timed=timed)
+        marker = current.marker
+        opening = Opening.LAUNCHER if marker.launcher_env else Opening.GROUP
+        owner = str(current.item.path) if marker.isolation == "file" else ""
+        return PoolSpec(world_size, gpus, marker.env, cores, timed=timed, opening=opening, owner=owner)
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current
