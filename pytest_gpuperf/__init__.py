@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.adopted.settings import on_ranks
     from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.metric import Metric
     from pytest_gpuperf.figures.overlap import Overlap
@@ -42,6 +43,7 @@ __all__ = [
     "ResultError",
     "Sweep",
     "Timing",
+    "on_ranks",
 ]
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
@@ -64,6 +66,7 @@ _HOMES = {
     "ResultError": "ranks.failures",
     "Sweep": "figures.sweep",
     "Timing": "figures.timing",
+    "on_ranks": "adopted.settings",
 }
 
 

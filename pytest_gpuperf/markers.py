@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
-from pytest_gpuperf.ranks.spec import LAUNCHER_VARIABLES
+from pytest_gpuperf.ranks.spec import ISOLATIONS, LAUNCHER_VARIABLES
 
 MARKERS = (
     "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
@@ -26,7 +27,6 @@ MARKERS = (
 )
 _KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log", "launcher_env", "seed")
 _DEVICES = ("cuda", "cpu")
-ISOLATIONS = ("group", "file", "process")
 _SEEDS = ("rank", "same")
 
 
@@ -76,27 +76,40 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
     Raises:
         ValueError: an argument that cannot be meant; names the test.
     """
-    where = f"{nodeid}: marker ranks"
-    unknown = sorted(set(mark.kwargs) - set(_KEYWORDS))
+    return checked_ranks(mark.args, mark.kwargs, f"{nodeid}: marker ranks")
+
+
+def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str) -> RanksMarker:
+    """World sizes and keywords of the marker ``ranks``, or of what takes the same.
+
+    Args:
+        sizes: world sizes.
+        keywords: by name.
+        where: they stand, as errors name it.
+
+    Raises:
+        ValueError: an argument that cannot be meant.
+    """
+    unknown = sorted(set(keywords) - set(_KEYWORDS))
     if unknown:
         known = f"{', '.join(_KEYWORDS[:-1])} and {_KEYWORDS[-1]}"
         raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {known}")
-    if not mark.args:
+    if not sizes:
         raise ValueError(f"{where} names no world size; write for example @pytest.mark.ranks(2, 4)")
-    for size in mark.args:
+    for size in sizes:
         if type(size) is not int or size < 1:
             raise ValueError(f"{where} takes world sizes of 1 or more as integers, got {size!r}")
-    if len(set(mark.args)) != len(mark.args):
-        raise ValueError(f"{where} names a world size twice: {', '.join(map(str, mark.args))}")
+    if len(set(sizes)) != len(sizes):
+        raise ValueError(f"{where} names a world size twice: {', '.join(map(str, sizes))}")
     return RanksMarker(
-        world_sizes=mark.args,
-        timeout=_timeout(mark.kwargs.get("timeout"), where),
-        device=_one_of(mark.kwargs.get("device"), _DEVICES, "device", where),
-        isolation=_one_of(mark.kwargs.get("isolation"), ISOLATIONS, "isolation", where) or "group",
-        env=_environment(mark.kwargs.get("env"), _flag(mark.kwargs.get("nccl_log", False), "nccl_log", where), where),
-        largest=_flag(mark.kwargs.get("largest", False), "largest", where),
-        launcher_env=_launcher_env(mark, where),
-        seed=_one_of(mark.kwargs.get("seed"), _SEEDS, "seed", where) or "rank",
+        world_sizes=sizes,
+        timeout=_timeout(keywords.get("timeout"), where),
+        device=_one_of(keywords.get("device"), _DEVICES, "device", where),
+        isolation=_one_of(keywords.get("isolation"), ISOLATIONS, "isolation", where) or "group",
+        env=_environment(keywords.get("env"), _flag(keywords.get("nccl_log", False), "nccl_log", where), where),
+        largest=_flag(keywords.get("largest", False), "largest", where),
+        launcher_env=_launcher_env(keywords, where),
+        seed=_one_of(keywords.get("seed"), _SEEDS, "seed", where) or "rank",
     )
 
 
@@ -121,9 +134,9 @@ def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str
     return value
 
 
-def _launcher_env(mark: pytest.Mark, where: str) -> bool:
-    wanted = _flag(mark.kwargs.get("launcher_env", False), "launcher_env", where)
-    both = sorted(LAUNCHER_VARIABLES.intersection(mark.kwargs.get("env") or {})) if wanted else []
+def _launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
+    wanted = _flag(keywords.get("launcher_env", False), "launcher_env", where)
+    both = sorted(LAUNCHER_VARIABLES.intersection(keywords.get("env") or {})) if wanted else []
     if both:
         raise ValueError(f"{where} takes env without {both[0]}, which launcher_env=True sets")
     return wanted

@@ -35,6 +35,13 @@ class Context:
     """Differs by rank and by test, and is the same in every run of the test. With ``seed="same"``, ranks are alike."""
     _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
     """Those that runs of the test with the same process group have made."""
+    _control: Store | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def control(self) -> Store:
+        """The store of the ranks themselves, which no process group uses; its keys go with the test."""
+        assert self._control is not None
+        return self._control
 
     @property
     def local_rank(self) -> int:

@@ -59,6 +59,7 @@ class Groups:
         settled, self._settled = self._settled, False
         self.meshes.clear()
         forget_meshes(self._device)
+        self._find_store(request)
         if self._start.opening is not Opening.GROUP:
             self._drop()
             self._stale = self._keys()  # of an earlier run of the same test; no rank has begun the next one
@@ -125,12 +126,19 @@ class Groups:
             dist.destroy_process_group()
             self._closing.let_go(gloo)
 
-    def _init(self, request: OpenGroup) -> None:
+    @property
+    def store(self) -> dist.Store | None:
+        """Rank 0's store, once the first group was opened."""
+        return self._store
+
+    def _find_store(self, request: OpenGroup) -> None:
         if self._store is None:
             self._store = dist.TCPStore(LOOPBACK, request.store_port, is_master=False)
+
+    def _init(self, request: OpenGroup) -> None:
         dist.init_process_group(
             self._start.backend,
-            store=dist.PrefixStore(request.name, self._store),
+            store=dist.PrefixStore(request.name, self._store),  # type: ignore[arg-type]
             rank=self._start.rank,
             world_size=self._start.world_size,
             timeout=timedelta(seconds=request.collective_timeout),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from pytest_gpuperf.ranks.channel import Parcel
@@ -49,8 +49,14 @@ class RankHost(Protocol):
         """Begins whatever takes long before the first ranks can start; waits for nothing."""
         ...
 
-    def get(self, spec: PoolSpec, group: str, timeout: float) -> HostedRanks:
+    def get(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str] | None = None) -> HostedRanks:
         """Ranks that are made of this, with a process group of this name.
+
+        Args:
+            spec: what they are made of.
+            group: the name.
+            timeout: seconds for opening it, and the least that its collectives must bear with.
+            environ: the environment that ranks inherit; None for this process's own.
 
         Raises:
             RankError: ranks did not come up, or fresh ones could not open the group.

@@ -162,6 +162,7 @@ class _Rank:
             device=self._device,
             seed=request.seed + (0 if request.alike else self._start.rank),
             _meshes=self._groups.meshes,
+            _control=self._groups.store,
         )
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()

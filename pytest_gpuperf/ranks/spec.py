@@ -10,6 +10,9 @@ _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records no
 RANK = "{rank}"  # in a value that a test sets: the rank's number
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 
+ISOLATIONS = ("group", "file", "process")
+"""Who shares a test's ranks, by the names that users write: any test, those of its file, or nobody."""
+
 
 class Opening(Enum):
     """What ranks have when a program begins."""

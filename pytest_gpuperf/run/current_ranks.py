@@ -7,7 +7,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +61,9 @@ class CurrentTest:
     """Number of a perf test's launch; None for other tests."""
     world_size: int | None
     """How many ranks it has; None if it uses none."""
+    opening: Opening = Opening.GROUP
+    environ: Mapping[str, str] | None = None
+    """What its ranks inherit; None for this process's environment as it is."""
     prepared: bool = False
     """Whether its lease was taken and its ranks were brought up."""
     gpus: tuple[str, ...] = ()
@@ -96,6 +99,8 @@ class CurrentRanks:
         self._output: dict[str, Excerpt] = {}
         """What ranks printed and no report has taken, by title."""
         self._tests = 0
+        self._spoiled: set[PoolSpec] = set()
+        """Ranks on which a test of an adopted class failed: it may have left them as none expects to find them."""
         self._renewals = 0
         """How many process groups were asked for beyond those of tests and launches."""
 
@@ -109,6 +114,11 @@ class CurrentRanks:
         if self._current is None:
             raise RuntimeError("ranks can be used while a test runs, and none does")
         return self._current
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the test that began last uses ranks."""
+        return self.reported is not None and self.reported.world_size is not None
 
     @property
     def backend(self) -> str:
@@ -158,6 +168,52 @@ class CurrentRanks:
         if current.marker.own_processes:
             self._host.retire(self._spec(world_size))
         self._pool(world_size)
+
+    def enlist(self, marker: RanksMarker, opening: Opening, environ: Mapping[str, str]) -> None:
+        """Gives the current test ranks that it did not ask for by a marker, and brings them up.
+
+        Args:
+            marker: what they are, with one world size.
+            opening: what they have when a program begins.
+            environ: what they inherit.
+
+        Raises:
+            RuntimeError: no test runs.
+        """
+        current = self.current
+        (world_size,) = marker.world_sizes
+        if current.prepared and (current.marker, current.opening) == (marker, opening):
+            return
+        current.marker, current.opening, current.environ = marker, opening, environ
+        current.world_size, current.prepared, current.gpus = world_size, False, ()
+        current.timeout = marker.timeout or self._options.timeout
+        self.prepare()
+
+    def run_enlisted(
+        self, world_size: int, entry: Callable[..., Any], call: object, name: str, timeout: float | None
+    ) -> list[Any]:
+        """Calls ``entry(context, call)`` on every rank that was enlisted; the results in rank order.
+
+        Ranks on which it fails serve no other test.
+
+        Args:
+            world_size: how many.
+            entry: of an installed module.
+            call: its argument.
+            name: of the test, as reports have it.
+            timeout: seconds that the test's harness gives it, if its marker says nothing else.
+        """
+        __tracebackhide__ = True
+        current = self.current
+        current.timeout = current.marker.timeout or timeout or current.timeout
+        try:
+            with self._alone():
+                return self._execute(world_size, entry, (call,), {}, entry, name)
+        except pytest.skip.Exception:
+            raise
+        except BaseException:
+            self._spoiled.add(self._spec(world_size))
+            raise
 
     def lease_gpus(self) -> tuple[str, ...]:
         """Prepares the current test's ranks, and returns the UUIDs of their GPUs; empty for gloo."""
@@ -269,17 +325,19 @@ class CurrentRanks:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         program: Callable[..., Any],
+        name: str = "",
     ) -> list[Any]:
         """A run on ranks that are prepared, or are just being prepared."""
         __tracebackhide__ = True
         current = self.current
+        name = name or name_of(program)
         task = self._packing.packed((entry, tuple(args), kwargs), program)
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
             payloads = pool.run(
                 task,
-                program=name_of(program),
+                program=name,
                 seed=current.seed,
                 timeout=current.timeout,
                 alike=current.marker.seed == "same",
@@ -299,7 +357,7 @@ class CurrentRanks:
                 self._renewals += 1  # the next run begins as this one did, without groups and without their keys
                 current.group = f"{current.group}, run {self._renewals}"
         current.longest = max(current.longest, time.monotonic() - start)
-        return read_results(payloads, pool.spec, name_of(program))
+        return read_results(payloads, pool.spec, name)
 
     def _watched(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
@@ -324,6 +382,8 @@ class CurrentRanks:
             self._collect_output()
             if current.marker.own_processes:
                 self._host.retire_with(current.marker.env)
+            while self._spoiled:
+                self._host.retire(self._spoiled.pop())
         if left:
             current.item.warn(
                 LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
@@ -361,14 +421,14 @@ class CurrentRanks:
         if timed and gpus and self._options.numa_binding:
             cores = self.machine.cores_near(gpus, frozenset(os.sched_getaffinity(0)))
         marker = current.marker
-        opening = Opening.LAUNCHER if marker.launcher_env else Opening.GROUP
+        opening = Opening.LAUNCHER if marker.launcher_env else current.opening
         owner = str(current.item.path) if marker.isolation == "file" else ""
         return PoolSpec(world_size, gpus, marker.env, cores, timed=timed, opening=opening, owner=owner)
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current
         try:
-            pool = self._host.get(self._spec(world_size), current.group, current.timeout)
+            pool = self._host.get(self._spec(world_size), current.group, current.timeout, current.environ)
         finally:
             self._collect_output()
         if (death := self._host.take_death()) is not None:
