@@ -251,7 +251,9 @@ def pytest_runtest_makereport(
     report = yield
     if failure is None and call.excinfo is not None:  # pytest takes what unittest caught from the item, just now
         failure = session.ranks.failure_of(call.excinfo.value)
-        report.user_properties.extend([] if failure is None else failure_properties(failure))
+        properties = [] if failure is None else failure_properties(failure)
+        item.user_properties.extend(properties)
+        report.user_properties.extend(properties)
     if call.when == "teardown" and FAILURE in item.stash:
         del item.stash[FAILURE]  # whose frames hold all that the test had at hand
     if failure is not None and report.failed:

@@ -61,6 +61,19 @@ class Runner(Protocol):
         ...
 
 
+ADOPTED = "__gpuperf_adopted__"
+"""The attribute of a class, in the pytest process, that holds its ``Adopted``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What the tests of a class need to reach the ranks."""
+
+    home: Home
+    adoption: Adoption
+    runner: Runner
+
+
 class Family(Protocol):
     """A harness: what of it runs in the pytest process, and what on ranks."""
 
@@ -70,8 +83,8 @@ class Family(Protocol):
         """Whether the class is one of this harness that runs its tests in processes."""
         ...
 
-    def install(self, cls: type, home: Home, adoption: Adoption, runner: Runner) -> None:
-        """Has the class, in the pytest process, hand its tests to the runner."""
+    def install(self, cls: type, adopted: Adopted) -> None:
+        """Has the class, in the pytest process, hand its tests to the runner; one that derives from it may follow."""
         ...
 
     def on_rank(self, cls: type, context: Context, call: Call) -> None:

@@ -13,14 +13,13 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any
 
-from pytest_gpuperf.adopted.calls import Call, Home, Runner
-from pytest_gpuperf.adopted.settings import Adoption
+from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call
 from pytest_gpuperf.adopted.subtests import PATIENCE, Subtests
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.failures import RankDied
@@ -46,38 +45,13 @@ class Processes:
         """Whether the class starts its processes as ``MultiProcessTestCase`` does."""
         base = _class_of_the_harness(self.name)
         # Those that override it have threads, or one process alone.
-        return base is not None and issubclass(cls, base) and cls._spawn_processes is base._spawn_processes
+        return base is not None and issubclass(cls, base) and cls._spawn_processes in (base._spawn_processes, _enlist)
 
-    def install(self, cls: Any, home: Home, adoption: Adoption, runner: Runner) -> None:
+    def install(self, cls: Any, adopted: Adopted) -> None:
         """Replaces how the class starts and joins its processes."""
-
-        def spawn(case: Any) -> None:
-            if case.rank != case.MAIN_PROCESS_RANK:
-                raise _no_processes(case)
-            runner.enlist(int(case.world_size), adoption)
-
-        def join(case: Any, test: Callable[[], None]) -> None:
-            __tracebackhide__ = True
-            details = {"file_name": case.file_name, "fake_pg": getattr(case, "fake_pg", False)}
-            call = Call(home, self.name, _method_of(case), details)
-            expected = case.special_return_code_checks.get(test, 0)
-            anything = test in case.skip_return_code_checks
-            try:
-                codes: list[int | None] = [*runner.run(int(case.world_size), call, _timeout_of(case))]
-            except RankDied as death:
-                if not anything and (not expected or death.codes.get(0) != expected):
-                    raise
-                return
-            finally:
-                with contextlib.suppress(OSError):
-                    os.remove(case.file_name)
-            # The harness itself looks at rank 0 alone.
-            wrong = {rank: code for rank, code in enumerate(codes) if code != (expected if rank == 0 else 0)}
-            if wrong and not anything and not (expected and codes[0] == expected):
-                raise AssertionError(_left(wrong, expected))
-
-        cls._spawn_processes = spawn
-        cls._join_processes = join
+        setattr(cls, ADOPTED, adopted)
+        cls._spawn_processes = _enlist
+        cls._join_processes = _join
 
     def on_rank(self, cls: Any, context: Context, call: Call) -> None:
         """Does what the harness's process does, its listener for signals aside."""
@@ -108,36 +82,16 @@ class Continuous:
         base = _class_of_the_harness(self.name)
         if base is None or not issubclass(cls, base):
             return False
+        if hasattr(cls, ADOPTED):
+            return True
         return all(_function(cls, name) is _function(base, name) for name in _OF_CONTINUOUS)
 
-    def install(self, cls: Any, home: Home, adoption: Adoption, runner: Runner) -> None:
+    def install(self, cls: Any, adopted: Adopted) -> None:
         """Replaces how the class starts its processes, and how its tests wait for them."""
-
-        def spawn(kind: Any, world_size: int) -> None:
-            kind.processes, kind.task_queues, kind.completion_queues = [], [], _NoQueues()
-            kind.rdvz_file = os.path.join(tempfile.gettempdir(), "no-such-rendezvous")
-
-        def setup(case: Any) -> None:
-            original(case)
-            runner.enlist(int(type(case).world_size), adoption)
-
-        def awaited(case: Any, test: Callable[[], None]) -> Any:
-            @wraps(test)
-            def wrapper(case: Any) -> None:
-                __tracebackhide__ = True
-                with tempfile.TemporaryDirectory() as folder:
-                    details = {"file_name": str(Path(folder) / "rendezvous"), "id": case.id()}
-                    call = Call(home, self.name, _method_of(case), details)
-                    codes = runner.run(int(type(case).world_size), call, _timeout_of(case))
-                if any(codes):
-                    raise AssertionError(_left({rank: code for rank, code in enumerate(codes) if code}, 0))
-
-            return MethodType(wrapper, case)
-
-        original = cls.setUp
-        cls._spawn_processes = classmethod(spawn)
-        cls._worker_run_main_wait = awaited
-        cls.setUp = setup
+        if not hasattr(cls, ADOPTED):
+            cls._spawn_processes = classmethod(_spawn_nothing)
+            cls._worker_run_main_wait = _awaited
+        setattr(cls, ADOPTED, adopted)
 
     def on_rank(self, cls: Any, context: Context, call: Call) -> None:
         """Does what the harness's worker does for its first test."""
@@ -154,6 +108,53 @@ class Continuous:
 
 
 _OF_CONTINUOUS = ("_spawn_processes", "_ensure_processes_spawned", "_worker_run_main_wait")
+
+
+def _enlist(case: Any) -> None:
+    if case.rank != case.MAIN_PROCESS_RANK:
+        raise _no_processes(case)
+    adopted: Adopted = getattr(case, ADOPTED)
+    adopted.runner.enlist(int(case.world_size), adopted.adoption)
+
+
+def _join(case: Any, test: Callable[[], None]) -> None:
+    __tracebackhide__ = True
+    adopted: Adopted = getattr(case, ADOPTED)
+    details = {"file_name": case.file_name, "fake_pg": getattr(case, "fake_pg", False)}
+    call = Call(adopted.home, Processes.name, _method_of(case), details)
+    expected = case.special_return_code_checks.get(test, 0)
+    anything = test in case.skip_return_code_checks
+    try:
+        codes = adopted.runner.run(int(case.world_size), call, _timeout_of(case))
+    except RankDied as death:
+        if not anything and (not expected or death.codes.get(0) != expected):
+            raise
+        return
+    finally:
+        with contextlib.suppress(OSError):
+            os.remove(case.file_name)
+    if not anything and not (expected and codes[0] == expected):
+        _require_ends(codes, expected)  # of all ranks; the harness looks at rank 0 alone
+
+
+def _spawn_nothing(kind: Any, world_size: int) -> None:
+    kind.processes, kind.task_queues, kind.completion_queues = [], [], _NoQueues()
+    kind.rdvz_file = os.path.join(tempfile.gettempdir(), "no-such-rendezvous")
+
+
+def _awaited(case: Any, test: Callable[[], None]) -> Any:
+    @wraps(test)
+    def wrapper(case: Any) -> None:
+        __tracebackhide__ = True
+        adopted: Adopted = getattr(case, ADOPTED)
+        world_size = int(type(case).world_size)
+        adopted.runner.enlist(world_size, adopted.adoption)
+        with tempfile.TemporaryDirectory() as folder:
+            details = {"file_name": str(Path(folder) / "rendezvous"), "id": case.id()}
+            call = Call(adopted.home, Continuous.name, _method_of(case), details)
+            _require_ends(adopted.runner.run(world_size, call, _timeout_of(case)), 0)
+
+    return MethodType(wrapper, case)
 
 
 class _NoQueues:
@@ -251,6 +252,8 @@ def _skip_reason(code: int) -> str | None:
     return next((skip.message for skip in harness.TEST_SKIPS.values() if skip.exit_code == code), None)
 
 
-def _left(codes: dict[int, Any], expected: int) -> str:
-    said = ", ".join(f"rank {rank} with code {code}" for rank, code in codes.items())
-    return f"the test left its process: {said}; expected {expected} of rank 0 and 0 of the others"
+def _require_ends(codes: Sequence[int], expected: int) -> None:
+    wrong = {rank: code for rank, code in enumerate(codes) if code != (expected if rank == 0 else 0)}
+    if wrong:
+        said = ", ".join(f"rank {rank} with code {code}" for rank, code in wrong.items())
+        raise AssertionError(f"the test left its process: {said}; expected {expected} of rank 0 and 0 of the others")

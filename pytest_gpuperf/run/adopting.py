@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.adopted.calls import Call, Home
+from pytest_gpuperf.adopted.calls import Adopted, Call, Home
 from pytest_gpuperf.adopted.settings import Adoption, adoption_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
@@ -69,7 +69,7 @@ class Adopting:
                 f"{family.name} has its own: drop them, or override world_size in the class"
             )
             return
-        family.install(cls, _home(collector, name, cls), adoption, self)
+        family.install(cls, Adopted(_home(collector, name, cls), adoption, self))
 
     def objection(self, item: pytest.Item) -> str | None:
         """Why the item, whose class should be adopted, cannot run; None if it can."""
