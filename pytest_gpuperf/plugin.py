@@ -90,6 +90,13 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test of an adopted plain class on its ranks."""
+    __tracebackhide__ = True
+    return pyfuncitem.config.stash[SESSION].adopting.run_plain(pyfuncitem) or None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Knows tests by their fixtures, before anything is deselected or named otherwise."""
     identify(item)

@@ -15,7 +15,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "pytest_gpuperf"
 ENUMS = ("_value_",)  # which enum documents for those who write a __new__
 ALLOWED = {
+    "adopted/deepspeed_internals.py",
     "adopted/torch_testing_internals.py",
+    "ranks/accelerate_internals.py",
     "ranks/cloudpickle_internals.py",
     "torch_internals.py",
     "run/hypothesis_internals.py",

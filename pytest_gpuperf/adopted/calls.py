@@ -38,8 +38,13 @@ class Call:
 class Runner(Protocol):
     """The run's ranks, as a harness in the pytest process sees them."""
 
-    def enlist(self, world_size: int, adoption: Adoption) -> None:
+    def enlist(self, world_size: int, adoption: Adoption, *, launcher: bool = False) -> None:
         """Brings up ranks for the test that runs now, and takes note of the environment that they are to have.
+
+        Args:
+            world_size: how many.
+            adoption: how they were asked for.
+            launcher: whether they have the environment of torchrun.
 
         Raises:
             unittest.SkipTest: there are not as many GPUs.
@@ -70,6 +75,7 @@ class Adopted:
     """What the tests of a class need to reach the ranks."""
 
     home: Home
+    family: str
     adoption: Adoption
     runner: Runner
 

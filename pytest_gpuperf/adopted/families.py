@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pytest_gpuperf.adopted.calls import Family
+from pytest_gpuperf.adopted.deepspeed_internals import DeepSpeed
+from pytest_gpuperf.adopted.plain import Plain
 from pytest_gpuperf.adopted.torch_testing_internals import Continuous, Processes
 
-FAMILIES: tuple[Family, ...] = (Processes(), Continuous())
+FAMILIES: tuple[Family, ...] = (Processes(), Continuous(), DeepSpeed())
+_PLAIN = Plain()
 
 
 def family_of(cls: type) -> Family | None:
@@ -13,6 +16,11 @@ def family_of(cls: type) -> Family | None:
     return next((family for family in FAMILIES if family.adopts(cls)), None)
 
 
+def plain_family_of(cls: type) -> Family | None:
+    """The family of a class that derives from no harness; None if it is one of unittest's."""
+    return _PLAIN if _PLAIN.adopts(cls) else None
+
+
 def family_named(name: str) -> Family:
     """The harness of this name."""
-    return next(family for family in FAMILIES if family.name == name)
+    return next(family for family in (*FAMILIES, _PLAIN) if family.name == name)

@@ -28,6 +28,7 @@ def run(context: Context, call: Call) -> int:
     with surroundings.environment(call.environ), surroundings.settings():
         cls = found(call.home)
         with surroundings.plain_state(cls):
+            surroundings.read_variables_again(cls)
             try:
                 family.on_rank(cls, context, call)
             except SystemExit as leaving:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 """Types of values that can be put back by assignment, because nobody can change the value itself."""
 _FOUNDATIONS = frozenset({"builtins", "abc", "typing", "unittest"})
 _MISSING = object()
+_ENVIRON = "__gpuperf_environ__"
+"""A module's attribute that holds the environment in which it was imported."""
 
 
 @contextlib.contextmanager
@@ -81,13 +84,29 @@ def plain_state(cls: type) -> Iterator[None]:
             _put_back(owner, values)
 
 
-def _owners(cls: type) -> Iterator[Any]:
+def read_variables_again(cls: type) -> None:
+    """Gives constants that were read from the environment, as in ``BACKEND = os.environ["BACKEND"]``, their new values.
+
+    Each process of the class's own harness imports the modules anew, in the environment of its test. Here a constant
+    follows its variable if it has the variable's name, and had its value when the module was imported.
+    """
+    for module in _modules(cls):
+        then = vars(module).setdefault(_ENVIRON, dict(os.environ))
+        for name, value in list(vars(module).items()):
+            now = os.environ.get(name)
+            if isinstance(value, str) and now is not None and then.get(name) == value != now:
+                setattr(module, name, now)
+
+
+def _modules(cls: type) -> Iterator[ModuleType]:
     names = {base.__module__ for base in cls.__mro__ if base.__module__.partition(".")[0] not in _FOUNDATIONS}
-    for name in sorted(names):
-        module = sys.modules.get(name)
-        if module is not None:
-            yield module
-            yield from _classes(module, name)
+    yield from (sys.modules[name] for name in sorted(names) if name in sys.modules)
+
+
+def _owners(cls: type) -> Iterator[Any]:
+    for module in _modules(cls):
+        yield module
+        yield from _classes(module, module.__name__)
 
 
 def _classes(owner: Any, module: str) -> Iterator[type]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-SHARED = "_shared_state"
-"""The dict that all objects of a class share: Accelerate's PartialState, AcceleratorState and GradientState have it."""
+from pytest_gpuperf.ranks.accelerate_internals import SHARED
+
 _OF_TORCH = frozenset(
     {"networkx", "sympy", "mpmath", "jinja2", "markupsafe", "triton", "filelock", "fsspec", "setuptools"}
 )

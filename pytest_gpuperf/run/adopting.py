@@ -10,21 +10,18 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.adopted.calls import Adopted, Call, Home
+from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call, Home
 from pytest_gpuperf.adopted.settings import Adoption, adoption_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.spec import Opening
 from pytest_gpuperf.run.current_ranks import CurrentRanks
+from pytest_gpuperf.run.pytest_internals import arguments
 from pytest_gpuperf.run.selection import device_reason
 
 _READ_ONCE = ("NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_")
 """How variables begin that libraries read once in a process's life: a warm rank would take no notice of them."""
 _PYTESTS = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
-
-
-class NotAdoptable(Exception):
-    """A class that is to run on ranks and cannot."""
 
 
 class Adopting:
@@ -53,23 +50,42 @@ class Adopting:
         adoption = adoption_of(cls)
         if adoption is None and self._options.adopt_classes is None:
             return
-        from pytest_gpuperf.adopted.families import family_of
+        from pytest_gpuperf.adopted.families import family_of, plain_family_of
 
         family = family_of(cls)
-        self._found[cls] = None
+        if family is None and adoption is not None and adoption.world_sizes:
+            family = plain_family_of(cls)
+        elif adoption is not None and adoption.world_sizes:
+            self._found[cls] = (
+                f"{cls.__qualname__}: on_ranks was given world sizes {adoption.world_sizes}, and a class of "
+                f"{'' if family is None else family.name} has its own: drop them, or override world_size in the class"
+            )
+            return
         if family is None:
             if adoption is not None:
                 self._found[cls] = _of_no_family(cls)
             return
+        if adoption is not None and len(adoption.world_sizes) > 1:
+            self._found[cls] = f"{cls.__qualname__}: on_ranks takes one world size, got {adoption.world_sizes}"
+            return
+        self._found[cls] = None
         if adoption is None:
             adoption = Adoption((), {"isolation": self._options.adopt_classes})
-        if adoption.world_sizes:
-            self._found[cls] = (
-                f"{cls.__qualname__}: on_ranks was given world sizes {adoption.world_sizes}, and a class of "
-                f"{family.name} has its own: drop them, or override world_size in the class"
-            )
-            return
-        family.install(cls, Adopted(_home(collector, name, cls), adoption, self))
+        family.install(cls, Adopted(_home(collector, name, cls), family.name, adoption, self))
+
+    def run_plain(self, item: pytest.Function) -> bool:
+        """Runs a test of a plain class on its ranks; returns whether it is one that was adopted."""
+        __tracebackhide__ = True
+        adopted: Adopted | None = getattr(item.cls, ADOPTED, None)
+        if adopted is None:
+            return False
+        from pytest_gpuperf.adopted.plain import Plain, run_plain
+
+        if adopted.family != Plain.name:
+            return False
+        values = {name: item.funcargs[name] for name in arguments(item)}
+        run_plain(adopted, item.originalname, values)
+        return True
 
     def objection(self, item: pytest.Item) -> str | None:
         """Why the item, whose class should be adopted, cannot run; None if it can."""
@@ -85,7 +101,7 @@ class Adopting:
             )
         return None
 
-    def enlist(self, world_size: int, adoption: Adoption) -> None:
+    def enlist(self, world_size: int, adoption: Adoption, *, launcher: bool = False) -> None:
         """As ``Runner`` has it."""
         __tracebackhide__ = True
         nodeid = self._ranks.current.item.nodeid
@@ -101,6 +117,7 @@ class Adopting:
         if once:
             env = {**dict(marker.env), **{name: value for name, value in once.items() if value is not None}}
             marker = replace(marker, env=tuple(sorted(env.items())))
+        marker = replace(marker, launcher_env=launcher)
         self._ranks.enlist(marker, Opening.NOTHING, self._environ)
 
     def run(self, world_size: int, call: Call, timeout: float | None) -> list[int]:
@@ -133,6 +150,7 @@ def _home(collector: pytest.Collector, name: str, cls: type) -> Home:
 def _of_no_family(cls: type) -> str:
     return (
         f"{cls.__qualname__}: on_ranks adopts classes that start processes as torch's MultiProcessTestCase and "
-        "MultiProcContinuousTest do, and this one derives from neither, or starts them in its own way: have its tests "
-        "take the fixture ranks instead"
+        "MultiProcContinuousTest or DeepSpeed's DistributedTest do, and this one derives from none, or starts them in "
+        "its own way: have its tests take the fixture ranks instead. A plain class of pytest's needs a world size: "
+        "@on_ranks(2)"
     )
