@@ -384,7 +384,7 @@ class CurrentRanks:
                 self._host.retire_with(current.marker.env)
             while self._spoiled:
                 self._host.retire(self._spoiled.pop())
-        if left:
+        if left and current.marker.isolation != "process":  # else nobody could have met it
             current.item.warn(
                 LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
             )
