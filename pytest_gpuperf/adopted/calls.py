@@ -1,4 +1,4 @@
-"""What the pytest process sends to ranks for one test of an adopted class, and what it is told back. Plain data."""
+"""What the pytest process and ranks need to agree on for one test of an adopted class."""
 
 from __future__ import annotations
 

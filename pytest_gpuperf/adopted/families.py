@@ -9,11 +9,18 @@ from pytest_gpuperf.adopted.torch_testing_internals import Continuous, Processes
 
 FAMILIES: tuple[Family, ...] = (Processes(), Continuous(), DeepSpeed())
 _PLAIN = Plain()
+_BASES = frozenset({*(family.name for family in FAMILIES), "MultiThreadedTestCase"})
 
 
 def family_of(cls: type) -> Family | None:
     """The harness of the class; None if it is of none that can be adopted."""
     return next((family for family in FAMILIES if family.adopts(cls)), None)
+
+
+def mixed(cls: type) -> list[str]:
+    """The names of the harnesses that the class derives from, if they are several; each would start processes."""
+    names = [base.__name__ for base in cls.__mro__ if base.__name__ in _BASES]
+    return names if len(names) > 1 else []
 
 
 def plain_family_of(cls: type) -> Family | None:

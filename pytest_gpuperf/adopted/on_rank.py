@@ -11,7 +11,7 @@ from functools import reduce
 from types import ModuleType
 from typing import Any, cast
 
-from pytest_gpuperf.adopted import surroundings
+from pytest_gpuperf.adopted import restoring
 from pytest_gpuperf.adopted.calls import Call, Home
 from pytest_gpuperf.adopted.families import family_named
 from pytest_gpuperf.ranks.context import Context
@@ -25,10 +25,10 @@ def run(context: Context, call: Call) -> int:
         BaseException: whatever else the test raises.
     """
     family = family_named(call.family)
-    with surroundings.environment(call.environ), surroundings.settings():
+    with restoring.environment(call.environ), restoring.settings():
         cls = found(call.home)
-        with surroundings.plain_state(cls):
-            surroundings.read_variables_again(cls)
+        with restoring.plain_state(cls):
+            restoring.read_variables_again(cls)
             try:
                 family.on_rank(cls, context, call)
             except SystemExit as leaving:

@@ -50,8 +50,14 @@ class Adopting:
         adoption = adoption_of(cls)
         if adoption is None and self._options.adopt_classes is None:
             return
-        from pytest_gpuperf.adopted.families import family_of, plain_family_of
+        from pytest_gpuperf.adopted.families import family_of, mixed, plain_family_of
 
+        if harnesses := mixed(cls):
+            self._found[cls] = (
+                f"{cls.__qualname__} derives from {' and '.join(harnesses)}, which start ranks each in its own way: "
+                "derive from one of them"
+            )
+            return
         family = family_of(cls)
         if family is None and adoption is not None and adoption.world_sizes:
             family = plain_family_of(cls)

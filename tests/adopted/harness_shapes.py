@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy, torch, torch.distributed as dist
 from torch.testing._internal.common_distributed import (
-    DistributedTestBase, MultiProcessTestCase, run_subtests, skip_if_lt_x_gpu
+    DistributedTestBase, MultiProcContinuousTest, MultiProcessTestCase, run_subtests, skip_if_lt_x_gpu
 )
 from torch.testing._internal.common_utils import instantiate_parametrized_tests, parametrize
 import pytest, pytest_gpuperf
@@ -192,6 +192,13 @@ class Marked(Alone):
 @pytest_gpuperf.on_ranks(isolation="test")
 class BadKeyword(NoWorld):
     world_size = 2
+
+@pytest_gpuperf.on_ranks
+class Mixed(MultiProcessTestCase, MultiProcContinuousTest):
+    world_size = 2
+
+    def test_it(self):
+        pass
 
 @pytest_gpuperf.on_ranks
 class Plain(unittest.TestCase):
