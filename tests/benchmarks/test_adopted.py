@@ -41,5 +41,6 @@ def test_the_ratio_of_times_is_of_tests_that_pass_in_both() -> None:
 
 
 def test_a_run_without_a_report_ends_with_what_pytest_printed(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text(REPORT)  # of an earlier run
     with pytest.raises(SystemExit, match="pytest wrote no report; it printed:"):
         run([tmp_path / "test_it.py"], tmp_path, ["--no-such-option"], {})
