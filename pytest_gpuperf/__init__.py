@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.adopted.settings import on_ranks
     from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.matrix import Matrix
     from pytest_gpuperf.figures.metric import Metric
@@ -47,6 +48,7 @@ __all__ = [
     "Sweep",
     "Timing",
     "Work",
+    "on_ranks",
 ]
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
@@ -72,6 +74,7 @@ _HOMES = {
     "Sweep": "figures.sweep",
     "Timing": "figures.timing",
     "Work": "figures.work",
+    "on_ranks": "adopted.settings",
 }
 
 

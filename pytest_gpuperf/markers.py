@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
+from pytest_gpuperf.ranks.spec import ISOLATIONS, LAUNCHER_VARIABLES
 
 MARKERS = (
-    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False): run "
+    "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
+    "launcher_env=False, seed='rank'): run "
     "the test once for each world size, its programs on so many ranks; timeout is in seconds and for each run; "
-    "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'group' a "
-    "process group on warm ones; env is a dict of environment variables for its ranks, which are then its own, and "
+    "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'file' "
+    "those of its test file, 'group' a process group on warm ones; env is a dict of environment variables for its "
+    "ranks, which are then its own, and "
     "{rank} in a value is the rank's number; largest=True leaves out, on GPUs, what is smaller than the largest world "
-    "that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads",
+    "that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets RANK, "
+    "MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; seed='same' seeds "
+    "all ranks alike, 'rank' each by its number",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
-_KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log")
+_KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log", "launcher_env", "seed")
 _DEVICES = ("cuda", "cpu")
-_ISOLATIONS = ("group", "process")
+_SEEDS = ("rank", "same")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +40,15 @@ class RanksMarker:
     device: str | None = None
     """``cuda`` or ``cpu`` where the test is bound to one; None for what the run uses."""
     isolation: str = "group"
-    """``process`` where the ranks must be the test's own."""
+    """``process`` if the ranks must be the test's own; ``file`` if they may be those of its test file."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the ranks' environment, sorted by name; ``{rank}`` in a value is the rank's number."""
     largest: bool = False
     """Whether, on GPUs, no world runs that is smaller than the largest that they hold."""
+    launcher_env: bool = False
+    """Whether ranks have the environment of a launcher and open their process group themselves."""
+    seed: str = "rank"
+    """``same`` if all ranks are seeded alike."""
 
     def sizes_on(self, gpus: int) -> tuple[int, ...]:
         """The world sizes that are tests of a run.
@@ -66,25 +76,40 @@ def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:
     Raises:
         ValueError: an argument that cannot be meant; names the test.
     """
-    where = f"{nodeid}: marker ranks"
-    unknown = sorted(set(mark.kwargs) - set(_KEYWORDS))
+    return checked_ranks(mark.args, mark.kwargs, f"{nodeid}: marker ranks")
+
+
+def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: str) -> RanksMarker:
+    """World sizes and keywords of the marker ``ranks``, or of what takes the same.
+
+    Args:
+        sizes: world sizes.
+        keywords: by name.
+        where: they stand, as errors name it.
+
+    Raises:
+        ValueError: an argument that cannot be meant.
+    """
+    unknown = sorted(set(keywords) - set(_KEYWORDS))
     if unknown:
         known = f"{', '.join(_KEYWORDS[:-1])} and {_KEYWORDS[-1]}"
         raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {known}")
-    if not mark.args:
+    if not sizes:
         raise ValueError(f"{where} names no world size; write for example @pytest.mark.ranks(2, 4)")
-    for size in mark.args:
+    for size in sizes:
         if type(size) is not int or size < 1:
             raise ValueError(f"{where} takes world sizes of 1 or more as integers, got {size!r}")
-    if len(set(mark.args)) != len(mark.args):
-        raise ValueError(f"{where} names a world size twice: {', '.join(map(str, mark.args))}")
+    if len(set(sizes)) != len(sizes):
+        raise ValueError(f"{where} names a world size twice: {', '.join(map(str, sizes))}")
     return RanksMarker(
-        world_sizes=mark.args,
-        timeout=_timeout(mark.kwargs.get("timeout"), where),
-        device=_one_of(mark.kwargs.get("device"), _DEVICES, "device", where),
-        isolation=_one_of(mark.kwargs.get("isolation"), _ISOLATIONS, "isolation", where) or "group",
-        env=_environment(mark.kwargs.get("env"), _flag(mark.kwargs.get("nccl_log", False), "nccl_log", where), where),
-        largest=_flag(mark.kwargs.get("largest", False), "largest", where),
+        world_sizes=sizes,
+        timeout=_timeout(keywords.get("timeout"), where),
+        device=_one_of(keywords.get("device"), _DEVICES, "device", where),
+        isolation=_one_of(keywords.get("isolation"), ISOLATIONS, "isolation", where) or "group",
+        env=_environment(keywords.get("env"), _flag(keywords.get("nccl_log", False), "nccl_log", where), where),
+        largest=_flag(keywords.get("largest", False), "largest", where),
+        launcher_env=_launcher_env(keywords, where),
+        seed=_one_of(keywords.get("seed"), _SEEDS, "seed", where) or "rank",
     )
 
 
@@ -104,8 +129,17 @@ def _timeout(value: Any, where: str) -> float | None:
 
 def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str | None:
     if value is not None and (not isinstance(value, str) or value not in known):
-        raise ValueError(f"{where} takes {keyword}={known[0]!r} or {keyword}={known[1]!r}, got {value!r}")
+        *others, last = (f"{keyword}={one!r}" for one in known)
+        raise ValueError(f"{where} takes {', '.join(others)} or {last}, got {value!r}")
     return value
+
+
+def _launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
+    wanted = _flag(keywords.get("launcher_env", False), "launcher_env", where)
+    both = sorted(LAUNCHER_VARIABLES.intersection(keywords.get("env") or {})) if wanted else []
+    if both:
+        raise ValueError(f"{where} takes env without {both[0]}, which launcher_env=True sets")
+    return wanted
 
 
 def _flag(value: Any, keyword: str, where: str) -> bool:

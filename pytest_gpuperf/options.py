@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES
 from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
+from pytest_gpuperf.ranks.spec import ISOLATIONS
 from pytest_gpuperf.verdicts.rule import Policy
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
@@ -21,7 +23,7 @@ GROUP = "gpuperf"
 
 
 class _ModeAction(argparse.Action):
-    """A flag, and the same flag with a mode behind ``=``.
+    """A flag that means ``const``, and the same flag with another mode behind ``=``.
 
     Each mode is an option string of its own: with nargs="?", argparse would take the path in
     ``--update-baselines suites`` for a mode. Any other mode is a usage error that lists these.
@@ -33,7 +35,7 @@ class _ModeAction(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
-        setattr(namespace, self.dest, str(option_string).partition("=")[2] or Mode.MOVED.value)
+        setattr(namespace, self.dest, str(option_string).partition("=")[2] or self.const)
 
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -68,9 +70,21 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--adopt-classes",
+        {
+            "action": _ModeAction,
+            "const": ISOLATIONS[0],
+            "default": None,
+            "help": "run the classes of other harnesses (torch's MultiProcessTestCase and MultiProcContinuousTest, "
+            "DeepSpeed's DistributedTest) on ranks, as if each had @pytest_gpuperf.on_ranks: on warm ranks (group, the "
+            "default), on ranks of each file (file) or of each test (process)",
+        },
+    ),
+    (
         "--update-baselines",
         {
             "action": _ModeAction,
+            "const": Mode.MOVED.value,
             "default": None,
             "help": "record what the perf tests measure as this hardware's baselines: where entries are missing, stale "
             "or their centres moved (moved, the default), where they are missing (new), everywhere (all), or as more "
@@ -156,6 +170,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 
+_MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode], "--adopt-classes": ISOLATIONS}
+
 _INI: tuple[tuple[str, str, str], ...] = (
     ("gpuperf_baselines", "baselines", "folder of the baselines, relative to the rootdir"),
     (
@@ -179,6 +195,7 @@ _INI: tuple[tuple[str, str, str], ...] = (
         "seconds to wait for GPUs or cores that other tests on this machine have leased",
     ),
     ("gpuperf_leases", "", "folder of the leases, the same for all users of the machine (default: in the temp folder)"),
+    ("gpuperf_adopt_classes", "", "group, file or process: as the option --adopt-classes, which overrides it"),
     ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
     ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
 )
@@ -224,6 +241,8 @@ class Options:
     race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool = True
     """Whether a run fails if the environment is slower."""
+    adopt_classes: str | None = None
+    """The isolation of classes of other harnesses that are not marked; None if they stay on their own harness."""
     share: tuple[int, int] | None = None
     """Of several workers with the same GPUs, which one this is, and how many there are."""
 
@@ -301,6 +320,7 @@ class Options:
             lease_timeout=_positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
             share=_share(config),
+            adopt_classes=_adopt_classes(config),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("accept_regression")),
@@ -330,7 +350,7 @@ def add_options(parser: pytest.Parser) -> None:
     """Registers the options and ini keys."""
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
     for name, settings in (*_OPTIONS, *RACE_OPTIONS):
-        modes = [f"{name}={mode.value}" for mode in Mode] if settings.get("action") is _ModeAction else []
+        modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
         group.addoption(name, *modes, **settings)
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
@@ -360,6 +380,13 @@ def _baselines(config: pytest.Config) -> Path:
 def _leases(config: pytest.Config) -> Path:
     folder = config.getini("gpuperf_leases")
     return config.rootpath / folder if folder else Path(tempfile.gettempdir()) / "gpuperf-leases"
+
+
+def _adopt_classes(config: pytest.Config) -> str | None:
+    chosen = config.getoption("adopt_classes") or config.getini("gpuperf_adopt_classes") or None
+    if chosen is not None and chosen not in ISOLATIONS:
+        raise pytest.UsageError(f"ini key gpuperf_adopt_classes takes group, file or process, got {chosen!r}")
+    return chosen
 
 
 def _positive(config: pytest.Config, key: str) -> float:

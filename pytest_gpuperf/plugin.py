@@ -91,6 +91,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> None:
+    """Adopts classes of other harnesses before pytest makes test objects of them."""
+    if isinstance(obj, type):
+        collector.config.stash[SESSION].adopting.look_at(collector, name, obj)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test of an adopted plain class on its ranks."""
+    __tracebackhide__ = True
+    return pyfuncitem.config.stash[SESSION].adopting.run_plain(pyfuncitem) or None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Knows tests by their fixtures, before anything is deselected or named otherwise."""
     identify(item)
@@ -177,6 +191,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
+    if (objection := session.adopting.objection(item)) is not None:
+        pytest.fail(objection, pytrace=False)
+    if is_perf(item) and session.ranks.current.marker.launcher_env:
+        pytest.fail(
+            f"{item.nodeid}: a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
+            "that to the program: drop launcher_env, and use the group that is there",
+            pytrace=False,
+        )
     if lacks_variants(item):
         pytest.fail(
             f"{item.nodeid}: a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "
@@ -242,6 +264,11 @@ def pytest_runtest_makereport(
     if failure is not None:
         item.user_properties.extend(failure_properties(failure))
     report = yield
+    if failure is None and call.excinfo is not None:  # pytest takes what unittest caught from the item, just now
+        failure = session.ranks.failure_of(call.excinfo.value)
+        properties = [] if failure is None else failure_properties(failure)
+        item.user_properties.extend(properties)
+        report.user_properties.extend(properties)
     if call.when == "teardown" and FAILURE in item.stash:
         del item.stash[FAILURE]  # whose frames hold all that the test had at hand
     if failure is not None and report.failed:
@@ -317,7 +344,7 @@ def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
 
 def _report_output(item: pytest.Item, session: Session, when: str) -> None:
     session.console.end_of_test()
-    if world_size(item) is None:
+    if not session.ranks.has_ranks:
         return  # what idle ranks print is no test's own, least of all one's that has none
     for title, text in session.ranks.take_output():
         item.add_report_section(when, title, text)

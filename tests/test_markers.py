@@ -11,7 +11,8 @@ TEST = "import pytest\n@pytest.mark.ranks({arguments})\ndef test_it({fixtures}):
 WRONG = [
     (
         "2, size=3",
-        "has no keyword 'size'; it takes world sizes, and timeout, device, isolation, env, largest and nccl_log",
+        "has no keyword 'size'; it takes world sizes, and timeout, device, isolation, env, largest, nccl_log, "
+        "launcher_env and seed",
     ),
     ("0", "takes world sizes of 1 or more as integers, got 0"),
     ("-1", "takes world sizes of 1 or more as integers, got -1"),
@@ -30,8 +31,8 @@ WRONG = [
     ("2, device='tpu'", "takes device='cuda' or device='cpu', got 'tpu'"),
     ("2, device=0", "takes device='cuda' or device='cpu', got 0"),
     ("2, device=['cpu']", "takes device='cuda' or device='cpu', got ['cpu']"),
-    ("2, isolation='test'", "takes isolation='group' or isolation='process', got 'test'"),
-    ("2, isolation=True", "takes isolation='group' or isolation='process', got True"),
+    ("2, isolation='test'", "takes isolation='group', isolation='file' or isolation='process', got 'test'"),
+    ("2, isolation=True", "takes isolation='group', isolation='file' or isolation='process', got True"),
     ("2, nccl_log='yes'", "takes nccl_log=True or nccl_log=False, got 'yes'"),
     ("2, env='A=1'", "takes env as a dict of strings, got 'A=1'"),
     ("2, env=['A']", "takes env as a dict of strings, got ['A']"),
@@ -48,6 +49,9 @@ WRONG = [
     ),
     ("2, largest=1", "takes largest=True or largest=False, got 1"),
     ("2, largest=None", "takes largest=True or largest=False, got None"),
+    ("2, launcher_env=1", "takes launcher_env=True or launcher_env=False, got 1"),
+    ("2, launcher_env=True, env={'RANK': '0'}", "takes env without RANK, which launcher_env=True sets"),
+    ("2, seed='equal'", "takes seed='rank' or seed='same', got 'equal'"),
 ]
 
 
@@ -205,7 +209,7 @@ def test_markers_are_listed(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, "
-            "nccl_log=False)*",
+            "nccl_log=False, launcher_env=False, seed='rank')*",
             "@pytest.mark.perf: *",
         ]
     )

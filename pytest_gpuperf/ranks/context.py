@@ -32,9 +32,16 @@ class Context:
     device: torch.device
     """``cuda:<local_rank>`` with nccl, ``cpu`` with gloo."""
     seed: int
-    """Differs by rank and by test, and is the same in every run of the test."""
+    """Differs by rank and by test, and is the same in every run of the test. With ``seed="same"``, ranks are alike."""
     _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
     """Those that runs of the test with the same process group have made."""
+    _control: Store | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def control(self) -> Store:
+        """The store of the ranks themselves, which no process group uses; its keys go with the test."""
+        assert self._control is not None
+        return self._control
 
     @property
     def local_rank(self) -> int:
@@ -48,7 +55,10 @@ class Context:
 
         group = dist.group.WORLD
         if group is None:
-            raise RuntimeError(f"rank {self.rank} has no process group: the program destroyed it")
+            raise RuntimeError(
+                f"rank {self.rank} has no process group: the program destroyed it, or has yet to open one, since "
+                "launcher_env=True leaves that to the program"
+            )
         return group
 
     @property

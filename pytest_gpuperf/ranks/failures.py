@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class RankError(Exception):
     """Base of what ``run`` raises when the cause is no exception of the program's own."""
@@ -13,6 +16,9 @@ class LaunchError(RankError):
 
 class RankDied(RankError):
     """A rank's process ended while it ran a program."""
+
+    codes: Mapping[int, int | None] = MappingProxyType({})
+    """Exit codes of the ranks that ended, by rank; minus a signal's number, None if unknown."""
 
 
 class RankTimeout(RankError):

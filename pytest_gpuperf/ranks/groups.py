@@ -26,6 +26,7 @@ from pytest_gpuperf.ranks.caches import forget_meshes
 from pytest_gpuperf.ranks.closing import Closing
 from pytest_gpuperf.ranks.context import Meshes
 from pytest_gpuperf.ranks.messages import OpenGroup, Start
+from pytest_gpuperf.ranks.spec import Opening
 
 LOOPBACK = "127.0.0.1"
 SHARE = "NCCL_COMM_SPLIT_SHARE_RESOURCES"
@@ -53,11 +54,17 @@ class Groups:
         """The keys of groups that no rank has any more once the next one opens."""
 
     def open(self, request: OpenGroup) -> None:
-        """Makes a new default group in place of whatever groups there are."""
+        """Makes a new default group in place of whatever groups there are; none if programs open their own."""
         self._delete_stale_keys()
         settled, self._settled = self._settled, False
         self.meshes.clear()
         forget_meshes(self._device)
+        self._find_store(request)
+        if self._start.opening is not Opening.GROUP:
+            self._drop()
+            self._stale = self._keys()  # of an earlier run of the same test; no rank has begun the next one
+            self._delete_stale_keys()
+            return
         if request.fresh or not self._base_is_there():
             self._drop()
             if not settled or self._device.type == "cuda":
@@ -119,12 +126,19 @@ class Groups:
             dist.destroy_process_group()
             self._closing.let_go(gloo)
 
-    def _init(self, request: OpenGroup) -> None:
+    @property
+    def store(self) -> dist.Store | None:
+        """Rank 0's store, once the first group was opened."""
+        return self._store
+
+    def _find_store(self, request: OpenGroup) -> None:
         if self._store is None:
             self._store = dist.TCPStore(LOOPBACK, request.store_port, is_master=False)
+
+    def _init(self, request: OpenGroup) -> None:
         dist.init_process_group(
             self._start.backend,
-            store=dist.PrefixStore(request.name, self._store),
+            store=dist.PrefixStore(request.name, self._store),  # type: ignore[arg-type]
             rank=self._start.rank,
             world_size=self._start.world_size,
             timeout=timedelta(seconds=request.collective_timeout),

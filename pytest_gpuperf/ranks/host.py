@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from pytest_gpuperf.ranks.channel import Parcel
@@ -33,7 +33,7 @@ class HostedRanks(Protocol):
         """How the last run ended, if it failed."""
         ...
 
-    def run(self, task: Parcel, *, program: str, seed: int, timeout: float) -> list[Parcel]:
+    def run(self, task: Parcel, *, program: str, seed: int, timeout: float, alike: bool = False) -> list[Parcel]:
         """Runs the task on every rank and returns their results in rank order.
 
         Raises:
@@ -49,8 +49,14 @@ class RankHost(Protocol):
         """Begins whatever takes long before the first ranks can start; waits for nothing."""
         ...
 
-    def get(self, spec: PoolSpec, group: str, timeout: float) -> HostedRanks:
+    def get(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str] | None = None) -> HostedRanks:
         """Ranks that are made of this, with a process group of this name.
+
+        Args:
+            spec: what they are made of.
+            group: the name.
+            timeout: seconds for opening it, and the least that its collectives must bear with.
+            environ: the environment that ranks inherit; None for this process's own.
 
         Raises:
             RankError: ranks did not come up, or fresh ones could not open the group.
@@ -79,6 +85,10 @@ class RankHost(Protocol):
 
     def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
         """Ends all ranks that were started for a test with this environment of its own."""
+        ...
+
+    def retire_owned(self, *, but: str) -> None:
+        """Ends all ranks that belong to the tests of one file, except those of the file ``but``."""
         ...
 
     def retire_all(self, but: PoolSpec | None = None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_gpuperf.ranks.collectives import Collective
+from pytest_gpuperf.ranks.spec import Opening
 
 
 class Withdrawal(Enum):
@@ -32,6 +33,7 @@ class Start:
     """Intra-op threads of the rank, so that ranks on one host do not fight over its cores."""
     cores: frozenset[int] = frozenset()
     """That the rank's threads run on; empty: where the system puts them."""
+    opening: Opening = Opening.GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
-    """Asks for a fresh default process group in place of the present one. Answered like a Run."""
+    """Asks for a fresh default process group, or none, in place of the present groups. Answered like a Run."""
 
     run: int
     name: str
@@ -67,7 +69,9 @@ class Run:
 
     run: int
     seed: int
-    """The rank adds its number to it."""
+    """The rank adds its number to it, unless ranks are to draw alike."""
+    alike: bool = False
+    """Whether all ranks have the same seed."""
     debug: bool = False
     """Whether to keep the frames of an exception for a Debug."""
 

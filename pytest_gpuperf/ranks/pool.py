@@ -132,15 +132,22 @@ class Pool:
         self._exchange(request, "opening the process group", GROUP_TIMEOUT)
         self._group, self._clean = name, True
 
-    def run(self, task: Parcel, *, program: str, seed: int, timeout: float) -> list[Parcel]:
+    def run(self, task: Parcel, *, program: str, seed: int, timeout: float, alike: bool = False) -> list[Parcel]:
         """Sends the task to every rank and returns their results in rank order.
+
+        Args:
+            task: entry, arguments and keyword arguments, pickled.
+            program: its name in reports.
+            seed: of the test.
+            timeout: seconds.
+            alike: whether all ranks draw from this seed; else each adds its number to it.
 
         Raises:
             BaseException: what the program raised on the rank that failed first, or a RankError.
         """
         __tracebackhide__ = True
         self._runs += 1
-        return self._exchange(Run(self._runs, seed, self._debug), program, timeout, task)
+        return self._exchange(Run(self._runs, seed, alike, self._debug), program, timeout, task)
 
     def settle(self, *, rest: bool = False) -> list[str]:
         """Has the ranks close what a test opened, and tells what it left behind otherwise, by rank.
@@ -235,7 +242,8 @@ class Pool:
             self._processes.append(RankProcess.forked(self._client, environ_of(rank, self.spec, environ)))
         for rank, process in enumerate(self._processes):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is told below
-                process.connection.send(Start(rank, size, self.spec.backend, threads, cores[rank]))
+                start = Start(rank, size, self.spec.backend, threads, cores[rank], self.spec.opening)
+                process.connection.send(start)
         deadline = time.monotonic() + START_TIMEOUT
         port: int | None = None
         for rank, process in enumerate(self._processes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
@@ -35,7 +35,7 @@ class Pools:
         with contextlib.suppress(OSError):  # the first test that needs ranks fails by the same, and says so
             self._client.start()
 
-    def get(self, spec: PoolSpec, group: str, timeout: float) -> Pool:
+    def get(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str] | None = None) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
 
         Ranks that an earlier test left unable to open another group are replaced: this test is not to blame.
@@ -44,16 +44,18 @@ class Pools:
             spec: what the pool is made of.
             group: name of the group.
             timeout: seconds for opening it, and the least that its collectives must bear with.
+            environ: the environment that ranks inherit; None for this process's own.
 
         Raises:
             RankError: ranks did not come up, or fresh ones could not open the group.
         """
+        environ = os.environ if environ is None else environ
         self._used.add(spec)
         pool = self._pools.pop(spec, None)
         if pool is not None:
             self._pools[spec] = pool  # at the end: what was used last
         self._retire_surplus(spec)
-        if pool is not None and pool.alive and pool.environ != rank_environ(spec, os.environ):
+        if pool is not None and pool.alive and pool.environ != rank_environ(spec, environ):
             pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
             try:
@@ -68,7 +70,7 @@ class Pools:
         if pool is not None:
             pool.kill()  # a rank may be held for the debugger
         pool = self._pools[spec] = Pool(
-            self._client, spec, os.environ, grace=self._grace, listener=self._listener, debug=self._debug
+            self._client, spec, environ, grace=self._grace, listener=self._listener, debug=self._debug
         )
         pool.open_group(group, timeout)
         return pool
@@ -148,6 +150,11 @@ class Pools:
     def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
         """Ends every pool that was started for a test with this environment of its own."""
         for spec in [spec for spec in self._pools if spec.environ == environ]:
+            self.retire(spec)
+
+    def retire_owned(self, *, but: str) -> None:
+        """Ends every pool that belongs to the tests of one file, except those of the file ``but``."""
+        for spec in [spec for spec in self._pools if spec.owner not in ("", but)]:
             self.retire(spec)
 
     def retire_all(self, but: PoolSpec | None = None) -> None:

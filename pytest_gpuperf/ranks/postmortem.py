@@ -126,7 +126,9 @@ def _error(endings: Sequence[Ending], root: int | None, world: World) -> BaseExc
     ending = endings[root]
     where = f"rank {root} of {world.size} ({world.backend}) in {world.program}"
     if isinstance(ending, Died):
-        return RankDied(f"{where} {_say(ending)}")
+        death = RankDied(f"{where} {_say(ending)}")
+        death.codes = {rank: one.code for rank, one in enumerate(endings) if isinstance(one, Died)}
+        return death
     assert isinstance(ending, Raised)
     return _withdrawal(endings, root, world) if ending.withdrew else _exception(ending, where)
 

@@ -18,6 +18,7 @@ import time
 import traceback
 import unittest
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -43,6 +44,8 @@ from pytest_gpuperf.ranks.messages import (
     Started,
     Withdrawal,
 )
+from pytest_gpuperf.ranks.module_state import ModuleState
+from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 from pytest_gpuperf.torch_internals import sequence_number
 
@@ -101,6 +104,7 @@ class _Rank:
         self.store_port = None if store is None else store.port
         self._groups = Groups(start, self._device, store)
         self._found = Surroundings.now()
+        self._modules = ModuleState()
         self._submodules = payload.SubmoduleCache()  # a result may be of a class that came with the program, by value
         self._threads_raised: list[str] = []
         threading.excepthook = self._thread_raised
@@ -146,6 +150,9 @@ class _Rank:
     def _open_group(self, request: OpenGroup) -> tuple[Parcel, int]:
         began = time.time_ns()
         self._groups.open(request)
+        if self._start.opening is Opening.LAUNCHER and MASTER_PORT not in os.environ:
+            os.environ[MASTER_PORT] = port = str(request.store_port)
+            self._found = replace(self._found, environment={**self._found.environment, MASTER_PORT: port})
         self._informant.group_opened(began)
         return EMPTY, 0
 
@@ -155,13 +162,15 @@ class _Rank:
             world_size=self._start.world_size,
             backend=self._start.backend,
             device=self._device,
-            seed=request.seed + self._start.rank,
+            seed=request.seed + (0 if request.alike else self._start.rank),
             _meshes=self._groups.meshes,
+            _control=self._groups.store,
         )
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()
         before = _issued()
         entry, args, kwargs = payload.loads(task)
+        self._modules.note()
         self._seed(context.seed)  # now: what the program's module imports has its generators
         result = entry(context, *args, **kwargs)
         self._synchronize()  # an error that the device meets later belongs to this run, not to the next
@@ -183,7 +192,7 @@ class _Rank:
         return self._start.backend == "gloo" or self._informant.silent()
 
     def _settle(self, request: Settle) -> tuple[Parcel, int]:
-        left = left_behind(self._found, Surroundings.now()) + self._threads_raised
+        left = left_behind(self._found, Surroundings.now()) + self._modules.changed() + self._threads_raised
         self._groups.settle(rest=request.rest)
         settled = Settled(left, [name for name in request.modules if name in sys.modules])
         return Parcel(pickle.dumps(settled)), 0

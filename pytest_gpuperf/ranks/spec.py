@@ -4,10 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
 RANK = "{rank}"  # in a value that a test sets: the rank's number
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
+
+ISOLATIONS = ("group", "file", "process")
+"""Who shares a test's ranks, by the names that users write: any test, those of its file, or nobody."""
+
+
+class Opening(Enum):
+    """What ranks have when a program begins."""
+
+    GROUP = "group"
+    """A default process group, opened for the test."""
+    NOTHING = "nothing"
+    """No process group: the program opens its own."""
+    LAUNCHER = "launcher"
+    """No process group, and the environment variables that torchrun sets, from which the program opens its own."""
+
+
+def launcher_environ(rank: int, world_size: int) -> dict[str, str]:
+    """The variables that torchrun sets on one host, except ``MASTER_PORT``, which rank 0's store provides later.
+
+    ``TORCHELASTIC_USE_AGENT_STORE`` makes ``init_method="env://"`` a client of that store, so that nobody binds a port.
+
+    Args:
+        rank: the rank's number.
+        world_size: how many ranks there are, all on this host.
+    """
+    of_rank, of_world = str(rank), str(world_size)
+    return {
+        "RANK": of_rank,
+        "LOCAL_RANK": of_rank,
+        "ROLE_RANK": of_rank,
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": of_world,
+        "LOCAL_WORLD_SIZE": of_world,
+        "ROLE_WORLD_SIZE": of_world,
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_RUN_ID": "gpuperf",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+MASTER_PORT = "MASTER_PORT"
+LAUNCHER_VARIABLES = frozenset({*launcher_environ(0, 1), MASTER_PORT})
+"""The names of all variables that ``Opening.LAUNCHER`` sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +71,9 @@ class PoolSpec:
     """That each rank's threads run on; empty: where the system puts them."""
     timed: bool = False
     """Whether its ranks measure: their communicators share nothing."""
+    opening: Opening = Opening.GROUP
+    owner: str = ""
+    """The test file whose tests alone use the pool; empty if any test may."""
 
     @property
     def backend(self) -> str:
@@ -52,4 +103,5 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
         environ: of the pool's ranks, by ``rank_environ``.
     """
     own = {name: value.replace(RANK, str(rank)) for name, value in spec.environ if RANK in value}
-    return {**environ, **own}
+    launcher = launcher_environ(rank, spec.world_size) if spec.opening is Opening.LAUNCHER else {}
+    return {**environ, **launcher, **own}

@@ -7,7 +7,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
-from pytest_gpuperf.ranks.spec import PoolSpec
+from pytest_gpuperf.ranks.spec import Opening, PoolSpec
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
@@ -61,6 +61,9 @@ class CurrentTest:
     """Number of a perf test's launch; None for other tests."""
     world_size: int | None
     """How many ranks it has; None if it uses none."""
+    opening: Opening = Opening.GROUP
+    environ: Mapping[str, str] | None = None
+    """What its ranks inherit; None for this process's environment as it is."""
     prepared: bool = False
     """Whether its lease was taken and its ranks were brought up."""
     gpus: tuple[str, ...] = ()
@@ -96,8 +99,10 @@ class CurrentRanks:
         self._output: dict[str, Excerpt] = {}
         """What ranks printed and no report has taken, by title."""
         self._tests = 0
+        self._spoiled: set[PoolSpec] = set()
+        """Ranks on which a test of an adopted class failed: it may have left them as none expects to find them."""
         self._renewals = 0
-        """How many process groups perf tests have asked for beyond their launches' own."""
+        """How many process groups were asked for beyond those of tests and launches."""
 
     @property
     def current(self) -> CurrentTest:
@@ -109,6 +114,11 @@ class CurrentRanks:
         if self._current is None:
             raise RuntimeError("ranks can be used while a test runs, and none does")
         return self._current
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether the test that began last uses ranks."""
+        return self.reported is not None and self.reported.world_size is not None
 
     @property
     def backend(self) -> str:
@@ -127,6 +137,7 @@ class CurrentRanks:
         marker = (None if world_size is None else ranks_marker(item, item.nodeid)) or RanksMarker(())
         self._tests += 1
         examples = is_drawn(getattr(item, "obj", None))
+        self._host.retire_owned(but=str(item.path))
         self._current = self.reported = CurrentTest(
             item=item,
             identity=identity,
@@ -157,6 +168,52 @@ class CurrentRanks:
         if current.marker.own_processes:
             self._host.retire(self._spec(world_size))
         self._pool(world_size)
+
+    def enlist(self, marker: RanksMarker, opening: Opening, environ: Mapping[str, str]) -> None:
+        """Gives the current test ranks that it did not ask for by a marker, and brings them up.
+
+        Args:
+            marker: what they are, with one world size.
+            opening: what they have when a program begins.
+            environ: what they inherit.
+
+        Raises:
+            RuntimeError: no test runs.
+        """
+        current = self.current
+        (world_size,) = marker.world_sizes
+        if current.prepared and (current.marker, current.opening) == (marker, opening):
+            return
+        current.marker, current.opening, current.environ = marker, opening, environ
+        current.world_size, current.prepared, current.gpus = world_size, False, ()
+        current.timeout = marker.timeout or self._options.timeout
+        self.prepare()
+
+    def run_enlisted(
+        self, world_size: int, entry: Callable[..., Any], call: object, name: str, timeout: float | None
+    ) -> list[Any]:
+        """Calls ``entry(context, call)`` on every rank that was enlisted; the results in rank order.
+
+        Ranks on which it fails serve no other test.
+
+        Args:
+            world_size: how many.
+            entry: of an installed module.
+            call: its argument.
+            name: of the test, as reports have it.
+            timeout: seconds that the test's harness gives it, if its marker says nothing else.
+        """
+        __tracebackhide__ = True
+        current = self.current
+        current.timeout = current.marker.timeout or timeout or current.timeout
+        try:
+            with self._alone():
+                return self._execute(world_size, entry, (call,), {}, entry, name)
+        except pytest.skip.Exception:
+            raise
+        except BaseException:
+            self._spoiled.add(self._spec(world_size))
+            raise
 
     def lease_gpus(self) -> tuple[str, ...]:
         """Prepares the current test's ranks, and returns the UUIDs of their GPUs; empty for gloo."""
@@ -268,15 +325,23 @@ class CurrentRanks:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         program: Callable[..., Any],
+        name: str = "",
     ) -> list[Any]:
         """A run on ranks that are prepared, or are just being prepared."""
         __tracebackhide__ = True
         current = self.current
+        name = name or name_of(program)
         task = self._packing.packed((entry, tuple(args), kwargs), program)
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
-            payloads = pool.run(task, program=name_of(program), seed=current.seed, timeout=current.timeout)
+            payloads = pool.run(
+                task,
+                program=name,
+                seed=current.seed,
+                timeout=current.timeout,
+                alike=current.marker.seed == "same",
+            )
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
         except RankTimeout:
@@ -288,8 +353,11 @@ class CurrentRanks:
             self._collect_output()
             if pool.failure is not None:
                 current.failures.append(pool.failure)
+            if pool.spec.opening is not Opening.GROUP:
+                self._renewals += 1  # the next run begins as this one did, without groups and without their keys
+                current.group = f"{current.group}, run {self._renewals}"
         current.longest = max(current.longest, time.monotonic() - start)
-        return read_results(payloads, pool.spec, name_of(program))
+        return read_results(payloads, pool.spec, name)
 
     def _watched(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
@@ -314,7 +382,9 @@ class CurrentRanks:
             self._collect_output()
             if current.marker.own_processes:
                 self._host.retire_with(current.marker.env)
-        if left:
+            while self._spoiled:
+                self._host.retire(self._spoiled.pop())
+        if left and current.marker.isolation != "process":  # else nobody could have met it
             current.item.warn(
                 LeakWarning(f"{current.identity} left behind, in ranks that were replaced: {'; '.join(left)}")
             )
@@ -350,12 +420,15 @@ class CurrentRanks:
         cores: tuple[frozenset[int], ...] = ()
         if timed and gpus and self._options.numa_binding:
             cores = self.machine.cores_near(gpus, frozenset(os.sched_getaffinity(0)))
-        return PoolSpec(world_size, gpus, current.marker.env, cores, timed=timed)
+        marker = current.marker
+        opening = Opening.LAUNCHER if marker.launcher_env else current.opening
+        owner = str(current.item.path) if marker.isolation == "file" else ""
+        return PoolSpec(world_size, gpus, marker.env, cores, timed=timed, opening=opening, owner=owner)
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current
         try:
-            pool = self._host.get(self._spec(world_size), current.group, current.timeout)
+            pool = self._host.get(self._spec(world_size), current.group, current.timeout, current.environ)
         finally:
             self._collect_output()
         if (death := self._host.take_death()) is not None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.channel import Parcel
+from pytest_gpuperf.ranks.stubs import Stubs
 from pytest_gpuperf.run.pytest_internals import rewrites_assertions
 
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
@@ -27,6 +29,7 @@ class Packing:
         self._directories: set[str] = set()
         self._submodules = payload.SubmoduleCache()
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
+        self._stubs = Stubs({}, {})
 
     def collected(self, items: Sequence[pytest.Item], config: pytest.Config) -> None:
         """Takes note of where the test modules lie: what lies beside them travels to the ranks by value."""
@@ -49,14 +52,17 @@ class Packing:
             Exception: whatever an object that cannot be pickled raises, with a note that names the program.
         """
         __tracebackhide__ = True
+        entry, args, kwargs = call
         with self._submodules.used(), _named_if_it_cannot_be_sent(program):
-            return payload.dumps(call, by_value=self._by_value())
+            modules = self._by_value()
+            return payload.dumps((self._stubs.before(entry), args, kwargs), by_value=modules)
 
     def _by_value(self) -> tuple[ModuleType, ...]:
         count, modules = self._modules
         if count != len(sys.modules):
             modules = tuple(module for module in list(sys.modules.values()) if self._travels(module))
             self._modules = len(sys.modules), modules
+            self._stubs = _stubs(modules)
         return modules
 
     def _travels(self, module: ModuleType) -> bool:
@@ -68,6 +74,36 @@ class Packing:
         if not folder.startswith(self._root) or folder.startswith(_INSTALLED) or module.__name__ == "__main__":
             return False
         return not _importable(module.__name__.partition(".")[0])
+
+
+def _stubs(by_value: tuple[ModuleType, ...]) -> Stubs:
+    contents: dict[str, dict[str, Any]] = {}
+    absent: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        if not _is_put_in_by_hand(name, module):
+            continue
+        values = {key: value for key, value in _namespace(module).items() if not isinstance(value, ModuleType)}
+        try:
+            if not isinstance(module, ModuleType):
+                raise TypeError(f"it is a {type(module).__qualname__}")
+            payload.dumps(values, by_value)
+        except Exception as error:  # whatever an object that cannot be pickled raises
+            absent[name] = f"{type(error).__name__}: {error}"
+        else:
+            contents[name] = values
+    return Stubs(contents, absent)
+
+
+def _is_put_in_by_hand(name: str, module: object) -> bool:
+    # An import sets a spec; scripts, and modules that packages make within themselves, have none either.
+    package = name.partition(".")[0]
+    if isinstance(getattr(module, "__spec__", None), ModuleSpec) or getattr(module, "__file__", None) or module is None:
+        return False
+    return not package.startswith("__") and package not in sys.stdlib_module_names and not _importable(package)
+
+
+def _namespace(module: object) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if not name.startswith("__")}
 
 
 def _importable(package: str) -> bool:

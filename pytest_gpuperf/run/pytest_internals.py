@@ -80,6 +80,11 @@ def fixture_definitions(node: pytest.Item, fixture: str) -> Iterator[tuple[str, 
         yield definition.func.__module__, definition.argnames
 
 
+def arguments(item: pytest.Function) -> tuple[str, ...]:
+    """The names of the arguments with which pytest calls the test; publicly, only all its fixtures are known."""
+    return tuple(item._fixtureinfo.argnames)
+
+
 def is_of_unittest(item: pytest.Item) -> bool:
     """Whether the item is a method of a ``unittest.TestCase``; publicly, pytest has no name for such items."""
     return isinstance(item, TestCaseFunction)

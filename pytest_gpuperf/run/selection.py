@@ -162,10 +162,11 @@ def reason_to_skip(item: pytest.Item, options: Options, machine: Machine) -> str
             "perf tests measure GPUs and none are in use: pass --gpus N, --against REF to race two commits on CPUs, or "
             "--smoke to try each body unjudged"
         )
-    return _device_reason(marker, size, gpus)
+    return device_reason(marker, size, gpus)
 
 
-def _device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | None:
+def device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | None:
+    """Why a test of so many ranks cannot run on so many GPUs, 0 for gloo; None if it can."""
     device = None if marker is None else marker.device
     if device == "cuda" and gpus == 0:
         return "the test is bound to CUDA and no GPUs are in use: pass --gpus N"

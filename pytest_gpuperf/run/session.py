@@ -8,6 +8,7 @@ from typing import Self
 
 import pytest
 
+from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
 from pytest_gpuperf.arms.arms import Arms
 from pytest_gpuperf.arms.blueprint import Blueprint
 from pytest_gpuperf.arms.child import LINK
@@ -31,6 +32,7 @@ from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal
 from pytest_gpuperf.report.terminal import Summary
+from pytest_gpuperf.run.adopting import Adopting
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.contesting import Contesting
@@ -83,6 +85,7 @@ class Session:
     journal: RunJournal | None
     """Goes with the file of results."""
     relaunching: Relaunching
+    adopting: Adopting
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
 
@@ -95,7 +98,8 @@ class Session:
         given = config.getoption("baselines") or ""
         commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
         host: RankHost = Pools(
-            ForkserverClient(preload, PRELOAD_IF_USED),
+            # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
+            ForkserverClient(preload, PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}),
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
@@ -178,6 +182,7 @@ class Session:
             if options.results is None or worker
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
             relaunching=relaunching,
+            adopting=Adopting(ranks, options, machine),
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
 

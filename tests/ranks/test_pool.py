@@ -79,7 +79,7 @@ def test_a_program_that_destroyed_its_group_is_told_so_and_the_next_one_has_a_ne
         dist.destroy_process_group()
         assert ctx.group
 
-    with pytest.raises(RuntimeError, match=r"(?m)^rank [01] has no process group: the program destroyed it$"):
+    with pytest.raises(RuntimeError, match=r"(?m)^rank [01] has no process group: the program destroyed it, or has"):
         call(program)
     pool.open_group("second", 60)
     assert call(lambda ctx: ctx.group.size()) == [2, 2]
@@ -384,7 +384,7 @@ def test_a_store_without_a_group_says_who_destroyed_it(call: Call) -> None:
         dist.destroy_process_group()
         assert ctx.store
 
-    with pytest.raises(RuntimeError, match=r"(?m)^rank [01] has no process group: the program destroyed it$"):
+    with pytest.raises(RuntimeError, match=r"(?m)^rank [01] has no process group: the program destroyed it, or has"):
         call(program)
 
 

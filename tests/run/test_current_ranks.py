@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.leases.folder import LeaseError
@@ -169,7 +170,7 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     monkeypatch.setattr(session_module, "ForkserverClient", client)
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", client_module.PRELOAD_IF_USED)
     Session.of(pytestconfig, Options.from_config(pytestconfig), Machine((), None, False)).close()
-    client.assert_called_once_with(client_module.PRELOAD, client_module.PRELOAD_IF_USED)
+    client.assert_called_once_with(client_module.PRELOAD, {**client_module.PRELOAD_IF_USED, **OF_HARNESSES})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Tests of other harnesses on our ranks: their classes stay as they are, and only their processes are replaced."""

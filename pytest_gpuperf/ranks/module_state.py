@@ -1,0 +1,89 @@
+"""What programs leave in modules that a rank has imported: attributes that are new or bound to another object.
+
+Runs in rank processes. It does not look at Python's own modules, nor at torch, numpy, pytest and what these import. A
+module's state is known from the moment before the first program that could change it. If a program itself imports a
+module, only what is a singleton by its name is seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+from pytest_gpuperf.ranks.accelerate_internals import SHARED
+
+_OF_TORCH = frozenset(
+    {"networkx", "sympy", "mpmath", "jinja2", "markupsafe", "triton", "filelock", "fsspec", "setuptools"}
+)
+"""What torch needs and imports when it first does; these fill tables of their own."""
+_MOST = 5  # names that a report has of one test
+_MISSING = object()
+
+
+class ModuleState:
+    """The state of a process's modules."""
+
+    def __init__(self) -> None:
+        self._brought = {name.partition(".")[0] for name in sys.modules} | set(sys.stdlib_module_names) | _OF_TORCH
+        self._known: dict[str, list[tuple[str, Any, Mapping[str, Any]]]] = {}
+        self._looked_at = 0
+
+    def note(self) -> None:
+        """Takes note of modules that were imported since; a program is about to run."""
+        if len(sys.modules) == self._looked_at:
+            return
+        for name, module in self._watched():
+            if name not in self._known:
+                self._known[name] = [(label, owner, _values(owner)) for label, owner in _owners(name, module)]
+        self._looked_at = len(sys.modules)
+
+    def changed(self) -> list[str]:
+        """What programs changed since ``note``, in words; empty if nothing."""
+        found = []
+        for name, module in self._watched():
+            known = self._known.get(name)
+            if known is None:
+                found += [f"{label}.{SHARED}" for label, owner in _owners(name, module) if _values(owner).get(SHARED)]
+            elif sys.modules.get(name) is module:
+                found += [path for label, owner, before in known for path in _changes(label, owner, before)]
+        if not found:
+            return []
+        more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+        return [f"attributes of modules: {', '.join(found[:_MOST])}{more}"]
+
+    def _watched(self) -> Iterator[tuple[str, ModuleType]]:
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] not in self._brought and type(module) is ModuleType:
+                yield name, module
+
+
+def _owners(name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
+    yield name, module
+    for value in list(vars(module).values()):
+        if type(value) is type and value.__module__ == name:
+            yield f"{name}.{value.__qualname__}", value
+
+
+def _values(owner: Any) -> dict[str, Any]:
+    values = {name: value for name, value in vars(owner).items() if not name.startswith("__")}
+    if isinstance(values.get(SHARED), dict):
+        values[SHARED] = dict(values[SHARED])  # its content is what matters, and a copy of it can be compared
+    return values
+
+
+def _changes(label: str, owner: Any, before: Mapping[str, Any]) -> Iterator[str]:
+    now = _values(owner)
+    lazy = isinstance(owner, ModuleType) and "__getattr__" in vars(owner)
+    for name, value in now.items():
+        old = before.get(name, _MISSING)
+        if name == SHARED and isinstance(value, dict):
+            changed = value.keys() != (old if isinstance(old, dict) else {}).keys()
+        else:
+            # A submodule that is imported becomes an attribute; so does what a module imports when it is first asked.
+            loaded = old is _MISSING and (lazy or isinstance(value, ModuleType | FunctionType | type))
+            changed = old is not value and not loaded and not isinstance(value, ModuleType)
+        if changed:
+            yield f"{label}.{name}"
+    yield from (f"{label}.{name}" for name in before.keys() - now.keys() if not isinstance(before[name], ModuleType))

@@ -1,0 +1,60 @@
+"""Classes of DeepSpeed's shape, and of pytest's own that expect torchrun, on our ranks."""
+
+import pytest
+
+from tests.adopted.harness_shapes import LAUNCHED, LAUNCHING, LAUNCHING_CONFTEST, TORCHRUN
+from tests.whole_run import WholeRun, run_pytest, write
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    files = {
+        "launching.py": LAUNCHING,
+        "conftest.py": LAUNCHING_CONFTEST,
+        "test_launched.py": LAUNCHED,
+        "test_torchrun.py": TORCHRUN,
+        "pytest.ini": "[pytest]\nfilterwarnings = error::pytest_gpuperf.LeakWarning\n",
+    }
+    return run_pytest(write(tmp_path_factory.mktemp("launched"), files), "--adopt-classes")
+
+
+def test_tests_of_both_kinds_pass_fail_and_skip(run: WholeRun) -> None:
+    assert run.outcomes == {
+        "TestWorlds::test_sums_in_both_worlds[Kind.SUM]": "PASSED",
+        "TestWorlds::test_after_a_fixture_of_another_world": "PASSED",
+        "TestWorlds::test_skips": "SKIPPED",
+        "TestWorlds::test_fails_on_one_rank": "FAILED",
+        "TestOpensItsGroup::test_by_the_environment": "PASSED",
+        "TestOpensItsGroup::test_skips": "SKIPPED",
+        "TestWithoutEnvironment::test_has_no_rank": "PASSED",
+        "TestUnderTorchrun::test_sums[1]": "PASSED",
+        "TestUnderTorchrun::test_sums[2]": "PASSED",
+        "TestUnderTorchrun::test_fails_on_one_rank": "FAILED",
+        **{
+            f"{name}::{test}": "ERROR"
+            for name in ("TestTwoWorlds", "TestNoWorld")
+            for test in ("test_sums[1]", "test_sums[2]", "test_fails_on_one_rank")
+        },
+    }, run.text
+
+
+@pytest.mark.parametrize("name", ["TestWorlds", "TestUnderTorchrun"])
+def test_a_failure_names_its_rank_and_what_the_other_waited_for(run: WholeRun, name: str) -> None:
+    report = run.report(f"{name}::test_fails_on_one_rank")
+    assert f"raised on rank 1 of 2 (gloo) in {name}.test_fails_on_one_rank" in report
+    assert "rank 1 never issued barrier" in report
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("TestTwoWorlds", "TestTwoWorlds: on_ranks takes one world size, got (2, 3)"),
+        ("TestNoWorld", "A plain class of pytest's needs a world size: @on_ranks(2)"),
+    ],
+)
+def test_a_plain_class_has_one_world_size(run: WholeRun, name: str, expected: str) -> None:
+    assert expected in run.report(f"{name}::test_fails_on_one_rank")
+
+
+def test_both_worlds_of_a_test_skip_for_their_reason(run: WholeRun) -> None:
+    assert sum(line.startswith("SKIPPED [") and line.endswith(": of the test") for line in run.result.outlines) >= 1
