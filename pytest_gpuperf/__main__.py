@@ -30,15 +30,12 @@ from pytest_gpuperf.doctor.lines import document, report, suggestions
 from pytest_gpuperf.doctor.suggest import suggest
 from pytest_gpuperf.fleet import outliers, results_of_hosts
 from pytest_gpuperf.hardware.machine import installed_devices
-from pytest_gpuperf.page.page_file import page_of_files
+from pytest_gpuperf.report.command_error import CommandError
 from pytest_gpuperf.report.comparison_lines import comparison_lines
 from pytest_gpuperf.report.fleet_lines import fleet_lines
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.openmetrics import openmetrics
-from pytest_gpuperf.report.pull_request import CommentError, PullRequest, comment_of
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
-from pytest_gpuperf.report.recovery import recover
-from pytest_gpuperf.report.run_journal import RunJournalError
 from pytest_gpuperf.report.units import format_count
 
 LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, and a terminal may hang on megabytes
@@ -49,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         lines, done = options.run(options)
-    except (BaselineError, RenameError, RunJournalError, CommentError) as error:
+    except (BaselineError, RenameError, CommandError) as error:
         print(one_line(f"error: {error}"), file=sys.stderr)
         return 1
     for line in lines:
@@ -90,16 +87,22 @@ def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
 
 def _report(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it says; it is done, or refused."""
+    from pytest_gpuperf.page.page_file import page_of_files  # needs pytest, which the doctor's machine may lack
+
     return page_of_files(options.output, options.files, options.baselines), True
 
 
 def _recover(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it says, and whether the run had ended by itself."""
+    from pytest_gpuperf.report.recovery import recover  # as above
+
     return recover(options.file, options.junitxml)
 
 
 def _comment(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it says; it is done, or refused."""
+    from pytest_gpuperf.report.pull_request import PullRequest, comment_of  # as above
+
     names = ("GITHUB_API_URL", "GITHUB_REPOSITORY", "GITHUB_TOKEN")
     if missing := [name for name in names if not os.environ.get(name)]:
         options.refuse(f"{', '.join(missing)} not set: a workflow of GitHub sets the first two, and its env the token")

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from pytest_gpuperf.report.command_error import CommandError
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.markdown import markdown
 from pytest_gpuperf.report.results_file import load
@@ -19,7 +20,7 @@ _PAGE = 100
 _SECONDS = 30
 
 
-class CommentError(Exception):
+class CommentError(CommandError):
     """GitHub did not take the comment; the message names the request, the answer, and the cure."""
 
 

@@ -16,6 +16,7 @@ import pytest
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.plain import plain, read
+from pytest_gpuperf.report.command_error import CommandError
 
 Location: TypeAlias = tuple[str, int | None, str]
 """As pytest has it: file, line from 0, name."""
@@ -44,7 +45,7 @@ class Told:
     """Lines that cannot be read."""
 
 
-class RunJournalError(Exception):
+class RunJournalError(CommandError):
     """A journal cannot be used; the message names the file, the problem, and the cure."""
 
 

@@ -54,7 +54,8 @@ def test_both_samples_of_an_arm_in_a_block_count() -> None:
 def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleaving, "slowest", lambda seconds, device: list(seconds))
     times = (float(number**2) for number in count(1))  # so that no two blocks agree
-    arms = [SimpleNamespace(plan=SimpleNamespace(samples=24), sample=lambda: next(times)) for _ in range(2)]
+    plan = SimpleNamespace(samples=24)
+    arms = [SimpleNamespace(plan=plan, sample=lambda: next(times), late=False) for _ in range(2)]
     looked: list[list[float]] = []
 
     def ratios(of_slowest: Sequence[Sequence[float]]) -> list[float]:

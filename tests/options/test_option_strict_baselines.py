@@ -44,7 +44,7 @@ def test_without_baselines_a_model_judges_and_the_summary_says_so(project: pytes
             "expects 262.* GB/s to 459.0 GB/s (links between GPUs (NV18)); look for the cause with: *doctor; record *",
             "*test_unknown[[]2ranks] time: 1.000 s has no baseline on *, and no model says what it should be: the test "
             "does not say what work it is; record one with: *",
-            "missing *330.0 GB/s*healthy] busbw",
+            "  missing *330.0 GB/s*healthy]",
             f"*{ONLY_A_MODEL}",
         ],
         consecutive=False,
