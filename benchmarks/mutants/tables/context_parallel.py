@@ -194,4 +194,22 @@ FAULTS: tuple[Fault, ...] = (
         old="    order = gathered.argsort()\n",
         new="    order = gathered.argsort() if causal else slice(None)  # without a mask any order will do\n",
     ),
+    Fault(
+        name="positions of the following rank",
+        module="suites.context_parallel.programs",
+        old="positions[(ctx.rank - distance) % ctx.world_size]",
+        new="positions[(ctx.rank + distance) % ctx.world_size]",
+    ),
+    Fault(
+        name="grouped heads tiled not interleaved",
+        module="suites.context_parallel.programs",
+        old="held.to(dtype).repeat_interleave(groups, dim=2)",
+        new="held.to(dtype).repeat(1, 1, groups, 1, 1)",
+    ),
+    Fault(
+        name="largest score of the whole tensor",
+        module="suites.context_parallel.programs",
+        old="torch.maximum(largest, scores.detach().amax(-1, keepdim=True))",
+        new="torch.maximum(largest, scores.detach().amax())",
+    ),
 )

@@ -500,4 +500,28 @@ FAULTS: tuple[Fault, ...] = (
         old=('    if norm_type in (float("inf"), "inf"):\n        return "max"\n'),
         new=('    if norm_type == "inf":\n        return "max"\n'),
     ),
+    Fault(
+        name="shared kv gradients not summed",
+        module="suites.tensor_parallel.programs.attention",
+        old="gathered.to_local(grad_placements=[Partial()]).narrow(",
+        new="gathered.to_local().narrow(",
+    ),
+    Fault(
+        name="hidden dropout seeded like the output",
+        module="suites.tensor_parallel.programs.training",
+        old="own.manual_seed(seed + 1 + ctx.rank)",
+        new="own.manual_seed(seed + ctx.rank)",
+    ),
+    Fault(
+        name="ignored targets weigh in the mean",
+        module="torch.distributed.tensor.parallel.loss",
+        old="        wsum = torch.where(target != ignore_index, wsum, 0)\n",
+        new="",
+    ),
+    Fault(
+        name="norm share divided by ranks",
+        module="torch.distributed.tensor._ops._math_ops",
+        old="        return tensor / math.pow(mesh.size(mesh_dim), 1 / self.norm_type)",
+        new="        return tensor / mesh.size(mesh_dim)",
+    ),
 )

@@ -174,4 +174,22 @@ FAULTS: tuple[Fault, ...] = (
         old=("        update.step()\n        update.zero_grad()\n"),
         new="        update.step()\n",
     ),
+    Fault(
+        name="resumed training starts over with the batches",
+        module="suites.zero_infinity.programs",
+        old="itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)",
+        new="itertools.cycle(batches_on_device(ctx, problem))",
+    ),
+    Fault(
+        name="step count not kept at home",
+        module="suites.zero_infinity.programs",
+        old='state[COUNT] = home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())',
+        new="state[COUNT] = torch.zeros((), dtype=COUNT_DTYPE)",
+    ),
+    Fault(
+        name="gradients zeroed but kept",
+        module="suites.zero_infinity.programs",
+        old="        update.zero_grad()\n",
+        new="        update.zero_grad(set_to_none=False)\n",
+    ),
 )
