@@ -7,7 +7,7 @@ VENV := $(if $(CONSTRAINTS),.venv$(patsubst constraints%.txt,%,$(CONSTRAINTS)),.
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: install suites smoke mutations test lint types format ci clean
+.PHONY: docs install suites smoke mutations test lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -41,6 +41,10 @@ lint: install
 
 types: install
 	$(BIN)/mypy
+
+# The site of docs/, in build/site; a warning is an error.
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 
 format: install
 	$(BIN)/ruff format .

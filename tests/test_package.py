@@ -31,11 +31,14 @@ def test_another_name_is_an_attribute_error() -> None:
 ROOT = Path(__file__).parents[1]
 TOOLS = {
     "axe-playwright-python",
+    "furo",
     "import-linter",
     "mypy",
+    "myst-parser",
     "playwright",
     "pre-commit",
     "ruff",
+    "sphinx",
     "zizmor",
 }  # they look at the code, and run in one version alone
 
