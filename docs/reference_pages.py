@@ -72,7 +72,7 @@ class _Table(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the table."""
         lines = ["| name | meaning |", "|---|---|"]
-        lines += [f"| {name} | {_cell(text)} |" for name, text in self.tables[self.arguments[0]]()]
+        lines += [f"| {_cell(name)} | {_cell(text)} |" for name, text in self.tables[self.arguments[0]]()]
         return self.parse_text_to_nodes("\n".join(lines))
 
 
