@@ -313,30 +313,6 @@ FAULTS: tuple[Fault, ...] = (
         new="        self.iter += 1\n",
     ),
     Fault(
-        name="compressed gradients are divided after the sum: float16 overflows",
-        module="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-        old=(
-            "    compressed_tensor = buffer.to(dtype).div_(world_size)\n"
-            "\n"
-            "    def decompress(fut):\n"
-            "        decompressed_tensor = buffer\n"
-            "        # Decompress in place to reduce the peak memory.\n"
-            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
-            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
-            "        decompressed_tensor.copy_(value)\n"
-        ),
-        new=(
-            "    compressed_tensor = buffer.to(dtype)\n"
-            "\n"
-            "    def decompress(fut):\n"
-            "        decompressed_tensor = buffer\n"
-            "        # Decompress in place to reduce the peak memory.\n"
-            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
-            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
-            "        decompressed_tensor.copy_(value).div_(world_size)\n"
-        ),
-    ),
-    Fault(
         name="feedback starts a step late",
         module="suites.compression.programs.quantized",
         old="state.feedback and state.steps >= state.start",
@@ -347,30 +323,6 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.compression.programs.quantized",
         old="state.errors[index] = own_error.nan_to_num_(0, 0, 0), shard_error.nan_to_num_(0, 0, 0)",
         new="state.errors[index] = own_error, shard_error",
-    ),
-    Fault(
-        name="half precision divided after the sum",
-        module="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-        old=(
-            "    compressed_tensor = buffer.to(dtype).div_(world_size)\n"
-            "\n"
-            "    def decompress(fut):\n"
-            "        decompressed_tensor = buffer\n"
-            "        # Decompress in place to reduce the peak memory.\n"
-            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
-            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
-            "        decompressed_tensor.copy_(value)\n"
-        ),
-        new=(
-            "    compressed_tensor = buffer.to(dtype)\n"
-            "\n"
-            "    def decompress(fut):\n"
-            "        decompressed_tensor = buffer\n"
-            "        # Decompress in place to reduce the peak memory.\n"
-            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
-            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
-            "        decompressed_tensor.copy_(value).div_(world_size)\n"
-        ),
     ),
     Fault(
         name="uncompressed tensors not averaged",

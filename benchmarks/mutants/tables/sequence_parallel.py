@@ -270,12 +270,6 @@ FAULTS: tuple[Fault, ...] = (
         new="NORMS[norm](width, dtype=dtype, device=device)",
     ),
     Fault(
-        name="norm epsilon left to the default",
-        module="suites.sequence_parallel.programs",
-        old="NORMS[norm](width, EPS, dtype=dtype, device=device)",
-        new="NORMS[norm](width, dtype=dtype, device=device)",
-    ),
-    Fault(
         name="dropout covers the residual",
         module="suites.sequence_parallel.programs",
         old=("        y: torch.Tensor = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n        return x + y"),

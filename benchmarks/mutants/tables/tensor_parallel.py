@@ -471,12 +471,6 @@ FAULTS: tuple[Fault, ...] = (
         new="",
     ),
     Fault(
-        name="ranks take key and value heads in turn, not in blocks",
-        module="suites.tensor_parallel.programs.attention",
-        old="first = ctx.rank * kv_heads // ctx.world_size * head_dim",
-        new="first = ctx.rank % kv_heads * head_dim",
-    ),
-    Fault(
         name="what dropout keeps is divided by the share that it drops",
         module="suites.tensor_parallel.programs.training",
         old="return x * self.kept / (1 - self.p)",
@@ -505,18 +499,6 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.tensor_parallel.programs.attention",
         old="gathered.to_local(grad_placements=[Partial()]).narrow(",
         new="gathered.to_local().narrow(",
-    ),
-    Fault(
-        name="hidden dropout seeded like the output",
-        module="suites.tensor_parallel.programs.training",
-        old="own.manual_seed(seed + 1 + ctx.rank)",
-        new="own.manual_seed(seed + ctx.rank)",
-    ),
-    Fault(
-        name="ignored targets weigh in the mean",
-        module="torch.distributed.tensor.parallel.loss",
-        old="        wsum = torch.where(target != ignore_index, wsum, 0)\n",
-        new="",
     ),
     Fault(
         name="norm share divided by ranks",

@@ -175,18 +175,6 @@ FAULTS: tuple[Fault, ...] = (
         new="        update.step()\n",
     ),
     Fault(
-        name="resumed training starts over with the batches",
-        module="suites.zero_infinity.programs",
-        old="itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)",
-        new="itertools.cycle(batches_on_device(ctx, problem))",
-    ),
-    Fault(
-        name="step count not kept at home",
-        module="suites.zero_infinity.programs",
-        old='state[COUNT] = home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())',
-        new="state[COUNT] = torch.zeros((), dtype=COUNT_DTYPE)",
-    ),
-    Fault(
         name="gradients zeroed but kept",
         module="suites.zero_infinity.programs",
         old="        update.zero_grad()\n",
