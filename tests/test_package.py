@@ -31,11 +31,15 @@ def test_another_name_is_an_attribute_error() -> None:
 ROOT = Path(__file__).parents[1]
 TOOLS = {
     "axe-playwright-python",
+    "furo",
     "import-linter",
     "mypy",
+    "myst-parser",
     "playwright",
     "pre-commit",
     "ruff",
+    "sphinx",
+    "sphinx-copybutton",
     "zizmor",
 }  # they look at the code, and run in one version alone
 
@@ -47,7 +51,8 @@ def pins(file: str) -> dict[str, Version]:
 
 def minimums() -> dict[str, Version]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
+    extras = project["optional-dependencies"]
+    needed = [Requirement(text) for text in (*project["dependencies"], *extras["dev"], *extras["docs"])]
     return {one.name: Version(str(one.specifier).removeprefix(">=")) for one in needed}
 
 
