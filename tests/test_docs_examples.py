@@ -1,20 +1,16 @@
 """The pages' examples: their files are written, their commands run, and what they print is what the page shows.
 
 On a page, a line with a file's name stands above the file's text. A block ``console`` holds commands behind ``$``, and
-the lines that each prints; ``…`` stands for any text, alone on a line for any lines. A comment ``<!-- step takes 2.8 ms -->``
-sets the time that the made-up GPUs measure from there on.
+the lines that each prints; ``…`` stands for any text, alone on a line for any lines. The comment
+``<!-- step takes 2.8 ms -->`` sets the time that the made-up GPUs measure from there on.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import shlex
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch  # noqa: F401  # here, so that not each run of pytest in this process imports it anew
