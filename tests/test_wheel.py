@@ -73,8 +73,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     interpreter = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", interpreter, "install", "--no-deps", "--no-index", "--quiet", wheel]
-    subprocess.run(pip, check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([*pip, str(wheel)], check=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib"))
     return interpreter
