@@ -7,9 +7,7 @@ VENV := $(if $(CONSTRAINTS),.venv$(patsubst constraints%.txt,%,$(CONSTRAINTS)),.
 BIN := $(VENV)/bin
 ARGS ?=
 
-SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto
-
-.PHONY: install docs suites smoke mutations test lint types format ci clean
+.PHONY: docs install suites smoke mutations test lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -35,14 +33,6 @@ test: install
 mutations: install
 	$(BIN)/python benchmarks/mutations.py $(ARGS)
 
-# The site, in build/site; a warning is an error.
-docs: $(VENV)/docs-installed
-	$(SPHINX) -b html docs build/site
-
-$(VENV)/docs-installed: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet $(addprefix --constraint ,$(CONSTRAINTS)) --editable '.[docs]'
-	touch $@
-
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,11 +42,15 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# The site of docs/, in build/site; a warning is an error.
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+
 format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-ci: lint types docs test suites smoke
+ci: lint types test suites smoke
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

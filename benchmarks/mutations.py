@@ -64,7 +64,7 @@ def table() -> dict[str, tuple[Fault, ...]]:
     """The faults of each subject.
 
     Raises:
-        ValueError: two faults of a subject have one name.
+        ValueError: two faults of a subject have one name, or are one patch.
     """
     found: dict[str, tuple[Fault, ...]] = {}
     for module in pkgutil.iter_modules(tables.__path__):
@@ -72,6 +72,11 @@ def table() -> dict[str, tuple[Fault, ...]]:
         names = [fault.name for fault in faults]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{module.name} has two faults of the name {twice[0]!r}: rename one")
+        patches: dict[tuple[str, str, str], str] = {}
+        for fault in faults:
+            first = patches.setdefault((fault.module, fault.old, fault.new), fault.name)
+            if first != fault.name:
+                raise ValueError(f"{module.name} has one patch twice, as {first!r} and {fault.name!r}: delete one")
         found[module.name] = faults
     return found
 

@@ -1,27 +1,24 @@
-"""How Sphinx builds the site: ``make docs``."""
+"""How the site is built: ``make docs``."""
+
+from __future__ import annotations
 
 import sys
+from importlib.metadata import version as version_of
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # reference_pages, which is no part of the package
 
 project = "pytest-gpuperf"
-author = "The pytest-gpuperf authors"
-html_title = project
+author = "the pytest-gpuperf authors"
+version = release = version_of("pytest-gpuperf")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference_pages"]
+smartquotes = False  # they make a dash of the two that begin an option
 html_theme = "furo"
-html_show_copyright = False
+html_title = "pytest-gpuperf"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "from_code"]
-exclude_patterns = ["_build"]
-
-myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-
-autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
-autodoc_preserve_defaults = True
-napoleon_use_ivar = True
-
-copybutton_prompt_text = "$ "
-copybutton_only_copy_prompt_lines = True
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "undoc-members": False}

@@ -145,7 +145,7 @@ def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    names = "suites | adopt | compare | rename | report | recover | comment | doctor | fleet"
+    names = "adopt | compare | rename | report | recover | comment | doctor | fleet | suites"
     commands = parser.add_subparsers(required=True, metavar=names)
     commands.add_parser(
         "suites",

@@ -23,7 +23,6 @@ from tests import fake_gpus
 from tests.whole_run import ROOT
 
 PAGES = (
-    "README.md",
     "docs/quickstart.md",
     "docs/guard-a-repository.md",
     "docs/update-baselines.md",

@@ -39,7 +39,6 @@ TOOLS = {
     "pre-commit",
     "ruff",
     "sphinx",
-    "sphinx-copybutton",
     "zizmor",
 }  # they look at the code, and run in one version alone
 
@@ -51,8 +50,7 @@ def pins(file: str) -> dict[str, Version]:
 
 def minimums() -> dict[str, Version]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    needed = [Requirement(text) for text in (*project["dependencies"], *extras["dev"], *extras["docs"])]
+    needed = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
     return {one.name: Version(str(one.specifier).removeprefix(">=")) for one in needed}
 
 

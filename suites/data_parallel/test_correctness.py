@@ -141,6 +141,18 @@ def test_accumulation_reduces_each_gradient_once(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_a_static_graph_reduces_every_microbatch_of_its_first_step_alone(ranks: Ranks) -> None:
+    # Two microbatches and three steps: the very first backward records the graph, and has to reduce.
+    problem = Problem(world_size=ranks.world_size, seed=1, steps=3, microbatches=2, multiple=ranks.world_size**2)
+    all_reduce = next(one for one in ALL_REDUCES.values() if one is not None)
+    results = ranks.run(
+        programs.trajectory_and_buckets, problem=problem, static_graph=True, no_sync=True, all_reduce=all_reduce
+    )
+    assert_trained(problem, [result for result, _ in results], whole_batch(problem))
+    assert [sum(buckets) for _, buckets in results] == [4 * gradient_bytes(problem)] * ranks.world_size
+
+
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("bucket_cap_mb", [DEFAULT_CAP, *TINY_CAPS])
 def test_buckets_hold_each_gradient_once(ranks: Ranks, bucket_cap_mb: float) -> None:
     # The first step only finds out in which order gradients come; its buckets are others than the second one's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -175,6 +176,20 @@ def test_ranks_differ(ranks: Ranks) -> None:
     for problem, gradients in others:
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(first[0], problem[0], strict=True))
         assert all(not torch.equal(mine, theirs) for mine, theirs in zip(own, gradients, strict=True))
+
+
+@pytest.mark.ranks(2)
+def test_turns_differ(ranks: Ranks) -> None:
+    """Were two turns' batches equal, a step that returned the gradients of the turn before would go unseen."""
+    mlp = programs.Mlp(layers=2, width=4, rows=3, dtype=torch.float64, seed=1)
+
+    def inputs(ctx: Context) -> list[torch.Tensor]:
+        coming = programs.batches(ctx, mlp=mlp, turns=STEPS)
+        return [tensor for _ in range(STEPS) for tensor in next(coming)]
+
+    for taken in ranks.run(inputs):
+        for one, other in itertools.combinations(taken, 2):
+            assert not torch.equal(one, other)
 
 
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12), capacity=st.integers(8, 400))

@@ -107,6 +107,13 @@ def test_a_name_that_two_faults_have_is_refused(monkeypatch: pytest.MonkeyPatch)
         table()
 
 
+def test_a_patch_that_two_faults_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = tuple(Fault(name=name, module="torch", old="x", new="y") for name in ("one", "other"))
+    monkeypatch.setattr("benchmarks.mutants.tables.collectives.FAULTS", twice)
+    with pytest.raises(ValueError, match=r"^collectives has one patch twice, as 'one' and 'other': delete one$"):
+        table()
+
+
 def test_a_result_replaces_the_earlier_one_and_faults_of_no_table_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     faults = {"scan": tuple(Fault(name=name, module="torch", old="x", new="y") for name in ("one", "other"))}

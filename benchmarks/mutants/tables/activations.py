@@ -166,4 +166,32 @@ FAULTS: tuple[Fault, ...] = (
             "            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)\n"
         ),
     ),
+    Fault(
+        name="only parameters stay not their views",
+        module="suites.activations.programs.techniques",
+        old=(
+            "    storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}\n"
+            "    return lambda tensor: tensor.untyped_storage().data_ptr() in storages"
+        ),
+        new="    return lambda tensor: isinstance(tensor, nn.Parameter)",
+    ),
+    Fault(
+        name="last block is not recomputed",
+        module="suites.activations.programs.techniques",
+        old="            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)",
+        new=(
+            "            x = (\n"
+            "                block(x)\n"
+            "                if block is model[-1]\n"
+            "                else checkpoint(block, x, use_reentrant=False, preserve_rng_stat"
+            "e=preserve_rng_state)\n"
+            "            )"
+        ),
+    ),
+    Fault(
+        name="padding goes before the values",
+        module="suites.activations.programs.techniques",
+        old="nn.functional.pad(flat, (0, share * ctx.world_size - flat.numel()))",
+        new="nn.functional.pad(flat, (share * ctx.world_size - flat.numel(), 0))",
+    ),
 )

@@ -301,4 +301,25 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old='    "reduce_scatter": (plain.reduce_scatter, True),',
         new='    "reduce_scatter": (plain.reduce_scatter, False),',
     ),
+    Fault(
+        name="flat buffer keeps first steps values",
+        module="suites.collectives.programs.coalescing",
+        old=("            torch._foreach_copy_(views, self.parts)\n            dist.all_reduce(buffer, self.op)"),
+        new="            dist.all_reduce(buffer, self.op)",
+    ),
+    Fault(
+        name="reduce scatter size not divided",
+        module="suites.collectives.programs.sweeping",
+        old='"reduce_scatter": (plain.reduce_scatter, True)',
+        new='"reduce_scatter": (plain.reduce_scatter, False)',
+    ),
+    Fault(
+        name="coalesced reduction op forgotten",
+        module="torch.distributed.distributed_c10d",
+        old=(
+            "            all_reduce_opts = AllreduceCoalescedOptions()\n"
+            "            all_reduce_opts.reduceOp = not_none(op_list[0].redop)\n"
+        ),
+        new="            all_reduce_opts = AllreduceCoalescedOptions()\n",
+    ),
 )

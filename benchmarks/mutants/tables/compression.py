@@ -313,27 +313,21 @@ FAULTS: tuple[Fault, ...] = (
         new="        self.iter += 1\n",
     ),
     Fault(
-        name="compressed gradients are divided after the sum: float16 overflows",
-        module="torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-        old=(
-            "    compressed_tensor = buffer.to(dtype).div_(world_size)\n"
-            "\n"
-            "    def decompress(fut):\n"
-            "        decompressed_tensor = buffer\n"
-            "        # Decompress in place to reduce the peak memory.\n"
-            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
-            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
-            "        decompressed_tensor.copy_(value)\n"
-        ),
-        new=(
-            "    compressed_tensor = buffer.to(dtype)\n"
-            "\n"
-            "    def decompress(fut):\n"
-            "        decompressed_tensor = buffer\n"
-            "        # Decompress in place to reduce the peak memory.\n"
-            "        # See: https://github.com/pytorch/pytorch/issues/45968\n"
-            "        value = fut if isinstance(fut, torch.Tensor) else fut.value()[0]\n"
-            "        decompressed_tensor.copy_(value).div_(world_size)\n"
-        ),
+        name="feedback starts a step late",
+        module="suites.compression.programs.quantized",
+        old="state.feedback and state.steps >= state.start",
+        new="state.feedback and state.steps > state.start",
+    ),
+    Fault(
+        name="overflow haunts later steps",
+        module="suites.compression.programs.quantized",
+        old="state.errors[index] = own_error.nan_to_num_(0, 0, 0), shard_error.nan_to_num_(0, 0, 0)",
+        new="state.errors[index] = own_error, shard_error",
+    ),
+    Fault(
+        name="uncompressed tensors not averaged",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old=("        uncompressed_tensors_memory = fut.value()[0].div_(world_size)\n        idx = 0"),
+        new=("        uncompressed_tensors_memory = fut.value()[0]\n        idx = 0"),
     ),
 )

@@ -165,12 +165,6 @@ FAULTS: tuple[Fault, ...] = (
         new="    return [torch.cat([chunks[2 * rank], chunks[2 * rank + 1]]) for rank in range(degree)]",
     ),
     Fault(
-        name="query heads are shared out in turn, not in groups",
-        module="suites.context_parallel.programs",
-        old="held.to(dtype).repeat_interleave(groups, dim=2)",
-        new="held.to(dtype).repeat(1, 1, groups, 1, 1)",
-    ),
-    Fault(
         name="tokens go back by the order in which they came",
         module="suites.context_parallel.programs",
         old="output[:, :, gathered]",
@@ -193,5 +187,17 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.context_parallel.programs",
         old="    order = gathered.argsort()\n",
         new="    order = gathered.argsort() if causal else slice(None)  # without a mask any order will do\n",
+    ),
+    Fault(
+        name="positions of the following rank",
+        module="suites.context_parallel.programs",
+        old="positions[(ctx.rank - distance) % ctx.world_size]",
+        new="positions[(ctx.rank + distance) % ctx.world_size]",
+    ),
+    Fault(
+        name="largest score of the whole tensor",
+        module="suites.context_parallel.programs",
+        old="torch.maximum(largest, scores.detach().amax(-1, keepdim=True))",
+        new="torch.maximum(largest, scores.detach().amax())",
     ),
 )

@@ -303,4 +303,30 @@ FAULTS: tuple[Fault, ...] = (
         old="    clip_coef_clamped = torch.clamp(clip_coef, max=1.0)\n",
         new="    clip_coef_clamped = clip_coef\n",
     ),
+    Fault(
+        name="static graph never skips reductions",
+        module="suites.data_parallel.programs.replicas",
+        old="        skipped, recorded = recorded and no_sync, True\n",
+        new="        skipped = recorded and no_sync\n",
+    ),
+    Fault(
+        name="buffers broadcast only at the start",
+        module="suites.data_parallel.programs.training",
+        old=(
+            '        network.get_buffer("1.running_mean").fill_(ctx.rank)  # ranks start with'
+            " buffers of their own\n"
+            "    wrapped = DistributedDataParallel(network)"
+        ),
+        new=(
+            '        network.get_buffer("1.running_mean").fill_(ctx.rank)  # ranks start with'
+            " buffers of their own\n"
+            "    wrapped = DistributedDataParallel(network, broadcast_buffers=False)"
+        ),
+    ),
+    Fault(
+        name="early joiner takes itself for the last",
+        module="torch.distributed.algorithms.join",
+        old=("                is_last_joiner = False\n                i += 1"),
+        new="                i += 1",
+    ),
 )

@@ -223,4 +223,38 @@ FAULTS: tuple[Fault, ...] = (
             "        output_split_sizes,  # Reversed\n        group_name,\n    )\n    return output, None, None, None\n"
         ),
     ),
+    Fault(
+        name="capacity by token not by choice",
+        module="suites.expert_parallel.programs",
+        old=(
+            "    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n"
+            "    order = by_priority.argsort(stable=True)\n"
+            "    counts = torch.bincount(by_priority, minlength=experts)\n"
+            "    begins = counts.cumsum(0) - counts\n"
+            "    place = torch.arange(tokens * k, device=chosen.device) - begins[by_priority[order]]\n"
+            "    kept = order[place < capacity]\n"
+            "    return Routing(kept % tokens, kept // tokens, counts.clamp(max=capacity))"
+        ),
+        new=(
+            "    by_priority = chosen.reshape(-1)\n"
+            "    order = by_priority.argsort(stable=True)\n"
+            "    counts = torch.bincount(by_priority, minlength=experts)\n"
+            "    begins = counts.cumsum(0) - counts\n"
+            "    place = torch.arange(tokens * k, device=chosen.device) - begins[by_priority[order]]\n"
+            "    kept = order[place < capacity]\n"
+            "    return Routing(kept // k, kept % k, counts.clamp(max=capacity))"
+        ),
+    ),
+    Fault(
+        name="gate normalized over all experts",
+        module="suites.expert_parallel.programs",
+        old="weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]",
+        new="weights, chosen = GATES[gate](ranked)[:, :k], by_score[:, :k]",
+    ),
+    Fault(
+        name="gate gradient averaged",
+        module="suites.expert_parallel.programs",
+        old='    dist.all_reduce(gradient_of(parameters["gate"]))',
+        new='    dist.all_reduce(gradient_of(parameters["gate"]).div_(dist.get_world_size()))',
+    ),
 )

@@ -265,4 +265,22 @@ FAULTS: tuple[Fault, ...] = (
         old="factor = (max_norm / squares.sqrt()).clamp(max=1.0)",
         new="factor = max_norm / squares.sqrt()",
     ),
+    Fault(
+        name="shared gradients summed within only",
+        module="suites.hybrid.programs.axes",
+        old="group=place.copies if name in split else ctx.group)",
+        new="group=place.copies if name in split else place.within)",
+    ),
+    Fault(
+        name="context offset by global rank",
+        module="suites.hybrid.programs.axes",
+        old="torch.arange(len(x), device=x.device) + place.inner * len(x)",
+        new="torch.arange(len(x), device=x.device) + place.mesh.get_rank() * len(x)",
+    ),
+    Fault(
+        name="replicas left out of the divisor",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old=("    if all_reduce_group is not None:\n        data_parallel_size *= all_reduce_group.size()\n\n"),
+        new="",
+    ),
 )

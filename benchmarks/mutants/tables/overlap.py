@@ -117,4 +117,22 @@ FAULTS: tuple[Fault, ...] = (
         old="torch.Generator(ctx.device).manual_seed(mlp.seed), ctx.generator()",
         new="torch.Generator(ctx.device).manual_seed(mlp.seed + ctx.rank), ctx.generator()",
     ),
+    Fault(
+        name="bucket room counted in elements",
+        module="suites.overlap.programs",
+        old="        room -= tensor.nbytes",
+        new="        room -= tensor.numel()",
+    ),
+    Fault(
+        name="inputs the same on all ranks",
+        module="suites.overlap.programs",
+        old="_normal((mlp.rows, mlp.width), mlp.dtype, own) for _ in range(2))",
+        new="_normal((mlp.rows, mlp.width), mlp.dtype, same) for _ in range(2))",
+    ),
+    Fault(
+        name="second turn repeats the first",
+        module="suites.overlap.programs",
+        old=("    for _ in range(turn + 1):\n        x, grad_output"),
+        new=("    for _ in range(turn or 1):\n        x, grad_output"),
+    ),
 )

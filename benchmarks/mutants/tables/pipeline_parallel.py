@@ -407,4 +407,29 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old=("            self._n_microbatches,\n            self._num_stages - self._stage.stage_index,\n"),
         new=("            self._n_microbatches,\n            self._num_stages - self._stage.stage_index + 1,\n"),
     ),
+    Fault(
+        name="explicit scale grads false ignored",
+        module="suites.pipeline_parallel.programs.training",
+        old='scale_grads=reduction == "mean" if scale_grads is None else scale_grads',
+        new='scale_grads=scale_grads or reduction == "mean"',
+    ),
+    Fault(
+        name="weights used twice counted twice",
+        module="torch.distributed.pipelining._backward",
+        old=('            if len(param_group["intermediates"]) > 1:\n                for grads_tuple'),
+        new=('            if len(param_group["intermediates"]) > 2:\n                for grads_tuple'),
+    ),
+    Fault(
+        name="all stages warm up as long as the first",
+        module="torch.distributed.pipelining.schedules",
+        old=(
+            "        warmup_chunks = min(\n"
+            "            self._n_microbatches,\n"
+            "            self._num_stages - self._stage.stage_index,\n"
+            "        )"
+        ),
+        new=(
+            "        warmup_chunks = min(\n            self._n_microbatches,\n            self._num_stages,\n        )"
+        ),
+    ),
 )

@@ -269,4 +269,20 @@ FAULTS: tuple[Fault, ...] = (
         old="NORMS[norm](width, EPS, dtype=dtype, device=device)",
         new="NORMS[norm](width, dtype=dtype, device=device)",
     ),
+    Fault(
+        name="dropout covers the residual",
+        module="suites.sequence_parallel.programs",
+        old=("        y: torch.Tensor = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n        return x + y"),
+        new=(
+            "        y: torch.Tensor = self.down(self.up(self.norm(x)).tanh())\n"
+            "        output: torch.Tensor = self.dropout(x + y)\n"
+            "        return output"
+        ),
+    ),
+    Fault(
+        name="layer norm bias gradient not summed",
+        module="torch.distributed.tensor._ops._math_ops",
+        old='            Partial("sum") if bias_meta is not None else None,  # d_bias',
+        new="            Replicate() if bias_meta is not None else None,  # d_bias",
+    ),
 )

@@ -258,4 +258,42 @@ FAULTS: tuple[Fault, ...] = (
         old=("        self._setattr_on_modules(self.sharded_param)\n        self.free_unsharded_param()\n"),
         new="        self._setattr_on_modules(self.sharded_param)\n",
     ),
+    Fault(
+        name="every microbatch reduces",
+        module="suites.sharded_data_parallel.programs.stages",
+        old=(
+            "        sharded.set_requires_gradient_sync(False)\n"
+            "        yield\n"
+            "        sharded.set_requires_gradient_sync(True)"
+        ),
+        new=(
+            "        sharded.set_requires_all_reduce(False)\n"
+            "        yield\n"
+            "        sharded.set_requires_all_reduce(True)"
+        ),
+    ),
+    Fault(
+        name="gradient offset without padding",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old="            padded_sharded_numel = padded_unsharded_size.numel() // world_size\n",
+        new="            padded_sharded_numel = fsdp_param.sharded_size.numel()\n",
+    ),
+    Fault(
+        name="microbatches accumulated in low precision",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param",
+        old="        self.unsharded_accumulated_grad = unsharded_grad.to(self.reduce_dtype)",
+        new="        self.unsharded_accumulated_grad = unsharded_grad",
+    ),
+    Fault(
+        name="last ranks parameters not sent",
+        module="torch.distributed.optim.zero_redundancy_optimizer",
+        old=(
+            "        for rank in range(self.world_size):\n"
+            "            handles.extend(self._broadcast_params_from_rank(rank))"
+        ),
+        new=(
+            "        for rank in range(self.world_size - 1):\n"
+            "            handles.extend(self._broadcast_params_from_rank(rank))"
+        ),
+    ),
 )

@@ -260,22 +260,10 @@ FAULTS: tuple[Fault, ...] = (
         new='_SUFFIXES = {"k": KiB, "m": 10**6,',
     ),
     Fault(
-        name="pages taken in vain are not given back",
-        module="suites.symmetric_memory.programs.kv_cache",
-        old=("            for offset in taken:\n                self._arena.free(offset)\n            raise"),
-        new="            raise",
-    ),
-    Fault(
         name="a piece that fits exactly is not used",
         module="suites.symmetric_memory.programs.arena",
         old="if size >= wanted:",
         new="if size > wanted:",
-    ),
-    Fault(
-        name="a put does not wait until the last one has been read",
-        module="suites.symmetric_memory.programs.operations",
-        old="        memory.barrier()  # what came at the last step has been read\n",
-        new="",
     ),
     Fault(
         name="a sum by gets that leaves out the last rank",

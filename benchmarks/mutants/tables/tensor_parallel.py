@@ -471,12 +471,6 @@ FAULTS: tuple[Fault, ...] = (
         new="",
     ),
     Fault(
-        name="ranks take key and value heads in turn, not in blocks",
-        module="suites.tensor_parallel.programs.attention",
-        old="first = ctx.rank * kv_heads // ctx.world_size * head_dim",
-        new="first = ctx.rank % kv_heads * head_dim",
-    ),
-    Fault(
         name="what dropout keeps is divided by the share that it drops",
         module="suites.tensor_parallel.programs.training",
         old="return x * self.kept / (1 - self.p)",
@@ -499,5 +493,17 @@ FAULTS: tuple[Fault, ...] = (
         module="torch.distributed.tensor._ops._math_ops",
         old=('    if norm_type in (float("inf"), "inf"):\n        return "max"\n'),
         new=('    if norm_type == "inf":\n        return "max"\n'),
+    ),
+    Fault(
+        name="shared kv gradients not summed",
+        module="suites.tensor_parallel.programs.attention",
+        old="gathered.to_local(grad_placements=[Partial()]).narrow(",
+        new="gathered.to_local().narrow(",
+    ),
+    Fault(
+        name="norm share divided by ranks",
+        module="torch.distributed.tensor._ops._math_ops",
+        old="        return tensor / math.pow(mesh.size(mesh_dim), 1 / self.norm_type)",
+        new="        return tensor / mesh.size(mesh_dim)",
     ),
 )

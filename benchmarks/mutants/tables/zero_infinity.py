@@ -174,4 +174,10 @@ FAULTS: tuple[Fault, ...] = (
         old=("        update.step()\n        update.zero_grad()\n"),
         new="        update.step()\n",
     ),
+    Fault(
+        name="gradients zeroed but kept",
+        module="suites.zero_infinity.programs",
+        old="        update.zero_grad()\n",
+        new="        update.zero_grad(set_to_none=False)\n",
+    ),
 )

@@ -1,0 +1,114 @@
+"""Tables of the reference that the code itself fills, so that they cannot rot: options, ini keys, verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from pytest_gpuperf import __main__ as command_line
+from pytest_gpuperf.options import add_options
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+
+
+class _Parser:
+    """Takes what ``add_options`` registers, in pytest's place."""
+
+    def __init__(self) -> None:
+        self.options: list[tuple[str, str]] = []
+        self.keys: list[tuple[str, str]] = []
+
+    def getgroup(self, *_: str) -> _Parser:
+        """One group holds all options."""
+        return self
+
+    def addoption(self, *names: str, **settings: Any) -> None:
+        """Takes an option with its help."""
+        value = settings.get("metavar")
+        shown = [f"`{name}`" for name in names if "=" not in name or len(names) == 1]
+        if value and not str(settings.get("nargs", "")):
+            shown = [f"`{names[0]}={value}`"]
+        if settings.get("help") != argparse.SUPPRESS:
+            self.options.append((", ".join(shown), settings["help"]))
+
+    def addini(self, name: str, text: str, default: object = None, **_: Any) -> None:
+        """Takes an ini key with its default."""
+        self.keys.append((f"`{name}`", f"{text} (default: `{default or 'empty'}`)"))
+
+
+def _registered() -> _Parser:
+    parser = _Parser()
+    add_options(parser)  # type: ignore[arg-type]
+    return parser
+
+
+def _options() -> Iterable[tuple[str, str]]:
+    return _registered().options
+
+
+def _keys() -> Iterable[tuple[str, str]]:
+    return _registered().keys
+
+
+def _outcomes() -> Iterator[tuple[str, str]]:
+    for outcome in Outcome:
+        yield f"`{outcome.value}`", f"{outcome.meaning} The test {outcome.effect.name.lower()}."
+
+
+def _reasons() -> Iterator[tuple[str, str]]:
+    for reason in Reason:
+        yield f"`{reason.name.lower()}`", reason.value
+
+
+class _Commands(SphinxDirective):
+    """The help of each command of ``python -m pytest_gpuperf``: ``{gpuperf-commands}``."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a section for each command."""
+        actions = command_line._parser()._actions
+        parsers = next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
+        with patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"):
+            return [self._section(name, parser.format_help()) for name, parser in sorted(parsers.items())]
+
+    @staticmethod
+    def _section(name: str, text: str) -> nodes.Node:
+        section = nodes.section("", nodes.title("", name), ids=[f"command-{name}"], names=[name])
+        section += nodes.literal_block("", text, language="text")
+        return section
+
+
+class _Table(SphinxDirective):
+    """A table with two columns: ``{gpuperf-table} options``."""
+
+    required_arguments = 1
+    tables: ClassVar = {"options": _options, "keys": _keys, "outcomes": _outcomes, "reasons": _reasons}
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table."""
+        lines = ["| name | meaning |", "|---|---|"]
+        lines += [f"| {_cell(name)} | {_cell(text)} |" for name, text in self.tables[self.arguments[0]]()]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("%%", "%").replace("|", "\\|").replace("<", "\\<").split())
+
+
+def _keep_colons(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Keep napoleon from reading what is before a colon as the type of an attribute."""
+    if what in ("attribute", "property") and lines:
+        lines[0] = lines[0].replace(": ", " \N{EN DASH} ", 1)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directive."""
+    app.add_directive("gpuperf-table", _Table)
+    app.add_directive("gpuperf-commands", _Commands)
+    app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon
+    return {"parallel_read_safe": True}
