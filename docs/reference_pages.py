@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from pytest_gpuperf import __main__ as command_line
 from pytest_gpuperf.options import add_options
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
@@ -63,6 +66,23 @@ def _reasons() -> Iterator[tuple[str, str]]:
         yield f"`{reason.name.lower()}`", reason.value
 
 
+class _Commands(SphinxDirective):
+    """The help of each command of ``python -m pytest_gpuperf``: ``{gpuperf-commands}``."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a section for each command."""
+        actions = command_line._parser()._actions
+        parsers = next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
+        with patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"):
+            return [self._section(name, parser.format_help()) for name, parser in sorted(parsers.items())]
+
+    @staticmethod
+    def _section(name: str, text: str) -> nodes.Node:
+        section = nodes.section("", nodes.title("", name), ids=[f"command-{name}"], names=[name])
+        section += nodes.literal_block("", text, language="text")
+        return section
+
+
 class _Table(SphinxDirective):
     """A table with two columns: ``{gpuperf-table} options``."""
 
@@ -89,5 +109,6 @@ def _keep_colons(app: Sphinx, what: str, name: str, thing: object, options: obje
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directive."""
     app.add_directive("gpuperf-table", _Table)
+    app.add_directive("gpuperf-commands", _Commands)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)  # before napoleon
     return {"parallel_read_safe": True}

@@ -1,9 +1,10 @@
-"""``python -m pytest_gpuperf``: what is done without measuring.
+"""``python -m pytest_gpuperf``: commands about files of results, about the machine, and the suites.
 
 ``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
 baselines the new name of their tests, and ``report FILE…`` writes a page of results. ``recover FILE`` makes the
 results and the JUnit file of a killed run, and ``comment FILE`` writes its figures into a comment of a pull request.
-``doctor`` looks at this machine, and ``fleet FILE…`` compares many hosts.
+``doctor`` looks at this machine, and ``fleet FILE…`` compares many hosts. ``suites`` runs the suites, and is the only
+command that measures.
 """
 
 from __future__ import annotations
@@ -37,13 +38,17 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.openmetrics import openmetrics
 from pytest_gpuperf.report.recording_lines import renamed_lines, unfit_lines, update_lines
 from pytest_gpuperf.report.units import format_count
+from pytest_gpuperf.suites_command import run_suites
 
 LINE_CHARACTERS = 1000  # names in a line come from files: nobody reads more, and a terminal may hang on megabytes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; 0 if all that was asked for was done, 1 if not, 2 if it could not be meant."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["suites"] and not {"-h", "--help"} & set(given):
+        return run_suites(given[1:])  # all that follows is pytest's
+    options = _parser().parse_args(given)
     try:
         lines, done = options.run(options)
     except (BaselineError, RenameError, CommandError) as error:
@@ -140,8 +145,15 @@ def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    names = "adopt | compare | rename | report | recover | comment | doctor | fleet"
+    names = "adopt | compare | rename | report | recover | comment | doctor | fleet | suites"
     commands = parser.add_subparsers(required=True, metavar=names)
+    commands.add_parser(
+        "suites",
+        usage="%(prog)s [options of pytest]",
+        help="run the suites; takes all options of pytest",
+        description="Run the suites that the package brings. Everything behind 'suites' goes to pytest, for example "
+        "--gpus 8 -m perf. Baselines are in ./baselines, unless --baselines DIR names another folder.",
+    )
     command = commands.add_parser("adopt", help="merge results of --gpuperf-json into the baselines of their hardware")
     command.set_defaults(run=_adopt, refuse=command.error)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of runs on one hardware")

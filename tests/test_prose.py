@@ -1,0 +1,106 @@
+"""The length of the sentences that users read: README, the pages, and the pages of the suites.
+
+What is counted is prose: headings, tables, code, and the lists of directives are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import dataclass
+
+import pytest
+
+from tests.whole_run import ROOT
+
+MEAN = 17.0
+"""Words of a sentence, on average over a page."""
+LONG = 30
+LONG_SHARE = 0.04
+"""Sentences of a page that may have more words than ``LONG``; one of a short page may."""
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+NOT_YET = {
+    "docs/baselines.md",
+    "docs/design.md",
+    "docs/evidence.md",
+    "docs/how-it-works.md",
+    "docs/measuring.md",
+    "docs/migrating.md",
+    "docs/suites/README.md",
+    "docs/suites/activations.md",
+    "docs/suites/collectives.md",
+    "docs/suites/compression.md",
+    "docs/suites/context_parallel.md",
+    "docs/suites/data_parallel.md",
+    "docs/suites/deepspeed.md",
+    "docs/suites/expert_parallel.md",
+    "docs/suites/hybrid.md",
+    "docs/suites/megatron.md",
+    "docs/suites/memory_hierarchy.md",
+    "docs/suites/nvlink.md",
+    "docs/suites/overlap.md",
+    "docs/suites/pipeline_parallel.md",
+    "docs/suites/sharded_data_parallel.md",
+    "docs/suites/symmetric_memory.md",
+    "docs/suites/tensor_parallel.md",
+    "docs/suites/zero_infinity.md",
+    "docs/writing-tests.md",
+}
+"""Pages that still have longer sentences. A page leaves the list when it is rewritten; none is added."""
+_FENCE = re.compile(r"^( *)(```+|:::+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+_NOT_PROSE = re.compile(r"^(#.*|\|.*|<!--.*-->|\([\w-]+\)=)$", re.MULTILINE)
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_ITEM = re.compile(r"^ *(?:[-*]|\d+\.|:) +", re.MULTILINE)
+_END = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_`]*[A-Z0-9`])|[:;]\s*\n\n|\n\n")
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Words of each sentence of a page."""
+
+    words: tuple[int, ...]
+    longest: str
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong; empty if nothing is."""
+        long = sum(words > LONG for words in self.words)
+        mean = statistics.fmean(self.words) if self.words else 0.0
+        if mean <= MEAN and (long <= 1 or long <= LONG_SHARE * len(self.words)):
+            return ""
+        return (
+            f"{len(self.words)} sentences of {mean:.1f} words on average ({MEAN:g} at most), {long} of more than "
+            f"{LONG} ({LONG_SHARE:.0%} at most): split the longest: {self.longest!r}"
+        )
+
+
+def lengths(text: str) -> Lengths:
+    """Counts the words of a page's sentences."""
+    text = _NOT_PROSE.sub("\n", _FENCE.sub("\n\n", text))
+    text = re.sub(r"`[^`]*`", "code", _LINK.sub(r"\1", text))
+    sentences = [" ".join(piece.split()) for piece in _END.split(_ITEM.sub("\n\n", text)) if piece and piece.strip()]
+    counted = [len(re.findall(r"\w[\w.,%'-]*", sentence)) for sentence in sentences]
+    return Lengths(
+        tuple(count for count in counted if count > 1), max(sentences, key=lambda one: len(one.split()), default="")
+    )
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+def test_a_page_is_read_once(page: str) -> None:
+    complaint = lengths((ROOT / page).read_text(encoding="utf-8")).complaint
+    if page in NOT_YET:
+        assert complaint, f"{page} has short sentences now: take it out of NOT_YET"
+    else:
+        assert not complaint, complaint
+
+
+def test_sentences_are_counted_and_code_is_not() -> None:
+    page = "# A heading of words\n\nOne two three. Four `five six` [seven eight](nine.md):\n\n```\ncode. Code.\n```\n"
+    assert lengths(page).words == (3, 4)
+
+
+def test_long_sentences_are_found() -> None:
+    page = " ".join(["word"] * 31) + ". " + "A b c. " * 20 + " ".join(["More"] * 35) + "."
+    assert "2 of more than 30" in lengths(page).complaint
+    assert lengths("A b c. " * 60 + page).complaint == ""
+    assert "of 18.0 words on average" in lengths(" ".join(["Word"] * 18) + ".").complaint
