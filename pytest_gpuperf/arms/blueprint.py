@@ -24,6 +24,7 @@ NEUTRAL: Mapping[str, object] = {
     "launches": None,
     "reason": "",
     "gpuperf_json": None,
+    "gpuperf_profile": None,
     "baselines": None,
     "against_build": None,
     "race_budget": None,

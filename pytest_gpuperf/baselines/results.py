@@ -36,6 +36,8 @@ class ResultsForm:
     """Figures that have a baseline and that their tests did not check."""
     curves: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Of sweeps, for who plots them; see docs/measuring.md."""
+    profiles: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
+    """Of programs that were profiled, for pages that draw them; see docs/profiling.md."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.report.curves import curves_of
+from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -44,6 +45,8 @@ class Findings:
         """Figures that have a baseline and that their tests did not check: test, metric."""
         self.curves: list[Mapping[str, Any]] = []
         """Of sweeps; see ``curves.curve``."""
+        self.profiles: list[Mapping[str, Any]] = []
+        """Of programs that were profiled; see ``traces.profile.Profile``."""
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
         """Of tests with verdicts, by node id."""
@@ -82,6 +85,7 @@ class Findings:
         if report.when == "call":
             self.unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
             self.curves += curves_of(report)
+            self.profiles += profiles_of(report)
         if RANKS_KEYWORD not in report.keywords:
             return
         if report.when == "call" or not report.passed:

@@ -18,6 +18,7 @@ from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.report.curves import curves_of
+from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -44,6 +45,8 @@ class Results:
     unchecked: tuple[Unchecked, ...] = ()
     curves: tuple[Mapping[str, Any], ...] = ()
     """Of sweeps; see ``curves.curve``."""
+    profiles: tuple[Mapping[str, Any], ...] = ()
+    """Of programs that were profiled; see ``traces.profile.Profile``."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -65,6 +68,7 @@ def write(path: Path, results: Results) -> None:
         verdicts=tuple(plain(verdict) for verdict in results.verdicts),
         unchecked=tuple(plain(one) for one in results.unchecked),
         curves=results.curves,
+        profiles=results.profiles,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -81,7 +85,7 @@ def load(path: Path) -> Results:
         unchecked = tuple(read(Unchecked, data, f"file.unchecked[{i}]") for i, data in enumerate(form.unchecked))
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
-    return Results(candidate, verdicts, unchecked, form.curves)
+    return Results(candidate, verdicts, unchecked, form.curves, form.profiles)
 
 
 class ResultsFile:
@@ -101,6 +105,7 @@ class ResultsFile:
         self._verdicts: list[Verdict] = []
         self._unchecked: list[Unchecked] = []
         self._curves: list[Mapping[str, Any]] = []
+        self._profiles: list[Mapping[str, Any]] = []
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
         self._lines: list[str] = []
@@ -123,6 +128,7 @@ class ResultsFile:
     def _take(self, report: pytest.TestReport) -> None:
         self._unchecked += [Unchecked(report.nodeid, name) for name in unchecked_of(report)]
         self._curves += curves_of(report)
+        self._profiles += profiles_of(report)
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
@@ -144,7 +150,13 @@ class ResultsFile:
         candidate, unfit = joined(self._candidates)
         self._lines += [f"figures of {test} left out of the results: {why}" for test, why in sorted(unfit.items())]
         try:
-            results = Results(candidate, tuple(self._verdicts), tuple(self._unchecked), tuple(self._curves))
+            results = Results(
+                candidate,
+                tuple(self._verdicts),
+                tuple(self._unchecked),
+                tuple(self._curves),
+                tuple(self._profiles),
+            )
             write(self._path, results)
         except BaselineError as error:
             self._lines.append(f"results not written: {error}")

@@ -10,6 +10,7 @@ import pytest
 from pytest_gpuperf.report.curves import dip_lines
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.one_line import one_line
+from pytest_gpuperf.report.profiles import profile_lines
 from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -42,6 +43,7 @@ class Summary:
         lines = [
             *verdict_table(self._findings.verdicts, width=width, fold=config.get_verbosity() < 1),
             *dip_lines(self._findings.curves),
+            *profile_lines(self._findings.profiles),
             *expected_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere),
