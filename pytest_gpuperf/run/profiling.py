@@ -161,4 +161,4 @@ def _warn(item: pytest.Item, text: str) -> None:
     with warnings.catch_warnings():
         # An error of it, as with -W error, would change the test's outcome.
         warnings.simplefilter("always", ProfileWarning)
-        item.warn(ProfileWarning(text))
+        item.warn(ProfileWarning(one_line(text)))

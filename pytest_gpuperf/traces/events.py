@@ -76,6 +76,8 @@ class Step:
 
     start: float
     """When the step began on the host, in microseconds since the origin."""
+    end: float
+    """When its function had returned."""
     slices: tuple[Slice, ...]
     """Those of the host that began within the step, and of the GPU those that the host launched within it."""
 
@@ -96,7 +98,7 @@ class RankEvents:
     def steps(self) -> list[Step]:
         """The profiled steps in their order."""
         marks = [one for one in self.slices if one.category == "user_annotation" and one.name.startswith(STEP)]
-        return [Step(mark.start, tuple(_within(self.slices, mark))) for mark in marks]
+        return [Step(mark.start, mark.end, tuple(_within(self.slices, mark))) for mark in marks]
 
 
 def read(trace: RankTrace, origin: int) -> RankEvents:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from pytest_gpuperf.traces.events import GLOO, RankEvents, Slice, Step, outermost
+from pytest_gpuperf.traces.events import RankEvents, Slice, Step, outermost
 from pytest_gpuperf.traces.profile import KINDS, Interval, Kind, Lane
-from pytest_gpuperf.traces.times import computes_on_host, is_compute
+from pytest_gpuperf.traces.times import Work
 
 MOST = 2000
 """Intervals of all lanes of a test."""
@@ -24,22 +24,19 @@ def lanes_of(events: RankEvents) -> list[Lane]:
     if not steps:
         return []
     step = steps[len(steps) // 2]
-    on_host = computes_on_host(step.slices)
-    found: dict[tuple[Kind, tuple[str, int]], list[Slice]] = {}
-    for one in step.slices:
-        if (kind := _lane_kind(one, on_host=on_host)) is not None:
-            found.setdefault((kind, one.track), []).append(one)
-    gloo = {track for kind, track in found if kind == "communication"}
-    lanes = []
-    for (kind, track), slices in sorted(found.items(), key=lambda entry: (KINDS.index(entry[0][0]), entry[0][1])):
-        if on_host and kind == "compute" and track in gloo:
-            # What gloo's threads copy within a collective is a part of it.
-            slices = [one for one in slices if not _in_any(one, found["communication", track])]
-        if not slices:
-            continue
-        outer = outermost(sorted(slices, key=lambda one: (one.start, -one.duration)))
-        lanes.append(Lane(events.rank, kind, track_name(track, events), _intervals(outer, step)))
-    return lanes
+    work = Work.of(step)
+    host = () if work.on_host else tuple(one for one in step.slices if one.category in _HOST)
+    kinds: dict[Kind, tuple[Slice, ...]] = {
+        "compute": work.compute,
+        "communication": work.communication,
+        "copy": work.other,
+        "host": host,
+    }
+    return [
+        Lane(events.rank, kind, track_name(track, events), _intervals(slices, step))
+        for kind in KINDS
+        for track, slices in _by_track(kinds[kind])
+    ]
 
 
 def track_name(track: tuple[str, int], events: RankEvents) -> str:
@@ -65,18 +62,11 @@ def merged(lanes: Sequence[Lane], most: int = MOST) -> list[Lane]:
     return found
 
 
-def _lane_kind(one: Slice, *, on_host: bool) -> Kind | None:
-    if on_host:
-        if one.name.startswith(GLOO):
-            return "communication"
-        return "compute" if is_compute(one, on_host=True) else None
-    if one.on_device:
-        return one.kind
-    return "host" if one.category in _HOST else None
-
-
-def _in_any(one: Slice, others: Iterable[Slice]) -> bool:
-    return any(other.start <= one.start and one.end <= other.end for other in others)
+def _by_track(slices: Iterable[Slice]) -> list[tuple[tuple[str, int], list[Slice]]]:
+    tracks: dict[tuple[str, int], list[Slice]] = {}
+    for one in sorted(slices, key=lambda one: (one.start, -one.duration)):
+        tracks.setdefault(one.track, []).append(one)
+    return [(track, outermost(tracks[track])) for track in sorted(tracks)]
 
 
 def _intervals(slices: Sequence[Slice], step: Step) -> tuple[Interval, ...]:

@@ -174,5 +174,5 @@ def _ties(tied: Sequence[Sequence[Part]], places: Mapping[int, _Places]) -> Iter
                 "pid": places[part.rank].process,
                 "tid": places[part.rank].starts[one.track, one.start],
                 "ts": round(one.start + min(one.duration, 2 * _ROUNDING) / 2, 3),
-                **({"bp": "e"} if phase != "s" else {}),
+                **({"bp": "e"} if phase == "f" else {}),
             }

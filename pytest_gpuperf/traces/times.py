@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
-from pytest_gpuperf.traces.events import GLOO, RankEvents, Slice, Step, outermost
-from pytest_gpuperf.traces.profile import RankTimes
-from pytest_gpuperf.traces.spans import difference, length, union
+from pytest_gpuperf.traces.events import RankEvents, Slice, Step, outermost
+from pytest_gpuperf.traces.profile import KINDS, RankTimes
+from pytest_gpuperf.traces.spans import Span, difference, length, union
 
 ISSUES = ("c10d::", "_c10d_functional::")
 """How the names of operators begin that issue a collective or wait for one, and compute nothing."""
@@ -31,50 +33,57 @@ def rank_times(events: RankEvents) -> RankTimes:
     return RankTimes(events.rank, events.device, step, compute, communication, exposed)
 
 
-def computes_on_host(step: Sequence[Slice]) -> bool:
-    """Whether the host does the step's work: no GPU does any of it."""
-    return not any(one.on_device for one in step)
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a rank's hardware did in one step: a GPU, or without one the cores of the host."""
 
+    on_host: bool
+    compute: tuple[Slice, ...]
+    communication: tuple[Slice, ...]
+    other: tuple[Slice, ...]
+    """Copies and fills of a GPU's memory."""
 
-def is_compute(one: Slice, *, on_host: bool) -> bool:
-    """Whether an event computes: a kernel, or without a GPU an operator that issues no collective."""
-    if not on_host:
-        return one.on_device and one.kind == "compute"
-    return one.category == "cpu_op" and not one.name.startswith(ISSUES)
+    @classmethod
+    def of(cls, step: Step) -> Self:
+        """Sort the slices of a step; on the host, only operators that no other one calls are taken."""
+        device = [one for one in step.slices if one.on_device]
+        if device:
+            kinds = {kind: tuple(one for one in device if one.kind == kind) for kind in KINDS}
+            return cls(False, kinds["compute"], kinds["communication"], kinds["copy"])
+        communication = tuple(one for one in step.slices if one.kind == "communication")
+        # gloo's threads copy tensors within a collective: that is a part of it.
+        inside = {
+            track: union((one.start, one.end) for one in communication if one.track == track)
+            for track in {one.track for one in communication}
+        }
+        compute = tuple(
+            one
+            for one in _outermost_operators(step.slices)
+            if not one.name.startswith(ISSUES) and not _covers(inside.get(one.track, ()), one)
+        )
+        return cls(True, compute, communication, ())
 
 
 def _of_step(step: Step) -> tuple[float, float, float, float]:
     """Seconds of the step, of its compute, of its communication, and of what of that is exposed."""
-    on_host = computes_on_host(step.slices)
-    works = [one for one in step.slices if on_host or one.on_device]
-    communicates = [one for one in works if one.kind == "communication"]
-    # gloo's threads copy tensors within a collective: that is a part of it.
-    inside = {
-        track: union((one.start, one.end) for one in communicates if one.track == track)
-        for track in {one.track for one in communicates if one.name.startswith(GLOO)}
-    }
-    busy = union((one.start, one.end) for one in communicates)
-    compute = union(
-        (one.start, one.end)
-        for one in _outermost(works, on_host)
-        if is_compute(one, on_host=on_host) and not _covers(inside.get(one.track, ()), one)
+    work = Work.of(step)
+    communication, compute = (
+        union((one.start, one.end) for one in slices) for slices in (work.communication, work.compute)
     )
-    start = step.start if on_host else min((one.start for one in works), default=step.start)
-    end = max((one.end for one in works), default=start)
-    exposed = length(difference(busy, compute))
-    return (end - start) / 1e6, length(compute) / 1e6, length(busy) / 1e6, exposed / 1e6
+    everything = [*work.compute, *work.communication, *work.other]
+    start = step.start if work.on_host else min(one.start for one in everything)
+    end = max([step.end] * work.on_host + [one.end for one in everything])
+    exposed = length(difference(communication, compute))
+    return (end - start) / 1e6, length(compute) / 1e6, length(communication) / 1e6, exposed / 1e6
 
 
-def _outermost(works: Sequence[Slice], on_host: bool) -> list[Slice]:
-    """On the host, operators that no other operator calls: what an operator that issues a collective calls is its."""
-    if not on_host:
-        return list(works)
+def _outermost_operators(slices: Sequence[Slice]) -> list[Slice]:
     tracks: dict[tuple[str, int], list[Slice]] = {}
-    for one in works:
+    for one in slices:
         if one.category == "cpu_op":
             tracks.setdefault(one.track, []).append(one)
     return [one for track in tracks.values() for one in outermost(track)]
 
 
-def _covers(spans: Sequence[tuple[float, float]], one: Slice) -> bool:
+def _covers(spans: Sequence[Span], one: Slice) -> bool:
     return any(start <= one.start and one.end <= end for start, end in spans)
