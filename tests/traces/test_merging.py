@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf.traces.merging import write
 from pytest_gpuperf.traces.profile import Profile
-from tests.traces.kineto import gpu_step, kernel, launch, trace, x
+from tests.traces.kineto import gpu_step, kernel, launch, trace
 from tests.traces.opened import Opened
 
 
@@ -34,12 +34,10 @@ def test_arrows_of_two_ranks_with_the_same_numbers_stay_apart(tmp_path: Path) ->
 def test_slices_that_overlap_on_a_stream_get_rows(tmp_path: Path) -> None:
     path = tmp_path / "one.json.gz"
     drained = [launch(8.0, 5), kernel("next", 60.0, 20.0, 5), launch(9.0, 6), kernel("then", 81.0, 5.0, 6)]
-    note = x("gpu_user_annotation", "gpuperf step 1 of 3", 20.0, 45.0, pid=0, tid=7)
-    write(path, [trace([*gpu_step(0.0), *drained, note])], {})
+    write(path, [trace([*gpu_step(0.0), *drained])], {})
     opened = Opened(path)
     rows = {one["name"]: opened.threads[one["tid"]] for one in opened.slices}
-    assert (rows["void gemm<float>"], rows["gpuperf step 1 of 3"]) == ("stream 7", "stream 7, row 2")
-    assert rows["then"] == "stream 7"
+    assert [rows[name] for name in ("void gemm<float>", "next", "then")] == ["stream 7", "stream 7, row 2", "stream 7"]
 
 
 def test_arrows_without_their_slices_are_left_out(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Union, difference and length of spans."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ def test_a_union_covers_the_same_time_once(spans: list[Span]) -> None:
     found = union(spans)
     assert cells(found) == cells(spans)
     assert length(found) == len(cells(spans))
-    assert all(before[1] < after[0] for before, after in zip(found, found[1:], strict=False))
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(found))
 
 
 @given(SPANS, SPANS)
