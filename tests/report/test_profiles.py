@@ -40,8 +40,8 @@ def test_without_profiles_a_report_carries_nothing_and_the_summary_says_nothing(
 
 def test_the_summary_has_what_is_exposed_beside_the_overlaps_own_figure() -> None:
     assert lines(PROFILE) == [
-        "profile: test_it.py::test_x[2ranks]: 630.0 us of 2.100 ms communication exposed in the trace (30.0 %, rank 1); "
-        "25.0 % by perf.overlap",
+        "profile: test_it.py::test_x[2ranks]: 630.0 us of 2.100 ms communication exposed in the trace "
+        "(30.0 %, rank 1); 25.0 % by perf.overlap",
         "1 trace in out: open one at https://ui.perfetto.dev",
     ]
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -65,18 +64,3 @@ def test_one_size_of_a_sweep_is_profiled(call: Call, tmp_path: Path) -> None:
     write(path, call(profile_steps, sized, {}, Sampling(smoke=True), "a test", (4, 8), 8), {})
     zeros = [one for one in Opened(path).slices if one["name"] == "aten::zeros"]
     assert len(zeros) == 2 * STEPS * 8
-
-
-def observed(ctx: Context) -> object:
-    """A step that fails while a profiler runs."""
-
-    def step() -> None:
-        if torch.autograd._profiler_enabled():
-            raise ValueError("somebody looks")
-
-    return step
-
-
-def test_a_program_may_fail_while_it_is_profiled(call: Call) -> None:
-    with pytest.raises(ValueError, match="somebody looks"):
-        call(profile_steps, observed, {}, Sampling(smoke=True), "a test")
