@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
     from pytest_gpuperf.run.current_ranks import LeakWarning
+    from pytest_gpuperf.run.profiling import ProfileWarning
     from pytest_gpuperf.timing.stepping import Resettable
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "NcclLog",
     "Overlap",
     "Perf",
+    "ProfileWarning",
     "RankDied",
     "RankError",
     "RankTimeout",
@@ -64,6 +66,7 @@ _HOMES = {
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
     "Perf": "fixtures.perf",
+    "ProfileWarning": "run.profiling",
     "RankDied": "ranks.failures",
     "RankError": "ranks.failures",
     "RankTimeout": "ranks.failures",

@@ -20,6 +20,8 @@ from pytest_gpuperf.verdicts.rule import Policy
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
+PROFILES = "gpuperf-profiles"
+"""The folder of ``--profile``, if the user names none."""
 
 
 class _ModeAction(argparse.Action):
@@ -147,6 +149,18 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--profile",
+        {
+            "dest": "gpuperf_profile",
+            "nargs": "?",
+            "const": PROFILES,
+            "default": None,
+            "metavar": "DIR",
+            "help": "after each perf test has measured, profile a few steps of its programs on all ranks, and write "
+            f"traces for Perfetto to DIR (default {PROFILES}); write it as --profile=DIR",
+        },
+    ),
+    (
         "--launches",
         {
             "type": int,
@@ -238,6 +252,8 @@ class Options:
     """Where the results of the run go as JSON."""
     page: Path | None = None
     """Where the page of the run goes."""
+    profiles: Path | None = None
+    """The folder of the traces; None if nothing is profiled."""
     race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool = True
     """Whether a run fails if the environment is slower."""
@@ -299,6 +315,7 @@ class Options:
         if update and not config.getoption("reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results, page = config.getoption("gpuperf_json"), config.getoption("report")
+        profiles = _profiles(config, update=update)
         race = race_options(config)
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
@@ -328,6 +345,7 @@ class Options:
             strict_baselines=_strict(config.getoption("strict_baselines")),
             results=None if results is None else config.invocation_params.dir / results,
             page=None if page is None else config.invocation_params.dir / page,
+            profiles=profiles,
             race=race,
             environment_fails=config.getoption("environment") == "fail",
         )
@@ -375,6 +393,26 @@ def _baselines(config: pytest.Config) -> Path:
     if given:
         return config.invocation_params.dir / str(given)
     return config.rootpath / str(config.getini("gpuperf_baselines"))
+
+
+def _profiles(config: pytest.Config, *, update: bool) -> Path | None:
+    given: str | None = config.getoption("gpuperf_profile")
+    if given is None:
+        return None
+    if not is_worker(config) and given in config.invocation_params.args:
+        # argparse takes the argument behind --profile for its value, be it a path of tests.
+        raise pytest.UsageError(
+            f"--profile took {given!r} for the folder of its traces: write --profile={PROFILES} {given}, or "
+            f"--profile={given} if you mean the folder"
+        )
+    if not given:
+        raise pytest.UsageError(f"--profile= names no folder: write --profile={PROFILES}, or --profile at the end")
+    if update:
+        raise pytest.UsageError(
+            "--profile starts fresh ranks after each test, and --update-baselines records launches in which all tests "
+            "share their ranks: drop one of them"
+        )
+    return config.invocation_params.dir / given
 
 
 def _leases(config: pytest.Config) -> Path:

@@ -64,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--require-gpus: no GPU is visible")
     config.stash[SESSION] = session = Session.of(config, options, machine)
     session.register(config)
+    if session.profiling is not None and _runs_tests(config):
+        session.profiling.require()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -227,6 +229,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             item.stash[FAILURE] = error
         raise
     finally:
+        if (checks := item.stash.get(CHECKS, None)) is not None:
+            checks.measured = None  # which holds what the programs get
         _report_output(item, session, "call")
 
 
@@ -237,6 +241,7 @@ def _judge(item: pytest.Item, session: Session) -> None:
         checks = checks or Checks()
         checks.closed = True
         session.publish(item, checks)
+        session.profile(item, checks, world_size(item) or 0)
         session.concluding.conclude(item, checks)
 
 
@@ -338,7 +343,8 @@ def perf(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
             'for a perf test when it is collected, and request.getfixturevalue("perf") comes later',
             pytrace=False,
         )
-    checks = request.node.stash[CHECKS] = Checks(request=request)
+    profiled = session.profiling is not None and launch_of(request.node).number == 1
+    checks = request.node.stash[CHECKS] = Checks(request=request, measured=[] if profiled else None)
     return session.perf(ranks, checks)
 
 

@@ -25,6 +25,7 @@ NEUTRAL: Mapping[str, object] = {
     "reason": "",
     "gpuperf_json": None,
     "report": None,
+    "gpuperf_profile": None,
     "baselines": None,
     "against_build": None,
     "race_budget": None,

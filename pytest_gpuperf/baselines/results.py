@@ -40,6 +40,8 @@ class ResultsForm:
     """What became of each test on ranks."""
     matrices: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Figures of pairs of ranks."""
+    profiles: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
+    """Of programs that were profiled, for pages that draw them; see docs/profiling.md."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

@@ -281,6 +281,10 @@ class CurrentRanks:
             self._leasing.release(staying=self._host.gpus, await_memory=bool(self.machine.gpus))
         self._launch.end()
 
+    def replace_ranks(self) -> None:
+        """Ends all ranks; the next test of the launch, which goes on, has fresh ones."""
+        self._host.retire_all()
+
     def failure_of(self, error: BaseException | None) -> PostMortem | None:
         """What is known of the run that raised this, if one did."""
         failures = [] if self.reported is None else list(self.reported.failures)

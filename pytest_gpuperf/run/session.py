@@ -42,6 +42,7 @@ from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.packing import Packing
+from pytest_gpuperf.run.profiling import Profiling
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
@@ -84,6 +85,8 @@ class Session:
     """None unless this process writes a page."""
     journal: RunJournal | None
     """Goes with the file of results."""
+    profiling: Profiling | None
+    """None unless perf tests are profiled."""
     relaunching: Relaunching
     adopting: Adopting
     arm: ArmLoop | None
@@ -181,6 +184,9 @@ class Session:
             journal=None
             if options.results is None or worker
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
+            profiling=None
+            if options.profiles is None
+            else Profiling(options.profiles, config.invocation_params.dir, ranks),
             relaunching=relaunching,
             adopting=Adopting(ranks, options, machine),
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
@@ -241,6 +247,13 @@ class Session:
     def perf(self, ranks: Ranks, checks: Checks) -> Perf:
         """The object that a perf test holds, with what the user asked for."""
         return Perf(self.ranks, ranks, checks, Sampling(smoke=self.options.smoke))
+
+    def profile(self, item: pytest.Item, checks: Checks, world_size: int) -> None:
+        """Profiles what a test has measured, if it is to be, in the test's first launch."""
+        measured, checks.measured = checks.measured, None  # which holds the programs' arguments
+        launch = launch_of(item)
+        if self.profiling is not None and launch.number == 1 and measured:
+            self.profiling.profile(item, launch.identity, world_size, measured)
 
     def rerun_command(self) -> str:
         """The command that runs the test that began last alone."""

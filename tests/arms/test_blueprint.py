@@ -12,7 +12,15 @@ from pytest_gpuperf.options import Options
 
 NOISY = [
     *("--gpus=2", "-x", "--pdb", "--lf", "-k", "speed", "-m", "perf", "--deselect=a", "-s", "-vv", "--junitxml=a.xml"),
-    *("--basetemp=here", "--gpuperf-json=a.json", "--log-file=a.log", "--strict-markers", "--benchmark-only", "-n2"),
+    *(
+        "--basetemp=here",
+        "--gpuperf-json=a.json",
+        "--profile=traces",
+        "--log-file=a.log",
+        "--strict-markers",
+        "--benchmark-only",
+        "-n2",
+    ),
 ]
 
 
@@ -36,6 +44,7 @@ def test_what_must_not_happen_twice_is_neutral_and_the_rest_is_taken_over(pytest
     )
     assert [options[name] for name in changed] == [0, False, False, "", "", None, "fd", 0, None, None]
     assert options["gpuperf_json"] is None
+    assert options["gpuperf_profile"] is None
     assert options["log_file"] == os.devnull
     assert not options["strict_markers"]
     assert not options["benchmark_only"]
