@@ -42,6 +42,8 @@ class ResultsForm:
     """Figures of pairs of ranks."""
     profiles: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Of programs that were profiled, for pages that draw them; see docs/profiling.md."""
+    topology: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
+    """How the machine's GPUs reach one another, for pages that draw it."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

@@ -10,7 +10,7 @@ from pytest_gpuperf.baselines.plain import plain
 from pytest_gpuperf.doctor.facts import Facts
 from pytest_gpuperf.doctor.finding import Finding, Severity
 from pytest_gpuperf.doctor.suggest import Suggestion, why_none
-from pytest_gpuperf.doctor.topology import table
+from pytest_gpuperf.doctor.topology_table import table
 
 SCHEMA = 1
 COMMAND = "python -m pytest_gpuperf doctor"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pytest_gpuperf.doctor import names
 from pytest_gpuperf.doctor.checks.variables import origin, overrides
 from pytest_gpuperf.doctor.facts import Facts
-from pytest_gpuperf.doctor.topology import labels
+from pytest_gpuperf.hardware.topology import labels
 
 GUIDE = "NCCL user guide, Environment Variables"
 _FAR = ("PHB", "NODE", "SYS")

@@ -12,12 +12,15 @@ from typing import Any
 from pytest_gpuperf.baselines.differences import differing, usual
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline
 from pytest_gpuperf.page.history import History
+from pytest_gpuperf.page.timelines import Timeline, timelines
+from pytest_gpuperf.page.topology import Picture
 from pytest_gpuperf.report.headline import TestFigures, by_test
 from pytest_gpuperf.report.matrices import matrix
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import Results
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
 from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
 from pytest_gpuperf.verdicts.verdict import Share, Verdict
 
@@ -228,6 +231,25 @@ class Content:
             for told in run.results.matrices:
                 newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
         return [_square(told) for told in newest.values()]
+
+    @cached_property
+    def timelines(self) -> list[Timeline]:
+        """The profiled steps of the newest run that has them."""
+        newest: dict[tuple[str, str, str], Profile] = {}
+        for run in self.runs:
+            for profile in run.results.profiles:
+                newest.setdefault((run.key, profile.test, profile.arm), profile)
+        return timelines(list(newest.values()))
+
+    @cached_property
+    def pictures(self) -> list[Picture]:
+        """The topology of each hardware, from the newest run that has it."""
+        newest: dict[str, Picture] = {}
+        for run in self.runs:
+            topology = run.results.topology
+            if topology is not None and len(topology.gpus) > 1:
+                newest.setdefault(run.key, Picture(run.key, topology))
+        return list(newest.values())
 
     @cached_property
     def environments(self) -> list[Environment]:

@@ -13,6 +13,7 @@ from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
+from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -48,8 +49,8 @@ class Findings:
         """Of sweeps; see ``curves.curve``."""
         self.matrices: list[Mapping[str, Any]] = []
         """Of pairs of ranks; see ``matrices.matrix_properties``."""
-        self.profiles: list[Mapping[str, Any]] = []
-        """Of programs that were profiled; see ``traces.profile.Profile``."""
+        self.profiles: list[Profile] = []
+        """Of programs that were profiled."""
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
         """Of tests with verdicts, by node id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from pytest_gpuperf.baselines.merge import joined
 from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, ResultsForm
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
+from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.ran import Ran, RanTests
 from pytest_gpuperf.report.units import format_count
+from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 CANDIDATE_PROPERTY = "gpuperf_candidate"
@@ -51,8 +53,10 @@ class Results:
     """What became of each test on ranks."""
     matrices: tuple[Mapping[str, Any], ...] = ()
     """Of pairs of ranks; see ``matrices.matrix_properties``."""
-    profiles: tuple[Mapping[str, Any], ...] = ()
-    """Of programs that were profiled; see ``traces.profile.Profile``."""
+    profiles: tuple[Profile, ...] = ()
+    """Of programs that were profiled."""
+    topology: Topology | None = None
+    """How the machine's GPUs reach one another; None if nobody looked."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -76,7 +80,8 @@ def write(path: Path, results: Results) -> None:
         curves=results.curves,
         ran=tuple(plain(one) for one in results.ran),
         matrices=results.matrices,
-        profiles=results.profiles,
+        profiles=tuple(plain(one) for one in results.profiles),
+        topology=None if results.topology is None else plain(results.topology),
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -92,23 +97,33 @@ def load(path: Path) -> Results:
         verdicts = tuple(read(Verdict, data, f"file.verdicts[{i}]") for i, data in enumerate(form.verdicts))
         unchecked = tuple(read(Unchecked, data, f"file.unchecked[{i}]") for i, data in enumerate(form.unchecked))
         ran = tuple(read(Ran, data, f"file.ran[{i}]") for i, data in enumerate(form.ran))
+        profiles = tuple(read(Profile, data, f"file.profiles[{i}]") for i, data in enumerate(form.profiles))
+        topology = None if form.topology is None else read(Topology, form.topology, "file.topology")
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
-    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices, form.profiles)
+    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices, profiles, topology)
 
 
 class ResultsFile:
     """Collects figures and verdicts from the reports, wherever the tests ran."""
 
-    def __init__(self, path: Path | None, hardware_key: str, match: Mapping[str, Scalar]) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        hardware_key: str,
+        match: Mapping[str, Scalar],
+        topology: Callable[[], Topology | None] = lambda: None,
+    ) -> None:
         """Nothing is collected yet.
 
         Args:
             path: The file; None if the results are only gathered, for a page.
             hardware_key: Of the run.
             match: Facts of the machine.
+            topology: Looks at the machine's GPUs, once the run has ended; None if there is nothing to see.
         """
         self._path = path
+        self._topology = topology
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
@@ -116,7 +131,7 @@ class ResultsFile:
         self._curves: list[Mapping[str, Any]] = []
         self._matrices: list[Mapping[str, Any]] = []
         self._ran = RanTests()
-        self._profiles: list[Mapping[str, Any]] = []
+        self._profiles: list[Profile] = []
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
         self._lines: list[str] = []
@@ -169,6 +184,7 @@ class ResultsFile:
             self._ran.tests,
             tuple(self._matrices),
             tuple(self._profiles),
+            self._topology(),
         )
         return results, dict(unfit)
 

@@ -17,6 +17,7 @@ from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.page.page_file import PageFile
@@ -146,7 +147,7 @@ class Session:
         )
         results = None
         if not worker and (options.results is not None or options.page is not None):
-            results = ResultsFile(options.results, machine.key, machine.match)
+            results = ResultsFile(options.results, machine.key, machine.match, lambda: _topology(machine))
         return cls(
             options=options,
             machine=machine,
@@ -277,6 +278,12 @@ class Session:
 def _measured(machine: Machine, options: Options) -> bool:
     """Whether figures of the run say how fast something is."""
     return not options.smoke and (bool(machine.gpus) or options.race.against is not None)
+
+
+def _topology(machine: Machine) -> Topology | None:
+    """How all GPUs of the machine reach one another; None if there are none."""
+    seen = machine.devices.inspect() if machine.gpus else None
+    return Topology.of(seen) if seen is not None and seen.gpus else None
 
 
 def _measuring(items: Sequence[pytest.Item]) -> Mapping[str, Measuring]:

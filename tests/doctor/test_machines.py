@@ -6,7 +6,8 @@ import pytest
 
 from pytest_gpuperf.doctor.diagnosis import blocks, diagnose
 from pytest_gpuperf.doctor.finding import Severity
-from pytest_gpuperf.doctor.topology import labels, node_of, table
+from pytest_gpuperf.doctor.topology_table import node_of, table
+from pytest_gpuperf.hardware.topology import labels
 from tests.doctor.machines import FOLDER, NAMES, machine
 
 FOUND = {

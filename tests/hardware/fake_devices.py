@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 
 from pytest_gpuperf.hardware.device import (
     SWITCH,
@@ -15,7 +16,7 @@ from pytest_gpuperf.hardware.device import (
     Pcie,
     Xid,
 )
-from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
+from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection, LinkFacts, PairFacts
 
 FREE_BYTES = 100 * 2**30
 
@@ -85,4 +86,16 @@ class FakeDevices:
         return None
 
     def inspect(self) -> Inspection:
-        return Inspection("570.86", gpus=tuple(GpuFacts(gpu.uuid, gpu.name, gpu.pci_bus_id) for gpu in self.gpus))
+        return Inspection(
+            "570.86",
+            gpus=tuple(
+                GpuFacts(
+                    gpu.uuid,
+                    gpu.name,
+                    gpu.pci_bus_id,
+                    links=tuple(LinkFacts(number, active=True, end=SWITCH) for number in range(gpu.nvlinks)),
+                )
+                for gpu in self.gpus
+            ),
+            pairs=tuple(PairFacts(*pair, "SYS") for pair in combinations(range(len(self.gpus)), 2)),
+        )

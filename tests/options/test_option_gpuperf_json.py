@@ -41,6 +41,14 @@ def test_a_judged_run_writes_its_figures_and_verdicts(project: pytest.Pytester) 
     assert (data["hardware_key"], data["environment"]) == (KEY, {"torch": "2.13.0", "driver": "570.86"})
 
 
+def test_the_file_says_how_all_gpus_of_the_machine_reach_one_another(project: pytest.Pytester) -> None:
+    topology = results(project).topology
+    assert topology is not None
+    assert topology.gpus == ("NVIDIA H200",) * 8
+    assert len(topology.paths) == 28
+    assert {path.label for path in topology.paths} == {"NV18"}
+
+
 def test_a_recording_writes_every_launch(project: pytest.Pytester) -> None:
     found = results(project, "--update-baselines", "--reason=x")
     assert len(found.candidate.tests[NODE].metrics["busbw"].launches) == len(found.candidate.launches) == 5

@@ -8,8 +8,10 @@ from typing import Any
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.hardware.topology import Path, Topology
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import Results
+from pytest_gpuperf.traces.profile import KINDS, Lane, Profile, RankTimes
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Share, Verdict
 
@@ -66,6 +68,20 @@ MATRIX: dict[str, Any] = {
     "unit": "B/s",
     "better": "higher",
 }
+PROFILE = Profile(
+    "suites/overlap/test_performance.py::test_overlap[2ranks]",
+    "together",
+    "gpuperf-profiles/overlap.json.gz",
+    steps=3,
+    overlap_exposed=0.25,
+    ranks=(RankTimes(0, "cuda:0", 4e-3, 3e-3, 2e-3, 0.4e-3), RankTimes(1, "cuda:1", 4e-3, 3e-3, 2e-3, 0.6e-3)),
+    lanes=tuple(
+        Lane(rank, kind, "stream 7", ((5e-4 * number, 1e-3, f"{kind} kernel"),))
+        for rank in (0, 1)
+        for number, kind in enumerate(KINDS)
+    ),
+)
+TOPOLOGY = Topology(("NVIDIA H200",) * 3, (Path(0, 1, "NV18"), Path(0, 2, "SYS"), Path(1, 2, "PIX")))
 FAILED = Ran(
     TEST,
     "failed",

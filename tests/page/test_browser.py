@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf.page.page_file import write_page
-from tests.page.examples import CURVE, FAILED, MATRIX, REGRESSED, SAME, SKIPPED, results
+from tests.page.examples import CURVE, FAILED, MATRIX, PROFILE, REGRESSED, SAME, SKIPPED, TOPOLOGY, results
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -27,7 +27,8 @@ def opened(
     api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path_factory.mktemp("page") / "page.html"
     older = results(REGRESSED, at="2026-11-19T10:00:00Z")
-    newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,))
+    drawn: Any = {"curves": (CURVE,), "matrices": (MATRIX,), "profiles": (PROFILE,), "topology": TOPOLOGY}
+    newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], **drawn)
     write_page(path, [("old", older), ("new", newer)], Path("baselines"))
     with api.sync_playwright() as playwright:
         # As root in a container, Chromium has no sandbox of its own.
@@ -59,6 +60,20 @@ def test_curves_are_drawn_once_they_come_into_view(opened: tuple[Page, list[str]
     page, said = opened
     page.locator("#curves").scroll_into_view_if_needed()
     page.locator("#curves svg").wait_for()
+    assert said == []
+
+
+def test_a_timeline_opens_and_the_topology_is_there(opened: tuple[Page, list[str]]) -> None:
+    page, said = opened
+    assert page.locator("svg.topology[role=img] text").count() == 3
+    timeline = page.locator("details.timeline")
+    assert not timeline.locator("svg.lanes").is_visible()
+    timeline.locator("summary").click()
+    assert timeline.locator("svg.lanes").is_visible()
+    bars = [bar.bounding_box() for bar in timeline.locator("g.compute rect").all()]
+    assert len({(bar["x"], bar["width"]) for bar in bars if bar}) == 1
+    assert len({bar["y"] for bar in bars if bar}) == 2  # a row of each rank
+    timeline.locator("summary").click()
     assert said == []
 
 

@@ -8,13 +8,36 @@ from html import unescape
 from importlib.resources import files
 
 from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.page.content import Content, Run
 from pytest_gpuperf.page.html import html
+from pytest_gpuperf.page.timelines import MOST, timelines
 from pytest_gpuperf.report.ran import Ran
-from tests.page.examples import CURVE, FAILED, KEY, MATRIX, REGRESSED, SAME, SKIPPED, TEST, results
+from pytest_gpuperf.traces.profile import Lane
+from tests.page.examples import (
+    CURVE,
+    FAILED,
+    KEY,
+    MATRIX,
+    PROFILE,
+    REGRESSED,
+    SAME,
+    SKIPPED,
+    TEST,
+    TOPOLOGY,
+    results,
+)
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7 * 7 }}\x1b[31m"
-WHOLE = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,))
+WHOLE = results(
+    REGRESSED,
+    SAME,
+    ran=[FAILED, SKIPPED],
+    curves=(CURVE,),
+    matrices=(MATRIX,),
+    profiles=(PROFILE,),
+    topology=TOPOLOGY,
+)
 
 
 def page(*runs: Run) -> str:
@@ -43,6 +66,39 @@ def test_the_page_says_what_the_run_came_to() -> None:
     assert "1 pair slower by more than 10 %" in text
 
 
+def test_a_profile_has_a_timeline_and_the_times_of_its_ranks() -> None:
+    text = page()
+    assert "rank 1 has the most exposed communication: 600.0 us of 2.000 ms (30.0 %); 25.0 % by perf.overlap" in text
+    assert "communication kernel: 1.000 ms from 500.0 us on" in text
+    assert text.count("<g class=") == 8
+    assert "gpuperf-profiles/overlap.json.gz" in text
+
+
+def test_timelines_of_many_profiles_have_few_enough_intervals_together() -> None:
+    lane = Lane(
+        0, "compute", "stream 7", tuple((1e-6 * 1.003**number, 1e-9 * 1.003**number, "k") for number in range(2000))
+    )
+    many = [replace(PROFILE, test=str(number), lanes=(lane,)) for number in range(60)]
+    bars = sum(len(row.bars) for timeline in timelines(many) for row in timeline.rows)
+    assert MOST / 8 < bars <= MOST
+
+
+def test_the_topology_is_a_picture_and_a_table() -> None:
+    text = page()
+    assert "3 x NVIDIA H200: NV18 between 1 pair, PIX between 1 pair, SYS between 1 pair" in text
+    assert "GPU 0 and GPU 2: SYS" in text
+    (picture,) = Content([Run("this run", WHOLE)]).pictures
+    assert [line.kind for line in picture.lines] == ["far", "near", "nvlink"]
+    assert picture.kinds == [("nvlink", "NV18"), ("near", "PIX"), ("far", "SYS")]
+    assert picture.rows == [["X", "NV18", "SYS"], ["NV18", "X", "PIX"], ["SYS", "PIX", "X"]]
+    assert len({(place.x, place.y) for place in picture.places}) == 3
+
+
+def test_one_gpu_has_no_picture() -> None:
+    alone = results(SAME, topology=Topology(("NVIDIA H100",), ()))
+    assert Content([Run("this run", alone)]).pictures == []
+
+
 def test_the_page_loads_nothing() -> None:
     text = page()
     own = markup(text)
@@ -62,12 +118,15 @@ def test_the_policy_names_the_scripts_that_are_there() -> None:
 def test_names_from_outside_are_text_alone() -> None:
     bad = replace(REGRESSED, test=f"t.py::test_{HOSTILE}", metric_name=HOSTILE, against=HOSTILE)
     ran = Ran(HOSTILE, "failed", 1.0, HOSTILE, 1, HOSTILE, HOSTILE, ((HOSTILE, HOSTILE),))
+    lane = Lane(0, "compute", HOSTILE, ((0.0, 1.0, HOSTILE),))
     hostile = results(
         bad,
         ran=[ran, replace(ran, test="s", outcome="skipped")],
         environment={HOSTILE: HOSTILE},
         curves=({**CURVE, "test": HOSTILE},),
         matrices=({**MATRIX, "name": HOSTILE},),
+        profiles=(replace(PROFILE, test=HOSTILE, file=HOSTILE, lanes=(lane,)),),
+        topology=replace(TOPOLOGY, gpus=(HOSTILE,) * 3),
     )
     text = markup(page(Run(HOSTILE, hostile)))
     assert text.count("<script") == 1  # the charts' data

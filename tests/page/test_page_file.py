@@ -8,8 +8,8 @@ import pytest
 
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.json_files import update
-from pytest_gpuperf.report.results_file import write
-from tests.page.examples import CURVE, KEY, MATRIX, REGRESSED, SAME, results
+from pytest_gpuperf.report.results_file import load, write
+from tests.page.examples import CURVE, KEY, MATRIX, PROFILE, REGRESSED, SAME, TOPOLOGY, results
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,30 @@ def test_a_file_that_is_none_of_results_is_refused(
     assert error.startswith("error: results 'bad.json': ")
     assert problem in error
     assert not Path("gpuperf.html").exists()
+
+
+def test_profiles_and_topology_are_read_as_they_were_written() -> None:
+    whole = results(SAME, profiles=(PROFILE,), topology=TOPOLOGY)
+    write(Path("r.json"), whole)
+    found = load(Path("r.json"))
+    assert found.topology == TOPOLOGY
+    assert found.profiles == (PROFILE,)
+
+
+@pytest.mark.parametrize(
+    ("key", "broken", "problem"),
+    [
+        ("topology", {"gpus": ["a"], "paths": [{"first": 0, "second": 3, "label": "NV18"}]}, "paths name GPUs [0, 3]"),
+        ("profiles", [{"test": "t", "arm": "a"}], "file.profiles[0]: got ['arm', 'test'], expected a key 'file'"),
+    ],
+)
+def test_a_topology_or_a_profile_that_makes_no_sense_is_refused(
+    key: str, broken: object, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads(Path(stored("r.json")).read_text())
+    Path("r.json").write_text(json.dumps({**data, key: broken}))
+    assert main(["report", "r.json"]) == 1
+    assert problem in capsys.readouterr().err
 
 
 def test_a_file_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:

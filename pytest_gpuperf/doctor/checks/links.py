@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from pytest_gpuperf.doctor.facts import Facts
 from pytest_gpuperf.doctor.finding import Finding, critical, info, passed, unknown, warning
-from pytest_gpuperf.doctor.topology import links_between
 from pytest_gpuperf.doctor.words import gpus, several
 from pytest_gpuperf.hardware.device import SWITCH
+from pytest_gpuperf.hardware.topology import links_between
 
 _NVLINK_ERRORS = ("NVLink CRC of flits", "NVLink CRC of data", "NVLink replays", "NVLink recoveries")
 
