@@ -310,6 +310,7 @@ class Exec:
 
     def _dist_destroy(self):
         if dist.is_initialized():
+            dist.barrier()  # a rank that leaves while others still connect to it makes them fail
             dist.destroy_process_group()
 
 
