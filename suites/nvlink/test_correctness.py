@@ -12,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf import GiB, MiB, Ranks
-from suites.nvlink import programs
+from pytest_gpuperf import Context, GiB, MiB, Ranks
+from suites.nvlink.programs import copies as programs
+from suites.nvlink.programs import orders, paths
 from suites.shared.bits import bits_of
 from suites.shared.step import Step
 from suites.shared.strategies import dtypes, seeds, worlds
@@ -67,6 +68,44 @@ def test_what_is_copied_and_how_it_is_checked(ranks: Ranks) -> None:
     # On CPUs the copies stay in a process: what is sent, and who has to look for what, is the same.
     check_ring(ranks, programs.ring_peer, 70_001, seed=1)
     assert not any(ranks.run(programs.copies_to_all, numel=70_001, dtype=torch.bfloat16, seed=1))
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("access", ["write", "read"])
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "together"])
+def test_ways_over_the_link(ranks: Ranks, access: paths.Access, alone: bool) -> None:
+    told = ranks.run(paths.rates, engine="copy_engine", access=access, alone=alone, nbytes=70_016, samples=2, copies=2)
+    acting = [of_rank for of_rank in told if of_rank is not None]
+    assert len(acting) == (1 if alone else ranks.world_size)
+    assert all(len(samples) == 2 and min(samples) > 0 for samples in acting)
+
+
+@pytest.mark.ranks(2, 4)
+def test_partners_are_in_the_other_half(ranks: Ranks) -> None:
+    half = ranks.world_size // 2
+    assert ranks.run(paths.partner) == [*range(half, 2 * half), *range(half)]
+
+
+@on_gpus
+@pytest.mark.parametrize("engine", ["copy_engine", "kernel"])
+@pytest.mark.parametrize("access", ["write", "read"])
+@pytest.mark.parametrize("nbytes", [16, 70_016, 64 * MiB], ids=["16B", "68KiB", "64MiB"])
+def test_each_engine_moves_every_byte(ranks: Ranks, engine: paths.Engine, access: paths.Access, nbytes: int) -> None:
+    ranks.run(paths.rates, engine=engine, access=access, alone=False, nbytes=nbytes, samples=2, copies=2)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@given(data=st.data(), seed=seeds)
+def test_a_ring_in_any_order(ranks: Ranks, data: st.DataObject, seed: int) -> None:
+    order = data.draw(st.permutations(range(ranks.world_size)))
+    ranks.run(in_order, list(order), seed)
+
+
+def in_order(ctx: Context, order: list[int], seed: int) -> None:
+    """Two steps of the ring, compared on the ranks."""
+    step = orders.ring_of(ctx, order=order, nbytes=70_001, seed=seed)
+    for _ in range(2):
+        orders.arrived(ctx, step(), order, seed)
 
 
 @given(dtype=dtypes, data=st.data(), numel=numels, seed=seeds)
@@ -148,3 +187,29 @@ def test_slow_hops_are_counted_and_named_slowest_first() -> None:
 def test_matrix_without_every_pair_is_refused(matrix: list[programs.Row]) -> None:
     with pytest.raises(ValueError, match="expected some for each pair of different GPUs, and only these"):
         programs.hops(matrix)
+
+
+@given(matrix=matrices())
+def test_alike_pairs_have_no_better_order(matrix: list[programs.Row]) -> None:
+    assert orders.orders(matrix) is None
+
+
+@given(data=st.data(), gpus=st.integers(3, 6), seed=seeds)
+def test_the_best_order_avoids_slow_hops_and_the_worst_has_one(data: st.DataObject, gpus: int, seed: int) -> None:
+    # All hops of one ring are fast and all others slow: the best order is that ring.
+    ring = [0, *data.draw(st.permutations(range(1, gpus)))]
+    fast = set(itertools.pairwise([*ring, 0]))
+    generator = random.Random(seed)
+    matrix: list[programs.Row] = [
+        [
+            None if i == j else [generator.uniform(300e9, 310e9) if (i, j) in fast else generator.uniform(20e9, 30e9)]
+            for j in range(gpus)
+        ]
+        for i in range(gpus)
+    ]
+    found = orders.orders(matrix)
+    assert found is not None
+    best, worst = found
+    assert best == ring
+    slowest = programs.hops(matrix)[0]
+    assert orders.after(worst, slowest.sender) == slowest.receiver

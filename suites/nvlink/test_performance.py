@@ -1,14 +1,18 @@
-"""Bytes over NVLink: a ring of peer copies against staging through the host, and the slowest pair of GPUs."""
+"""Bytes over NVLink: rings of peer copies, the slowest pair of GPUs, and the ways over one link."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Matrix, Metric, MiB, Perf, Ranks
-from suites.nvlink import programs
+from pytest_gpuperf import Context, Matrix, Metric, MiB, Perf, Ranks, Timing
+from suites.nvlink.programs import copies as programs
+from suites.nvlink.programs import orders, paths
+from suites.nvlink.programs.copies import Row
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)]
 
@@ -45,11 +49,15 @@ def test_ring_copy(perf: Perf) -> None:
     perf.show(speedup=pair.speedup, staged=pair.baseline.rate(nbytes, "B/s"))
 
 
-def test_pair_bandwidth(perf: Perf, ranks: Ranks) -> None:
-    nbytes = perf.sized(NBYTES, smoke=MiB)
+def matrix_of(ranks: Ranks, nbytes: int) -> list[Row]:
+    """The bandwidths of all pairs, one sender after the other."""
     senders = range(ranks.world_size)
     rows = [ranks.run(programs.pair_bandwidths, sender=sender, nbytes=nbytes)[sender] for sender in senders]
-    matrix = [row for row in rows if row is not None]
+    return [row for row in rows if row is not None]
+
+
+def test_pair_bandwidth(perf: Perf, ranks: Ranks) -> None:
+    matrix = matrix_of(ranks, perf.sized(NBYTES, smoke=MiB))
     link = perf.link
     if link.name.startswith("nv"):
         unreachable = dict(enumerate(ranks.run(programs.unreachable)))
@@ -59,17 +67,53 @@ def test_pair_bandwidth(perf: Perf, ranks: Ranks) -> None:
     slowest = programs.hops(matrix)[0]
     medians = [[statistics.median(samples) if samples else None for samples in row] for row in matrix]
     perf.show(pairs=Matrix.of(medians, "B/s", "higher"))
-    q1, _, q3 = statistics.quantiles(slowest.samples, n=4, method="inclusive")
-    perf.check(
-        slowest_pair=Metric(
-            slowest.bandwidth,
-            "B/s",
-            "higher",
-            q1=q1,
-            q3=q3,
-            samples=len(slowest.samples),
-            limit=link.line_rate,
-            limit_name=link.name,
-            clock="cuda_event",
-        )
+    perf.check(slowest_pair=rate_of(perf, slowest.samples))
+
+
+def rate_of(perf: Perf, samples: Sequence[float]) -> Metric:
+    """The median of some bandwidths, beside what the link can do in one direction."""
+    q1, median, q3 = statistics.quantiles(samples, n=4, method="inclusive")
+    link = perf.link
+    return Metric(
+        median,
+        "B/s",
+        "higher",
+        q1=q1,
+        q3=q3,
+        samples=len(samples),
+        limit=link.line_rate,
+        limit_name=link.name,
+        clock="cuda_event",
     )
+
+
+@pytest.mark.parametrize("engine", ["copy_engine", "kernel"])
+def test_ways_over_the_link(perf: Perf, ranks: Ranks, engine: paths.Engine) -> None:
+    rates = partial(ranks.run, paths.rates, engine=engine, nbytes=perf.sized(NBYTES, smoke=MiB), samples=10, copies=8)
+    found: dict[str, Metric] = {}
+    for access in ("write", "read"):
+        (alone,) = (samples for samples in rates(access=access, alone=True) if samples is not None)
+        # All ranks copy to the other half of the GPUs and from it: the slowest rank is what the bisection gives each.
+        together = min((of_rank or [] for of_rank in rates(access=access, alone=False)), key=statistics.median)
+        found |= {access: rate_of(perf, alone), f"{access}_all_at_once": rate_of(perf, together)}
+    perf.check(**found)
+
+
+def test_order_of_a_ring(perf: Perf, ranks: Ranks) -> None:
+    nbytes = perf.sized(NBYTES, smoke=MiB)
+    chosen = orders.orders(matrix_of(ranks, nbytes))
+    if chosen is None:
+        pytest.skip("all pairs of these GPUs are alike: no order of a ring is better than another")
+    best, worst = chosen
+    fast, slow = (in_order(perf, order, nbytes) for order in (best, worst))
+    perf.check(best=fast.rate(nbytes, "B/s"))
+    perf.show(gain=Metric(slow.median / fast.median, "x", "higher"), worst=slow.rate(nbytes, "B/s"))
+
+
+def in_order(perf: Perf, order: list[int], nbytes: int) -> Timing:
+    """How long a ring in this order takes."""
+
+    def check(ctx: Context, got: torch.Tensor, steps: int) -> None:
+        orders.arrived(ctx, got, order, SEED)
+
+    return perf.measure(orders.ring_of, verify=check, order=order, nbytes=nbytes, seed=SEED)

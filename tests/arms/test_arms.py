@@ -188,11 +188,13 @@ def test_what_the_old_code_may_not_the_present_may(odd: Path) -> None:
 
 
 CONTROLLER = """
-import sys
+import signal, sys
 from pathlib import Path
 from pytest_gpuperf.arms.arms import Arms
 from tests.arms.checkouts import blueprint
 
+# A shell that starts a run in the background has it ignore this signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 test = "test_it.py::test_hangs[2ranks]"
 with Arms(blueprint(Path(sys.argv[1])), [test]) as arms:
     arm = arms.of("HEAD")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.nvlink.programs"
+PROGRAMS = "suites.nvlink.programs.copies"
+PATHS = "suites.nvlink.programs.paths"
+ORDERS = "suites.nvlink.programs.orders"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -103,13 +105,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a hop's bandwidth is the mean of its samples, not the median",
-        module="suites.nvlink.programs",
+        module="suites.nvlink.programs.copies",
         old="statistics.median(self.samples)",
         new="statistics.fmean(self.samples)",
     ),
     Fault(
         name="equal chunks instead of chunks of so many bytes: some become larger",
-        module="suites.nvlink.programs",
+        module="suites.nvlink.programs.copies",
         old=(
             "    per_chunk = nbytes // tensors[0].dtype.itemsize\n"
             "    return list(zip(*(tensor.view(-1).split(per_chunk) for tensor in tensors), strict=True))\n"
@@ -118,5 +120,47 @@ FAULTS: tuple[Fault, ...] = (
             "    number = max(1, tensors[0].nbytes // nbytes)\n"
             "    return list(zip(*(tensor.view(-1).chunk(number) for tensor in tensors), strict=True))\n"
         ),
+    ),
+    Fault(
+        name="a read of what the rank has itself",
+        module=PATHS,
+        old='fill_sent(source, rank=ctx.rank if access == "write" else partner(ctx), seed=nbytes)',
+        new="fill_sent(source, rank=ctx.rank, seed=nbytes)",
+    ),
+    Fault(
+        name="all ranks copy though one is to be alone",
+        module=PATHS,
+        old="if alone and ctx.rank != 0:",
+        new="if alone and ctx.rank < 0:",
+    ),
+    Fault(
+        name="copies are timed that do not write",
+        module=PATHS,
+        old="    destination.copy_(source)\n",
+        new="    destination.copy_(destination)\n",
+    ),
+    Fault(
+        name="a partner that is the next rank, not the one in the other half",
+        module=PATHS,
+        old="return (ctx.rank + ctx.world_size // 2) % ctx.world_size",
+        new="return (ctx.rank + 1) % ctx.world_size",
+    ),
+    Fault(
+        name="an order of a ring that is not closed",
+        module=ORDERS,
+        old="(*order[1:], order[0])",
+        new="(*order[1:], order[1])",
+    ),
+    Fault(
+        name="a best order by the sum of its hops alone",
+        module=ORDERS,
+        old="return min(rates), sum(rates)",
+        new="return sum(rates), min(rates)",
+    ),
+    Fault(
+        name="a ring in the order of ranks, whatever was asked for",
+        module=ORDERS,
+        old="return order[(order.index(rank) + 1) % len(order)]",
+        new="return (rank + 1) % len(order)",
     ),
 )
