@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
-from pytest_gpuperf.ranks.spec import ISOLATIONS, LAUNCHER_VARIABLES
+from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, VISIBLE
 
 MARKERS = (
     "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
@@ -19,9 +19,9 @@ MARKERS = (
     "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'file' "
     "those of its test file, 'group' a process group on warm ones; env is a dict of environment variables for its "
     "ranks, which are then its own, and "
-    "{rank} in a value is the rank's number; largest=True leaves out, on GPUs, what is smaller than the largest world "
-    "that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets RANK, "
-    "MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; seed='same' seeds "
+    "{rank} in a value is the rank's number, {gpu} its GPU; largest=True leaves out, on GPUs, what is smaller than the "
+    "largest world that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets "
+    "RANK, MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; seed='same' seeds "
     "all ranks alike, 'rank' each by its number",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
@@ -42,7 +42,7 @@ class RanksMarker:
     isolation: str = "group"
     """``process`` if the ranks must be the test's own; ``file`` if they may be those of its test file."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables of the ranks' environment, sorted by name; ``{rank}`` in a value is the rank's number."""
+    """Variables of the ranks' environment, sorted by name; ``{rank}`` in a value is the rank, ``{gpu}`` its GPU."""
     largest: bool = False
     """Whether, on GPUs, no world runs that is smaller than the largest that they hold."""
     launcher_env: bool = False
@@ -161,6 +161,9 @@ def _environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str
             raise ValueError(f"{where} takes env with strings as values, got {name}={text!r}: write {str(text)!r}")
         if "\0" in text:
             raise ValueError(f"{where} takes env with values that a variable can have, got {name}={text!r}")
-    if "CUDA_VISIBLE_DEVICES" in value:
-        raise ValueError(f"{where} cannot set CUDA_VISIBLE_DEVICES, which gives each test the GPUs that it leased")
+    if value.get(VISIBLE, GPU) != GPU:
+        raise ValueError(
+            f"{where} cannot set {VISIBLE} to {value[VISIBLE]!r}: a test has the GPUs that it leased; write {GPU!r} to "
+            "show each rank its own GPU alone"
+        )
     return tuple(sorted({**value, **logged}.items()))

@@ -45,7 +45,8 @@ WRONG = [
     ("2, env={'A': 'x\\0'}", "takes env with values that a variable can have, got A='x\\x00'"),
     (
         "2, env={'CUDA_VISIBLE_DEVICES': '0'}",
-        "cannot set CUDA_VISIBLE_DEVICES, which gives each test the GPUs that it leased",
+        "cannot set CUDA_VISIBLE_DEVICES to '0': a test has the GPUs that it leased; write '{gpu}' to show each rank "
+        "its own GPU alone",
     ),
     ("2, largest=1", "takes largest=True or largest=False, got 1"),
     ("2, largest=None", "takes largest=True or largest=False, got None"),

@@ -98,7 +98,8 @@ class _Rank:
                     f"GPUs are there, but torch {torch.__version__} finds no CUDA: install a CUDA build of torch, or "
                     "run with --gpus 0"
                 )
-            self._device = torch.device("cuda", start.rank)
+            # A rank that sees its own GPU alone has it as the first.
+            self._device = torch.device("cuda", start.rank % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
         store = _open_store() if start.rank == 0 else None
         self.store_port = None if store is None else store.port

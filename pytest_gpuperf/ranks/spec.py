@@ -8,6 +8,8 @@ from enum import Enum
 
 _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
 RANK = "{rank}"  # in a value that a test sets: the rank's number
+GPU = "{gpu}"  # in a value that a test sets: the UUID of the rank's GPU, empty without GPUs
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 
 ISOLATIONS = ("group", "file", "process")
@@ -66,7 +68,7 @@ class PoolSpec:
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs, one for each rank; empty for gloo."""
     environ: tuple[tuple[str, str], ...] = ()
-    """Variables that the test sets for its ranks, beside those of the run; ``{rank}`` is the rank's number."""
+    """Variables that the test sets for its ranks; ``{rank}`` is the rank's number, ``{gpu}`` its GPU."""
     cores: tuple[frozenset[int], ...] = ()
     """That each rank's threads run on; empty: where the system puts them."""
     timed: bool = False
@@ -91,17 +93,22 @@ def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     if spec.gpus and not spec.timed:
         defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
     inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
-    return {**defaults, **inherited, **dict(spec.environ), "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus)}
+    return {**defaults, **inherited, **dict(spec.environ), VISIBLE: ",".join(spec.gpus)}
 
 
 def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """One rank's environment: what the test sets has the rank's number in it.
+    """One rank's environment: what the test sets has the rank's number and GPU in it.
 
     Args:
         rank: its number.
         spec: of the pool.
         environ: of the pool's ranks, by ``rank_environ``.
     """
-    own = {name: value.replace(RANK, str(rank)) for name, value in spec.environ if RANK in value}
+    gpu = spec.gpus[rank] if spec.gpus else ""
+    own = {
+        name: value.replace(RANK, str(rank)).replace(GPU, gpu)
+        for name, value in spec.environ
+        if RANK in value or GPU in value
+    }
     launcher = launcher_environ(rank, spec.world_size) if spec.opening is Opening.LAUNCHER else {}
     return {**environ, **launcher, **own}

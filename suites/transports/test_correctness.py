@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from suites.shared.step import StepOf
 from suites.shared.strategies import worlds
 from suites.transports import reference
 from suites.transports.programs import sending
-from suites.transports.programs.ways import IPC, NET, P2P, READ, SHM, Way, over
+from suites.transports.programs.ways import IPC, NET, ONE_GPU_EACH, P2P, READ, SHM, Way, over
 
 PROGRAMS: dict[str, tuple[Callable[..., StepOf], Callable[[Context, Any, int, int], None]]] = {
     "ring": (ring, reference.arrived),
@@ -50,6 +51,13 @@ def check(ranks: Ranks, way: Way) -> None:
 @over(P2P)
 def test_p2p(ranks: Ranks) -> None:
     check(ranks, P2P)
+
+
+@over(ONE_GPU_EACH)
+def test_one_visible_gpu_in_each_process(ranks: Ranks) -> None:
+    seen = ranks.run(lambda ctx: (torch.cuda.device_count(), ctx.device.index))
+    assert seen == [(1, 0)] * ranks.world_size
+    check(ranks, ONE_GPU_EACH)
 
 
 @over(IPC)

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuperf import Metric, Perf, Ranks, Sweep
 from suites.transports.programs import sending
-from suites.transports.programs.ways import IPC, NET, P2P, READ, SHM, Way, over
+from suites.transports.programs.ways import IPC, NET, ONE_GPU_EACH, P2P, READ, SHM, Way, over
 from suites.transports.test_correctness import PROGRAMS
 
 pytestmark = pytest.mark.perf
@@ -49,6 +49,12 @@ def judge(perf: Perf, ranks: Ranks, measured: Measured, name: str, way: Way) -> 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_p2p(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
     judge(perf, ranks, measured, name, P2P)
+
+
+@over(ONE_GPU_EACH)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_visible_gpu_in_each_process(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
+    judge(perf, ranks, measured, name, ONE_GPU_EACH)
 
 
 @over(IPC)

@@ -17,7 +17,7 @@ from pytest_gpuperf.ranks.closing import await_ended
 from pytest_gpuperf.ranks.excerpt import HEAD, TAIL
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.pool import Pool
-from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
+from pytest_gpuperf.ranks.spec import PoolSpec, environ_of, rank_environ
 from tests.ranks.conftest import Call, pids
 from tests.ranks.processes import open_files, survivors
 
@@ -100,6 +100,14 @@ def test_a_pool_shows_its_ranks_its_own_gpus_alone() -> None:
         "TORCH_FR_BUFFER_SIZE": "2000",
         "X": "y",
     }
+
+
+def test_a_test_may_show_each_rank_its_own_gpu_alone() -> None:
+    spec = PoolSpec(2, ("GPU-c", "GPU-a"), environ=(("CUDA_VISIBLE_DEVICES", "{gpu}"), ("WHO", "{rank} on {gpu}")))
+    of_each = [environ_of(rank, spec, rank_environ(spec, {})) for rank in (0, 1)]
+    assert [environ["CUDA_VISIBLE_DEVICES"] for environ in of_each] == ["GPU-c", "GPU-a"]
+    assert [environ["WHO"] for environ in of_each] == ["0 on GPU-c", "1 on GPU-a"]
+    assert environ_of(1, PoolSpec(2, environ=(("WHO", "{gpu}"),)), {})["WHO"] == ""
 
 
 def test_groups_share_channels_only_where_nothing_is_timed_and_the_user_lets_them() -> None:

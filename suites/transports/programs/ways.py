@@ -35,6 +35,10 @@ class Way:
 
 
 P2P = Way("P2P/CUMEM", "P2P/CUMEM", {"NCCL_P2P_READ_ENABLE": "0"})
+# Each process sees its own GPU alone, as containers and launchers often have it. That hides no link from NCCL.
+ONE_GPU_EACH = Way(
+    "P2P/CUMEM, one visible GPU", "P2P/CUMEM", {"NCCL_P2P_READ_ENABLE": "0", "CUDA_VISIBLE_DEVICES": "{gpu}"}
+)
 # CUDA's older handles between processes.
 IPC = Way("P2P/IPC", "P2P/IPC", {"NCCL_CUMEM_ENABLE": "0", "NCCL_P2P_READ_ENABLE": "0"})
 # The receiver reads; NCCL's choice on A100 alone.
