@@ -21,8 +21,8 @@ MARKERS = (
     "ranks, which are then its own, and "
     "{rank} in a value is the rank's number, {gpu} its GPU; largest=True leaves out, on GPUs, what is smaller than the "
     "largest world that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets "
-    "RANK, MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; seed='same' seeds "
-    "all ranks alike, 'rank' each by its number",
+    "RANK, MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; "
+    "seed='same' seeds all ranks alike, 'rank' each by its number",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
 _KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log", "launcher_env", "seed")
