@@ -40,6 +40,8 @@ class ResultsForm:
     """What became of each test on ranks."""
     matrices: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Figures of pairs of ranks."""
+    searches: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
+    """Tables of configurations; see docs/measuring.md."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

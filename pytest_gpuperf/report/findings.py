@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
+from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -47,6 +48,8 @@ class Findings:
         """Of sweeps; see ``curves.curve``."""
         self.matrices: list[Mapping[str, Any]] = []
         """Of pairs of ranks; see ``matrices.matrix_properties``."""
+        self.searches: list[Mapping[str, Any]] = []
+        """Tables of configurations; see ``searches.table_of``."""
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
         """Of tests with verdicts, by node id."""
@@ -86,6 +89,7 @@ class Findings:
             self.unchecked += [(report.nodeid, name) for name in unchecked_of(report)]
             self.curves += curves_of(report)
             self.matrices += matrices_of(report)
+            self.searches += searches_of(report)
         if RANKS_KEYWORD not in report.keywords:
             return
         if report.when == "call" or not report.passed:

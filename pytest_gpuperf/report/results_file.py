@@ -21,6 +21,7 @@ from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.ran import Ran, RanTests
+from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -50,6 +51,8 @@ class Results:
     """What became of each test on ranks."""
     matrices: tuple[Mapping[str, Any], ...] = ()
     """Of pairs of ranks; see ``matrices.matrix_properties``."""
+    searches: tuple[Mapping[str, Any], ...] = ()
+    """Tables of configurations; see ``searches.table_of``."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -73,6 +76,7 @@ def write(path: Path, results: Results) -> None:
         curves=results.curves,
         ran=tuple(plain(one) for one in results.ran),
         matrices=results.matrices,
+        searches=results.searches,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -90,7 +94,7 @@ def load(path: Path) -> Results:
         ran = tuple(read(Ran, data, f"file.ran[{i}]") for i, data in enumerate(form.ran))
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
-    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices)
+    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices, form.searches)
 
 
 class ResultsFile:
@@ -111,6 +115,7 @@ class ResultsFile:
         self._unchecked: list[Unchecked] = []
         self._curves: list[Mapping[str, Any]] = []
         self._matrices: list[Mapping[str, Any]] = []
+        self._searches: list[Mapping[str, Any]] = []
         self._ran = RanTests()
         self._passing: dict[str, list[Baselines]] = {}
         """Of tests whose body has ended, by the items' node ids."""
@@ -136,6 +141,7 @@ class ResultsFile:
         self._unchecked += [Unchecked(report.nodeid, name) for name in unchecked_of(report)]
         self._curves += curves_of(report)
         self._matrices += matrices_of(report)
+        self._searches += searches_of(report)
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
@@ -162,6 +168,7 @@ class ResultsFile:
             tuple(self._curves),
             self._ran.tests,
             tuple(self._matrices),
+            tuple(self._searches),
         )
         return results, dict(unfit)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf.page.page_file import write_page
-from tests.page.examples import CURVE, FAILED, MATRIX, REGRESSED, SAME, SKIPPED, results
+from tests.page.examples import CURVE, FAILED, MATRIX, REGRESSED, SAME, SEARCH, SKIPPED, results
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -27,7 +27,7 @@ def opened(
     api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path_factory.mktemp("page") / "page.html"
     older = results(REGRESSED, at="2026-11-19T10:00:00Z")
-    newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,))
+    newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,), searches=(SEARCH,))
     write_page(path, [("old", older), ("new", newer)], Path("baselines"))
     with api.sync_playwright() as playwright:
         # As root in a container, Chromium has no sandbox of its own.
@@ -59,6 +59,18 @@ def test_curves_are_drawn_once_they_come_into_view(opened: tuple[Page, list[str]
     page, said = opened
     page.locator("#curves").scroll_into_view_if_needed()
     page.locator("#curves svg").wait_for()
+    assert said == []
+
+
+def test_the_frontier_of_a_search_is_drawn_with_the_names_of_its_configurations(opened: tuple[Page, list[str]]) -> None:
+    page, said = opened
+    page.locator("#configurations").scroll_into_view_if_needed()
+    page.locator("#configurations svg").wait_for()
+    told = str(page.locator("#configurations [role=img]").get_attribute("aria-label"))
+    assert "dp2 is the fastest with 20 ms and 60 GiB. On the frontier: dp2, pp2." in told
+    drawn = page.locator("#configurations svg text").all_text_contents()
+    assert {"dp2", "pp2", "GiB", "ms"} <= set(drawn)
+    assert "tp2" not in drawn
     assert said == []
 
 

@@ -11,10 +11,10 @@ from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.page.content import Content, Run
 from pytest_gpuperf.page.html import html
 from pytest_gpuperf.report.ran import Ran
-from tests.page.examples import CURVE, FAILED, KEY, MATRIX, REGRESSED, SAME, SKIPPED, TEST, results
+from tests.page.examples import CURVE, FAILED, KEY, MATRIX, REGRESSED, SAME, SEARCH, SKIPPED, TEST, results
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7 * 7 }}\x1b[31m"
-WHOLE = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,))
+WHOLE = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], curves=(CURVE,), matrices=(MATRIX,), searches=(SEARCH,))
 
 
 def page(*runs: Run) -> str:
@@ -43,6 +43,17 @@ def test_the_page_says_what_the_run_came_to() -> None:
     assert "1 pair slower by more than 10 %" in text
 
 
+def test_the_page_has_the_table_of_a_search_and_its_frontier() -> None:
+    text = page()
+    said = unescape(markup(text))
+    assert "dp2 is the fastest of 3 configurations, 25.0 % ahead of tp2; 2 did not run" in said
+    assert '<th scope="row">pp2</th><td>40.00 ms</td><td>204.8 ktoken/s</td><td>20.0 %</td><td>31.5 GiB</td>' in said
+    assert '<td colspan="6">does not fit: needs 143.2 GiB, 139.8 GiB are there</td>' in said
+    assert '"kind":"frontier","unit":"ms","memory_unit":"GiB","trials":[["dp2",60.0,20.0,true],' in text
+    unknown = {**SEARCH, "trials": [{**row, "peak_bytes": None} for row in SEARCH["trials"]]}
+    assert '"kind":"frontier"' not in page(Run("this run", results(SAME, searches=(unknown,))))
+
+
 def test_the_page_loads_nothing() -> None:
     text = page()
     own = markup(text)
@@ -68,6 +79,7 @@ def test_names_from_outside_are_text_alone() -> None:
         environment={HOSTILE: HOSTILE},
         curves=({**CURVE, "test": HOSTILE},),
         matrices=({**MATRIX, "name": HOSTILE},),
+        searches=({**SEARCH, "name": HOSTILE, "trials": [{**row, "name": HOSTILE} for row in SEARCH["trials"]]},),
     )
     text = markup(page(Run(HOSTILE, hostile)))
     assert text.count("<script") == 1  # the charts' data
