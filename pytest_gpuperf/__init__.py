@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.figures.metric import Metric
     from pytest_gpuperf.figures.overlap import Overlap
     from pytest_gpuperf.figures.readings import Readings
+    from pytest_gpuperf.figures.search import Infeasible, Search, Trial
     from pytest_gpuperf.figures.sweep import Sweep
     from pytest_gpuperf.figures.timing import Timing
     from pytest_gpuperf.figures.work import Exchange, Work
@@ -31,6 +32,7 @@ __all__ = [
     "Context",
     "Exchange",
     "GiB",
+    "Infeasible",
     "KiB",
     "LeakWarning",
     "Matrix",
@@ -47,8 +49,10 @@ __all__ = [
     "Readings",
     "Resettable",
     "ResultError",
+    "Search",
     "Sweep",
     "Timing",
+    "Trial",
     "Work",
     "on_ranks",
 ]
@@ -60,6 +64,7 @@ _HOMES = {
     "Comparison": "figures.comparison",
     "Context": "ranks.context",
     "Exchange": "figures.work",
+    "Infeasible": "figures.search",
     "LeakWarning": "run.current_ranks",
     "Matrix": "figures.matrix",
     "Metric": "figures.metric",
@@ -74,8 +79,10 @@ _HOMES = {
     "Readings": "figures.readings",
     "Resettable": "timing.stepping",
     "ResultError": "ranks.failures",
+    "Search": "figures.search",
     "Sweep": "figures.sweep",
     "Timing": "figures.timing",
+    "Trial": "figures.search",
     "Work": "figures.work",
     "on_ranks": "adopted.settings",
 }

@@ -44,6 +44,8 @@ class ResultsForm:
     """Of programs that were profiled, for pages that draw them; see docs/profiling.md."""
     topology: Mapping[str, Any] | None = field(default=None, metadata=OPTIONAL)
     """How the machine's GPUs reach one another, for pages that draw it."""
+    searches: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
+    """Tables of configurations; see docs/measuring.md."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

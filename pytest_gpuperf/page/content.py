@@ -18,6 +18,7 @@ from pytest_gpuperf.report.headline import TestFigures, by_test
 from pytest_gpuperf.report.matrices import matrix
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import Results
+from pytest_gpuperf.report.searches import COLUMNS, cells, headline
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.traces.profile import Profile
@@ -141,6 +142,22 @@ class Square:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """The configurations of a search."""
+
+    id: str
+    title: str
+    summary: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[bool, Sequence[str]]]
+    """Of each configuration that ran, whether it is in the Pareto set, and its cells."""
+    reasons: Sequence[tuple[str, str]]
+    """Name and reason of each configuration that did not run."""
+    drawing: Mapping[str, Any] | None
+    """Memory against time; None if the memory is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """What one run ran with, beside what its baselines ran with."""
 
@@ -252,15 +269,25 @@ class Content:
         return list(newest.values())
 
     @cached_property
+    def tables(self) -> list[Table]:
+        """The searches of the newest run that has them."""
+        newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+        for run in self.runs:
+            for told in run.results.searches:
+                newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
+        return [_table(number, told) for number, told in enumerate(newest.values())]
+
+    @cached_property
     def environments(self) -> list[Environment]:
         """What each run ran with."""
         return [self._environment(run) for run in self.runs if run.launches]
 
     @property
     def drawings(self) -> dict[str, Mapping[str, Any]]:
-        """What the charts draw, by the id of the figure or the curve."""
+        """What the charts draw, by the id of the figure, the curve or the table."""
         figures = {figure.id: figure.drawing for test in self._tests for figure in test.figures}
-        return {**figures, **{curve.id: curve.drawing for curve in self.curves}}
+        tables = {table.id: table.drawing for table in self.tables if table.drawing is not None}
+        return {**figures, **{curve.id: curve.drawing for curve in self.curves}, **tables}
 
     @cached_property
     def _with_figures(self) -> set[str]:
@@ -471,3 +498,34 @@ def _square(told: Mapping[str, Any]) -> Square:
         f"{format_count(len(slow), 'pair')} slower by more than 10 %" if slow else "no pair is slower by more than 10 %"
     )
     return Square(f"{told['test']} {told['name']}", f"median {middle}, {found}", cells)
+
+
+def _table(number: int, told: Mapping[str, Any]) -> Table:
+    ran = [row for row in told["trials"] if row["seconds"] is not None]
+    columns = list(zip(*map(cells, ran), strict=True))
+    kept = [place for place, column in enumerate(columns) if any(column)]
+    return Table(
+        f"s{number}",
+        f"{told['test']} {told['name']}",
+        headline(told),
+        [COLUMNS[place] for place in kept],
+        [(bool(row["frontier"]), [cells(row)[place] for place in kept]) for row in ran],
+        [(str(row["name"]), str(row["reason"])) for row in told["trials"] if row["seconds"] is None],
+        _frontier(ran),
+    )
+
+
+def _frontier(ran: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What the chart of time against memory draws; None if a configuration's memory is unknown."""
+    if any(row["peak_bytes"] is None for row in ran):
+        return None
+    time_scale, time_unit = scale_of(max(row["seconds"] for row in ran), "s")
+    scale, unit = scale_of(max(row["peak_bytes"] for row in ran), "B")
+    return {
+        "kind": "frontier",
+        "unit": time_unit,
+        "memory_unit": unit,
+        "trials": [
+            [row["name"], row["peak_bytes"] / scale, row["seconds"] / time_scale, bool(row["frontier"])] for row in ran
+        ],
+    }

@@ -13,6 +13,7 @@ from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
+from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -51,6 +52,8 @@ class Findings:
         """Of pairs of ranks; see ``matrices.matrix_properties``."""
         self.profiles: list[Profile] = []
         """Of programs that were profiled."""
+        self.searches: list[Mapping[str, Any]] = []
+        """Tables of configurations; see ``searches.table_of``."""
         self.failures: list[Failure] = []
         self.places: dict[str, Place] = {}
         """Of tests with verdicts, by node id."""
@@ -91,6 +94,7 @@ class Findings:
             self.curves += curves_of(report)
             self.matrices += matrices_of(report)
             self.profiles += profiles_of(report)
+            self.searches += searches_of(report)
         if RANKS_KEYWORD not in report.keywords:
             return
         if report.when == "call" or not report.passed:

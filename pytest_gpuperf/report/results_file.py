@@ -23,6 +23,7 @@ from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.ran import Ran, RanTests
+from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.report.units import format_count
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -57,6 +58,8 @@ class Results:
     """Of programs that were profiled."""
     topology: Topology | None = None
     """How the machine's GPUs reach one another; None if nobody looked."""
+    searches: tuple[Mapping[str, Any], ...] = ()
+    """Tables of configurations; see ``searches.table_of``."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -82,6 +85,7 @@ def write(path: Path, results: Results) -> None:
         matrices=results.matrices,
         profiles=tuple(plain(one) for one in results.profiles),
         topology=None if results.topology is None else plain(results.topology),
+        searches=results.searches,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -101,7 +105,7 @@ def load(path: Path) -> Results:
         topology = None if form.topology is None else read(Topology, form.topology, "file.topology")
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
-    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices, profiles, topology)
+    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices, profiles, topology, form.searches)
 
 
 class ResultsFile:
@@ -130,6 +134,7 @@ class ResultsFile:
         self._unchecked: list[Unchecked] = []
         self._curves: list[Mapping[str, Any]] = []
         self._matrices: list[Mapping[str, Any]] = []
+        self._searches: list[Mapping[str, Any]] = []
         self._ran = RanTests()
         self._profiles: list[Profile] = []
         self._passing: dict[str, list[Baselines]] = {}
@@ -157,6 +162,7 @@ class ResultsFile:
         self._curves += curves_of(report)
         self._matrices += matrices_of(report)
         self._profiles += profiles_of(report)
+        self._searches += searches_of(report)
         verdicts = verdicts_of(report) or []
         measured: list[Baselines] = []
         for name, value in report.user_properties:
@@ -185,6 +191,7 @@ class ResultsFile:
             tuple(self._matrices),
             tuple(self._profiles),
             self._topology(),
+            tuple(self._searches),
         )
         return results, dict(unfit)
 

@@ -14,6 +14,7 @@ from pytest_gpuperf.report.matrices import matrix_lines, slow_lines
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.overview import Overview, smoke_lines
 from pytest_gpuperf.report.profiles import profile_lines
+from pytest_gpuperf.report.searches import search_lines
 from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, unchecked_lines, verdict_table
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -67,6 +68,7 @@ class Summary:
             *matrix_lines(self._findings.matrices),
             *slow_lines(self._findings.matrices),
             *profile_lines(self._findings.profiles),
+            *search_lines(self._findings.searches),
             *expected_lines(self._findings.verdicts),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere, fold=config.get_verbosity() < 1),

@@ -3,7 +3,7 @@
 _DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_PREFIXED = frozenset({"B/s", "FLOP/s", "Hz", "W", "J"})
+_PREFIXED = frozenset({"B/s", "FLOP/s", "Hz", "W", "J", "token/s"})
 
 
 def format_count(count: int, thing: str, things: str = "") -> str:

@@ -15,6 +15,7 @@ from pytest_gpuperf.report.curves import curve_properties
 from pytest_gpuperf.report.matrices import matrix_properties
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
+from pytest_gpuperf.report.searches import search_properties
 from pytest_gpuperf.report.verdict_line import RecordCommand, describe
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.contesting import Contesting
@@ -116,6 +117,7 @@ class Concluding:
         if launch.number == 1 and not self._smoke:  # what smoke times is noise
             item.user_properties += curve_properties(launch.identity, checks.sweeps)
             item.user_properties += matrix_properties(launch.identity, checks.matrices)
+            item.user_properties += search_properties(launch.identity, checks.searches)
         body = body_hash(item)
         candidate = self._launch.candidate(launch.identity, body, checks.metrics) if self._results else None
         if candidate is not None:

@@ -82,6 +82,31 @@ PROFILE = Profile(
     ),
 )
 TOPOLOGY = Topology(("NVIDIA H200",) * 3, (Path(0, 1, "NV18"), Path(0, 2, "SYS"), Path(1, 2, "PIX")))
+SEARCH: dict[str, Any] = {
+    "test": "suites/hybrid/test_performance.py::test_meshes[2ranks]",
+    "name": "meshes",
+    "world_size": 2,
+    "trials": [
+        {
+            "name": name,
+            "seconds": seconds,
+            "quartiles": None if seconds is None else [seconds, seconds],
+            "rate": None if seconds is None else 8192 / seconds,
+            "mfu": None if seconds is None else 0.008 / seconds,
+            "peak_bytes": peak,
+            "host_bytes": host,
+            "frontier": frontier,
+            "reason": reason,
+        }
+        for name, seconds, peak, host, frontier, reason in (
+            ("dp2", 0.02, 60 * 1024**3, 0, True, ""),
+            ("tp2", 0.025, 60 * 1024**3, 0, False, ""),
+            ("pp2", 0.04, 31.5 * 1024**3, 4 * 1024**3, True, ""),
+            ("cp2", None, None, None, False, "3 layers make no 2 stages"),
+            ("dp2 whole", None, None, None, False, "does not fit: needs 143.2 GiB, 139.8 GiB are there"),
+        )
+    ],
+}
 FAILED = Ran(
     TEST,
     "failed",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuperf.page.page_file import write_page
-from tests.page.examples import CURVE, FAILED, MATRIX, PROFILE, REGRESSED, SAME, SKIPPED, TOPOLOGY, results
+from tests.page.examples import CURVE, FAILED, MATRIX, PROFILE, REGRESSED, SAME, SEARCH, SKIPPED, TOPOLOGY, results
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -28,6 +28,7 @@ def opened(
     path = tmp_path_factory.mktemp("page") / "page.html"
     older = results(REGRESSED, at="2026-11-19T10:00:00Z")
     drawn: Any = {"curves": (CURVE,), "matrices": (MATRIX,), "profiles": (PROFILE,), "topology": TOPOLOGY}
+    drawn["searches"] = (SEARCH,)
     newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], **drawn)
     write_page(path, [("old", older), ("new", newer)], Path("baselines"))
     with api.sync_playwright() as playwright:
@@ -74,6 +75,18 @@ def test_a_timeline_opens_and_the_topology_is_there(opened: tuple[Page, list[str
     assert len({(bar["x"], bar["width"]) for bar in bars if bar}) == 1
     assert len({bar["y"] for bar in bars if bar}) == 2  # a row of each rank
     timeline.locator("summary").click()
+    assert said == []
+
+
+def test_the_frontier_of_a_search_is_drawn_with_the_names_of_its_configurations(opened: tuple[Page, list[str]]) -> None:
+    page, said = opened
+    page.locator("#configurations").scroll_into_view_if_needed()
+    page.locator("#configurations svg").wait_for()
+    told = str(page.locator("#configurations [role=img]").get_attribute("aria-label"))
+    assert "dp2 is the fastest with 20 ms and 60 GiB. On the frontier: dp2, pp2." in told
+    drawn = page.locator("#configurations svg text").all_text_contents()
+    assert {"dp2", "pp2", "GiB", "ms"} <= set(drawn)
+    assert "tp2" not in drawn
     assert said == []
 
 

@@ -22,6 +22,7 @@ from tests.page.examples import (
     PROFILE,
     REGRESSED,
     SAME,
+    SEARCH,
     SKIPPED,
     TEST,
     TOPOLOGY,
@@ -37,6 +38,7 @@ WHOLE = results(
     matrices=(MATRIX,),
     profiles=(PROFILE,),
     topology=TOPOLOGY,
+    searches=(SEARCH,),
 )
 
 
@@ -99,6 +101,17 @@ def test_one_gpu_has_no_picture() -> None:
     assert Content([Run("this run", alone)]).pictures == []
 
 
+def test_the_page_has_the_table_of_a_search_and_its_frontier() -> None:
+    text = page()
+    said = unescape(markup(text))
+    assert "dp2 is the fastest of 3 configurations, 25.0 % ahead of tp2; 2 did not run" in said
+    assert '<th scope="row">pp2</th><td>40.00 ms</td><td>204.8 ktoken/s</td><td>20.0 %</td><td>31.5 GiB</td>' in said
+    assert '<td colspan="6">does not fit: needs 143.2 GiB, 139.8 GiB are there</td>' in said
+    assert '"kind":"frontier","unit":"ms","memory_unit":"GiB","trials":[["dp2",60.0,20.0,true],' in text
+    unknown = {**SEARCH, "trials": [{**row, "peak_bytes": None} for row in SEARCH["trials"]]}
+    assert '"kind":"frontier"' not in page(Run("this run", results(SAME, searches=(unknown,))))
+
+
 def test_the_page_loads_nothing() -> None:
     text = page()
     own = markup(text)
@@ -127,6 +140,7 @@ def test_names_from_outside_are_text_alone() -> None:
         matrices=({**MATRIX, "name": HOSTILE},),
         profiles=(replace(PROFILE, test=HOSTILE, file=HOSTILE, lanes=(lane,)),),
         topology=replace(TOPOLOGY, gpus=(HOSTILE,) * 3),
+        searches=({**SEARCH, "name": HOSTILE, "trials": [{**row, "name": HOSTILE} for row in SEARCH["trials"]]},),
     )
     text = markup(page(Run(HOSTILE, hostile)))
     assert text.count("<script") == 1  # the charts' data

@@ -98,7 +98,26 @@
     return ["Bandwidth by size", option];
   }
 
+  function frontier(drawing) {
+    const best = drawing.trials[0], kept = drawing.trials.filter((row) => row[3]);
+    const option = base(drawing.unit, `${drawing.trials.length} configurations by memory and time; ${best[0]} is the fastest with ${short(best[2])} ${drawing.unit} and ${short(best[1])} ${drawing.memory_unit}. On the frontier: ${kept.map((row) => row[0]).join(", ")}.`);
+    const tip = (row) => `${echarts.format.encodeHTML(row[0])}<br>${short(row[2])} ${drawing.unit}<br>${short(row[1])} ${drawing.memory_unit}`;
+    const point = (row) => ({ value: [row[1], row[2]], name: row[0], tip: tip(row) });
+    Object.assign(option.xAxis, { type: "value", scale: true, name: drawing.memory_unit, nameLocation: "middle", nameGap: 24, nameTextStyle: { color: colour("--quiet") } }, span(drawing.trials.map((row) => row[1])));
+    Object.assign(option.yAxis, span(drawing.trials.map((row) => row[2])));
+    option.grid.bottom = 44;
+    option.legend = { top: 0, right: 0, textStyle: { color: colour("--quiet") } };
+    const named = { show: true, position: "top", color: colour("--ink"), formatter: (item) => item.data.name };
+    option.series = [
+      { name: "others", type: "scatter", symbolSize: 8, color: colour("--quiet"), data: drawing.trials.filter((row) => !row[3]).map(point) },
+      { name: "frontier", type: "line", step: "end", symbol: "circle", symbolSize: 10, color: colour("--accent"), lineStyle: { width: 1 }, label: named, data: [...kept].reverse().map(point) },
+    ];
+    option.tooltip.formatter = (item) => item.data.tip;
+    return ["Time against memory", option];
+  }
+
   function pictures(drawing) {
+    if (drawing.kind === "frontier") return [frontier(drawing)];
     if (drawing.kind === "curve") return [curve(drawing)];
     const all = [];
     if (drawing.runs) all.push(across(drawing));
@@ -134,14 +153,14 @@
   const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
     if (entry.isIntersecting) { seen.unobserve(entry.target); draw(entry.target); }
   }), { rootMargin: "400px" });
-  document.querySelectorAll("#curves .charts").forEach((place) => seen.observe(place));
+  document.querySelectorAll("#curves .charts, #configurations .charts").forEach((place) => seen.observe(place));
 
   const redraw = () => [...drawn.keys()].forEach(draw);
   dark.addEventListener("change", redraw);
   window.addEventListener("resize", () => drawn.forEach((charts) => charts.forEach((chart) => chart.resize())));
   window.addEventListener("beforeprint", () => {
     document.querySelectorAll('details.test:not([data-outcome="same"]):not([data-outcome="unjudged"])').forEach((details) => { details.open = true; within(details).forEach((place) => drawn.has(place) || draw(place)); });
-    document.querySelectorAll("#curves .charts").forEach((place) => drawn.has(place) || draw(place));
+    document.querySelectorAll("#curves .charts, #configurations .charts").forEach((place) => drawn.has(place) || draw(place));
   });
 
   const filter = document.getElementById("filter");
