@@ -76,11 +76,11 @@ def test_what_did_not_run_has_no_figure() -> None:
     ):
         found.speed(none)
     with pytest.raises(
-        ValueError, match="^the memory of configuration 'a' is unknown, as on CPUs: check its speed only$"
+        ValueError, match=r"^the memory of configuration 'a' is unknown, as on CPUs: check its speed only$"
     ):
         found.memory(found.best)
     with pytest.raises(
-        Infeasible, match="^no configuration of degrees could run: none: 3 heads .*; b: needs 8 B, and 4 B"
+        Infeasible, match=r"^no configuration of degrees could run: none: 3 heads .*; b: needs 8 B, and 4 B"
     ):
         search(none, Trial("b", {}, why_not=DoesNotFit(8, 4, True)))
 

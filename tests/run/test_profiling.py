@@ -181,6 +181,18 @@ def test_overlap(perf):
 
 @pytest.mark.perf
 @pytest.mark.ranks(2)
+def test_search(perf):
+    def prepare(ctx, *, times):
+        def step():
+            for _ in range(times):
+                dist.all_reduce(x := torch.ones(64))
+            return x
+        return step
+    found = perf.search(prepare, configurations={f"{n} times": {"times": n} for n in (1, 100, 400)})
+    perf.check(**found.figures)
+
+@pytest.mark.perf
+@pytest.mark.ranks(2)
 def test_fails_when_profiled(perf):
     def prepare(ctx):
         def step():
@@ -195,7 +207,7 @@ def test_a_whole_run_is_profiled_after_it_has_measured(tmp_path: Path) -> None:
     # Also on a worker of xdist, and where the warning would be an error: no outcome changes.
     options = ("--smoke", "--gpuperf-json=r.json", "--profile=out")
     run = run_pytest(folder, *options, "-n1", "-W", "error::pytest_gpuperf.ProfileWarning")
-    run.result.assert_outcomes(passed=4)
+    run.result.assert_outcomes(passed=5)
     failing = "test_it.py::test_fails_when_profiled[2ranks]"
     assert f"ProfileWarning: {failing}: measure could not be profiled: AssertionError: somebody looks" in run.text
 
@@ -211,14 +223,15 @@ def test_a_whole_run_is_profiled_after_it_has_measured(tmp_path: Path) -> None:
 
     found = json.loads((folder / "r.json").read_text())["profiles"]
     written = [one["file"] for one in found if one["file"]]
-    assert len({*written}) == len(written) == 7
+    assert len({*written}) == len(written) == 9
     assert sorted(written) == sorted(f"out/{path.name}" for path in (folder / "out").iterdir())
     for file in written:
         opened = Opened(folder / file)
         assert opened.processes == {1: "rank 0 (cpu)", 2: "rank 1 (cpu)"}
         assert opened.collectives()
+    assert [one["arm"] for one in found if "test_search" in one["test"]] == ["search-1 times", "search-100 times"]
     lines = run.section("gpuperf")
-    assert "7 traces in out: open one at https://ui.perfetto.dev" in lines
+    assert "9 traces in out: open one at https://ui.perfetto.dev" in lines
     (line,) = [line for line in lines if line.startswith("profile: test_it.py::test_overlap[2ranks]: ")]
     assert "communication exposed in the trace (" in line
     assert line.endswith(" by perf.overlap")
