@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from suites.hybrid.programs.model import NORM_EPSILON, ROTARY_BASE, Config, initial_weights
 from suites.hybrid.programs.training import BATCH_AXES, LEARNING_RATE, MOMENTUM, Mesh, Trained
 from suites.shared.comparison import assert_close
 from suites.shared.course import BEYOND
+from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, initial_weights
 from suites.shared.step import Tensors
 
 DTYPE = torch.float64
@@ -56,14 +56,14 @@ def case(
 
 
 def fixed(mesh: Mesh) -> Case:
-    return case(mesh, config=Config(), length=5, microbatch=1, microbatches=2, seed=1)
+    return case(mesh, config=Config(), length=8, microbatch=1, microbatches=2, seed=1)
 
 
 class Reference(NamedTuple):
     """What one device computes, and how far off in proportion rounding may put each result."""
 
     losses: torch.Tensor
-    """Of each sequence, in each step: steps x sequences."""
+    """Of each token, in each step: steps x sequences x places."""
     gradients: Tensors
     parameters: Tensors
     rtol: float
@@ -107,15 +107,15 @@ def predicted(weights: Tensors, config: Config, tokens: torch.Tensor) -> torch.T
 
 
 def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, Tensors, Tensors]:
-    """Losses of all sequences, the first step's gradients, the last one's parameters: whole batches, in one process."""
+    """Losses of all tokens, the first step's gradients, the last one's parameters: whole batches, in one process."""
     weights = initial_weights(given_case.config, dtype, given_case.seed)
     velocity = {name: torch.zeros_like(value) for name, value in weights.items()}
     losses: list[torch.Tensor] = []
     first: Tensors = {}
     for tokens, target in given_case.batches:
         leaves = {name: value.requires_grad_() for name, value in weights.items()}
-        of_sequences = -predicted(leaves, given_case.config, tokens).gather(-1, target[..., None]).mean((1, 2))
-        gradients = dict(zip(leaves, torch.autograd.grad(of_sequences.mean(), list(leaves.values())), strict=True))
+        of_tokens = -predicted(leaves, given_case.config, tokens).gather(-1, target[..., None]).squeeze(-1)
+        gradients = dict(zip(leaves, torch.autograd.grad(of_tokens.mean(), list(leaves.values())), strict=True))
         if given_case.max_norm is not None:
             norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
             clips = norm > given_case.max_norm
@@ -124,7 +124,7 @@ def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, T
                 gradients = {name: value * given_case.max_norm / norm for name, value in gradients.items()}
         velocity = {name: MOMENTUM * value + gradients[name] for name, value in velocity.items()}
         weights = {name: value.detach() - LEARNING_RATE * velocity[name] for name, value in weights.items()}
-        losses.append(of_sequences.detach())
+        losses.append(of_tokens.detach())
         first = first or gradients
     return torch.stack(losses), first, weights
 
@@ -132,7 +132,8 @@ def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, T
 def one_device(given_case: Case) -> Reference:
     losses, gradients, parameters = trained_alone(given_case, DTYPE)
     coarse_losses, *coarse = trained_alone(given_case, torch.float32)
-    lost = [float(((coarse_losses - losses) / losses).abs().max())]
+    of_sequences = losses.mean(2)
+    lost = [float(((coarse_losses.mean(2) - of_sequences) / of_sequences).abs().max())]
     for rounded, exact in zip(coarse, (gradients, parameters), strict=True):
         lost += [float((rounded[name] - exact[name]).abs().max() / exact[name].abs().max()) for name in exact]
     return Reference(losses, gradients, parameters, SLACK * UNIT_RATIO * max(lost))
@@ -158,9 +159,9 @@ TENSOR_DIMENSIONS = {
 
 
 def assert_split(got: list[Trained], given_case: Case) -> None:
-    """A rank holds 1 / tp of each weight but the norms', and of the rows of this 1 / shard, however many replicas."""
+    """A rank holds 1 / tp of each weight but the norms', and of these rows 1 / shard / cp, however many replicas."""
     whole = initial_weights(given_case.config, DTYPE, given_case.seed)
-    tensors, shards = (given_case.mesh.get(axis, 1) for axis in ("tp", "shard"))
+    tensors, shards, parts = (given_case.mesh.get(axis, 1) for axis in ("tp", "shard", "cp"))
     for rank, trained in enumerate(got):
         assert list(trained.shapes) == list(trained.parameters)
         for name, shape in trained.shapes.items():
@@ -168,16 +169,20 @@ def assert_split(got: list[Trained], given_case: Case) -> None:
             *_, layer, _ = name.split(".")
             if layer in TENSOR_DIMENSIONS:
                 expected[TENSOR_DIMENSIONS[layer]] //= tensors
-            expected[0] //= shards
+            expected[0] //= shards * parts
             assert list(shape) == expected, f"rank {rank}, {name}: holds {list(shape)}, not {expected}"
 
 
 def share_of(rank: int, mesh: Mesh, losses: torch.Tensor) -> torch.Tensor:
-    """Of steps x sequences the rank's: the axes of the batch cut the sequences one after the other."""
+    """The rank's losses: axes of the batch cut the sequences one after the other, ``cp`` takes two pieces of each."""
     degrees = list(mesh.values())
     for index, (axis, degree) in enumerate(mesh.items()):
+        place = rank // math.prod(degrees[index + 1 :]) % degree
         if axis in BATCH_AXES:
-            losses = losses.chunk(degree, 1)[rank // math.prod(degrees[index + 1 :]) % degree]
+            losses = losses.chunk(degree, 1)[place]
+        elif axis == "cp":
+            pieces = losses.chunk(2 * degree, 2)
+            losses = torch.cat([pieces[place], pieces[-1 - place]], 2)
     return losses
 
 
@@ -194,7 +199,7 @@ def assert_as_one_device(got: list[Trained], given_case: Case, expected: Referen
     assert len(with_loss) == len(got) // given_case.mesh.get("pp", 1)
     # A rank's loss is the mean over its own share of the batch.
     losses = torch.tensor(list(with_loss.values()), dtype=DTYPE)
-    exact = torch.stack([share_of(rank, given_case.mesh, expected.losses).mean(1) for rank in with_loss])
+    exact = torch.stack([share_of(rank, given_case.mesh, expected.losses).mean((1, 2)) for rank in with_loss])
     assert_near(losses[:, 0], exact[:, 0], expected.rtol, "first loss")
     for rank, trained in enumerate(got):
         for name, tensor in trained.gradients.items():

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
 from suites.hybrid.programs import training as programs
-from suites.hybrid.programs.model import Attention, Config
 from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import assert_as_one_device, assert_split, case, fixed, one_device
 from suites.shared.course import BEYOND
+from suites.shared.llama import Config, LlamaAttention
 from suites.shared.strategies import seeds
 
 pytestmark = pytest.mark.ranks(4)
 
 PIPELINED: list[Mesh] = [{"shard": 2, "pp": 2}, {"pp": 2, "tp": 2}]
 SHARDED: list[Mesh] = [{"shard": 2, "tp": 2}, {"replicate": 2, "shard": 2}]
+IN_CONTEXT: list[Mesh] = [{"cp": 4}, {"shard": 2, "cp": 2}, {"pp": 2, "cp": 2}, {"cp": 2, "tp": 2}]
 OF_EIGHT: list[Mesh] = [
     {"shard": 2, "pp": 2, "tp": 2},
     {"replicate": 2, "shard": 2, "tp": 2},
@@ -36,7 +37,7 @@ def named(mesh: Mesh) -> str:
     return " ".join(f"{axis}{degree}" for axis, degree in mesh.items())
 
 
-@pytest.mark.parametrize("meshes", [PIPELINED, SHARDED], ids=["pipelined", "sharded"])
+@pytest.mark.parametrize("meshes", [PIPELINED, SHARDED, IN_CONTEXT], ids=["pipelined", "sharded", "in context"])
 @pytest.mark.examples(0.4)  # each builds a model and its process groups on every rank
 @given(data=st.data(), microbatches=st.integers(2, 3), microbatch=st.integers(1, 2), seed=seeds)
 def test_training(
@@ -46,7 +47,7 @@ def test_training(
         data.draw(st.sampled_from(meshes)),
         # DTensor plans each operation anew for each shape it meets: few shapes.
         config=Config(layers=data.draw(st.integers(2, 3)), kv_heads=data.draw(st.sampled_from([2, 4]))),
-        length=5,
+        length=8 if meshes is IN_CONTEXT else 5,
         microbatch=microbatch,
         microbatches=microbatches,
         seed=seed,
@@ -75,18 +76,18 @@ def test_training_on_other_three_axes(ranks: Ranks, mesh: Mesh) -> None:
     assert_split(got, given_case)
 
 
-class Softmax(Attention):
+class Softmax(LlamaAttention):
     """Somebody's own attention, which does step by step what ours leaves to one operation."""
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         groups = query.unflatten(1, (key.shape[1], -1))
         scores = torch.einsum("bghqd,bgkd->bghqk", groups, key) / math.sqrt(self.head_dim)
-        future = torch.ones_like(scores, dtype=torch.bool).triu(1)
+        future = torch.ones_like(scores, dtype=torch.bool).triu(1 + key.shape[2] - query.shape[2])
         weights = scores.masked_fill(future, -math.inf).softmax(-1)
         return torch.einsum("bghqk,bgkd->bghqd", weights, value).flatten(1, 2)
 
 
-@pytest.mark.parametrize("mesh", PIPELINED + SHARDED, ids=named)
+@pytest.mark.parametrize("mesh", PIPELINED + SHARDED + IN_CONTEXT[1:2], ids=named)
 def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
     given_case = fixed(mesh)
     got = ranks.run(programs.train, **given_case.arguments, attention=Softmax)
@@ -138,10 +139,18 @@ def test_a_mesh_that_does_not_fit(ranks: Ranks, mesh: Mesh, message: str) -> Non
         ({"tp": 2}, Config(hidden=13), "tp 2 divides not all of Config"),
         ({"tp": 2}, Config(vocabulary=17), "tp 2 divides not all of Config"),
         ({"pp": 2}, Config(layers=1), "1 layers make no 2 stages"),
+        ({"replicate": 1, "cp": 2}, Config(), "no mesh has both cp and replicate"),
     ],
-    ids=["heads", "hidden features", "vocabulary", "layers"],
+    ids=["heads", "hidden features", "vocabulary", "layers", "replicas of parts"],
 )
 def test_a_model_that_does_not_fit_the_mesh(ranks: Ranks, mesh: Mesh, config: Config, message: str) -> None:
     given_case = fixed(mesh)._replace(config=config)
     with pytest.raises(ValueError, match=f"^{message}"):
+        ranks.run(programs.train, **given_case.arguments)
+
+
+@pytest.mark.ranks(2)
+def test_a_sequence_that_does_not_divide(ranks: Ranks) -> None:
+    given_case = case({"cp": 2}, config=Config(), length=6, microbatch=1, microbatches=1, seed=1)
+    with pytest.raises(ValueError, match=r"^6 tokens make no 4 equal pieces for cp 2\n"):
         ranks.run(programs.train, **given_case.arguments)

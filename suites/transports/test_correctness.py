@@ -14,9 +14,9 @@ from pytest_gpuperf import Context, MiB, Ranks
 from suites.shared.ring import ring
 from suites.shared.step import StepOf
 from suites.shared.strategies import worlds
+from suites.shared.ways import IPC, NET, ONE_GPU_EACH, P2P, READ, SHM, Way, connected, over
 from suites.transports import reference
 from suites.transports.programs import sending
-from suites.transports.programs.ways import IPC, NET, ONE_GPU_EACH, P2P, READ, SHM, Way, over
 
 PROGRAMS: dict[str, tuple[Callable[..., StepOf], Callable[[Context, Any, int, int], None]]] = {
     "ring": (ring, reference.arrived),
@@ -43,7 +43,7 @@ def test_every_size(ranks: Ranks, data: st.DataObject, name: str, counts: list[i
 
 def check(ranks: Ranks, way: Way) -> None:
     """The way is NCCL's, and what is sent over it arrives."""
-    way.require(ranks.run(sending.connected))
+    way.require(ranks.run(connected))
     for name in PROGRAMS:
         ranks.run(in_turn, name, [4, 4 * 70_001, 64 * MiB])
 
@@ -82,6 +82,6 @@ def test_net(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2, nccl_log=True, device="cpu")
 def test_without_nccl_its_log_is_empty(ranks: Ranks) -> None:
-    for log in ranks.run(sending.connected):
+    for log in ranks.run(connected):
         assert not log.connections
         assert not log.over("P2P")

@@ -7,8 +7,7 @@ from typing import TypeAlias
 import pytest
 
 from pytest_gpuperf import Metric, Perf, Ranks, Sweep
-from suites.transports.programs import sending
-from suites.transports.programs.ways import IPC, NET, ONE_GPU_EACH, P2P, READ, SHM, Way, over
+from suites.shared.ways import IPC, NET, ONE_GPU_EACH, P2P, READ, SHM, Way, connected, over
 from suites.transports.test_correctness import PROGRAMS
 
 pytestmark = pytest.mark.perf
@@ -33,7 +32,7 @@ def swept(perf: Perf, name: str) -> Sweep:
 
 def judge(perf: Perf, ranks: Ranks, measured: Measured, name: str, way: Way) -> None:
     """Measures a program over a way that NCCL's log proves, and says how it stands beside the links."""
-    way.require(ranks.run(sending.connected))
+    way.require(ranks.run(connected))
     curve = measured[name, perf.world_size, way.name] = swept(perf, name)
     perf.check(alpha=curve.alpha, peak=curve.peak)
     # Two tests' figures: a ratio to look at, and none to judge.

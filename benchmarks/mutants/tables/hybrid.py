@@ -5,10 +5,11 @@ from __future__ import annotations
 from benchmarks.mutants.fault import Fault
 
 TRAINING = "suites.hybrid.programs.training"
-MODEL = "suites.hybrid.programs.model"
+MODEL = "suites.shared.llama"
 STAGE = "torch.distributed.pipelining.stage"
 
 AXES = "suites.hybrid.programs.axes"
+SEQUENCES = "suites.hybrid.programs.sequences"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -28,15 +29,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="replicas that never meet",
         module=TRAINING,
-        old="    if batch_axes:\n",
-        new="    batch_axes = batch_axes[-1:]\n    if batch_axes:\n",
+        old='    if batch_axes or "cp" in names:\n',
+        new='    batch_axes = batch_axes[-1:]\n    if batch_axes or "cp" in names:\n',
     ),
     Fault(
         name="shards over the replicas too",
         module=TRAINING,
-        old="    if batch_axes:\n",
+        old='    if batch_axes or "cp" in names:\n',
         new="    if len(batch_axes) > 1:\n        for layer in [*model.layers.values(), model]:\n"
-        "            fully_shard(layer, mesh=mesh[batch_axes]._flatten())\n    elif batch_axes:\n",
+        "            fully_shard(layer, mesh=mesh[batch_axes]._flatten())\n"
+        '    elif batch_axes or "cp" in names:\n',
     ),
     Fault(
         name="axes of the mesh in another order",
@@ -47,20 +49,20 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="every rank trains on the first one's share",
         module=TRAINING,
-        old='    share = rank.place("replicate") * degrees[1] + rank.place("shard")\n',
-        new="    share = 0\n",
+        old='        share = self.place("replicate") * degrees[1] + self.place("shard")\n',
+        new="        share = 0\n",
     ),
     Fault(
         name="ranks that take each other's shares",
         module=TRAINING,
-        old='    share = rank.place("replicate") * degrees[1] + rank.place("shard")\n',
-        new='    share = math.prod(degrees) - 1 - rank.place("replicate") * degrees[1] - rank.place("shard")\n',
+        old='        share = self.place("replicate") * degrees[1] + self.place("shard")\n',
+        new='        share = math.prod(degrees) - 1 - self.place("replicate") * degrees[1] - self.place("shard")\n',
     ),
     Fault(
         name="replicas that have one share",
         module=TRAINING,
-        old='    share = rank.place("replicate") * degrees[1] + rank.place("shard")\n',
-        new='    share = rank.place("shard")\n',
+        old='        share = self.place("replicate") * degrees[1] + self.place("shard")\n',
+        new='        share = self.place("shard")\n',
     ),
     Fault(
         name="gradients summed over microbatches instead of averaged",
@@ -95,8 +97,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="rotary angles of the rank's own heads",
         module=MODEL,
-        old="    rates = ROTARY_BASE ** (-torch.arange(half, dtype=x.dtype, device=x.device) / half)\n",
-        new="    rates = ROTARY_BASE ** (-torch.arange(half, dtype=x.dtype, device=x.device) / (half + 1))\n",
+        old="    rates = ROTARY_BASE ** (-torch.arange(half, dtype=exact, device=x.device) / half)\n",
+        new="    rates = ROTARY_BASE ** (-torch.arange(half, dtype=exact, device=x.device) / (half + 1))\n",
     ),
     Fault(
         name="a stage that takes the next one's layers",
@@ -133,14 +135,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a forward in float32",
         module=MODEL,
-        old="        mixed = self.attend(rotate(query), rotate(key), value)\n",
-        new="        mixed = self.attend(rotate(query).float(), rotate(key).float(), value.float()).to(x.dtype)\n",
+        old="            mixed = self.attend(rotary(query, places), rotary(key, places), value)\n",
+        new="            halves = (part.float() for part in (rotary(query, places), rotary(key, places), value))\n"
+        "            mixed = self.attend(*halves).to(x.dtype)\n",
     ),
     Fault(
         name="replicas train on the same part of the batch",
         module="suites.hybrid.programs.training",
-        old='share = rank.place("replicate") * degrees[1] + rank.place("shard")',
-        new='share = rank.place("shard")',
+        old='share = self.place("replicate") * degrees[1] + self.place("shard")',
+        new='share = self.place("shard")',
     ),
     Fault(
         name="shards of tensor-parallel parameters are laid out as if tensors were not split",
@@ -165,9 +168,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="rotary angles fall half as fast as they should: exponent -i/D, on all ranks alike",
-        module="suites.hybrid.programs.model",
-        old="(-torch.arange(half, dtype=x.dtype, device=x.device) / half)",
-        new="(-torch.arange(half, dtype=x.dtype, device=x.device) / x.shape[-1])",
+        module="suites.shared.llama",
+        old="(-torch.arange(half, dtype=exact, device=x.device) / half)",
+        new="(-torch.arange(half, dtype=exact, device=x.device) / x.shape[-1])",
     ),
     Fault(
         name="hybrid sharding forgets the replicas in the divisor, where it divides by itself (not float32, bfloat16)",
@@ -282,5 +285,35 @@ FAULTS: tuple[Fault, ...] = (
         module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
         old=("    if all_reduce_group is not None:\n        data_parallel_size *= all_reduce_group.size()\n\n"),
         new="",
+    ),
+    Fault(
+        name="the second pieces of a split sequence in the order of the ranks",
+        module=SEQUENCES,
+        old="held[:, :, :, 1].flip(0)",
+        new="held[:, :, :, 1]",
+    ),
+    Fault(
+        name="tokens of a split sequence are turned by their place on the rank",
+        module=SEQUENCES,
+        old="        return self.part(torch.arange(length * self.ranks, device=device), 0)\n",
+        new="        return torch.arange(length, device=device)\n",
+    ),
+    Fault(
+        name="queries of a split sequence see one piece too few, but for their own",
+        module=SEQUENCES,
+        old="attend(own, keys[:, :, :until], values[:, :, :until])\n",
+        new="attend(own, keys[:, :, max(0, until - 2 * piece) : until], values[:, :, max(0, until - 2 * piece) : until])\n",
+    ),
+    Fault(
+        name="gathered values pass no gradient to the ranks that they come from",
+        module=SEQUENCES,
+        old="        keys, values = self._whole(key), self._whole(value)\n",
+        new="        keys, values = self._whole(key), self._whole(value.detach())\n",
+    ),
+    Fault(
+        name="gradients are averaged over the shards, and not over the parts of a sequence",
+        module=TRAINING,
+        old='mesh["shard", "cp"]._flatten() if {"shard", "cp"} <= {*names} else',
+        new='mesh["shard"] if {"shard", "cp"} <= {*names} else',
     ),
 )

@@ -2,7 +2,8 @@
 
 A mesh is a dictionary of axis and degree, outermost first. The axes that programs know:
 ``replicate`` and ``shard``, over which the batch is split: fully sharded data parallelism over ``shard``, and
-copies of it (hybrid sharding) over ``replicate``; ``pp``, pipeline stages; ``tp``, tensors of each layer.
+copies of it (hybrid sharding) over ``replicate``; ``cp``, over which sequences are split, and parameters are sharded as
+over ``shard``; ``pp``, pipeline stages; ``tp``, tensors of each layer.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from pytest_gpuperf import Context
-from suites.hybrid.programs.model import Attention, Config, Llama, initial_weights, loss_of
+from suites.hybrid.programs.sequences import SplitSequence
+from suites.shared.llama import Config, Llama, LlamaAttention, load_initial_weights, loss_of
 from suites.shared.step import Tensors
 from suites.shared.traffic import Traffic
 
-AXES = ("replicate", "shard", "pp", "tp")
+AXES = ("replicate", "shard", "cp", "pp", "tp")
 BATCH_AXES = ("replicate", "shard")
 SCHEDULES: dict[str, Any] = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 
@@ -81,11 +83,12 @@ def split_model(model: Llama, mesh: DeviceMesh, plan: Plan | None = None) -> Non
         if model.head is not None:
             parallelize_module(model.head, tensors, ColwiseParallel(output_layouts=Replicate()))
     batch_axes = tuple(axis for axis in BATCH_AXES if axis in names)
-    if batch_axes:
-        # One axis shards; of two the first replicates, which is hybrid sharding.
+    if batch_axes or "cp" in names:
+        # One axis shards; of two the first replicates, which is hybrid sharding. With cp both shard, as one.
+        together = mesh["shard", "cp"]._flatten() if {"shard", "cp"} <= {*names} else mesh[batch_axes or "cp"]
         for layer in model.layers.values():
-            fully_shard(layer, mesh=mesh[batch_axes])
-        fully_shard(model, mesh=mesh[batch_axes])
+            fully_shard(layer, mesh=together)
+        fully_shard(model, mesh=together)
 
 
 class Training(NamedTuple):
@@ -96,9 +99,28 @@ class Training(NamedTuple):
     optimizer: torch.optim.Optimizer
     step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor | None]
 
+    @property
+    def sequences(self) -> SplitSequence | None:
+        """How its sequences are split; None if they are whole."""
+        return SplitSequence.over(self.mesh.get_group("cp")) if "cp" in (self.mesh.mesh_dim_names or ()) else None
+
+    def part(self, batch: torch.Tensor) -> torch.Tensor:
+        """The rank's share of tokens or targets of all ranks, sequences x places."""
+        degrees = [self.mesh[axis].size() if axis in (self.mesh.mesh_dim_names or ()) else 1 for axis in BATCH_AXES]
+        share = self.place("replicate") * degrees[1] + self.place("shard")
+        mine = batch.chunk(math.prod(degrees))[share]
+        return mine if self.sequences is None else self.sequences.part(mine, 1)
+
     def place(self, axis: str) -> int:
         """The rank's place on the axis; 0 where there is no such axis."""
         return self.mesh.get_local_rank(axis) if axis in (self.mesh.mesh_dim_names or ()) else 0
+
+
+def sgd(model: Llama) -> torch.optim.Optimizer:
+    """The optimizer whose results are compared."""
+    # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call, and
+    # the norms are not on the axis tp.
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=False)
 
 
 def training(
@@ -112,7 +134,9 @@ def training(
     schedule: str = "1F1B",
     scale_grads: bool = True,
     split: Split = split_model,
-    attention: type[Attention] = Attention,
+    attention: type[LlamaAttention] = LlamaAttention,
+    draw: Callable[[Llama, Config, int], None] = load_initial_weights,
+    optimize: Callable[[Llama], torch.optim.Optimizer] = sgd,
 ) -> Training:
     """Prepares a rank's part; its ``step`` adds a batch's gradients, and returns the loss on ranks of the last stage.
 
@@ -127,6 +151,8 @@ def training(
         scale_grads: divide the sum of the microbatches' gradients by their number.
         split: splits a stage over the other axes.
         attention: the layers' attention.
+        draw: fills a stage of a model of these sizes with weights that depend on the seed alone.
+        optimize: makes the optimizer of a stage that is split already.
 
     Raises:
         ValueError: the mesh does not fit the world, or its ``tp`` or ``pp`` the model.
@@ -137,14 +163,17 @@ def training(
         raise ValueError(f"tp {tensors} divides not all of {config}")
     if stages > config.layers:
         raise ValueError(f"{config.layers} layers make no {stages} stages")
+    if "cp" in mesh and "replicate" in mesh:
+        raise ValueError("no mesh has both cp and replicate: shard over cp, or replicate without it")
     stage = ranks.get_local_rank("pp") if stages > 1 else 0
     model = Llama(config, stage, stages, attention).to(ctx.device, dtype)
-    weights = initial_weights(config, dtype, seed)
-    model.load_state_dict({name: weights[name] for name in model.state_dict()})
+    if "cp" in mesh:
+        for attending in model.modules():
+            if isinstance(attending, LlamaAttention):
+                attending.sequences = SplitSequence.over(ranks.get_group("cp"))
+    draw(model, config, seed)
     split(model, ranks)
-    # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call, and
-    # the norms are not on the axis tp.
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=False)
+    optimizer = optimize(model)
 
     if stages == 1:
 
@@ -204,13 +233,11 @@ def train(
         kwargs: for ``training``.
     """
     rank = training(ctx, mesh=mesh, **kwargs)
-    degrees = [mesh.get(axis, 1) for axis in BATCH_AXES]
-    share = rank.place("replicate") * degrees[1] + rank.place("shard")
     losses: list[float] = []
     gradients: Tensors = {}
     traffic = Traffic()
     for number, batch in enumerate(batches, start=1):
-        x, target = (tensor.chunk(math.prod(degrees))[share].to(ctx.device) for tensor in batch)
+        x, target = (rank.part(tensor).to(ctx.device) for tensor in batch)
         rank.optimizer.zero_grad()
         with traffic if count and number == len(batches) else contextlib.nullcontext():
             loss = rank.step(x, target)

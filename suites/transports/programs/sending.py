@@ -1,4 +1,4 @@
-"""What is sent over each way: a ring of messages and an all_reduce; and what NCCL says about the way."""
+"""What is sent over each way: a ring of messages and an all_reduce."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf import Context, NcclLog
+from pytest_gpuperf import Context
 from suites.shared.places import addends
-from suites.shared.ring import ring
 from suites.shared.step import Step, StepOf
 
 ADDENDS = torch.float32
@@ -29,12 +28,3 @@ def all_reduce(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
         return step
 
     return step_of
-
-
-def connected(ctx: Context) -> NcclLog:
-    """Connects the ranks by a sum and a ring of messages, and returns what NCCL says of it."""
-    for program in (all_reduce, ring):
-        program(ctx, sizes=[1024])(1024)()
-    if ctx.device.type == "cuda":
-        torch.cuda.synchronize()
-    return ctx.nccl_log()

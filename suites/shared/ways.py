@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from pytest_gpuperf import NcclLog
+from pytest_gpuperf import Context, NcclLog
+from suites.shared.ring import ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,15 @@ NET = Way(
     {"NCCL_HOSTID": "pod-{rank}", "NCCL_MNNVL_ENABLE": "0", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"},
     apart=True,
 )
+
+
+def connected(ctx: Context) -> NcclLog:
+    """Connects the ranks by a sum and a ring of messages, and returns what NCCL says of it."""
+    dist.all_reduce(torch.ones(256, device=ctx.device))
+    ring(ctx, sizes=[1024])(1024)()
+    if ctx.device.type == "cuda":
+        torch.cuda.synchronize()
+    return ctx.nccl_log()
 
 
 def over(way: Way) -> pytest.MarkDecorator:

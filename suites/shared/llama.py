@@ -7,11 +7,14 @@ of which G are heads of keys and values; F hidden features of the feed-forward l
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
 from suites.shared.step import Tensors
 
@@ -65,19 +68,66 @@ def initial_weights(config: Config, dtype: torch.dtype, seed: int) -> Tensors:
     return {name: value.to(dtype) for name, value in weights.items()}
 
 
-def rotate(x: torch.Tensor) -> torch.Tensor:
+def load_initial_weights(model: Llama, config: Config, seed: int) -> None:
+    """Fills a stage with its share of ``initial_weights``."""
+    weights = initial_weights(config, next(model.parameters()).dtype, seed)
+    model.load_state_dict({name: weights[name] for name in model.state_dict()})
+
+
+def draw_on_device(model: Llama, config: Config, seed: int) -> None:
+    """Fills a stage with weights that depend on their names and the seed alone; quick for large models."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            generator = torch.Generator(weight.device).manual_seed(seed + zlib.crc32(name.encode()))
+            if weight.dim() == 1:
+                weight.fill_(1)
+            else:
+                weight.normal_(std=1 / math.sqrt(weight.shape[1]), generator=generator)
+
+
+def flop_of_step(config: Config, sequences: int, length: int) -> float:
+    """Floating-point operations of forward and backward, of all ranks, without what is computed twice.
+
+    2 a weight and token in the forward, 4 in the backward, of all weights but the embedding's, which is a lookup.
+    Causal attention has two products of S x S / 2 x D a head (arXiv 2205.05198, appendix A, halved for the mask).
+    """
+    kv_dim = config.kv_heads * config.head_dim
+    of_layer = 2 * config.dim**2 + 2 * config.dim * kv_dim + 3 * config.dim * config.hidden
+    weights = config.layers * of_layer + config.dim * config.vocabulary
+    attention = 2.0 * config.layers * length**2 * config.dim
+    return 3.0 * sequences * (2.0 * weights * length + attention)
+
+
+def rotary(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Turns the pair of features i and i + D/2 of the token at place s by the angle s * base**(-2i/D)."""
-    length, half = x.shape[-2], x.shape[-1] // 2
-    places = torch.arange(length, dtype=x.dtype, device=x.device)
-    rates = ROTARY_BASE ** (-torch.arange(half, dtype=x.dtype, device=x.device) / half)
-    angles = torch.outer(places, rates)
-    cosines, sines = angles.cos(), angles.sin()
+    half = x.shape[-1] // 2
+    # Angles of thousands of radians need more bits than 16-bit floats have.
+    exact = torch.promote_types(x.dtype, torch.float32)
+    rates = ROTARY_BASE ** (-torch.arange(half, dtype=exact, device=x.device) / half)
+    angles = torch.outer(places.to(exact), rates)
+    cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x.chunk(2, -1)
     return torch.cat([first * cosines - second * sines, first * sines + second * cosines], -1)
 
 
-class Attention(nn.Module):
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Sequences(Protocol):
+    """What a rank has of sequences that are split over several."""
+
+    def places(self, length: int, device: torch.device) -> torch.Tensor:
+        """Where in the sequence its tokens are."""
+
+    def attended(self, attend: Attend, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """What its queries see."""
+
+
+class LlamaAttention(nn.Module):
     """Causal attention; the number of heads is what the projections give, a rank's share where they are split."""
+
+    sequences: Sequences | None = None
+    """None: the rank has whole sequences."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -92,13 +142,24 @@ class Attention(nn.Module):
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.query, self.key, self.value)
         )
-        mixed = self.attend(rotate(query), rotate(key), value)
+        if self.sequences is None:
+            places = torch.arange(x.shape[1], device=x.device)
+            mixed = self.attend(rotary(query, places), rotary(key, places), value)
+        else:
+            places = self.sequences.places(x.shape[1], x.device)
+            mixed = self.sequences.attended(self.attend, rotary(query, places), rotary(key, places), value)
         output: torch.Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """What each head sees: the one of a query's group is shared by H/G heads."""
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        """What each head sees: the one of a query's group is shared by H/G heads.
+
+        The last query is at the place of the last key. There are more keys than queries if the sequence is split.
+        """
+        if query.shape[2] == key.shape[2]:
+            return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        mask = causal_lower_right(query.shape[2], key.shape[2])
+        return functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
 
 
 class FeedForward(nn.Module):
@@ -115,10 +176,10 @@ class FeedForward(nn.Module):
         return output
 
 
-class Layer(nn.Module):
+class LlamaLayer(nn.Module):
     """Attention and feed-forward, each on a norm of its input, and added to it."""
 
-    def __init__(self, config: Config, attention: type[Attention]) -> None:
+    def __init__(self, config: Config, attention: type[LlamaAttention]) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.dim, NORM_EPSILON)
         self.attention = attention(config)
@@ -134,12 +195,14 @@ class Layer(nn.Module):
 class Llama(nn.Module):
     """Stage ``stage`` of ``stages``: its share of the layers; the first embeds tokens, the last predicts them."""
 
-    def __init__(self, config: Config, stage: int, stages: int, attention: type[Attention] = Attention) -> None:
+    def __init__(
+        self, config: Config, stage: int, stages: int, attention: type[LlamaAttention] = LlamaAttention
+    ) -> None:
         super().__init__()
         shares = torch.arange(config.layers).tensor_split(stages)
         self.embedding = nn.Embedding(config.vocabulary, config.dim) if stage == 0 else None
         # A dictionary: a stage's layers keep the names they have in the whole model.
-        self.layers = nn.ModuleDict({str(int(index)): Layer(config, attention) for index in shares[stage]})
+        self.layers = nn.ModuleDict({str(int(index)): LlamaLayer(config, attention) for index in shares[stage]})
         last = stage == stages - 1
         self.norm = nn.RMSNorm(config.dim, NORM_EPSILON) if last else None
         self.head = nn.Linear(config.dim, config.vocabulary, bias=False) if last else None
@@ -155,5 +218,6 @@ class Llama(nn.Module):
 
 
 def loss_of(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean cross entropy over all tokens."""
-    return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+    """The mean cross entropy over all tokens; of 16-bit logits in float32, as training does."""
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return functional.cross_entropy(exact.flatten(0, 1), target.flatten())
