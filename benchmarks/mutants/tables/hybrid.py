@@ -302,7 +302,7 @@ FAULTS: tuple[Fault, ...] = (
         name="queries of a split sequence see one piece too few, but for their own",
         module=SEQUENCES,
         old="attend(own, keys[:, :, :until], values[:, :, :until])\n",
-        new="attend(own, keys[:, :, max(0, until - 2 * piece) : until], values[:, :, max(0, until - 2 * piece) : until])\n",
+        new="attend(own, *(x[:, :, max(0, until - 2 * piece) : until] for x in (keys, values)))\n",
     ),
     Fault(
         name="gathered values pass no gradient to the ranks that they come from",
