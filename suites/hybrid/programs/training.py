@@ -166,7 +166,8 @@ def training(
     if "cp" in mesh and "replicate" in mesh:
         raise ValueError("no mesh has both cp and replicate: shard over cp, or replicate without it")
     stage = ranks.get_local_rank("pp") if stages > 1 else 0
-    model = Llama(config, stage, stages, attention).to(ctx.device, dtype)
+    with ctx.device:
+        model = Llama(config, stage, stages, attention).to(dtype)
     if "cp" in mesh:
         for attending in model.modules():
             if isinstance(attending, LlamaAttention):
