@@ -1,0 +1,94 @@
+"""A language model trains on ranks as it does in one process: the loss of each step, and the parameters after."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Context, Ranks
+from suites.llm_step import programs
+from suites.llm_step.reference import alone, assert_trained
+from suites.shared.llama import Config, Llama
+from suites.shared.llm import Workload, training_step
+from suites.shared.step import Step
+from suites.shared.strategies import seeds
+from suites.shared.ways import NET, P2P, SHM, Way, connected, over
+
+STEPS = 3
+
+
+def workload(*, layers: int = 2, sequences: int = 1, length: int = 6, seed: int = 1) -> Workload:
+    """An odd number of hidden features and words, which no number of ranks divides."""
+    config = Config(layers=layers, hidden=11, vocabulary=13)
+    double = torch.float64
+    return Workload(config=config, sequences=sequences, length=length, seed=seed, compute=double, parameters=double)
+
+
+def one_process(ranks: Ranks, work: Workload) -> programs.Trained:
+    """What a rank computes by itself: on GPUs, the same kernels."""
+    return ranks.run(alone, work=work, world_size=ranks.world_size, steps=STEPS)[0]
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.examples(0.4)  # each builds a model
+@given(layers=st.integers(1, 2), sequences=st.integers(1, 2), length=st.sampled_from([1, 6]), seed=seeds)
+def test_training(ranks: Ranks, layers: int, sequences: int, length: int, seed: int) -> None:
+    work = workload(layers=layers, sequences=sequences, length=length, seed=seed)
+    assert_trained(ranks.run(programs.train, work=work, steps=STEPS), one_process(ranks, work))
+
+
+def check(ranks: Ranks, way: Way) -> None:
+    """Trains over a way that NCCL's log proves."""
+    way.require(ranks.run(connected))
+    work = workload()
+    assert_trained(ranks.run(programs.train, work=work, steps=STEPS), one_process(ranks, work))
+
+
+@over(P2P)
+def test_over_p2p(ranks: Ranks) -> None:
+    check(ranks, P2P)
+
+
+@over(SHM)
+def test_over_shm(ranks: Ranks) -> None:
+    check(ranks, SHM)
+
+
+@over(NET)
+def test_over_net(ranks: Ranks) -> None:
+    check(ranks, NET)
+
+
+def averaged_by_hand(ctx: Context, work: Workload) -> tuple[Llama, Step[torch.Tensor]]:
+    """Somebody's own data parallelism: whole copies, and a hook that averages each gradient."""
+    model = work.model(ctx.device)
+
+    def average(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= ctx.world_size
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(average)
+    return model, training_step(ctx, work, model)
+
+
+@pytest.mark.ranks(2)
+def test_your_own_trainer(ranks: Ranks) -> None:
+    work = workload()
+    trained = ranks.run(programs.train, work=work, steps=STEPS, trainer=averaged_by_hand)
+    assert_trained(trained, one_process(ranks, work))
+
+
+@pytest.mark.ranks(2)
+def test_parts_of_a_step(ranks: Ranks) -> None:
+    """With and without the others a rank has the same loss; and what is sent is as large as the parameters."""
+    work = workload()
+    together, apart = (
+        ranks.run(lambda ctx, alone: programs.forward_backward(ctx, work=work, alone=alone)(), alone)
+        for alone in (False, True)
+    )
+    assert [one.item() for one in together] == [one.item() for one in apart]
