@@ -64,6 +64,11 @@ def forward_backward(ctx: Context, *, work: Workload, alone: bool = False) -> St
     return step
 
 
+def within_rank(ctx: Context, *, work: Workload) -> Step[torch.Tensor]:
+    """The same with each rank sharded over itself: its steps, and nothing to wait for."""
+    return forward_backward(ctx, work=work, alone=True)
+
+
 def communication(ctx: Context, *, work: Workload) -> Step[list[torch.Tensor]]:
     """What FSDP2 sends alone: each group's parameters gathered twice, and once for the last, its gradients scattered.
 

@@ -199,7 +199,8 @@ class Llama(nn.Module):
         self, config: Config, stage: int, stages: int, attention: type[LlamaAttention] = LlamaAttention
     ) -> None:
         super().__init__()
-        shares = torch.arange(config.layers).tensor_split(stages)
+        # On the CPU: the model may be made on the meta device.
+        shares = torch.arange(config.layers, device="cpu").tensor_split(stages)
         self.embedding = nn.Embedding(config.vocabulary, config.dim) if stage == 0 else None
         # A dictionary: a stage's layers keep the names they have in the whole model.
         self.layers = nn.ModuleDict({str(int(index)): LlamaLayer(config, attention) for index in shares[stage]})
