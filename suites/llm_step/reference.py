@@ -8,7 +8,7 @@ from pytest_gpuperf import Context
 from suites.llm_step.programs import Trained
 from suites.shared.comparison import assert_close
 from suites.shared.llama import loss_of
-from suites.shared.llm import Workload, adamw
+from suites.shared.llm import Workload, fused_adamw
 
 # Ranks add in another order, in float64: 2**-53 a rounding, some thousand of them, and AdamW divides gradients by
 # their own size. What is wrong is off by a thousandth or more: see the faults.
@@ -18,7 +18,7 @@ RTOL = 1e-9
 def alone(ctx: Context, *, work: Workload, world_size: int, steps: int) -> Trained:
     """The same training on one rank, with the batches of so many; hooks of neither FSDP nor anybody else."""
     model = work.model(ctx.device)
-    optimizer = adamw(list(model.parameters()))
+    optimizer = fused_adamw(list(model.parameters()))
     shape = (world_size, work.sequences, work.length + 1)
     tokens = torch.randint(work.config.vocabulary, shape, generator=torch.Generator().manual_seed(work.seed))
     whole = tokens.flatten(0, 1).to(ctx.device)
@@ -32,7 +32,7 @@ def alone(ctx: Context, *, work: Workload, world_size: int, steps: int) -> Train
     return Trained(losses, {name: value.detach().cpu().clone() for name, value in model.named_parameters()})
 
 
-def assert_trained(got: list[Trained], expected: Trained) -> None:
+def assert_trained_alike(got: list[Trained], expected: Trained) -> None:
     """Losses first: they say in which step something went wrong.
 
     Raises:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.llm_step import programs
-from suites.llm_step.reference import alone, assert_trained
+from suites.llm_step.reference import alone, assert_trained_alike
 from suites.shared.llama import Config, Llama
 from suites.shared.llm import Workload, training_step
 from suites.shared.step import Step
@@ -37,14 +37,14 @@ def one_process(ranks: Ranks, work: Workload) -> programs.Trained:
 @given(layers=st.integers(1, 2), sequences=st.integers(1, 2), length=st.sampled_from([1, 6]), seed=seeds)
 def test_training(ranks: Ranks, layers: int, sequences: int, length: int, seed: int) -> None:
     work = workload(layers=layers, sequences=sequences, length=length, seed=seed)
-    assert_trained(ranks.run(programs.train, work=work, steps=STEPS), one_process(ranks, work))
+    assert_trained_alike(ranks.run(programs.train, work=work, steps=STEPS), one_process(ranks, work))
 
 
 def check(ranks: Ranks, way: Way) -> None:
     """Trains over a way that NCCL's log proves."""
     way.require(ranks.run(connected))
     work = workload()
-    assert_trained(ranks.run(programs.train, work=work, steps=STEPS), one_process(ranks, work))
+    assert_trained_alike(ranks.run(programs.train, work=work, steps=STEPS), one_process(ranks, work))
 
 
 @over(P2P)
@@ -80,7 +80,7 @@ def averaged_by_hand(ctx: Context, work: Workload) -> tuple[Llama, Step[torch.Te
 def test_your_own_trainer(ranks: Ranks) -> None:
     work = workload()
     trained = ranks.run(programs.train, work=work, steps=STEPS, trainer=averaged_by_hand)
-    assert_trained(trained, one_process(ranks, work))
+    assert_trained_alike(trained, one_process(ranks, work))
 
 
 @pytest.mark.ranks(2)

@@ -111,7 +111,7 @@ def show_waiting(perf: Perf, work: Workload) -> None:
 
 def show_energy(perf: Perf, work: Workload, timing: Timing) -> None:
     """Energy of a token on all GPUs together, and the most memory that a rank took."""
-    readings = perf.meter(fsdp2, work=work)
+    readings = perf.meter(fsdp2, verify=trained(work), work=work)
     tokens = work.tokens(timing.world_size)
     if readings.energy is not None:
         perf.show(energy=Metric(readings.energy.value / tokens, "J/token", "lower", clock=readings.energy.clock))

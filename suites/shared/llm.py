@@ -55,7 +55,7 @@ class Workload:
         return model
 
 
-def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def fused_adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer that most language models are trained with, in one kernel."""
     return torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
 
@@ -84,7 +84,7 @@ def fsdp2(ctx: Context, *, work: Workload) -> Step[torch.Tensor]:
 
 def training_step(ctx: Context, work: Workload, model: Llama) -> Step[torch.Tensor]:
     """The step of a model that is split already."""
-    optimizer = adamw(list(model.parameters()))
+    optimizer = fused_adamw(list(model.parameters()))
     x, target = work.batch(ctx)
 
     def step() -> torch.Tensor:

@@ -11,7 +11,7 @@ from pytest_gpuperf import Ranks
 from suites.shared.comparison import assert_each
 from suites.shared.step import once
 from suites.symmetric_memory.programs import nvshmem as programs
-from suites.symmetric_memory.programs.memory import HEAP_RESERVE, require_heap
+from suites.symmetric_memory.programs.heap import HEAP_RESERVE, require_heap
 from suites.symmetric_memory.programs.operations import sent
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-ARENA, CACHE, MEMORY, OPERATIONS, PAGES, SHARDS, SWEEPING = (
+ARENA, CACHE, HEAP, OPERATIONS, PAGES, SHARDS, SWEEPING = (
     f"suites.symmetric_memory.programs.{name}"
-    for name in ("arena", "kv_cache", "memory", "operations", "pages", "optimizer_shards", "sweeping")
+    for name in ("arena", "kv_cache", "heap", "operations", "pages", "optimizer_shards", "sweeping")
 )
-
+MEMORY = "suites.shared.peer_memory"
 RING = "suites.shared.ring"
 IN_TURN = "suites.symmetric_memory.programs.shards_in_turn"
 
@@ -255,7 +255,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a heap whose size is a power of ten",
-        module=MEMORY,
+        module=HEAP,
         old='_SUFFIXES = {"k": KiB, "m": MiB,',
         new='_SUFFIXES = {"k": KiB, "m": 10**6,',
     ),

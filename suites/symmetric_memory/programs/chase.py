@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context
+from suites.shared.peer_memory import PeerMemory
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import PeerMemory
 
 INDEX = torch.int64
 APART = 128 // INDEX.itemsize

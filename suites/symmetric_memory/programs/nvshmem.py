@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import require_heap
+from suites.symmetric_memory.programs.heap import require_heap
 from suites.symmetric_memory.programs.operations import sent, symmetric
 
 # torch's nvshmem_put and nvshmem_get name no group: they meet the ranks of this one (nvshmem_extension.cu), the first

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 
 from pytest_gpuperf import Context
+from suites.shared.peer_memory import Allocate, allocate
 from suites.shared.step import Tensors
 from suites.symmetric_memory.programs.arena import ALIGNMENT, Arena
-from suites.symmetric_memory.programs.memory import Allocate, allocate
 
 Steps = Callable[[], Tensors]
 

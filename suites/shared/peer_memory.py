@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf import Context, GiB, KiB, MiB
-
-# What NVSHMEM's heap holds beside the tensor: torch takes its signal pad from it, of less than 64 KiB, and
-# each allocation is aligned.
-HEAP_RESERVE = MiB
-_SUFFIXES = {"k": KiB, "m": MiB, "g": GiB, "t": 1024 * GiB}
+from pytest_gpuperf import Context
 
 
-class Memory(Protocol):
+class SymmetricMemory(Protocol):
     """A buffer on each rank, all of one size, each of them open to every rank."""
 
     def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
@@ -32,7 +27,7 @@ class Memory(Protocol):
         """What any rank wrote before it, every rank reads after it."""
 
 
-Allocate = Callable[[Context, int], Memory]
+Allocate = Callable[[Context, int], SymmetricMemory]
 """Gives so many bytes on every rank."""
 
 
@@ -82,7 +77,7 @@ class PeerMemory:
         self.handle.barrier(channel=0)
 
 
-def allocate(ctx: Context, nbytes: int) -> Memory:
+def allocate(ctx: Context, nbytes: int) -> SymmetricMemory:
     """So many bytes on every rank; all ranks call it, with the same number."""
     return PeerMemory(ctx, nbytes) if ctx.device.type == "cuda" else MappedFiles(nbytes)
 
@@ -97,37 +92,3 @@ def view(memory: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, offse
     if start + nbytes > memory.numel():
         raise ValueError(f"a buffer of {memory.numel()} bytes has no {nbytes} bytes from byte {start} on")
     return memory.narrow(0, start, nbytes).view(dtype).view(shape)
-
-
-def heap_size(environ: Mapping[str, str]) -> int:
-    """The bytes that NVSHMEM_SYMMETRIC_SIZE declares: a number, then perhaps K, M, G or T; 1 GiB where unset.
-
-    https://docs.nvidia.com/nvshmem/api/gen/env.html
-
-    Raises:
-        ValueError: it is no size.
-    """
-    text = environ.get("NVSHMEM_SYMMETRIC_SIZE", "1G")
-    factor = _SUFFIXES.get(text[-1:].lower(), 0)
-    try:
-        return math.ceil(float(text[:-1] if factor else text) * (factor or 1))
-    except (ValueError, OverflowError):
-        raise ValueError(f"NVSHMEM_SYMMETRIC_SIZE must be a size like 512M or 2G, got {text!r}") from None
-
-
-def require_heap(nbytes: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Raises where so many bytes do not fit into the heap that the environment declares.
-
-    NVSHMEM answers with a null pointer, which torch does not look at. Where CUDA's virtual memory is in use, as it
-    is by default, NVSHMEM lets the heap grow instead; a program that needs that fails where it is not.
-
-    Raises:
-        MemoryError: says which NVSHMEM_SYMMETRIC_SIZE would do.
-    """
-    declared = heap_size(environ)
-    needed = nbytes + HEAP_RESERVE
-    if needed > declared:
-        raise MemoryError(
-            f"{nbytes} bytes of symmetric memory do not fit into NVSHMEM's heap of {declared} bytes: set "
-            f"NVSHMEM_SYMMETRIC_SIZE={math.ceil(needed / MiB)}M or more before the ranks start"
-        )
