@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
-from suites.overlap import programs
+from suites.overlap.programs import backward as programs
 from suites.shared.comparison import assert_within
 from suites.shared.step import Step, Tensors
 from suites.shared.strategies import seeds, worlds
@@ -22,10 +23,8 @@ from suites.shared.traffic import Traffic
 Gradients = list[torch.Tensor]
 Program = Callable[..., Step[list[torch.Tensor]]]
 
-AVERAGED: dict[str, Program] = {
-    "after backward": programs.all_reduce_after_backward,
-    "during backward": programs.all_reduce_during_backward,
-}
+BETWEEN = "between microbatches"
+BUCKETED = {name: program for name, program in programs.WAYS.items() if name != BETWEEN}
 STEPS = 3  # DistributedDataParallel arranges its buckets anew after the first; none may add to the one before
 
 
@@ -44,7 +43,7 @@ def flat(gradients: Gradients) -> torch.Tensor:
 
 
 def averaged(
-    ctx: Context, *, using: dict[str, Program], mlp: programs.Mlp, **kwargs: float
+    ctx: Context, *, using: Mapping[str, Program], mlp: programs.Mlp, **kwargs: float
 ) -> tuple[programs.MlpProblem, Tensors]:
     """The gradients of each way as one vector, after several steps."""
     results = {name: flat(last_of_several(ctx, program, mlp, **kwargs)[1]) for name, program in using.items()}
@@ -103,7 +102,38 @@ def test_gradients_are_the_mean_over_ranks(
     ranks: Ranks, data: st.DataObject, mlp: programs.Mlp, bucket_mib: float
 ) -> None:
     world = data.draw(worlds(ranks))
-    assert_mean(world.run(averaged, using=AVERAGED, mlp=mlp, bucket_mib=bucket_mib))
+    assert_mean(world.run(averaged, using=BUCKETED, mlp=mlp, bucket_mib=bucket_mib))
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("microbatches", [2, 3])
+def test_microbatches_add_up_to_the_mean_over_ranks(ranks: Ranks, microbatches: int) -> None:
+    """The last part of 5 rows is smaller than the others."""
+    mlp = programs.Mlp(layers=3, width=7, rows=5, dtype=torch.float64, seed=1)
+    assert_mean(ranks.run(averaged, using={BETWEEN: programs.WAYS[BETWEEN]}, mlp=mlp, microbatches=microbatches))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("way", programs.WAYS)
+def test_a_rank_that_comes_late_is_waited_for(ranks: Ranks, way: str) -> None:
+    def late(ctx: Context) -> tuple[programs.MlpProblem, Tensors]:
+        step = programs.WAYS[way](ctx, mlp=MLP, turns=2)
+        step()
+        if ctx.rank == 1:
+            time.sleep(0.05)
+        gradients = step()
+        return programs.problem(ctx, mlp=MLP, turn=1), {way: flat(gradients)}
+
+    assert_mean(ranks.run(late))
+
+
+def test_a_sample_has_elements_of_every_gradient_from_its_first_to_its_last_part() -> None:
+    small, large = torch.arange(1000.0), torch.arange(3000.0) + 5000
+    taken = programs.sample([small, large])
+    assert taken.shape == (2, programs.SAMPLED)
+    assert (taken[0, 0], taken[1, 0]) == (0, 5000)
+    assert taken[0, -1] > 700
+    assert taken[1, -1] > 7500
 
 
 def sent(ctx: Context, *, program: Program, bucket_mib: float) -> list[tuple[str, int]]:
@@ -117,12 +147,12 @@ def sent(ctx: Context, *, program: Program, bucket_mib: float) -> list[tuple[str
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", AVERAGED)
+@pytest.mark.parametrize("name", BUCKETED)
 @pytest.mark.parametrize(("bucket_mib", "layers"), [(programs.BUCKET_MIB, [3]), (2**-12, [2, 1]), (2**-13, [1, 1, 1])])
 def test_each_bucket_is_sent_by_itself(ranks: Ranks, name: str, bucket_mib: float, layers: list[int]) -> None:
     """Layers are of 128 bytes, and a bucket closes with the one that fills it: the mean does not tell."""
     expected = [("all_reduce", 128 * count) for count in layers]
-    assert ranks.run(sent, program=AVERAGED[name], bucket_mib=bucket_mib) == [expected] * 2
+    assert ranks.run(sent, program=BUCKETED[name], bucket_mib=bucket_mib) == [expected] * 2
 
 
 MLP = programs.Mlp(layers=3, width=4, rows=3, dtype=torch.float64, seed=1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.overlap.programs"
+PROGRAMS = "suites.overlap.programs.backward"
+UNDER = "suites.overlap.programs.under_products"
 WRAPPER = "torch.nn.parallel.distributed"
 
 FAULTS: tuple[Fault, ...] = (
@@ -95,44 +96,92 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the mean of a bucket of one gradient stays in a copy",
-        module="suites.overlap.programs",
+        module=PROGRAMS,
         old="flat = bucket[0].view(-1) if len(bucket) == 1 else torch.cat([part.view(-1) for part in bucket])",
         new="flat = torch.cat([part.view(-1) for part in bucket])",
     ),
     Fault(
         name="gradients of the last step are added to",
-        module="suites.overlap.programs",
+        module=PROGRAMS,
         old="    module.zero_grad(set_to_none=True)\n",
         new="    module.train()\n",
     ),
     Fault(
         name="a bucket closes before a tensor that would overfill it, unlike DistributedDataParallel's",
-        module="suites.overlap.programs",
+        module=PROGRAMS,
         old="        if room <= 0:\n",
         new="        if room < tensor.nbytes:\n",
     ),
     Fault(
         name="each rank draws weights of its own; both ways of averaging still agree",
-        module="suites.overlap.programs",
+        module=PROGRAMS,
         old="torch.Generator(ctx.device).manual_seed(mlp.seed), ctx.generator()",
         new="torch.Generator(ctx.device).manual_seed(mlp.seed + ctx.rank), ctx.generator()",
     ),
     Fault(
         name="bucket room counted in elements",
-        module="suites.overlap.programs",
+        module=PROGRAMS,
         old="        room -= tensor.nbytes",
         new="        room -= tensor.numel()",
     ),
     Fault(
         name="inputs the same on all ranks",
-        module="suites.overlap.programs",
+        module=PROGRAMS,
         old="_normal((mlp.rows, mlp.width), mlp.dtype, own) for _ in range(2))",
         new="_normal((mlp.rows, mlp.width), mlp.dtype, same) for _ in range(2))",
     ),
     Fault(
         name="second turn repeats the first",
-        module="suites.overlap.programs",
+        module=PROGRAMS,
         old=("    for _ in range(turn + 1):\n        x, grad_output"),
         new=("    for _ in range(turn or 1):\n        x, grad_output"),
+    ),
+    Fault(
+        name="a microbatch's gradients that nobody waits for",
+        module=PROGRAMS,
+        old="        for _, works in started:\n",
+        new="        for _, works in started[:0]:\n",
+    ),
+    Fault(
+        name="the last microbatch is not added",
+        module=PROGRAMS,
+        old="        for gradients, _ in others:\n",
+        new="        for gradients, _ in others[:-1]:\n",
+    ),
+    Fault(
+        name="copies that read a part before its owner has added it up",
+        module=UNDER,
+        old="        memory.barrier()  # all sums are there\n",
+        new="",
+    ),
+    Fault(
+        name="copies that start before all vectors are there",
+        module=UNDER,
+        old="        memory.barrier()  # all vectors are there, and the last sums have been read\n",
+        new="",
+    ),
+    Fault(
+        name="a sum by copies without the rank's own part",
+        module=UNDER,
+        old="torch.sum(landed, 0, out=own_sum).add_(own)",
+        new="torch.sum(landed, 0, out=own_sum)",
+    ),
+    Fault(
+        name="a sum by copies that lands in bfloat16",
+        module=UNDER,
+        old="landed = torch.empty(len(peers), part, dtype=SUMMED, device=ctx.device)",
+        new="landed = torch.empty(len(peers), part, dtype=torch.bfloat16, device=ctx.device)",
+    ),
+    Fault(
+        name="a sum by copies from the next rank alone",
+        module=UNDER,
+        old="for away in range(1, ctx.world_size)]",
+        new="for away in [1] * (ctx.world_size - 1)]",
+    ),
+    Fault(
+        name="a sum on a group of its own, over the sum of the step before",
+        module=UNDER,
+        old="        out.copy_(mine)\n        dist.all_reduce(out, group=group)\n",
+        new="        dist.all_reduce(out, group=group)\n",
     ),
 )

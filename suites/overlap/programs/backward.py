@@ -7,7 +7,7 @@ differ. Every step starts without gradients and returns them, in the order of th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -169,6 +169,54 @@ def all_reduce_during_backward(
         network(weights), bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False
     )
     return lambda: forward_backward(module, *next(coming))
+
+
+def all_reduce_between_microbatches(
+    ctx: Context, *, mlp: Mlp, microbatches: int = 2, turns: int = 1
+) -> Step[list[torch.Tensor]]:
+    """Backward of one part of the rows while the gradients of the part before are averaged; they are added up last.
+
+    Each part has gradients as large as the whole batch's: so many times the bytes are sent.
+    """
+    weights, *_ = problem(ctx, mlp=mlp)
+    module, coming = network(weights), batches(ctx, mlp=mlp, turns=turns)
+
+    def step() -> list[torch.Tensor]:
+        started = []
+        for part in zip(*(whole.chunk(microbatches) for whole in next(coming)), strict=True):
+            gradients = forward_backward(module, *part)
+            works = [dist.all_reduce(gradient, dist.ReduceOp.AVG, async_op=True) for gradient in gradients]
+            started.append((gradients, works))
+        for _, works in started:
+            for work in works:
+                assert work is not None
+                work.wait()
+        (total, _), *others = started
+        for gradients, _ in others:
+            torch._foreach_add_(total, gradients)
+        return total
+
+    return step
+
+
+WAYS: Mapping[str, Callable[..., Step[list[torch.Tensor]]]] = {
+    "after backward": all_reduce_after_backward,
+    "during backward": all_reduce_during_backward,
+    "between microbatches": all_reduce_between_microbatches,
+}
+SAMPLED = 256
+"""Elements of each gradient that stand for all of them."""
+
+
+def sample(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Some elements of each gradient, spread over it; a row for each."""
+    return torch.stack([gradient.view(-1)[:: max(1, gradient.numel() // SAMPLED)][:SAMPLED] for gradient in gradients])
+
+
+def sampled(ctx: Context, *, mlp: Mlp, way: str, **settings: float) -> Step[torch.Tensor]:
+    """One of the ways; its step returns a sample of the gradients, which are too large to be kept for each way."""
+    step = WAYS[way](ctx, mlp=mlp, **settings)
+    return lambda: sample(step())
 
 
 def largest_gradient(ctx: Context, *, mlp: Mlp) -> float:
