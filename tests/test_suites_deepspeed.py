@@ -3,7 +3,7 @@
 import pynvml
 import pytest
 
-from suites.deepspeed.programs import numbered
+from suites.shared.deepspeed_engine import visible_numbers
 
 
 def test_deepspeed_reads_gpus_as_nvmls_indices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -11,4 +11,4 @@ def test_deepspeed_reads_gpus_as_nvmls_indices(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", ["GPU-a", "GPU-b", "GPU-c"].index)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetIndex", lambda handle: handle)
-    assert numbered("GPU-c,GPU-a") == "2,0"
+    assert visible_numbers("GPU-c,GPU-a") == "2,0"

@@ -27,7 +27,8 @@ from suites.shared.inputs import integers
 from suites.shared.step import Step, once
 from suites.shared.strategies import seeds
 
-pytestmark = pytest.mark.ranks(2)
+# DeepSpeed keeps much in its modules, which another test's ranks would find there.
+pytestmark = pytest.mark.ranks(2, isolation="process")
 
 needs_deepspeed = pytest.mark.skipif(
     find_spec("deepspeed") is None, reason="DeepSpeed is not installed: pip install 'pytest-gpuperf[deepspeed]'"
@@ -141,7 +142,7 @@ def test_zero(ranks: Ranks, zero: Zero, sizes: dict[str, int]) -> None:
 
 
 @needs_deepspeed
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, isolation="process")
 def test_zero_on_four_ranks(ranks: Ranks) -> None:
     drawn = problem(degree=4, **A_PROBLEM)
     for zero in STAGES:
@@ -188,7 +189,7 @@ def test_a_stage_that_splits_less_is_found(ranks: Ranks, stage: int, message: st
         assert_split(results, drawn[0], Zero(stage=stage))
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 4, isolation="process")
 def test_your_own_training(ranks: Ranks) -> None:
     for seed in range(10):
         assert_trains(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context
+from suites.shared.deepspeed_engine import launched, load_deepspeed
 from suites.shared.llama import Llama, loss_of
-from suites.shared.llm import Workload, sharded, training_step
+from suites.shared.llm import Workload, fused_adamw, mean_of_ranks, sharded, training_step
 from suites.shared.step import Step, Tensors
 
-Trainer = Callable[[Context, Workload], tuple[Llama, Step[torch.Tensor]]]
+Trainer = Callable[[Context, Workload], tuple[nn.Module, Step[torch.Tensor]]]
 """Makes the model as a rank holds it, and the step that trains it."""
 
 
@@ -26,10 +29,50 @@ class Trained(NamedTuple):
     """Whole."""
 
 
-def fully_sharded(ctx: Context, work: Workload) -> tuple[Llama, Step[torch.Tensor]]:
+def fully_sharded(ctx: Context, work: Workload) -> tuple[nn.Module, Step[torch.Tensor]]:
     """FSDP2's model and step."""
     model = sharded(ctx, work)
     return model, training_step(ctx, work, model)
+
+
+def zero3_engine(ctx: Context, work: Workload) -> tuple[nn.Module, Step[torch.Tensor]]:
+    """DeepSpeed's ZeRO-3, which splits what FSDP2 splits and sends the same in the same dtypes."""
+    model = work.model(ctx.device)
+    config = {
+        "train_micro_batch_size_per_gpu": work.sequences,
+        "gradient_accumulation_steps": 1,
+        # 1.0 by default, and FSDP2 clips nothing unasked.
+        "gradient_clipping": 0.0,
+        "bf16": {"enabled": work.compute == torch.bfloat16},
+        "communication_data_type": "fp32",
+        "zero_optimization": {
+            "stage": 3,
+            "overlap_comm": ctx.device.type == "cuda",
+            # By default small parameters stay whole.
+            "stage3_param_persistence_threshold": 0,
+        },
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    with launched(ctx):
+        engine, *_ = load_deepspeed(ctx).initialize(
+            model=model, optimizer=fused_adamw(list(model.parameters())), dist_init_required=False, config=config
+        )
+    x, target = work.batch(ctx)
+
+    @launched(ctx)
+    def step() -> torch.Tensor:
+        loss = loss_of(engine(x), target)
+        engine.backward(loss)
+        engine.step()
+        return mean_of_ranks(ctx, loss)
+
+    return engine.module, step
+
+
+def zero3(ctx: Context, *, work: Workload) -> Step[torch.Tensor]:
+    """The step of DeepSpeed's ZeRO-3; returns what FSDP2's does."""
+    return zero3_engine(ctx, work)[1]
 
 
 def train(ctx: Context, *, work: Workload, steps: int, trainer: Trainer = fully_sharded) -> Trained:
@@ -47,6 +90,8 @@ def train(ctx: Context, *, work: Workload, steps: int, trainer: Trainer = fully_
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    if hasattr(tensor, "ds_id"):
+        tensor = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param(tensor)
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
 

@@ -8,17 +8,19 @@ from pytest_gpuperf import Context
 from suites.llm_step.programs import Trained
 from suites.shared.comparison import assert_close
 from suites.shared.llama import loss_of
-from suites.shared.llm import Workload, fused_adamw
+from suites.shared.llm import Workload
 
 # Ranks add in another order, in float64: 2**-53 a rounding, some thousand of them, and AdamW divides gradients by
 # their own size. What is wrong is off by a thousandth or more: see the faults.
 RTOL = 1e-9
+# In float32, where a rounding is 2**-24.
+SINGLE = 1e-5
 
 
 def alone(ctx: Context, *, work: Workload, world_size: int, steps: int) -> Trained:
     """The same training on one rank, with the batches of so many; hooks of neither FSDP nor anybody else."""
     model = work.model(ctx.device)
-    optimizer = fused_adamw(list(model.parameters()))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     shape = (world_size, work.sequences, work.length + 1)
     tokens = torch.randint(work.config.vocabulary, shape, generator=torch.Generator().manual_seed(work.seed))
     whole = tokens.flatten(0, 1).to(ctx.device)
@@ -32,7 +34,7 @@ def alone(ctx: Context, *, work: Workload, world_size: int, steps: int) -> Train
     return Trained(losses, {name: value.detach().cpu().clone() for name, value in model.named_parameters()})
 
 
-def assert_trained_alike(got: list[Trained], expected: Trained) -> None:
+def assert_trained_alike(got: list[Trained], expected: Trained, rtol: float = RTOL) -> None:
     """Losses first: they say in which step something went wrong.
 
     Raises:
@@ -41,7 +43,7 @@ def assert_trained_alike(got: list[Trained], expected: Trained) -> None:
     losses = torch.tensor(expected.losses, dtype=torch.float64)
     for rank, trained in enumerate(got):
         for step, (mine, loss) in enumerate(zip(torch.tensor(trained.losses, dtype=losses.dtype), losses, strict=True)):
-            assert_close(mine, loss, f"rank {rank}, loss of step {step}", rtol=RTOL)
+            assert_close(mine, loss, f"rank {rank}, loss of step {step}", rtol=rtol)
         assert list(trained.parameters) == list(expected.parameters)
         for name, value in trained.parameters.items():
-            assert_close(value, expected.parameters[name], f"rank {rank}, {name}", rtol=RTOL, atol=RTOL)
+            assert_close(value, expected.parameters[name], f"rank {rank}, {name}", rtol=rtol, atol=rtol)

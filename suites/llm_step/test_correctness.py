@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from importlib.util import find_spec
+
 import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context, Ranks
 from suites.llm_step import programs
-from suites.llm_step.reference import alone, assert_trained_alike
-from suites.shared.llama import Config, Llama
-from suites.shared.llm import Workload, training_step
+from suites.llm_step.reference import SINGLE, alone, assert_trained_alike
+from suites.shared.llama import Config
+from suites.shared.llm import Workload, sharded, training_step
 from suites.shared.step import Step
 from suites.shared.strategies import seeds
 from suites.shared.ways import NET, P2P, SHM, Way, connected, over
@@ -62,7 +67,18 @@ def test_over_net(ranks: Ranks) -> None:
     check(ranks, NET)
 
 
-def averaged_by_hand(ctx: Context, work: Workload) -> tuple[Llama, Step[torch.Tensor]]:
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="DeepSpeed is not installed: pip install 'pytest-gpuperf[deepspeed]'"
+)
+@pytest.mark.ranks(2, isolation="process")
+def test_deepspeed(ranks: Ranks) -> None:
+    """ZeRO-3 trains like one process too; it has no float64."""
+    work = dataclasses.replace(workload(), compute=torch.float32, parameters=torch.float32)
+    trained = ranks.run(programs.train, work=work, steps=STEPS, trainer=programs.zero3_engine)
+    assert_trained_alike(trained, one_process(ranks, work), SINGLE)
+
+
+def averaged_by_hand(ctx: Context, work: Workload) -> tuple[nn.Module, Step[torch.Tensor]]:
     """Somebody's own data parallelism: whole copies, and a hook that averages each gradient."""
     model = work.model(ctx.device)
 
@@ -85,10 +101,16 @@ def test_your_own_trainer(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2)
 def test_parts_of_a_step(ranks: Ranks) -> None:
-    """With and without the others a rank has the same loss; and what is sent is as large as the parameters."""
+    """With and without the others a rank has the same loss; without them its shards are whole."""
     work = workload()
     together, apart = (
         ranks.run(lambda ctx, alone: programs.forward_backward(ctx, work=work, alone=alone)(), alone)
         for alone in (False, True)
     )
     assert [one.item() for one in together] == [one.item() for one in apart]
+
+    def shards(ctx: Context, alone: bool) -> set[int]:
+        model = sharded(ctx, work, alone=alone)
+        return {value.device_mesh.size() for value in model.parameters() if isinstance(value, DTensor)}
+
+    assert [ranks.run(shards, alone) for alone in (False, True)] == [[{2}] * 2, [{1}] * 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -74,15 +75,12 @@ def fitting(there: int, world_size: int, length: int) -> Config:
     pytest.skip(f"one layer of the model needs {needs / 2**30:.0f} GiB, and half of a GPU has {there / 2**31:.0f}")
 
 
-def trained(work: Workload) -> Callable[[Context, torch.Tensor, int], None]:
+def learns(work: Workload) -> Callable[[Context, torch.Tensor, int], None]:
     """Whether the first loss is that of a whole model, and later ones are below that of a guess."""
 
     def verify(ctx: Context, loss: torch.Tensor, steps: int) -> None:
         if steps == 1:
-            x, target = work.batch(ctx)
-            with torch.no_grad():
-                alone = loss_of(work.model(ctx.device).to(work.compute)(x), target)
-            expected = mean_of_ranks(ctx, alone)
+            expected = mean_of_ranks(ctx, own_loss(ctx, work))
             assert_close(loss, expected, f"rank {ctx.rank}, first loss", rtol=RTOL)
         elif steps > 10:
             guess = math.log(work.config.vocabulary)
@@ -93,12 +91,29 @@ def trained(work: Workload) -> Callable[[Context, torch.Tensor, int], None]:
     return verify
 
 
+def alike(work: Workload) -> Callable[[Context, torch.Tensor, int], None]:
+    """Whether the loss of the rank's own tokens is that of a whole model."""
+
+    def verify(ctx: Context, loss: torch.Tensor, steps: int) -> None:
+        assert_close(loss, own_loss(ctx, work), f"rank {ctx.rank}, loss", rtol=RTOL)
+
+    return verify
+
+
+def own_loss(ctx: Context, work: Workload) -> torch.Tensor:
+    """What a model that is not split has for the rank's tokens."""
+    x, target = work.batch(ctx)
+    with torch.no_grad():
+        return loss_of(work.model(ctx.device).to(work.compute)(x), target)
+
+
 def show_waiting(perf: Perf, work: Workload) -> None:
     """How much of the communication forward and backward wait for: differences of times, so none is judged."""
     found = perf.overlap(
         together=programs.forward_backward,
         compute=programs.within_rank,
         communication=programs.communication,
+        verify=alike(work),
         work=work,
     )
     perf.show(
@@ -111,7 +126,7 @@ def show_waiting(perf: Perf, work: Workload) -> None:
 
 def show_energy(perf: Perf, work: Workload, timing: Timing) -> None:
     """Energy of a token on all GPUs together, and the most memory that a rank took."""
-    readings = perf.meter(fsdp2, verify=trained(work), work=work)
+    readings = perf.meter(fsdp2, verify=learns(work), work=work)
     tokens = work.tokens(timing.world_size)
     if readings.energy is not None:
         perf.show(energy=Metric(readings.energy.value / tokens, "J/token", "lower", clock=readings.energy.clock))
@@ -132,7 +147,7 @@ def test_step(perf: Perf, ranks: Ranks) -> None:
     length = perf.sized(4096, smoke=16)
     config = SMOKE if perf.smoke else fitting(min(ranks.run(memory)), perf.world_size, length)
     work = workload(perf, config, length)
-    timing = perf.measure(fsdp2, verify=trained(work), work=work)
+    timing = perf.measure(fsdp2, verify=learns(work), work=work)
     perf.check(tokens=speed(perf, work, timing))
     show_waiting(perf, work)
     show_energy(perf, work, timing)
@@ -142,7 +157,7 @@ def judge(perf: Perf, ranks: Ranks, seen: Seen, way: Way) -> None:
     """Trains over a way that NCCL's log proves, and shows how many times longer a step takes than over the links."""
     way.require(ranks.run(connected))
     work = workload(perf, SMOKE if perf.smoke else MIDDLE, perf.sized(1024, smoke=16))
-    timing = seen[perf.world_size, way.name] = perf.measure(fsdp2, verify=trained(work), work=work)
+    timing = seen[perf.world_size, way.name] = perf.measure(fsdp2, verify=learns(work), work=work)
     perf.check(tokens=speed(perf, work, timing))
     show_waiting(perf, work)
     links = seen.get((perf.world_size, P2P.name))
@@ -165,3 +180,17 @@ def test_over_shm(perf: Perf, ranks: Ranks, seen: Seen) -> None:
 def test_over_net(perf: Perf, ranks: Ranks, seen: Seen) -> None:
     """Each GPU is a node of its own, as in a pod of one GPU."""
     judge(perf, ranks, seen, NET)
+
+
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="DeepSpeed is not installed: pip install 'pytest-gpuperf[deepspeed]'"
+)
+@pytest.mark.ranks(2, 4, 8, largest=True, isolation="process")
+def test_deepspeed(perf: Perf) -> None:
+    """FSDP2 against ZeRO-3: both split parameters, gradients and moments, and send the same."""
+    work = workload(perf, SMOKE if perf.smoke else MIDDLE, perf.sized(4096, smoke=16))
+    pair = perf.configured(rtol=RTOL, atol=0.0).compare(
+        baseline=programs.zero3, optimized=fsdp2, verify=learns(work), work=work
+    )
+    perf.check(speedup=pair.speedup, tokens=speed(perf, work, pair.optimized))
+    perf.show(deepspeed=speed(perf, work, pair.baseline))

@@ -26,7 +26,8 @@ from suites.shared.sharding import per_rank, shard
 from suites.shared.step import Step, Tensors, once, second
 from suites.shared.strategies import seeds
 
-pytestmark = pytest.mark.ranks(2)
+# Megatron-Core keeps much in its modules, which another test's ranks would find there.
+pytestmark = pytest.mark.ranks(2, isolation="process")
 
 needs_megatron = pytest.mark.skipif(
     find_spec("megatron") is None, reason="Megatron-Core is not installed: pip install 'pytest-gpuperf[megatron]'"
@@ -87,14 +88,16 @@ def test_mlp(ranks: Ranks, length: int, batch: int, width: int, hidden: int, bia
 
 
 @needs_megatron
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, isolation="process")
 @pytest.mark.parametrize("bias", [True, False])
 def test_mlp_on_four_ranks(ranks: Ranks, bias: bool) -> None:
     assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
 
 
 @needs_megatron
-@pytest.mark.ranks(2, 4, device="cuda")  # Megatron gathers and scatters sequences in memory of the current GPU
+@pytest.mark.ranks(
+    2, 4, device="cuda", isolation="process"
+)  # Megatron gathers and scatters sequences in memory of the current GPU
 @pytest.mark.parametrize("bias", [True, False])
 def test_mlp_with_sequence_parallelism(ranks: Ranks, bias: bool) -> None:
     assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1), sequence_parallel=True)
@@ -132,7 +135,7 @@ def test_embedding(ranks: Ranks, rows: int, width: int, shape: tuple[int, ...], 
 
 
 @needs_megatron
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, isolation="process")
 def test_embedding_on_four_ranks(ranks: Ranks) -> None:
     assert_embedding(ranks, rows=3, width=4, shape=(4, 5), seed=1)
 
@@ -157,7 +160,9 @@ def assert_pipeline(ranks: Ranks, *, count: int, rows: int, width: int, seed: in
 
 
 @needs_megatron
-@pytest.mark.ranks(2, 4, 8, device="cuda")  # the schedule counts tokens, and receives, in GPU memory
+@pytest.mark.ranks(
+    2, 4, 8, device="cuda", isolation="process"
+)  # the schedule counts tokens, and receives, in GPU memory
 @pytest.mark.parametrize("count", [1, 2, 8])  # fewer microbatches than stages, as many, and more
 @given(rows=st.integers(1, 2), width=st.integers(1, 4), seed=seeds)
 def test_1f1b(ranks: Ranks, count: int, rows: int, width: int, seed: int) -> None:
@@ -190,7 +195,7 @@ def my_mlp(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, parameters: Ten
     return step
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 4, isolation="process")
 @pytest.mark.parametrize("bias", [True, False])
 def test_your_own_mlp(ranks: Ranks, bias: bool) -> None:
     assert_mlp(ranks, my_mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))

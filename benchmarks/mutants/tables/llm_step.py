@@ -1,0 +1,85 @@
+"""Faults of the subject llm_step."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+PROGRAMS = "suites.llm_step.programs"
+LLM = "suites.shared.llm"
+FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="all ranks train on the tokens of the first",
+        module=LLM,
+        old="generator=generator)[ctx.rank].to(ctx.device)",
+        new="generator=generator)[0].to(ctx.device)",
+    ),
+    Fault(
+        name="the token itself is the target",
+        module=LLM,
+        old="mine[:, 1:].contiguous()",
+        new="mine[:, :-1].contiguous()",
+    ),
+    Fault(
+        name="gradients that add up over steps",
+        module=LLM,
+        old="        optimizer.zero_grad()\n",
+        new="",
+    ),
+    Fault(
+        name="the optimizer has the layers alone",
+        module=LLM,
+        old="optimizer = fused_adamw(list(model.parameters()))",
+        new="optimizer = fused_adamw(list(model.layers.parameters()))",
+    ),
+    Fault(
+        name="a loss of the rank's own tokens",
+        module=LLM,
+        old="    dist.all_reduce(mean)\n    return mean / ctx.world_size\n",
+        new="    return mean\n",
+    ),
+    Fault(
+        name="parameters travel in float32",
+        module=LLM,
+        old="param_dtype=work.compute",
+        new="param_dtype=torch.float32",
+    ),
+    Fault(
+        name="gradients travel in float32",
+        module=LLM,
+        old="reduce_dtype=work.parameters",
+        new="reduce_dtype=torch.float32",
+    ),
+    Fault(
+        name="each rank shards over itself",
+        module=LLM,
+        old='["alone"] if alone else ctx.mesh((ctx.world_size,))',
+        new='["alone"]',
+    ),
+    Fault(
+        name="layers that are not synchronised",
+        module=LLM,
+        old="        fully_shard(layer, mesh=mesh, mp_policy=policy)\n",
+        new="        fully_shard(layer, mesh=mesh, mp_policy=policy).set_requires_gradient_sync(False)\n",
+    ),
+    Fault(
+        name="a rank trains on another seed's weights",
+        module=LLM,
+        old="draw_on_device(model, self.config, self.seed)",
+        new="draw_on_device(model, self.config, self.seed + int(dist.get_rank() == 1))",
+    ),
+    Fault(
+        name="twice the learning rate",
+        module=LLM,
+        old="lr=LEARNING_RATE, fused=True",
+        new="lr=2 * LEARNING_RATE, fused=True",
+    ),
+    Fault(
+        name="the part alone shards over all ranks",
+        module=LLM,
+        old='("others", "alone"))["alone"] if alone',
+        new='("others", "alone"))["others"] if alone',
+    ),
+)
