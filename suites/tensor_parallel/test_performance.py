@@ -1,4 +1,4 @@
-"""All-gather and matmul, one after the other against fused."""
+"""Products with their collectives, one after the other against fused; and what a split block waits for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import functools
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from pytest_gpuperf import Context, Exchange, Perf, Work
+from pytest_gpuperf import Context, Exchange, Metric, Perf, Work
 from suites.shared.comparison import assert_close
 from suites.shared.exchange import of_all_ranks
+from suites.tensor_parallel.programs import block, rows
 from suites.tensor_parallel.programs import collective_matmul as programs
 
 # A feed-forward layer's shape. Every rank multiplies all M rows by its own N/R columns: 3584 on 8 ranks, where
@@ -56,3 +58,89 @@ def test_all_gather_then_matmul(perf: Perf) -> None:
         baseline_time=pair.baseline.time.for_work(work),
         optimized_time=pair.optimized.time.for_work(work),
     )
+
+
+def multiplied_and_scattered(sizes: dict[str, int], ctx: Context, product: torch.Tensor, steps: int) -> None:
+    """Whether rows of the result are the sum over all ranks' products, multiplied in float64."""
+    a, b = programs.products_to_sum(ctx, dtype=product.dtype, **sizes)
+    mine = torch.arange(0, product.shape[0], max(1, product.shape[0] // CHECKED), device=ctx.device)
+    for rank in range(ctx.world_size):
+        part = a[mine + rank * product.shape[0]].double() @ b.double()
+        dist.all_reduce(part)
+        if rank == ctx.rank:
+            # A sum of R products that were rounded: R roundings more.
+            assert_close(product[mine].double(), part, f"rank {ctx.rank}, rows", rtol=RTOL, atol=ATOL * ctx.world_size)
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+def test_matmul_then_reduce_scatter(perf: Perf) -> None:
+    m, k, n = perf.sized(M, smoke=1024), perf.sized(N, smoke=1024), perf.sized(K, smoke=256)
+    pair = perf.configured(rtol=RTOL, atol=ATOL * perf.world_size).compare(
+        baseline=programs.matmul_then_reduce_scatter,
+        optimized=programs.fused_matmul_reduce_scatter,
+        verify=functools.partial(multiplied_and_scattered, {"m": m, "k": k, "n": n}),
+        m=m,
+        k=k,
+        n=n,
+    )
+    work = Work(perf.world_size, (Exchange("reduce_scatter", 2 * m * n),), flop=2 * m * k * n / perf.world_size)
+    perf.check(
+        speedup=pair.speedup,
+        baseline_time=pair.baseline.time.for_work(work),
+        optimized_time=pair.optimized.time.for_work(work),
+    )
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+def test_heights(perf: Perf) -> None:
+    """From how many rows on is the fused product the faster one? All-gather and matmul of 1024 to 65536 rows."""
+    k, n = perf.sized(K, smoke=256), perf.sized(N, smoke=1024)
+    sizes = [rows.DTYPE.itemsize * k * 1024 * 2**power for power in range(perf.sized(7, smoke=2))]
+
+    def verify(ctx: Context, product: torch.Tensor, steps: int, nbytes: int) -> None:
+        a, b = programs.matmul_inputs(ctx, m=rows.rows_of(sizes[-1], k), k=k, n=n, dtype=rows.DTYPE)
+        m = rows.rows_of(nbytes, k)
+        mine = a[: m // ctx.world_size]
+        some = torch.arange(0, m, max(1, m // CHECKED), device=ctx.device)
+        expected = torch.cat(list(of_all_ranks(ctx, mine)))[some].double() @ b.double()
+        assert_close(product[some].double(), expected, f"rank {ctx.rank}, product", rtol=RTOL, atol=ATOL)
+
+    in_turn, fused = (perf.sweep(arm, sizes=sizes, verify=verify, k=k, n=n) for arm in (rows.in_turn, rows.fused))
+    perf.check(in_turn=in_turn.peak, fused=fused.peak)
+    gains = [theirs / ours for theirs, ours in zip(in_turn.seconds, fused.seconds, strict=True)]
+    heights = [rows.rows_of(nbytes, k) for nbytes in sizes]
+    perf.show(**{f"gain_at_{m}": Metric(gain, "x", "higher") for m, gain in zip(heights, gains, strict=True)})
+    lasting = [m for place, m in enumerate(heights) if min(gains[place:]) > 1]
+    if lasting:
+        perf.show(faster_from=Metric(lasting[0], "rows", "lower"))
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True)
+def test_block(perf: Perf) -> None:
+    """How much of a split block's time are its sums over the ranks, forward and backward together."""
+    shape = block.BlockShape(
+        sequences=1,
+        length=perf.sized(4096, smoke=8),
+        width=perf.sized(8192, smoke=64),
+        heads=perf.sized(64, smoke=8),
+        hidden=perf.sized(28672, smoke=64),
+        dtype=torch.float32 if perf.smoke else torch.bfloat16,
+    )
+
+    def verify(ctx: Context, output: list[torch.Tensor], steps: int) -> None:
+        alone = block.stepping(ctx, shape, block.whole(ctx, shape))()
+        # Each of the two sums of a direction is rounded once more on each rank, of numbers of a few units.
+        bound = 8 * ctx.world_size * torch.finfo(shape.dtype).eps
+        for got, expected, what in zip(output, alone, ("output", "input gradient"), strict=True):
+            assert_close(got, expected, f"rank {ctx.rank}, {what}", rtol=RTOL, atol=bound)
+
+    found = perf.overlap(
+        together=block.split, compute=block.share, communication=block.sums, verify=verify, shape=shape
+    )
+    timing = found.together
+    perf.check(time=timing.time)
+    mfu = timing.rate(shape.flop / perf.world_size, "FLOP/s", limit=perf.peak(shape.dtype), limit_name="matrix units")
+    perf.show(exposed=found.exposed, mfu=mfu, share=found.compute.time, sums=found.communication.time)

@@ -506,4 +506,16 @@ FAULTS: tuple[Fault, ...] = (
         old="        return tensor / math.pow(mesh.size(mesh_dim), 1 / self.norm_type)",
         new="        return tensor / mesh.size(mesh_dim)",
     ),
+    Fault(
+        name="three projections that each sum their gradient",
+        module="suites.tensor_parallel.programs.block",
+        old='        "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),\n',
+        new="",
+    ),
+    Fault(
+        name="a block whose ranks' weights differ",
+        module="suites.tensor_parallel.programs.block",
+        old="torch.Generator(ctx.device).manual_seed(shape.seed)\n    with",
+        new="torch.Generator(ctx.device).manual_seed(shape.seed + ctx.rank)\n    with",
+    ),
 )

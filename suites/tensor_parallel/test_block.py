@@ -1,0 +1,72 @@
+"""A block that is split over ranks, for timing, computes what the whole block does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pytest_gpuperf import Context, Ranks
+from suites.shared.comparison import assert_close
+from suites.shared.traffic import Traffic
+from suites.tensor_parallel.programs import block as programs
+
+SHAPE = programs.BlockShape(sequences=2, length=5, width=24, heads=12, hidden=36, dtype=torch.float64)
+# Ranks add in another order: some 100 roundings of 2**-53 of numbers below 10.
+ROUNDING = 1e-12
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_split_block(ranks: Ranks) -> None:
+    def compare(ctx: Context) -> None:
+        step, alone = programs.split(ctx, shape=SHAPE), programs.stepping(ctx, SHAPE, programs.whole(ctx, SHAPE))
+        for turn in range(2):
+            for got, expected, what in zip(step(), alone(), ("output", "input gradient"), strict=True):
+                assert_close(got, expected, f"rank {ctx.rank}, step {turn}, {what}", atol=ROUNDING)
+
+    ranks.run(compare)
+
+
+@pytest.mark.ranks(2)
+def test_the_parts_are_those_of_the_step(ranks: Ranks) -> None:
+    """The sums alone are as many and as large as the step's, and a rank's share has half of the products."""
+
+    def sent(ctx: Context) -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[tuple[str, int]]]:
+        found = []
+        for program in (programs.split, programs.sums, programs.share):
+            step = program(ctx, shape=SHAPE)
+            step()
+            with Traffic() as traffic:
+                step()
+            found.append([(call.name, call.size) for call in traffic.calls])
+        split, sums, share = found
+        return split, sums, share
+
+    for split, sums, share in ranks.run(sent):
+        assert split == sums == [("all_reduce", SHAPE.summed_bytes)] * programs.SUMS
+        assert share == []
+
+
+@pytest.mark.ranks(2)
+def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
+    """The counter takes causal attention for whole: twice its products."""
+
+    def counted(ctx: Context) -> int:
+        step = programs.stepping(ctx, SHAPE, programs.whole(ctx, SHAPE))
+        with FlopCounterMode(display=False) as counter:
+            step()
+        return counter.get_total_flops()
+
+    of_linear = 6.0 * SHAPE.sequences * SHAPE.length * (4 * SHAPE.width**2 + 2 * SHAPE.width * SHAPE.hidden)
+    attention = SHAPE.flop - of_linear
+    assert attention == 6.0 * SHAPE.sequences * SHAPE.length**2 * SHAPE.width
+    for total in ranks.run(counted):
+        # Attention's backward multiplies five times, one of them again what forward did.
+        assert of_linear <= total <= of_linear + 2.5 * attention
+
+
+@pytest.mark.ranks(2)
+def test_heads_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
+    shape = programs.BlockShape(sequences=1, length=2, width=9, heads=3, hidden=4, dtype=torch.float64)
+    with pytest.raises(ValueError, match="3 heads cannot be split over 2 ranks: choose a multiple"):
+        ranks.run(lambda ctx: programs.split(ctx, shape=shape) and None)
