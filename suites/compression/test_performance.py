@@ -7,12 +7,13 @@ import functools
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Exchange, Perf, Work
+from pytest_gpuperf import Comparison, Context, Exchange, Metric, Perf, Ranks, Work
 from suites.compression.programs import averaging as programs
 from suites.compression.programs import quantized
 from suites.shared.comparison import assert_close
 from suites.shared.exchange import mean_of_all_ranks
 from suites.shared.step import Step
+from suites.shared.ways import NET, connected, over
 
 LARGEST = 1.0  # magnitude of programs.uniform's gradients
 
@@ -60,12 +61,10 @@ def off(name: str, world_size: int) -> float:
     return {"int8": 2 / quantized.INT8.largest, "float8": 3 * quantized.FLOAT8.relative}[name]
 
 
-@pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, largest=True)
-@pytest.mark.parametrize("name", ["float16", "int8", "float8"])
-def test_compressed_gradients(perf: Perf, name: str) -> None:
+def race(perf: Perf, name: str, layers: int, width: int) -> Comparison:
+    """A hook against sums in float32; both average gradients of so many layers."""
     hook, state = programs.HOOKS[name]
-    gradients = functools.partial(programs.uniform, layers=perf.sized(16, smoke=2), width=perf.sized(4096, smoke=16))
+    gradients = functools.partial(programs.uniform, layers=layers, width=width)
     atol = LARGEST * off(name, perf.world_size)
 
     def verify(ctx: Context, averaged: list[torch.Tensor], steps: int) -> None:
@@ -79,8 +78,27 @@ def test_compressed_gradients(perf: Perf, name: str) -> None:
     pair = perf.configured(rtol=0.0, atol=2 * atol).compare(
         baseline=programs.average_in_float32, optimized=compressed, verify=verify, gradients=gradients
     )
+    # What the speed costs, as a bound: how far a mean of numbers up to 1 may be off.
+    perf.show(float32=pair.baseline.time, error_bound=Metric(atol, "of 1", "lower"))
+    return pair
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True)
+@pytest.mark.parametrize("name", ["float16", "int8", "float8"])
+def test_compressed_gradients(perf: Perf, name: str) -> None:
+    pair = race(perf, name, perf.sized(16, smoke=2), perf.sized(4096, smoke=16))
     perf.check(speedup=pair.speedup, time=pair.optimized.time)
-    perf.show(float32=pair.baseline.time)
+
+
+@pytest.mark.perf
+@over(NET)
+@pytest.mark.parametrize("name", ["float16", "int8", "float8"])
+def test_compressed_gradients_on_a_slow_tier(perf: Perf, ranks: Ranks, name: str) -> None:
+    """64 MiB of gradients over sockets, as between machines without a faster network: here fewer bytes should win."""
+    NET.require(ranks.run(connected))
+    pair = race(perf, name, perf.sized(4, smoke=2), perf.sized(2048, smoke=16))
+    perf.check(speedup=pair.speedup, time=pair.optimized.time)
 
 
 @pytest.mark.perf
