@@ -82,6 +82,8 @@ def assert_seen_once(log: list[Entry], epochs: Epochs) -> None:
         steps = range(epoch * epochs.per_epoch, (epoch + 1) * epochs.per_epoch)
         seen = Counter(sample for step in steps for entry in surviving(log)[step] for sample in entry.samples)
         assert seen == Counter(range(epochs.samples)), f"epoch {epoch}: {seen}"
+    batches = [{sample for entry in done for sample in entry.samples} for done in surviving(log).values()]
+    assert batches[: epochs.per_epoch] != batches[epochs.per_epoch :][: epochs.per_epoch], "epochs of the same order"
 
 
 def assert_trained_alike(log: list[Entry], epochs: Epochs) -> None:

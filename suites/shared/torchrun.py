@@ -34,6 +34,8 @@ DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """cuBLAS gives equal bits in each run only with a workspace of a fixed size (its manual, "Results Reproducibility")."""
 _ROOT = Path(__file__).resolve().parents[2]
 _GUARD = Path(__file__).with_name("guard.py")
+# Where NCCL's watchdog leaves the collectives of a rank that it ends, by the names old and new.
+_TRACES = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _TAIL = 25  # lines of a failed job's output that its error shows
 _LAST_WORDS = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit): .+)$", re.MULTILINE)
 
@@ -180,6 +182,7 @@ class Torchrun:
             f"--rdzv-conf={','.join(f'{name}={value}' for name, value in patience.items())}",
             f"--local-addr={LOOPBACK}",
             "--monitor-interval=0.1",
+            f"--log-dir={log}.d",
             *job.script,
         ]
         with log.open("wb") as output:
@@ -188,7 +191,7 @@ class Torchrun:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env=_environ(gpus),
+                env=_environ(gpus, log),
                 start_new_session=True,  # ^C is pytest's: it ends the with statement
             )
         assert self._guard.stdout is not None
@@ -276,9 +279,18 @@ class Torchrun:
         return "\n".join([f"\nThe last lines of {self._log}:", *(f"  {line}" for line in lines)])
 
 
-def _environ(gpus: str) -> dict[str, str]:
+def _environ(gpus: str, log: Path) -> dict[str, str]:
     """What an agent and its ranks inherit: they import what this process imports, and talk over loopback."""
+    traces = dict.fromkeys(_TRACES, f"{log}.trace-")
     inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     defaults = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    return {**defaults, **inherited, **OWN_STORE, **DETERMINISTIC, "CUDA_VISIBLE_DEVICES": gpus, "PYTHONPATH": path}
+    return {
+        **defaults,
+        **traces,
+        **inherited,
+        **OWN_STORE,
+        **DETERMINISTIC,
+        "CUDA_VISIBLE_DEVICES": gpus,
+        "PYTHONPATH": path,
+    }

@@ -40,7 +40,7 @@ class Training:
     steps: int = 17
     interval: int = 3
     """Steps between checkpoints."""
-    patience: float = 3.0
+    patience: float = 3
     """Seconds that a rank waits in a collective of a step."""
 
     def store(self, folder: Path) -> None:
