@@ -20,6 +20,7 @@ from suites.shared.torchrun import DETERMINISTIC, Job, JobFailed, Torchrun, meet
 pytestmark = pytest.mark.ranks(2, env=DETERMINISTIC)
 
 PATIENCE = {"gloo": 3.0, "nccl": 10.0}  # seconds in a collective; the first one on GPUs loads kernels
+Losses = list[tuple[int, str]]  # of each step, in all its bits
 SPARE = 3  # restarts beyond the mishaps: on a busy machine a rank may wait in vain for one that is merely slow
 ENDED_BY = {
     "gloo": r"Timed out waiting {}ms",
@@ -38,27 +39,37 @@ def assert_resumed(log: list[Entry], training: Training, mishaps: list[Mishap]) 
     assert happened == mishaps
 
 
+def assert_no_trace(ranks: Ranks, folder: Path, training: Training, expected: Losses, gpus: str) -> None:
+    """Draws mishaps by the training's seed, and runs a job that they befall."""
+    mishaps = drawn(training, ranks.world_size, training.seed)
+    restarts = len(mishaps) + SPARE
+    log, output = run_job(folder, training, mishaps, ranks=ranks.world_size, gpus=gpus, max_restarts=restarts)
+    assert len(expected) == training.steps
+    assert surviving_losses(log) == expected, f"seed {training.seed}: {mishaps}"
+    assert_resumed(log, training, mishaps)
+    (hang,) = (cost for cost in lost(log) if cost.mishap.kind == "hang")
+    assert hang.detection >= training.patience, f"ended {hang.detection} s after it hung: not by the timeout"
+    assert re.search(ENDED_BY[ranks.backend].format(round(1000 * training.patience)), output), output
+
+
 def test_mishaps_leave_no_trace(ranks: Ranks, tmp_path: Path, soak_seconds: float) -> None:
     """With --soak MINUTES, job after job with other mishaps."""
     begun, seed = time.monotonic(), 0
-    (gpus, *_) = ranks.run(visible_gpus)
+    gpus = ranks.run(visible_gpus)[0]
     while seed == 0 or time.monotonic() < begun + soak_seconds:
-        training = Training(seed=seed, patience=PATIENCE[ranks.backend])
-        (tmp_path / f"whole-{seed}").mkdir()
-        ranks.run(whole, tmp_path / f"whole-{seed}", training)
-        expected = surviving_losses(read_log(tmp_path / f"whole-{seed}"))
-        assert len(expected) == training.steps
-        mishaps = drawn(training, ranks.world_size, seed)
-        restarts = len(mishaps) + SPARE
-        log, output = run_job(
-            tmp_path / f"job-{seed}", training, mishaps, ranks=ranks.world_size, gpus=gpus, max_restarts=restarts
-        )
-        assert surviving_losses(log) == expected, f"seed {seed}: {mishaps}"
-        assert_resumed(log, training, mishaps)
-        (hang,) = (cost for cost in lost(log) if cost.mishap.kind == "hang")
-        assert hang.detection >= training.patience, f"ended {hang.detection} s after it hung: not by the timeout"
-        assert re.search(ENDED_BY[ranks.backend].format(round(1000 * training.patience)), output), output
+        training, folder = Training(seed=seed, patience=PATIENCE[ranks.backend]), tmp_path / f"whole-{seed}"
+        folder.mkdir()
+        ranks.run(whole, folder, training)
+        assert_no_trace(ranks, tmp_path / f"job-{seed}", training, surviving_losses(read_log(folder)), gpus)
         seed += 1
+
+
+@pytest.mark.ranks(4, 8, device="cuda", largest=True)
+def test_mishaps_of_many_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    """Sums of three and more depend on NCCL's order, which is the job's own: the whole one is under torchrun too."""
+    training, gpus = Training(seed=0, patience=PATIENCE[ranks.backend]), ranks.run(visible_gpus)[0]
+    log, _ = run_job(tmp_path / "whole", training, [], ranks=ranks.world_size, gpus=gpus, max_restarts=0)
+    assert_no_trace(ranks, tmp_path / "job", training, surviving_losses(log), gpus)
 
 
 RAISING = """

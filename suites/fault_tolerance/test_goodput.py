@@ -9,7 +9,7 @@ import pytest
 
 from suites.fault_tolerance.programs.goodput import Costs
 
-OFTEN = Costs(save=1, restart=3, between_failures=20)
+OFTEN = Costs(save=1, restart=10, between_failures=20)
 USUAL = Costs(save=2, restart=30, between_failures=1000)
 SELDOM = Costs(save=1, restart=0, between_failures=5000)
 COSTS = [OFTEN, USUAL, SELDOM]

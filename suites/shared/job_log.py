@@ -140,7 +140,8 @@ def plan_mishaps(folder: Path, mishaps: Iterable[Mishap]) -> None:
 def read_log(folder: Path) -> list[Entry]:
     """All lines of the job's log, in the order in which they were written; none before the first."""
     path = folder / _FILE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()  # a line that is being written may be there in part
     return [_entry(**json.loads(line)) for line in lines]
 
 

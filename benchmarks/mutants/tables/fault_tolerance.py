@@ -185,7 +185,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="no failure while the job restarts",
         module=GOODPUT,
-        old="                clock, restarting = failure, self.restart\n",
-        new="                clock = failure + self.restart\n",
+        old="                failure += random",
+        new="                failure += self.restart + random",
     ),
 )
