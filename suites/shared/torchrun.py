@@ -29,7 +29,7 @@ DEADLINE = 300.0
 """Seconds for a job, many times what one needs: a busy machine must not fail a test."""
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Each attempt opens a store of its own. By default all attempts share the agent's store. There ranks find addresses of
-the attempt before, so that no restart succeeds on gloo (torch 2.13; pytorch/pytorch#135712)."""
+the attempt before, so that no restart succeeds on gloo (torch 2.11 and 2.13; pytorch/pytorch#135712)."""
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """cuBLAS gives equal bits in each run only with a workspace of a fixed size (its manual, "Results Reproducibility")."""
 _ROOT = Path(__file__).resolve().parents[2]
