@@ -96,7 +96,7 @@ def test_an_agent_that_a_signal_ends_has_failed(tmp_path: Path, monkeypatch: pyt
 
 
 def test_waiting_for_what_never_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(tmp_path, "sleep 1", monkeypatch)
+    fake(tmp_path, "sleep 0.5", monkeypatch)
     with Torchrun(Job(script=["train.py"]), meeting="", log=tmp_path / "output") as agent:
         with pytest.raises(JobTimeout, match=r"torchrun of train.py runs, but not one step within 0.1 s"):
             agent.wait_until(lambda: False, "one step", timeout=0.1)
