@@ -1,4 +1,7 @@
-"""Python imports this at its start in every process that a trial's pytest starts: libraries get their fault here."""
+"""Python imports this at its start in every process that a trial's pytest starts: libraries get their fault here.
+
+So do scripts of the suites that a launcher starts; ranks get the suites' programs, faults included, from pytest.
+"""
 
 from __future__ import annotations
 
@@ -15,5 +18,5 @@ finally:
 
 trial = Trial.of_process()
 fault = trial.fault()
-if fault is not None and not fault.in_suites:
+if fault is not None:
     patching.install(fault, trial.reached)

@@ -1,0 +1,191 @@
+"""Faults of the subject fault_tolerance."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+TRAINING = "suites.fault_tolerance.programs.training"
+LOST_TIME = "suites.fault_tolerance.programs.lost_time"
+GOODPUT = "suites.fault_tolerance.programs.goodput"
+FOLDERS = "suites.shared.step_folders"
+LOG = "suites.shared.job_log"
+AGENT = "torch.distributed.elastic.agent.server.api"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="parameters that are not restored",
+        module=TRAINING,
+        old='    network.load_state_dict(state["network"])\n',
+        new="",
+    ),
+    Fault(
+        name="momentum that is not restored",
+        module=TRAINING,
+        old="        moving.copy_(saved)\n",
+        new="        pass\n",
+    ),
+    Fault(
+        name="random numbers that are not restored",
+        module=TRAINING,
+        old='        _set_random(checkpoints.read(first, f"rank-{rank}.pt")["random"], device)\n',
+        new="",
+    ),
+    Fault(
+        name="the random numbers of rank 0 for all ranks",
+        module=TRAINING,
+        old='checkpoints.read(first, f"rank-{rank}.pt")["random"]',
+        new='checkpoints.read(first, "rank-0.pt")["random"]',
+    ),
+    Fault(
+        name="the step after a checkpoint is left out",
+        module=TRAINING,
+        old="range(first, training.steps)",
+        new="range(first + bool(first), training.steps)",
+    ),
+    Fault(
+        name="the step before a checkpoint is done again",
+        module=TRAINING,
+        old="range(first, training.steps)",
+        new="range(first - bool(first), training.steps)",
+    ),
+    Fault(
+        name="a learning rate that starts anew",
+        module=TRAINING,
+        old="LR / (1 + step)",
+        new="LR / (1 + step - first)",
+    ),
+    Fault(
+        name="batches that start anew",
+        module=TRAINING,
+        old="course.batch(rank, step)",
+        new="course.batch(rank, step - first)",
+    ),
+    Fault(
+        name="a checkpoint in float32",
+        module=TRAINING,
+        old='"network": network.state_dict()',
+        new='"network": {name: value.float() for name, value in network.state_dict().items()}',
+    ),
+    Fault(
+        name="a checkpoint that is named for the step it has done",
+        module=TRAINING,
+        old="            following = step + 1\n",
+        new="            following = step\n",
+    ),
+    Fault(
+        name="a checkpoint is valid before all ranks have written it",
+        module=TRAINING,
+        old="                _wait_for_all(device)\n                if rank == 0:\n",
+        new="                if rank == 0:\n",
+    ),
+    Fault(
+        name="a checkpoint one step late",
+        module=TRAINING,
+        old="following % training.interval == 0",
+        new="step % training.interval == 0",
+    ),
+    Fault(
+        name="a rank's own loss in the log",
+        module=TRAINING,
+        old="log.stepped(step, mean)",
+        new="log.stepped(step, loss)",
+    ),
+    Fault(
+        name="a collective without the short timeout",
+        module=TRAINING,
+        old="    dist.all_reduce(flat, group=group)\n",
+        new="    dist.all_reduce(flat)\n",
+    ),
+    Fault(
+        name="a checkpoint that is written in place",
+        module=FOLDERS,
+        old='f"{_PREFIX}{step}{_PARTIAL}"',
+        new='f"{_PREFIX}{step}"',
+    ),
+    Fault(
+        name="the oldest checkpoint is loaded",
+        module=FOLDERS,
+        old="max(self.steps(), default=0)",
+        new="min(self.steps(), default=0)",
+    ),
+    Fault(
+        name="the last checkpoint by the alphabet",
+        module=FOLDERS,
+        old="max(self.steps(), default=0)",
+        new="max(self.steps(), key=str, default=0)",
+    ),
+    Fault(
+        name="old checkpoints are removed before the new one is whole",
+        module=FOLDERS,
+        old="        partial = self._partial(step)\n",
+        new="        for old in self.steps():\n"
+        "            shutil.rmtree(self._whole(old), ignore_errors=True)\n"
+        "        partial = self._partial(step)\n",
+    ),
+    Fault(
+        name="one restart more than is allowed",
+        module=AGENT,
+        old="                if self._remaining_restarts > 0:\n",
+        new="                if self._remaining_restarts >= 0:\n",
+    ),
+    Fault(
+        name="steps of an earlier attempt count twice",
+        module=LOG,
+        old="if step < first}",
+        new="if step <= first}",
+    ),
+    Fault(
+        name="detection that takes in the restart",
+        module=LOST_TIME,
+        old="detection=started - mishap.at",
+        new="detection=resumed - mishap.at",
+    ),
+    Fault(
+        name="a restart that ends with the first rank",
+        module=LOST_TIME,
+        old="resumed = max(entry.at for entry in began)",
+        new="resumed = min(entry.at for entry in began)",
+    ),
+    Fault(
+        name="all later steps are taken for repeated ones",
+        module=LOST_TIME,
+        old=" and entry.step in done]",
+        new="]",
+    ),
+    Fault(
+        name="goodput that counts steps again",
+        module=LOST_TIME,
+        old="for done in surviving(log).values() for entry in done if entry.rank == 0)",
+        new='for entry in log if entry.event == "stepped" and entry.rank == 0)',
+    ),
+    Fault(
+        name="goodput without the checkpoints' time",
+        module=GOODPUT,
+        old="math.expm1((interval + self.save) / m)",
+        new="math.expm1(interval / m)",
+    ),
+    Fault(
+        name="goodput without the restarts' time",
+        module=GOODPUT,
+        old="m * math.exp(self.restart / m) * math",
+        new="m * math",
+    ),
+    Fault(
+        name="an interval that takes in the checkpoint",
+        module=GOODPUT,
+        old=" * (1 + math.sqrt(ratio) / 3 + ratio / 9) - self.save\n",
+        new=" * (1 + math.sqrt(ratio) / 3 + ratio / 9)\n",
+    ),
+    Fault(
+        name="Young's interval without the factor 2",
+        module=GOODPUT,
+        old="math.sqrt(2 * self.save * self.between_failures)",
+        new="math.sqrt(self.save * self.between_failures)",
+    ),
+    Fault(
+        name="no failure while the job restarts",
+        module=GOODPUT,
+        old="                failure += random",
+        new="                failure += self.restart + random",
+    ),
+)

@@ -1,0 +1,142 @@
+"""A job whose ranks are killed and hang has the losses of one that nothing befell, bit by bit."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf import Ranks
+from suites.fault_tolerance.programs.job import drawn, resumes_at, run_job, whole
+from suites.fault_tolerance.programs.lost_time import lost
+from suites.fault_tolerance.programs.training import Training
+from suites.shared.job_log import Entry, Mishap, attempts_of, plan_mishaps, read_log, surviving_losses
+from suites.shared.torchrun import DETERMINISTIC, Job, JobFailed, Torchrun, meeting_place, visible_gpus
+
+pytestmark = pytest.mark.ranks(2, env=DETERMINISTIC)
+
+PATIENCE = {"gloo": 3.0, "nccl": 10.0}  # seconds in a collective; the first one on GPUs loads kernels
+Losses = list[tuple[int, str]]  # of each step, in all its bits
+SPARE = 3  # restarts beyond the mishaps: on a busy machine a rank may wait in vain for one that is merely slow
+ENDED_BY = {
+    "gloo": r"Timed out waiting {}ms",
+    "nccl": r"Watchdog caught collective operation timeout.*Timeout\(ms\)={}",
+}
+
+
+def assert_resumed(log: list[Entry], training: Training, mishaps: list[Mishap]) -> None:
+    """Every mishap happened, and the attempt after it began behind the last whole checkpoint."""
+    happened = []
+    for before, after in pairwise(attempts_of(log)):
+        for mishap in (entry.mishap for entry in before if entry.mishap is not None):
+            happened.append(mishap)
+            expected = resumes_at(mishap, training)
+            assert after[0].step == expected, f"after {mishap} steps go on at {after[0].step}, not at {expected}"
+    assert happened == mishaps
+
+
+def assert_no_trace(ranks: Ranks, folder: Path, training: Training, expected: Losses, gpus: str) -> None:
+    """Draws mishaps by the training's seed, and runs a job that they befall."""
+    mishaps = drawn(training, ranks.world_size, training.seed)
+    restarts = len(mishaps) + SPARE
+    log, output = run_job(folder, training, mishaps, ranks=ranks.world_size, gpus=gpus, max_restarts=restarts)
+    assert len(expected) == training.steps
+    assert surviving_losses(log) == expected, f"seed {training.seed}: {mishaps}"
+    assert_resumed(log, training, mishaps)
+    (hang,) = (cost for cost in lost(log) if cost.mishap.kind == "hang")
+    assert hang.detection >= training.patience, f"ended {hang.detection} s after it hung: not by the timeout"
+    assert re.search(ENDED_BY[ranks.backend].format(round(1000 * training.patience)), output), output
+
+
+def test_mishaps_leave_no_trace(ranks: Ranks, tmp_path: Path, soak_seconds: float) -> None:
+    """With --soak MINUTES, job after job with other mishaps."""
+    begun, seed = time.monotonic(), 0
+    gpus = ranks.run(visible_gpus)[0]
+    while seed == 0 or time.monotonic() < begun + soak_seconds:
+        training, folder = Training(seed=seed, patience=PATIENCE[ranks.backend]), tmp_path / f"whole-{seed}"
+        folder.mkdir()
+        ranks.run(whole, folder, training)
+        assert_no_trace(ranks, tmp_path / f"job-{seed}", training, surviving_losses(read_log(folder)), gpus)
+        seed += 1
+
+
+@pytest.mark.ranks(4, 8, device="cuda", largest=True)
+def test_mishaps_of_many_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    """Sums of three and more depend on NCCL's order, which is the job's own: the whole one is under torchrun too."""
+    training, gpus = Training(seed=0, patience=PATIENCE[ranks.backend]), ranks.run(visible_gpus)[0]
+    log, _ = run_job(tmp_path / "whole", training, [], ranks=ranks.world_size, gpus=gpus, max_restarts=0)
+    assert_no_trace(ranks, tmp_path / "job", training, surviving_losses(log), gpus)
+
+
+RAISING = """
+import sys
+with open(sys.argv[1], "a") as file:
+    file.write("begun ")
+raise RuntimeError("the data set is gone")
+"""
+
+
+def test_a_script_that_always_raises_uses_up_the_restarts(tmp_path: Path) -> None:
+    script, begun = tmp_path / "raising.py", tmp_path / "begun"
+    script.write_text(RAISING, encoding="utf-8")
+    job = Job(script=[str(script), str(begun)], max_restarts=2)
+    with meeting_place() as meeting, Torchrun(job, meeting=meeting, log=tmp_path / "output") as torchrun:
+        told = (
+            r"raising.py .* ended with status 1 instead of 0, with max_restarts=2: RuntimeError: the data set is gone"
+        )
+        with pytest.raises(JobFailed, match=told):
+            torchrun.wait()
+    assert begun.read_text(encoding="utf-8").split() == ["begun"] * 3
+
+
+YOURS = """
+import sys
+from pathlib import Path
+
+import torch
+
+from suites.shared.job_log import JobLog
+from suites.shared.opened_groups import opened_groups
+
+folder = Path(sys.argv[1])
+checkpoint = folder / "mine.pt"
+with opened_groups(patience=60) as (device, group):
+    x, first = torch.ones(3, dtype=torch.float64, device=device), 0
+    if checkpoint.exists():
+        x, first = torch.load(checkpoint, map_location=device)
+    log = JobLog(folder, first)
+    for step in range(first, 9):
+        log.at("step", step)  # here your rank is killed
+        loss = (x.cos() * x).sum()
+        x = x - 0.1 * (x.cos() - x * x.sin())
+        log.stepped(step, loss)
+        if step % 4 == 3:
+            torch.save((x, step + 1), folder / "partial")
+            (folder / "partial").rename(checkpoint)
+"""
+
+
+def test_your_own_script(ranks: Ranks, tmp_path: Path) -> None:
+    """Yours needs the lines with ``log``. One rank does here: the whole job and the killed one run side by side."""
+    script = tmp_path / "yours.py"
+    script.write_text(YOURS, encoding="utf-8")
+    gpu = ranks.run(visible_gpus)[0].partition(",")[0]
+    folders = [tmp_path / "whole", tmp_path / "killed"]
+    with ExitStack() as stack:
+        agents = []
+        for folder in folders:
+            folder.mkdir()
+            plan_mishaps(folder, [Mishap(kind="kill", rank=0, step=6)] if folder.name == "killed" else [])
+            meeting = stack.enter_context(meeting_place())
+            job = Job(script=[str(script), str(folder)], max_restarts=1)
+            agents.append(stack.enter_context(Torchrun(job, meeting=meeting, log=folder / "output", gpus=gpu)))
+        for agent in agents:
+            agent.wait()
+    expected, killed = (surviving_losses(read_log(folder)) for folder in folders)
+    assert killed == expected
+    assert len(expected) == 9
+    assert [attempt[0].step for attempt in attempts_of(read_log(folders[1]))] == [0, 4]
