@@ -18,9 +18,9 @@ from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_each
 from suites.shared.step import Step, each_step, once
 from suites.shared.strategies import float_dtypes, seeds, shapes, worlds
+from suites.shared.symmetric import MappedFiles, PeerMemory
 from suites.symmetric_memory.programs import operations as programs
 from suites.symmetric_memory.programs.arena import ALIGNMENT
-from suites.symmetric_memory.programs.memory import MappedFiles, PeerMemory
 from suites.symmetric_memory.programs.operations import Shape
 
 pytestmark = pytest.mark.ranks(2)

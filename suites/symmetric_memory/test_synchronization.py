@@ -20,10 +20,10 @@ from suites.shared.bits import fill_with_bits, wrong_bits
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 from suites.shared.places import assert_sum
+from suites.shared.symmetric import Allocate, SymmetricMemory, allocate
 from suites.symmetric_memory.programs import operations as programs
 from suites.symmetric_memory.programs import pages, shards_in_turn, sweeping
 from suites.symmetric_memory.programs.kv_cache import kv_cache, new_tokens
-from suites.symmetric_memory.programs.memory import Allocate, Memory, allocate
 from suites.symmetric_memory.programs.optimizer_shards import optimizer_shards
 
 pytestmark = pytest.mark.ranks(2, device="cpu")
@@ -38,7 +38,7 @@ class OneSlowRank:
     """Memory in which rank 0 lets rank 1 go ahead wherever it can."""
 
     ctx: Context
-    memory: Memory
+    memory: SymmetricMemory
     passed: int = 0
 
     def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:

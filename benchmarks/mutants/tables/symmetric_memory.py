@@ -10,6 +10,7 @@ ARENA, CACHE, MEMORY, OPERATIONS, PAGES, SHARDS, SWEEPING = (
 )
 
 RING = "suites.shared.ring"
+SYMMETRIC = "suites.shared.symmetric"
 IN_TURN = "suites.symmetric_memory.programs.shards_in_turn"
 
 FAULTS: tuple[Fault, ...] = (
@@ -243,13 +244,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="memory in which each rank maps its own file alone",
-        module=MEMORY,
+        module=SYMMETRIC,
         old="return view(self._bytes[rank], shape, dtype, offset)",
         new="return view(self._bytes[dist.get_rank()], shape, dtype, offset)",
     ),
     Fault(
         name="an offset that is counted in bytes",
-        module=MEMORY,
+        module=SYMMETRIC,
         old="start, nbytes = offset * dtype.itemsize, math.prod(shape) * dtype.itemsize",
         new="start, nbytes = offset // dtype.itemsize * dtype.itemsize, math.prod(shape) * dtype.itemsize",
     ),

@@ -14,7 +14,7 @@ import torch
 
 from pytest_gpuperf import Context
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import PeerMemory
+from suites.shared.symmetric import PeerMemory
 
 INDEX = torch.int64
 APART = 128 // INDEX.itemsize

@@ -8,8 +8,8 @@ import torch
 
 from pytest_gpuperf import Context
 from suites.shared.inputs import integers
+from suites.shared.symmetric import Allocate, allocate
 from suites.symmetric_memory.programs.arena import Arena
-from suites.symmetric_memory.programs.memory import Allocate, allocate
 
 Tokens = dict[int, torch.Tensor]
 """By sequence: 2 x tokens x heads x features, keys first, then values."""

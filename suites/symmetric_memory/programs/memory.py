@@ -1,102 +1,17 @@
-"""Memory that all ranks of a host reach: the same bytes on every rank, and who has which of them.
-
-On GPUs it is torch.distributed._symmetric_memory, on CPUs files that every rank maps: what is built on
-buffers, offsets and barriers runs on both. An offset into a buffer counts elements, as ``get_buffer``'s does.
-"""
+"""How large NVSHMEM's symmetric heap is declared to be, and whether it is large enough."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
-import torch
-import torch.distributed as dist
-
-from pytest_gpuperf import Context, GiB, KiB, MiB
+from pytest_gpuperf import GiB, KiB, MiB
 
 # What NVSHMEM's heap holds beside the tensor: torch takes its signal pad from it, of less than 64 KiB, and
 # each allocation is aligned.
 HEAP_RESERVE = MiB
 _SUFFIXES = {"k": KiB, "m": MiB, "g": GiB, "t": 1024 * GiB}
-
-
-class Memory(Protocol):
-    """A buffer on each rank, all of one size, each of them open to every rank."""
-
-    def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
-        """A view of that rank's bytes. Whoever writes to it, all ranks see it after a barrier."""
-
-    def barrier(self) -> None:
-        """What any rank wrote before it, every rank reads after it."""
-
-
-Allocate = Callable[[Context, int], Memory]
-"""Gives so many bytes on every rank."""
-
-
-class MappedFiles:
-    """Symmetric memory of CPUs: one file for each rank, held in memory and mapped by all of them."""
-
-    def __init__(self, nbytes: int) -> None:
-        file = os.memfd_create("symmetric")
-        try:
-            os.truncate(file, nbytes)
-            mine = torch.tensor([os.getpid(), file])
-            files = mine.new_empty(dist.get_world_size() * 2)
-            dist.all_gather_into_tensor(files, mine)
-            self._bytes = [
-                torch.from_file(f"/proc/{pid}/fd/{number}", shared=True, size=nbytes, dtype=torch.uint8)
-                for pid, number in files.view(-1, 2).tolist()
-            ]
-            dist.barrier()  # the file's owner keeps it open until all have mapped it
-        finally:
-            os.close(file)
-
-    def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
-        """A view of the rank's file."""
-        return view(self._bytes[rank], shape, dtype, offset)
-
-    def barrier(self) -> None:
-        """The processes wait for one another; their stores are done by then."""
-        dist.barrier()
-
-
-class PeerMemory:
-    """Symmetric memory of GPUs: each buffer in its own GPU's memory, mapped into all ranks."""
-
-    def __init__(self, ctx: Context, nbytes: int) -> None:
-        # Here, since the module is alpha, and nothing else should depend on it.
-        import torch.distributed._symmetric_memory as symm_mem
-
-        self.tensor = symm_mem.empty(nbytes, dtype=torch.uint8, device=ctx.device)
-        self.handle = symm_mem.rendezvous(self.tensor, ctx.group)
-
-    def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
-        """A view of the rank's memory, on this rank's device."""
-        return self.handle.get_buffer(rank, shape, dtype, offset)
-
-    def barrier(self) -> None:
-        """A kernel on the current stream: the streams wait for one another, the processes do not."""
-        self.handle.barrier(channel=0)
-
-
-def allocate(ctx: Context, nbytes: int) -> Memory:
-    """So many bytes on every rank; all ranks call it, with the same number."""
-    return PeerMemory(ctx, nbytes) if ctx.device.type == "cuda" else MappedFiles(nbytes)
-
-
-def view(memory: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
-    """Some of a tensor of bytes as another dtype.
-
-    Raises:
-        ValueError: it would reach beyond the end.
-    """
-    start, nbytes = offset * dtype.itemsize, math.prod(shape) * dtype.itemsize
-    if start + nbytes > memory.numel():
-        raise ValueError(f"a buffer of {memory.numel()} bytes has no {nbytes} bytes from byte {start} on")
-    return memory.narrow(0, start, nbytes).view(dtype).view(shape)
 
 
 def heap_size(environ: Mapping[str, str]) -> int:

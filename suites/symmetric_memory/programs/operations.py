@@ -19,7 +19,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context
 from suites.shared.inputs import full_width, integers
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import Allocate, PeerMemory, allocate
+from suites.shared.symmetric import Allocate, PeerMemory, allocate
 
 Shape = tuple[int, ...]
 

@@ -8,8 +8,8 @@ import torch
 
 from pytest_gpuperf import Context
 from suites.shared.step import Tensors
+from suites.shared.symmetric import Allocate, allocate
 from suites.symmetric_memory.programs.arena import ALIGNMENT, Arena
-from suites.symmetric_memory.programs.memory import Allocate, allocate
 
 Steps = Callable[[], Tensors]
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from pytest_gpuperf import Context
 from suites.shared.bits import fill_with_bits
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import Allocate, allocate
+from suites.shared.symmetric import Allocate, allocate
 
 DTYPE = torch.int32
 

@@ -13,7 +13,7 @@ from pytest_gpuperf import Context
 from suites.shared.comparison import assert_close
 from suites.shared.places import addends
 from suites.shared.step import Step
-from suites.symmetric_memory.programs.memory import Allocate, allocate
+from suites.shared.symmetric import Allocate, allocate
 
 DTYPE = torch.float32
 LR, MOMENTUM = 2.0**-10, 0.5

@@ -14,7 +14,7 @@ from pytest_gpuperf import Context
 from suites.shared.places import addends
 from suites.shared.ring import neighbours, ring, sent_bytes
 from suites.shared.step import Step, StepOf
-from suites.symmetric_memory.programs.memory import Allocate, PeerMemory, allocate
+from suites.shared.symmetric import Allocate, PeerMemory, allocate
 
 Program = Callable[..., StepOf]
 
