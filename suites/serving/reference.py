@@ -1,9 +1,10 @@
-"""What one sequence by itself becomes: the model sees the whole sequence again for each token, without a cache."""
+"""What one sequence by itself becomes: the model sees all of it at once, without a cache; and when, and from where."""
 
 from __future__ import annotations
 
 import functools
 import heapq
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 
@@ -24,24 +25,17 @@ def _model(config: Config, seed: int) -> Llama:
     return llama(config, seed=seed, dtype=DTYPE, device=torch.device("cpu"))
 
 
-@functools.lru_cache(1 << 14)
-def _next_token(config: Config, seed: int, sequence: tuple[int, ...]) -> int:
+def likeliest(config: Config, seed: int, sequence: Sequence[int]) -> list[int]:
+    """The likeliest token after each token of a sequence."""
     with torch.no_grad():
-        return int(_model(config, seed)(torch.tensor([sequence]))[0, -1].argmax())
-
-
-def answer(prompt: Sequence[int], new_tokens: int, *, seed: int, config: Config = CONFIG) -> list[int]:
-    """The likeliest tokens after a prompt, one by one."""
-    sequence = tuple(prompt)
-    for _ in range(new_tokens):
-        sequence += (_next_token(config, seed, sequence),)
-    return list(sequence[len(prompt) :])
+        chosen: list[int] = _model(config, seed)(torch.tensor([sequence]))[0].argmax(-1).tolist()
+    return chosen
 
 
 def assert_answered(
     requests: Sequence[Request], answers: Mapping[int, Sequence[int]], *, seed: int, config: Config = CONFIG
 ) -> None:
-    """Each request has the answer that its sequence has by itself.
+    """Each request has the answer that its sequence has by itself: each token is the likeliest after those before it.
 
     Raises:
         AssertionError: names the request and the first token that is wrong.
@@ -49,9 +43,13 @@ def assert_answered(
     assert sorted(answers) == sorted(request.name for request in requests), f"answered were {sorted(answers)}"
     for request in requests:
         got = list(answers[request.name])
-        expected = answer(request.prompt, request.new_tokens, seed=seed, config=config)
-        wrong = next((place for place, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]), None)
-        assert got == expected, f"request {request.name}, token {wrong}: {got}, not {expected}"
+        assert len(got) == request.new_tokens, f"request {request.name}: {len(got)} tokens, not {request.new_tokens}"
+        expected = likeliest(config, seed, [*request.prompt, *got[:-1]])[len(request.prompt) - 1 :]
+        wrong = next(
+            (place for place, (one, other) in enumerate(zip(got, expected, strict=True)) if one != other), None
+        )
+        # What comes behind the first wrong token answers another question.
+        assert wrong is None, f"request {request.name}, token {wrong}: {got[wrong]}, not {expected[wrong]}, in {got}"
 
 
 def answers_of(served: Mapping[int, Served]) -> dict[int, list[int]]:
@@ -59,17 +57,17 @@ def answers_of(served: Mapping[int, Served]) -> dict[int, list[int]]:
     return {name: each.answer for name, each in served.items()}
 
 
-def continuous_times(requests: Sequence[Request], slots: int) -> dict[int, list[float]]:
+def continuous_times(requests: Sequence[Request], slots: int, chunk: int) -> dict[int, list[float]]:
     """When each token comes, in steps, if a slot is filled in the step after it is left, and pages never lack."""
     free, times, begun = [0.0] * slots, {}, 0.0
     for request in sorted(requests, key=lambda request: request.arrives):
         begun = max(request.arrives, heapq.heappop(free), begun)
-        times[request.name] = [begun + 1 + token for token in range(request.new_tokens)]
-        heapq.heappush(free, begun + request.new_tokens)
+        times[request.name] = _times(request, begun, chunk)
+        heapq.heappush(free, times[request.name][-1])
     return times
 
 
-def static_times(requests: Sequence[Request], slots: int) -> dict[int, list[float]]:
+def static_times(requests: Sequence[Request], slots: int, chunk: int) -> dict[int, list[float]]:
     """When each token comes, in steps, if slots are filled when all of them are empty."""
     coming, times, now = sorted(requests, key=lambda request: request.arrives), {}, 0.0
     while coming:
@@ -77,9 +75,14 @@ def static_times(requests: Sequence[Request], slots: int) -> dict[int, list[floa
         batch = [request for request in coming[:slots] if request.arrives <= now]
         coming = coming[len(batch) :]
         for request in batch:
-            times[request.name] = [now + 1 + token for token in range(request.new_tokens)]
-        now += max(request.new_tokens for request in batch)
+            times[request.name] = _times(request, now, chunk)
+        now = max(times[request.name][-1] for request in batch)
     return times
+
+
+def _times(request: Request, begun: float, chunk: int) -> list[float]:
+    """One step for each part of the prompt, the last of which gives the first token."""
+    return [begun + math.ceil(len(request.prompt) / chunk) + token for token in range(request.new_tokens)]
 
 
 def most_speedup(lengths: Sequence[int], slots: int) -> float:

@@ -83,21 +83,28 @@ def enough(requests: Sequence[Request], page_tokens: int) -> int:
 def test_answers_and_their_times(
     ranks: Ranks, requests: list[Request], continuous: bool, slots: int, page_tokens: int, chunk: int, seed: int
 ) -> None:
-    settings = {"seed": seed, "page_tokens": page_tokens, "pages": enough(requests, page_tokens), "chunk": chunk}
-    ((served, _, _),) = ranks.run(served_and_left, requests, slots=slots, continuous=continuous, **settings)
+    pool = {"seed": seed, "page_tokens": page_tokens, "pages": enough(requests, page_tokens)}
+    engine = {"slots": slots, "continuous": continuous, "chunk": chunk, "reuse": False}
+    ((served, _, _),) = ranks.run(served_and_left, requests, **pool, **engine)
     assert_answered(requests, answers_of(served), seed=seed)
-    expected = (continuous_times if continuous else static_times)(requests, slots)
+    expected = (continuous_times if continuous else static_times)(requests, slots, chunk)
     assert {name: each.times for name, each in served.items()} == expected
 
 
 @pytest.mark.examples(0.5)
-@given(requests=workloads(), page_tokens=st.integers(1, 5), spare=st.integers(0, 3), reuse=st.booleans(), seed=seeds)
+@given(
+    requests=workloads(),
+    page_tokens=st.integers(1, 5),
+    spare=st.integers(0, 3),
+    chunk=st.sampled_from([2, 100]),
+    seed=seeds,
+)
 def test_pages_are_scarce(
-    ranks: Ranks, requests: list[Request], page_tokens: int, spare: int, reuse: bool, seed: int
+    ranks: Ranks, requests: list[Request], page_tokens: int, spare: int, chunk: int, seed: int
 ) -> None:
     """Requests wait for pages; pages of earlier prompts are given up, and none that somebody reads."""
     pages = max(request.pages(page_tokens) for request in requests) + spare
-    settings = {"seed": seed, "page_tokens": page_tokens, "pages": pages, "slots": 4, "reuse": reuse}
+    settings = {"seed": seed, "page_tokens": page_tokens, "pages": pages, "slots": 4, "chunk": chunk}
     ((served, _, _),) = ranks.run(served_and_left, requests, **settings)
     assert_answered(requests, answers_of(served), seed=seed)
 

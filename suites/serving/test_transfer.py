@@ -31,8 +31,8 @@ def sent(ctx: Context, way: str, number: int, moves: list[tuple[int, int, list[i
     """The pool after all moves: from rank, to rank, pages there, pages here."""
     pool, _, transport = connected(ctx, LAYOUT, number, way=way)
     pool.kv.copy_(filled(ctx.rank, number))
-    ctx.barrier()
     for source, to, pages, there in moves:
+        ctx.barrier()  # the other rank is ready to have its pages written
         if ctx.rank == source:
             transport.send(pages, there, to)
         elif ctx.rank == to:

@@ -125,8 +125,10 @@ def compute_prompts(part: Part, requests: Sequence[Request], decoder: dict[int, 
         part.clock.wait(request.arrives)
         prompt = Request(request.name, request.prompt, 1)
         require_room(prompt, part.pool)
-        running = part.engine.begin(prompt)
+        running = part.engine.start(prompt)
         assert running is not None, f"rank {part.ctx.rank}: pages are held though no prompt is computed"
+        while not running.answer:
+            part.engine.advance([running])
         part.note(request.name, running.answer[0])
         hand_over(part, running, decoder[request.name])
         part.pool.release(running.pages)
@@ -191,7 +193,7 @@ def accept(part: Part, requests: dict[int, Request], source: int, offer: Note) -
     needed = request.pages(part.pool.layout.page_tokens)
     if not part.engine.vacant or needed > part.pool.available:
         return False
-    running = Running(request, part.pool.take(needed), answer=[offer["first"]])
+    running = Running(request, part.pool.take(needed), len(request.prompt), [offer["first"]])
     arriving = running.pages[: offer["pages"]]
     part.mailbox.post(source, "reply", {"pages": arriving})
     part.transport.receive(arriving, source)

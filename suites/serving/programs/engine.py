@@ -70,8 +70,8 @@ class Running:
 
     request: Request
     pages: list[int]
-    shared: int = 0
-    """How many of the pages, the first ones, were found full: nobody writes to them."""
+    seen: int = 0
+    """How many tokens, the first ones, have their keys and values in the pages."""
     answer: list[int] = field(default_factory=list)
 
     @property
@@ -79,9 +79,10 @@ class Running:
         """Whether the answer is whole."""
         return len(self.answer) == self.request.new_tokens
 
-    def next(self) -> Span:
-        """The answer's last token, which the model has not seen."""
-        return Span(self.pages, len(self.request.prompt) + len(self.answer) - 1, self.answer[-1:])
+    def next(self, most: int) -> Span:
+        """The tokens that the model sees next: a part of the prompt, or the answer's last token."""
+        tokens = self.request.prompt + tuple(self.answer)
+        return Span(self.pages, self.seen, tokens[self.seen : self.seen + most])
 
 
 def require_room(request: Request, pool: PagePool) -> None:
@@ -111,7 +112,7 @@ class PagedEngine:
             model: the model.
             slots: how many sequences are decoded at once.
             continuous: whether a slot is filled again at once; otherwise when all are empty.
-            chunk: how many tokens of a prompt go through the model in one forward.
+            chunk: how many tokens of a prompt the model sees in one step.
             reuse: whether full pages of a prompt serve later prompts that begin alike.
         """
         self.model = model
@@ -143,47 +144,50 @@ class PagedEngine:
         self._waiting.append(request)
 
     def step(self) -> list[Emitted]:
-        """One token for each running sequence, and the first one for each that gets a slot."""
+        """Fills slots, and lets the model see the next tokens of all running sequences, in one forward."""
         self.steps += 1
         vacant = self.vacant if self._continuous or not self._running else 0
-        decoded = self._running
-        if decoded:
-            tokens = self.model.next_tokens([each.next() for each in decoded])
-            for running, token in zip(decoded, tokens, strict=True):
-                running.answer.append(token)
-        # A page that a sequence leaves in this step is free in the next one.
-        begun = []
-        while len(begun) < vacant and self._waiting and (running := self.begin(self._waiting[0])) is not None:
-            begun.append(running)
+        while vacant and self._waiting and (running := self.start(self._waiting[0])) is not None:
+            self._running.append(running)
             self._waiting.popleft()
-        self._running = []
-        for running in decoded + begun:
-            self.adopt(running)
-        return [(running.request.name, running.answer[-1]) for running in decoded + begun]
+            vacant -= 1
+        emitted = self.advance(self._running)
+        for running in self._running:
+            if running.finished:
+                self.model.pool.release(running.pages)
+        self._running = [running for running in self._running if not running.finished]
+        return emitted
 
-    def begin(self, request: Request) -> Running | None:
-        """Computes a prompt, but for pages that are there, and the answer's first token; None if pages are wanting."""
-        pool, prompt = self.model.pool, request.prompt
-        page_tokens = pool.layout.page_tokens
-        keys = prefix_keys(prompt, page_tokens) if self._reuse else []
-        shared = found_pages(pool, keys)
+    def start(self, request: Request) -> Running | None:
+        """Gives a request its pages, those of a known prefix among them; None if too few are available."""
+        pool, page_tokens = self.model.pool, self.model.pool.layout.page_tokens
+        shared = found_pages(pool, prefix_keys(request.prompt, page_tokens)) if self._reuse else []
         pool.hold(shared)
         wanted = request.pages(page_tokens) - len(shared)
         if wanted > pool.available:
             pool.release(shared)
             return None
         self.reused += len(shared)
-        running = Running(request, shared + pool.take(wanted), len(shared))
-        token = -1
-        for start in range(len(shared) * page_tokens, len(prompt), self._chunk):
-            (token,) = self.model.next_tokens([Span(running.pages, start, prompt[start : start + self._chunk])])
-        running.answer.append(token)
-        for key, page in zip(keys, running.pages, strict=False):
-            pool.keep(key, page)
-        return running
+        return Running(request, shared + pool.take(wanted), len(shared) * page_tokens)
+
+    def advance(self, sequences: Sequence[Running]) -> list[Emitted]:
+        """One forward; returns the tokens of those sequences whose prompt was seen to its end."""
+        pool, emitted = self.model.pool, []
+        spans = [running.next(self._chunk) for running in sequences]
+        for running, span, token in zip(sequences, spans, self.model.next_tokens(spans), strict=True):
+            running.seen += len(span.tokens)
+            prompt = running.request.prompt
+            if running.seen < len(prompt):
+                continue
+            if not running.answer and self._reuse:
+                for key, page in zip(prefix_keys(prompt, pool.layout.page_tokens), running.pages, strict=False):
+                    pool.keep(key, page)
+            running.answer.append(token)
+            emitted.append((running.request.name, token))
+        return emitted
 
     def adopt(self, running: Running) -> None:
-        """Goes on with a sequence whose answer has begun, or releases its pages if the answer is whole."""
+        """Goes on with a sequence whose prompt is in its pages, and whose answer has begun."""
         if running.finished:
             self.model.pool.release(running.pages)
         else:

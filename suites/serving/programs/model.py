@@ -1,11 +1,12 @@
 """A Llama that reads and writes keys and values in pages: tokens of several sequences in one forward.
 
-N tokens of B sequences lie in one row. Each sequence has at most Q tokens in it, and at most L tokens in its pages.
-H heads of D features, of which G are heads of keys and values; T tokens in a page.
+N tokens of all sequences lie in one row. B sequences that have Q tokens each in it attend together, to L tokens in P
+pages of T tokens. H heads of D features, of which G are heads of keys and values.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,41 +60,47 @@ class PagedLlama:
         return chosen
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Spans of equally many tokens, which attend together."""
+
+    rows: torch.Tensor
+    """[B, Q]: where in the row each span's tokens are."""
+    tables: torch.Tensor
+    """[B, P]: the pages of each span's sequence, so far as one of them needs."""
+    mask: torch.Tensor
+    """[B, 1, Q, L]: what a token sees."""
+
+
 class _Batch:
     """Where each token of the spans is: in the row, in its sequence, and in the pool."""
 
     def __init__(self, spans: Sequence[Span], pool: PagePool) -> None:
-        page_tokens, device = pool.layout.page_tokens, pool.kv.device
-        counts = [len(span.tokens) for span in spans]
-        ends = [span.start + count for span, count in zip(spans, counts, strict=True)]
-        places = [place for span, end in zip(spans, ends, strict=True) for place in range(span.start, end)]
+        self._page_tokens, self._device = pool.layout.page_tokens, pool.kv.device
+        places = [place for span in spans for place in range(span.start, span.start + len(span.tokens))]
         owners = [span for span in spans for _ in span.tokens]
-        pages = [span.pages[place // page_tokens] for span, place in zip(owners, places, strict=True)]
-        firsts = [sum(counts[:index]) for index in range(len(counts))]
-        most = max(counts)
-        # Padding repeats the sequence's first token; what it gets is dropped.
-        row = [
-            [first + index if index < count else first for index in range(most)]
-            for first, count in zip(firsts, counts, strict=True)
-        ]
-        real = [[index < count for index in range(most)] for count in counts]
-        width = math.ceil(max(ends) / page_tokens)
-        tables = [(list(span.pages[:width]) + [span.pages[0]] * width)[:width] for span in spans]
+        pages = [span.pages[place // self._page_tokens] for span, place in zip(owners, places, strict=True)]
+        firsts = [0, *itertools.accumulate(len(span.tokens) for span in spans)]
+        self.tokens = self._there([[token for span in spans for token in span.tokens]])
+        self.places = self._there(places)
+        self.pages = self._there(pages)
+        self.slots = self.places % self._page_tokens
+        self.last = self._there(firsts[1:]) - 1
+        alike: dict[int, list[tuple[int, Span]]] = {}
+        for first, span in zip(firsts, spans, strict=False):
+            alike.setdefault(len(span.tokens), []).append((first, span))
+        self.groups = [self._group(count, members) for count, members in alike.items()]
 
-        def there(numbers: object, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-            return torch.tensor(numbers, dtype=dtype, device=device)
+    def _group(self, count: int, members: list[tuple[int, Span]]) -> _Group:
+        rows = self._there([list(range(first, first + count)) for first, _ in members])
+        width = math.ceil(max(span.start + count for _, span in members) / self._page_tokens)
+        # A shorter table is filled up with any page: nobody sees what lies behind a sequence's end.
+        tables = self._there([(list(span.pages) + [span.pages[0]] * width)[:width] for _, span in members])
+        seen = torch.arange(width * self._page_tokens, device=self._device)
+        return _Group(rows, tables, (seen <= self.places[rows].unsqueeze(-1)).unsqueeze(1))
 
-        self.tokens = there([[token for span in spans for token in span.tokens]])
-        self.places = there(places)
-        self.pages = there(pages)
-        self.slots = self.places % page_tokens
-        self.last = there([first + count - 1 for first, count in zip(firsts, counts, strict=True)])
-        self.row = there(row)
-        self.real = there(real, torch.bool)
-        self.tables = there(tables)
-        # [B, 1, Q, L]: a token sees itself and those before it. What lies behind in a page is another sequence's.
-        seen = torch.arange(width * page_tokens, device=device)
-        self.mask = (seen <= self.places[self.row].unsqueeze(-1)).unsqueeze(1)
+    def _there(self, numbers: list[int] | list[list[int]]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
 
 
 class _PagedLayer:
@@ -112,7 +119,12 @@ class _PagedLayer:
         batch = self._batch
         self._keys[batch.pages, batch.slots] = key[0].transpose(0, 1)
         self._values[batch.pages, batch.slots] = value[0].transpose(0, 1)
-        keys, values = (each[batch.tables].flatten(1, 2).transpose(1, 2) for each in (self._keys, self._values))
-        queries = query[0][:, batch.row].transpose(0, 1)  # [B, H, Q, D]
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, batch.mask, enable_gqa=True)
-        return mixed.transpose(1, 2)[batch.real].transpose(0, 1).unsqueeze(0)
+        mixed = torch.empty_like(query)
+        for group in batch.groups:
+            keys, values = (
+                each[group.tables].flatten(1, 2).transpose(1, 2) for each in (self._keys, self._values)
+            )  # [B, G, L, D]
+            queries = query[0][:, group.rows].transpose(0, 1)  # [B, H, Q, D]
+            seen = functional.scaled_dot_product_attention(queries, keys, values, group.mask, enable_gqa=True)
+            mixed[0][:, group.rows] = seen.transpose(0, 1)
+        return mixed
