@@ -34,7 +34,7 @@ def drawn(seed: int, number: int) -> list[Request]:
 def both(ctx: Context, requests: list[Request], page_tokens: int, pages: int) -> tuple[dict[int, Served], ...]:
     """What continuous batching makes of the requests, and static batching by ``generate``."""
     model = hugging_face.transformers_llama(CONFIG, seed=1, dtype=DTYPE, device=ctx.device)
-    with hugging_face.continuous(model, page_tokens=page_tokens, pages=pages, batch_tokens=16) as engine:
+    with hugging_face.continuous(model, page_tokens=page_tokens, pages=pages, batch_tokens=16, slots=3) as engine:
         continuous = serve(engine, requests)
         assert not engine.busy
     return continuous, serve(StaticTransformers(model, slots=3), requests)
@@ -52,7 +52,7 @@ def test_tokens(ranks: Ranks, seed: int, page_tokens: int, pages: int) -> None:
 def test_a_prompt_longer_than_the_pool_is_an_error(ranks: Ranks) -> None:
     def program(ctx: Context) -> None:
         model = hugging_face.transformers_llama(CONFIG, seed=1, dtype=DTYPE, device=ctx.device)
-        with hugging_face.continuous(model, page_tokens=4, pages=3, batch_tokens=16) as engine:
+        with hugging_face.continuous(model, page_tokens=4, pages=3, batch_tokens=16, slots=3) as engine:
             serve(engine, [Request(5, tuple([1] * 30), 4)])
 
     with pytest.raises(EngineStopped, match=r"transformers failed at request 5: .+"):

@@ -159,16 +159,24 @@ def decode(part: Part, requests: dict[int, Request], sources: set[int]) -> None:
         PromptTooLong: a request needs more pages than the pool has.
     """
     offers: dict[int, Note] = {}
+    arriving: dict[int, tuple[Running, list[int]]] = {}
     while sources or part.engine.busy:
-        for source in sorted(sources):
-            if source not in offers and part.mailbox.waiting(source, "offer"):
+        # Who has a prompt here that is no sequence yet waits with the next one.
+        for source in sorted(sources - offers.keys() - arriving.keys()):
+            if part.mailbox.waiting(source, "offer"):
                 offers[source] = part.mailbox.take(source, "offer")
                 if offers[source]["end"]:
                     sources.remove(source)
                     del offers[source]
         for source, offer in sorted(offers.items()):
-            if accept(part, requests, source, offer):
+            if taken := accept(part, requests[offer["name"]], source, offer, part.engine.vacant - len(arriving)):
+                arriving[source] = taken
                 del offers[source]
+        # What is decoded goes on while pages are on their way.
+        for source in [source for source in arriving if part.transport.ready(source)]:
+            running, pages = arriving.pop(source)
+            part.transport.receive(pages, source)
+            part.engine.adopt(running)
         if not part.engine.busy:
             time.sleep(IDLE)
             continue
@@ -176,14 +184,13 @@ def decode(part: Part, requests: dict[int, Request], sources: set[int]) -> None:
             part.note(name, token)
 
 
-def accept(part: Part, requests: dict[int, Request], source: int, offer: Note) -> bool:
-    """Takes a prompt's pages into the pool; False if there is no room for them yet.
+def accept(part: Part, request: Request, source: int, offer: Note, vacant: int) -> tuple[Running, list[int]] | None:
+    """Says where a prompt's pages may go; returns the sequence and these pages, or None if there is no room yet.
 
     Raises:
         ForeignPages: they are of another model, dtype or page size; the rank that offers them is told.
         PromptTooLong: the pool can never hold the request; the same.
     """
-    request = requests[offer["name"]]
     try:
         part.pool.layout.require(noted_format(offer["format"]), f"request {request.name} of rank {source}")
         require_room(request, part.pool)
@@ -191,14 +198,12 @@ def accept(part: Part, requests: dict[int, Request], source: int, offer: Note) -
         part.mailbox.post(source, "reply", {"refused": type(refusal).__name__, "why": str(refusal)})
         raise
     needed = request.pages(part.pool.layout.page_tokens)
-    if not part.engine.vacant or needed > part.pool.available:
-        return False
+    if vacant < 1 or needed > part.pool.available:
+        return None
     running = Running(request, part.pool.take(needed), len(request.prompt), [offer["first"]])
-    arriving = running.pages[: offer["pages"]]
-    part.mailbox.post(source, "reply", {"pages": arriving})
-    part.transport.receive(arriving, source)
-    part.engine.adopt(running)
-    return True
+    pages = running.pages[: offer["pages"]]
+    part.mailbox.post(source, "reply", {"pages": pages})
+    return running, pages
 
 
 def tokens_of(parts: Sequence[dict[int, Served]]) -> dict[int, list[int]]:

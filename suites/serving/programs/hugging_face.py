@@ -131,7 +131,9 @@ class ContinuousTransformers:
 
 
 @contextlib.contextmanager
-def continuous(model: Any, *, page_tokens: int, pages: int, batch_tokens: int) -> Iterator[ContinuousTransformers]:
+def continuous(
+    model: Any, *, page_tokens: int, pages: int, batch_tokens: int, slots: int
+) -> Iterator[ContinuousTransformers]:
     """A running engine.
 
     Args:
@@ -139,10 +141,15 @@ def continuous(model: Any, *, page_tokens: int, pages: int, batch_tokens: int) -
         page_tokens: tokens of a page, 4 or more.
         pages: of the pool.
         batch_tokens: the most that go through the model in one forward.
+        slots: how many sequences are served at once.
     """
     transformers: Any = importlib.import_module("transformers")
     settings = transformers.ContinuousBatchingConfig(
-        page_size=page_tokens, num_blocks=pages, max_batch_tokens=batch_tokens, auto_switch_to_flash=False
+        page_size=page_tokens,
+        num_blocks=pages,
+        max_batch_tokens=batch_tokens,
+        max_requests_per_batch=slots,
+        auto_switch_to_flash=False,
     )
     with _quiet():
         greedy = transformers.GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)

@@ -72,6 +72,10 @@ class Transport(Protocol):
         """Sends pages to those of the other rank; afterwards they may be written again."""
         ...
 
+    def ready(self, source: int) -> bool:
+        """Whether the other rank sends: ``receive`` would not have to wait until it does."""
+        ...
+
     def receive(self, pages: Sequence[int], source: int) -> None:
         """Returns when the pages may be read."""
         ...
@@ -80,15 +84,29 @@ class Transport(Protocol):
 class Messages:
     """A message for each page, by NCCL or gloo."""
 
-    def __init__(self, pool: PagePool) -> None:
-        self._pool = pool
+    def __init__(self, pool: PagePool, mailbox: Mailbox) -> None:
+        self._pool, self._mailbox = pool, mailbox
 
     def send(self, pages: Sequence[int], there: Sequence[int], to: int) -> None:
         """One group of sends; what the current stream does later comes after them."""
-        self._exchange([dist.P2POp(dist.isend, self._pool.kv[page], to) for page in pages])
+        self._mailbox.post(to, "sending", {})
+        self.put(pages, to)
+
+    def ready(self, source: int) -> bool:
+        """Whether the other rank has come to its sends."""
+        return self._mailbox.waiting(source, "sending")
 
     def receive(self, pages: Sequence[int], source: int) -> None:
-        """One group of receives."""
+        """One group of receives. NCCL's kernel would keep the stream waiting, so that it begins with the sends."""
+        self._mailbox.take(source, "sending")
+        self.get(pages, source)
+
+    def put(self, pages: Sequence[int], to: int) -> None:
+        """The sends alone."""
+        self._exchange([dist.P2POp(dist.isend, self._pool.kv[page], to) for page in pages])
+
+    def get(self, pages: Sequence[int], source: int) -> None:
+        """The receives alone."""
         self._exchange([dist.P2POp(dist.irecv, self._pool.kv[page], source) for page in pages])
 
     @staticmethod
@@ -129,6 +147,10 @@ class Puts:
             torch.cuda.current_stream(self._ctx.device).synchronize()
         self._mailbox.post(to, "arrived", {"pages": list(there)})
 
+    def ready(self, source: int) -> bool:
+        """Whether the pages have been written."""
+        return self._mailbox.waiting(source, "arrived")
+
     def receive(self, pages: Sequence[int], source: int) -> None:
         """Waits for the other rank's word.
 
@@ -165,7 +187,7 @@ def connected(
     mailbox = Mailbox(ctx)
     if way == "messages":
         pool = PagePool(layout, pages, ctx.device)
-        return pool, mailbox, Messages(pool)
+        return pool, mailbox, Messages(pool, mailbox)
     if way == "puts":
         shape = (pages, *layout.shape)
         memory = allocate(ctx, math.prod(shape) * layout.dtype.itemsize)
