@@ -12,6 +12,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.serving.programs import speed
 from suites.serving.programs.engine import Request
 from suites.serving.reference import most_speedup
+from suites.serving.test_remote import SETTING
 
 
 def test_lengths_are_spread_exponentially() -> None:
@@ -51,7 +52,7 @@ def test_all_pages_go_in_another_order(pages: int, multiple: int) -> None:
 
 @pytest.mark.ranks(1)
 def test_an_engine_that_is_none_is_refused(ranks: Ranks) -> None:
-    program = functools.partial(speed.arrivals, kind="mine", setting=None, requests=[], load=1.0, seed=1)
+    program = functools.partial(speed.arrivals, kind="mine", setting=SETTING, requests=[], load=1.0, seed=1)
     with pytest.raises(ValueError, match="there are the engines paged and transformers, got kind='mine'"):
         ranks.run(program)
 
