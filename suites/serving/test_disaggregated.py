@@ -25,6 +25,7 @@ SETTING = Setting(CONFIG, seed=1, page_tokens=4, pages=8)
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.examples(0.8)
 @given(
     data=st.data(),
     requests=workloads(most=6, arrivals=0),

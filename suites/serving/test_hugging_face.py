@@ -11,7 +11,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.serving.programs import hugging_face
 from suites.serving.programs.engine import Request, Served, serve
 from suites.serving.programs.hugging_face import ContinuousTransformers, EngineStopped, StaticTransformers
-from suites.serving.reference import CONFIG, DTYPE, answers_of, assert_answered
+from suites.serving.reference import CONFIG, DTYPE, answers_of, assert_answered, one_thread
 
 pytestmark = [
     pytest.mark.ranks(1),
@@ -37,7 +37,8 @@ def both(ctx: Context, requests: list[Request], page_tokens: int, pages: int) ->
     with hugging_face.continuous(model, page_tokens=page_tokens, pages=pages, batch_tokens=16, slots=3) as engine:
         continuous = serve(engine, requests)
         assert not engine.busy
-    return continuous, serve(StaticTransformers(model, slots=3), requests)
+    with one_thread():
+        return continuous, serve(StaticTransformers(model, slots=3), requests)
 
 
 @pytest.mark.parametrize(("seed", "page_tokens", "pages"), [(1, 4, 40), (2, 4, 6), (3, 16, 3)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.serving.programs.pages import PageFormat, PagePool
-from suites.serving.programs.transfer import Mailbox, Note, Puts, adjacent, connected, format_note, noted_format
+from suites.serving.programs.transfer import ByPuts, Mailbox, Note, adjacent, format_note, noted_format, wired
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 
@@ -29,7 +29,7 @@ def filled(rank: int, pages: int) -> torch.Tensor:
 
 def sent(ctx: Context, way: str, number: int, moves: list[tuple[int, int, list[int], list[int]]]) -> torch.Tensor:
     """The pool after all moves: from rank, to rank, pages there, pages here."""
-    pool, _, transport = connected(ctx, LAYOUT, number, way=way)
+    pool, _, transport = wired(ctx, LAYOUT, number, way=way)
     pool.kv.copy_(filled(ctx.rank, number))
     for source, to, pages, there in moves:
         ctx.barrier()  # the other rank is ready to have its pages written
@@ -60,7 +60,7 @@ def test_pages_arrive_in_their_places(ranks: Ranks, data: st.DataObject, way: st
 
 def read_at_once(ctx: Context, way: str) -> torch.Tensor:
     """Rank 0 is slow to send; rank 1 reads when it may."""
-    pool, _, transport = connected(ctx, LAYOUT, 2, way=way)
+    pool, _, transport = wired(ctx, LAYOUT, 2, way=way)
     pool.kv.copy_(filled(ctx.rank, 2))
     ctx.barrier()
     if ctx.rank == 0:
@@ -92,12 +92,12 @@ class UntilItIsRead(Mailbox):
 @pytest.mark.ranks(2)
 def test_pages_are_there_when_a_rank_is_told(ranks: Ranks) -> None:
     def program(ctx: Context) -> torch.Tensor:
-        pool, mailbox, way = connected(ctx, LAYOUT, 2, way="puts")
-        assert isinstance(way, Puts)
+        pool, mailbox, way = wired(ctx, LAYOUT, 2, way="puts")
+        assert isinstance(way, ByPuts)
         pool.kv.copy_(filled(ctx.rank, 2))
         ctx.barrier()
         if ctx.rank == 0:
-            Puts(ctx, pool, way.memory, UntilItIsRead(ctx)).send([0], [1], 1)
+            ByPuts(ctx, pool, way.memory, UntilItIsRead(ctx)).send([0], [1], 1)
         else:
             way.receive([1], 0)
         read = pool.kv.clone()
@@ -120,7 +120,7 @@ def test_transfers_out_of_order_are_named(ranks: Ranks) -> None:
 
 def out_of_order(ctx: Context, way: str) -> None:
     """Rank 1 expects another page than rank 0 sends."""
-    _, _, transport = connected(ctx, LAYOUT, 2, way=way)
+    _, _, transport = wired(ctx, LAYOUT, 2, way=way)
     if ctx.rank == 0:
         transport.send([0], [1], 1)
     else:
@@ -130,7 +130,7 @@ def out_of_order(ctx: Context, way: str) -> None:
 @pytest.mark.ranks(1)
 def test_a_way_that_is_none_is_refused(ranks: Ranks) -> None:
     with pytest.raises(ValueError, match="pages go by messages or by puts, got way='mail'"):
-        ranks.run(lambda ctx: connected(ctx, LAYOUT, 1, way="mail") and None)
+        ranks.run(lambda ctx: wired(ctx, LAYOUT, 1, way="mail") and None)
 
 
 @pytest.mark.ranks(2)

@@ -18,7 +18,7 @@ from pytest_gpuperf import Context
 from suites.serving.programs.engine import PagedEngine, Request, Running, Served, Wall, require_room
 from suites.serving.programs.model import PagedLlama, llama
 from suites.serving.programs.pages import ForeignPages, PageFormat, PagePool, PromptTooLong
-from suites.serving.programs.transfer import Mailbox, Note, Transport, connected, format_note, noted_format
+from suites.serving.programs.transfer import Mailbox, Note, Transport, format_note, noted_format, wired
 from suites.shared.llama import Config
 
 IDLE = 2e-4  # seconds between two looks for offers, if nothing is decoded
@@ -55,7 +55,7 @@ class Part:
         """A rank that is ready; all ranks are made at once."""
         model = llama(setting.config, seed=setting.seed, dtype=setting.dtype, device=ctx.device)
         layout = PageFormat.of(model, setting.config, setting.page_tokens)
-        pool, mailbox, transport = connected(ctx, layout, setting.pages, way=setting.way)
+        pool, mailbox, transport = wired(ctx, layout, setting.pages, way=setting.way)
         engine = PagedEngine(PagedLlama(model, pool), slots=setting.slots, chunk=setting.chunk)
         return cls(ctx, engine, mailbox, transport)
 

@@ -16,7 +16,7 @@ from suites.serving.programs.engine import Engine, PagedEngine, Request, Served,
 from suites.serving.programs.model import PagedLlama, llama
 from suites.serving.programs.pages import PageFormat, PagePool, prefix_keys
 from suites.serving.programs.remote import bring, lend
-from suites.serving.programs.transfer import Messages, Puts, connected
+from suites.serving.programs.transfer import ByMessages, ByPuts, wired
 from suites.shared.bits import fill_with_bits
 from suites.shared.step import Step
 from suites.shared.symmetric import allocate
@@ -197,8 +197,8 @@ def plain_copy(ctx: Context, *, pages: int, page_bytes: int) -> Step[torch.Tenso
 
 def pages_by_puts(ctx: Context, *, pages: int, page_bytes: int) -> Step[torch.Tensor]:
     """A copy for each page, from its place to its place."""
-    pool, _, way = connected(ctx, _bits(page_bytes), pages, way="puts")
-    assert isinstance(way, Puts)
+    pool, _, way = wired(ctx, _bits(page_bytes), pages, way="puts")
+    assert isinstance(way, ByPuts)
     pair, ways = partner(ctx), (order_of(pages, 1), order_of(pages, 2))
     sends = pair is not None and ctx.rank == pair[0]
     if sends:
@@ -215,8 +215,8 @@ def pages_by_puts(ctx: Context, *, pages: int, page_bytes: int) -> Step[torch.Te
 
 def pages_by_messages(ctx: Context, *, pages: int, page_bytes: int) -> Step[torch.Tensor]:
     """A message for each page, by NCCL or gloo."""
-    pool, _, way = connected(ctx, _bits(page_bytes), pages, way="messages")
-    assert isinstance(way, Messages)
+    pool, _, way = wired(ctx, _bits(page_bytes), pages, way="messages")
+    assert isinstance(way, ByMessages)
     pair, ours, theirs = partner(ctx), order_of(pages, 1), order_of(pages, 2)
     sends = pair is not None and ctx.rank == pair[0]
     if sends:

@@ -81,7 +81,7 @@ class Transport(Protocol):
         ...
 
 
-class Messages:
+class ByMessages:
     """A message for each page, by NCCL or gloo."""
 
     def __init__(self, pool: PagePool, mailbox: Mailbox) -> None:
@@ -115,7 +115,7 @@ class Messages:
             work.wait()
 
 
-class Puts:
+class ByPuts:
     """A copy for each page into the other rank's memory; adjacent pages that stay adjacent go in one copy."""
 
     def __init__(self, ctx: Context, pool: PagePool, memory: SymmetricMemory, mailbox: Mailbox) -> None:
@@ -176,7 +176,7 @@ def adjacent(pages: Sequence[int], there: Sequence[int]) -> list[tuple[int, int,
     return runs
 
 
-def connected(
+def wired(
     ctx: Context, layout: PageFormat, pages: int, *, way: str, allocate: Allocate = allocate
 ) -> tuple[PagePool, Mailbox, Transport]:
     """A rank's pool, and the way to the others' pools. By puts, all ranks call it, with the same number of pages.
@@ -187,12 +187,12 @@ def connected(
     mailbox = Mailbox(ctx)
     if way == "messages":
         pool = PagePool(layout, pages, ctx.device)
-        return pool, mailbox, Messages(pool, mailbox)
+        return pool, mailbox, ByMessages(pool, mailbox)
     if way == "puts":
         shape = (pages, *layout.shape)
         memory = allocate(ctx, math.prod(shape) * layout.dtype.itemsize)
         storage = memory.buffer(ctx.rank, shape, layout.dtype).zero_()
         memory.barrier()  # nobody writes before all have wiped
         pool = PagePool(layout, pages, ctx.device, storage)
-        return pool, mailbox, Puts(ctx, pool, memory, mailbox)
+        return pool, mailbox, ByPuts(ctx, pool, memory, mailbox)
     raise ValueError(f"pages go by messages or by puts, got way={way!r}: pass one of the two")
