@@ -124,6 +124,14 @@ def test_pages_of_a_prompt_are_used_again(ranks: Ranks, pages: int, reused: int)
     assert found == reused
 
 
+def test_pages_in_use_are_not_given_away(ranks: Ranks) -> None:
+    """A long answer goes on while other requests come and go, whose pages take the place of one another's."""
+    prompts = [tuple(range(9)), *((name, 7, name, 7, name) for name in range(4))]
+    requests = [Request(name, prompt, 2 if name else 8, arrives=name) for name, prompt in enumerate(prompts)]
+    ((served, _, _),) = ranks.run(served_and_left, requests, seed=1, page_tokens=4, pages=6, slots=2)
+    assert_answered(requests, answers_of(served), seed=1)
+
+
 def test_continuous_batching_comes_near_its_bound(ranks: Ranks) -> None:
     """With a queue that is never empty, and lengths whose longest of 8 is 2.7 times the mean."""
     drawn = random.Random(1)

@@ -81,6 +81,18 @@ def test_a_page_has_one_owner(pages: int, operations: list[tuple[str, int]]) -> 
             kept.append((key, page))
 
 
+def test_the_page_that_was_not_used_the_longest_goes_first() -> None:
+    pool = pool_of(5)
+    pages = pool.take(4)
+    for key, page in zip("abcd", pages, strict=True):
+        pool.keep(key, page)
+    pool.release(pages[1:])  # the first one is still in use
+    pool.find("b")
+    assert sorted(pool.take(3)) == sorted([4, pages[2], pages[3]])
+    assert [pool.find(key)[0] for key in "abcd"] == [Found.HIT, Found.HIT, Found.EVICTED, Found.EVICTED]
+    assert pool.available == 1
+
+
 def test_the_first_page_under_a_key_stays() -> None:
     pool = pool_of(2)
     first, second = pool.take(2)
