@@ -1,0 +1,266 @@
+"""Faults of the subject serving."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+PAGES, MODEL, ENGINE, TRANSFER, APART, REMOTE, TRANSFORMERS, SPEED = (
+    f"suites.serving.programs.{name}"
+    for name in ("pages", "model", "engine", "transfer", "disaggregated", "remote", "hugging_face", "speed")
+)
+
+FAULTS: tuple[Fault, ...] = (
+    # The pool.
+    Fault(
+        name="eviction of a page in use",
+        module=PAGES,
+        old="            victim = next(page for page in self._kept.values() if not self._holders[page])\n",
+        new="            victim = next(iter(self._kept.values()))\n"
+        "            self._free.extend([victim] * bool(self._holders[victim]))\n",
+    ),
+    Fault(
+        name="eviction of the page that was used last",
+        module=PAGES,
+        old="for page in self._kept.values() if",
+        new="for page in reversed(self._kept.values()) if",
+    ),
+    Fault(
+        name="a page that is kept and free at once",
+        module=PAGES,
+        old="if not self._holders[page] and page not in self._key_of:",
+        new="if not self._holders[page]:",
+    ),
+    Fault(
+        name="a page that is found and does not count as used",
+        module=PAGES,
+        old="        self._kept.move_to_end(key)\n",
+        new="",
+    ),
+    Fault(
+        name="an eviction that nobody remembers",
+        module=PAGES,
+        old="            self._evicted.add(self._key_of[victim])\n",
+        new="",
+    ),
+    Fault(
+        name="a key of a page's own tokens alone",
+        module=PAGES,
+        old="        digest.update(repr(list(",
+        new="        digest = hashlib.sha256(repr(list(",
+    ),
+    Fault(
+        name="a prompt's last token in a page that is found",
+        module=PAGES,
+        old="range(0, len(prompt) - page_tokens, page_tokens)",
+        new="range(0, len(prompt) - page_tokens + 1, page_tokens)",
+    ),
+    Fault(
+        name="a stale page that is a hit",
+        module=PAGES,
+        old="Found.HIT if model == self.layout.model else Found.STALE",
+        new="Found.HIT",
+    ),
+    Fault(
+        name="a fingerprint of the weights' shapes alone",
+        module=PAGES,
+        old="        digest.update(weight.cpu().contiguous().view(torch.uint8).numpy().tobytes())\n",
+        new="",
+    ),
+    # The model.
+    Fault(
+        name="a wrong slot of a page",
+        module=MODEL,
+        old="self.slots = self.places % self._page_tokens",
+        new="self.slots = (self.places + 1) % self._page_tokens",
+    ),
+    Fault(
+        name="positions off by one behind the eighth token",
+        module=MODEL,
+        old="        return self._batch.places\n",
+        new="        return self._batch.places + (self._batch.places > 7)\n",
+    ),
+    Fault(
+        name="a token that does not see itself",
+        module=MODEL,
+        old="(seen <= self.places[rows]",
+        new="(seen < self.places[rows]",
+    ),
+    Fault(
+        name="a mask that shows what another sequence left in a page",
+        module=MODEL,
+        old="(seen <= self.places[rows].unsqueeze(-1))",
+        new="(seen // self._page_tokens <= self.places[rows].unsqueeze(-1) // self._page_tokens)",
+    ),
+    Fault(
+        name="the first request's keys and values for all",
+        module=MODEL,
+        old="[:width] for _, span in members])",
+        new="[:width] for _, span in members[:1] * len(members)])",
+    ),
+    Fault(
+        name="one layer's keys for all layers",
+        module=MODEL,
+        old="pool.kv[:, layer, 0], pool.kv[:, layer, 1]",
+        new="pool.kv[:, 0, 0], pool.kv[:, layer, 1]",
+    ),
+    Fault(
+        name="the next token of another place in the row",
+        module=MODEL,
+        old="self.last = self._there(firsts[1:]) - 1",
+        new="self.last = self._there(firsts[:-1])",
+    ),
+    # Engines.
+    Fault(
+        name="a slot that stays empty for a step",
+        module=ENGINE,
+        old="        vacant = self.vacant if self._continuous or not self._running else 0\n",
+        new="        vacant = min(1, self.vacant) if self._continuous or not self._running else 0\n",
+    ),
+    Fault(
+        name="static batching that fills slots at once",
+        module=ENGINE,
+        old="if self._continuous or not self._running else 0",
+        new="if self._continuous or self._running is not None else 0",
+    ),
+    Fault(
+        name="a page that is lost when an answer is whole",
+        module=ENGINE,
+        old="        for running in self._running:\n            if running.finished:\n"
+        "                self.model.pool.release(running.pages)\n",
+        new="        for running in self._running:\n            if running.finished:\n"
+        "                self.model.pool.release(running.pages[1:])\n",
+    ),
+    Fault(
+        name="a prefix one token longer than its pages",
+        module=ENGINE,
+        old="len(shared) * page_tokens)",
+        new="len(shared) * page_tokens + bool(shared))",
+    ),
+    Fault(
+        name="pages that are kept under the keys of those behind them",
+        module=ENGINE,
+        old="running.pages, strict=False):\n                    pool.keep(key, page)",
+        new="running.pages[1:], strict=False):\n                    pool.keep(key, page)",
+    ),
+    # Pages that go to another rank.
+    Fault(
+        name="pages that are sent in the pool's order",
+        module=TRANSFER,
+        old="dist.isend, self._pool.kv[page], to) for page in pages]",
+        new="dist.isend, self._pool.kv[page], to) for page in sorted(pages)]",
+    ),
+    Fault(
+        name="messages that nobody waits for",
+        module=TRANSFER,
+        old="            work.wait()\n",
+        new="            work.is_completed()\n",
+    ),
+    Fault(
+        name="pages that are told of before they are copied",
+        module=TRANSFER,
+        old="""        self.copy(pages, there, to)
+        if self._streams:
+            torch.cuda.current_stream(self._ctx.device).synchronize()
+        self._mailbox.post(to, "arrived", {"pages": list(there)})
+""",
+        new="""        self._mailbox.post(to, "arrived", {"pages": list(there)})
+        self.copy(pages, there, to)
+        if self._streams:
+            torch.cuda.current_stream(self._ctx.device).synchronize()
+""",
+    ),
+    Fault(
+        name="pages side by side here, wherever they go",
+        module=TRANSFER,
+        old=" and runs[-1][1] + runs[-1][2] == target",
+        new="",
+    ),
+    Fault(
+        name="the last page of those side by side, lost",
+        module=TRANSFER,
+        old="runs[-1][2] + 1)",
+        new="max(1, runs[-1][2]))",
+    ),
+    Fault(
+        name="an answer that goes on from another first token",
+        module=APART,
+        old='len(request.prompt), [offer["first"]])',
+        new="len(request.prompt), [request.prompt[-1]])",
+    ),
+    Fault(
+        name="pages of another model that are not refused",
+        module=APART,
+        old="        part.pool.layout.require(noted_format(",
+        new="        (lambda *_: None)(noted_format(",
+    ),
+    Fault(
+        name="a prompt's next pages while the former are on their way",
+        module=APART,
+        old="sources - offers.keys() - arriving.keys()",
+        new="sources - offers.keys()",
+    ),
+    Fault(
+        name="a decoder that leaves before the last pages come",
+        module=APART,
+        old="    while sources or part.engine.busy:",
+        new="    while sources:",
+    ),
+    # Prefixes of other ranks.
+    Fault(
+        name="another rank's stale page that is a hit",
+        module=REMOTE,
+        old="Found.HIT if model == pool.layout.model else Found.STALE",
+        new="Found.HIT",
+    ),
+    Fault(
+        name="pages that are fetched and not kept",
+        module=REMOTE,
+        old="        pool.keep(key, page)\n",
+        new="        assert key and page >= 0\n",
+    ),
+    Fault(
+        name="pages fetched in the order of another rank's pool",
+        module=REMOTE,
+        old='[held[key] for key in fetch["keys"]]',
+        new='sorted(held[key] for key in fetch["keys"])',
+    ),
+    Fault(
+        name="a page behind one that nobody has",
+        module=REMOTE,
+        old="if states[key][of] is not Found.HIT",
+        new="if states[key][of] is Found.MISS",
+    ),
+    # The other engine, and what speed is measured by.
+    Fault(
+        name="padding that is attended to",
+        module=TRANSFORMERS,
+        old="real = [[0] * (longest",
+        new="real = [[1] * (longest",
+        needs="transformers",
+    ),
+    Fault(
+        name="another rotary base",
+        module=TRANSFORMERS,
+        old='"rope_theta": ROTARY_BASE',
+        new='"rope_theta": 500_000.0',
+        needs="transformers",
+    ),
+    Fault(
+        name="a plain copy that leaves a page out",
+        module=SPEED,
+        old="            there.copy_(source)\n",
+        new="            there[1:].copy_(source[1:])\n",
+    ),
+    Fault(
+        name="arrivals that are spread evenly",
+        module=SPEED,
+        old="drawn.expovariate(rate)",
+        new="drawn.uniform(0, 2 / rate)",
+    ),
+    Fault(
+        name="a percentile that is rounded down",
+        module=SPEED,
+        old="math.ceil(len(values) * percent / 100) - 1",
+        new="math.floor(len(values) * percent / 100) - 1",
+    ),
+)

@@ -1,0 +1,110 @@
+"""Answers are those of one device, though prompts are computed on one rank and decoded on another."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Ranks
+from suites.serving.programs.disaggregated import Setting, places, serve_apart, tokens_of
+from suites.serving.programs.engine import Request
+from suites.serving.programs.model import llama
+from suites.serving.programs.pages import ForeignPages, PageFormat, PromptTooLong
+from suites.serving.reference import CONFIG, DTYPE, assert_answered
+from suites.serving.test_correctness import workloads
+from suites.serving.test_transfer import WAYS
+from suites.shared.strategies import seeds
+
+SETTING = Setting(CONFIG, seed=1, page_tokens=4, pages=8)
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.examples(0.8)
+@given(
+    data=st.data(),
+    requests=workloads(most=6, arrivals=0),
+    page_tokens=st.integers(1, 6),
+    spare=st.integers(0, 8),
+    slots=st.integers(1, 3),
+    seed=seeds,
+)
+def test_answers(
+    ranks: Ranks,
+    data: st.DataObject,
+    way: str,
+    requests: list[Request],
+    page_tokens: int,
+    spare: int,
+    slots: int,
+    seed: int,
+) -> None:
+    """Pools may be so small that prompts wait for pages of the rank that decodes."""
+    prefills = data.draw(st.integers(1, ranks.world_size - 1))
+    pages = max(request.pages(page_tokens) for request in requests) + spare
+    setting = Setting(CONFIG, seed, page_tokens, pages, slots=slots, way=way)
+    parts = ranks.run(serve_apart, requests=requests, prefills=prefills, setting=setting)
+    assert_answered(requests, tokens_of(parts), seed=seed)
+    for number, request in enumerate(requests):
+        first, rest = places(number, ranks.world_size, prefills)
+        got = {rank: len(part[request.name].answer) for rank, part in enumerate(parts) if request.name in part}
+        assert got == {first: 1, rest: request.new_tokens - 1}, f"request {request.name}: tokens by rank {got}"
+
+
+@pytest.mark.ranks(2)
+def test_arrivals(ranks: Ranks) -> None:
+    """No token comes before its request, and tokens come one after the other."""
+    requests = [Request(name, (1, 2, 3 + name), 4, arrives=0.02 * name) for name in range(3)]
+    computing, decoding = ranks.run(serve_apart, requests=requests, prefills=1, setting=SETTING)
+    assert_answered(requests, tokens_of([computing, decoding]), seed=1)
+    for request in requests:
+        times = computing[request.name].times + decoding[request.name].times
+        assert request.arrives <= times[0]
+        assert times[1:] == sorted(times[1:])
+
+
+def fingerprint_of(seed: int) -> str:
+    return PageFormat.of(llama(CONFIG, seed=seed, dtype=DTYPE, device=torch.device("cpu")), CONFIG, 4).model
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"seed": 2}, f"another model were offered: got {fingerprint_of(1)}, expected {fingerprint_of(2)};"),
+        ({"dtype": torch.float32}, "another dtype were offered: got torch.float64, expected torch.float32;"),
+        ({"page_tokens": 3}, "another shape were offered: got (2, 2, 4, 2, 4), expected (2, 2, 3, 2, 4);"),
+    ],
+    ids=["model", "dtype", "shape"],
+)
+def test_pages_of_another_model_are_refused(ranks: Ranks, other: dict[str, object], message: str) -> None:
+    decoding = dataclasses.replace(SETTING, **other)  # type: ignore[arg-type]
+    with pytest.raises(ForeignPages, match=re.escape(f"request 5 of rank 0: pages of {message}")):
+        ranks.run(serve_apart, requests=[Request(5, (1, 2), 3)], prefills=1, setting=SETTING, decoding=decoding)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("computing", "decoding", "message"),
+    [
+        (2, 8, "request 5 has 9 tokens and asks for 1: that needs 3 pages of 4 tokens, and the pool has 2"),
+        (8, 3, "request 5 has 9 tokens and asks for 5: that needs 4 pages of 4 tokens, and the pool has 3"),
+    ],
+    ids=["computing", "decoding"],
+)
+def test_a_pool_with_too_few_pages(ranks: Ranks, computing: int, decoding: int, message: str) -> None:
+    setting, other = (dataclasses.replace(SETTING, pages=pages) for pages in (computing, decoding))
+    requests = [Request(5, tuple([1] * 9), 5)]
+    with pytest.raises(PromptTooLong, match=message):
+        ranks.run(serve_apart, requests=requests, prefills=1, setting=setting, decoding=other)
+
+
+@pytest.mark.parametrize("prefills", [0, 3])
+def test_each_part_needs_a_rank(prefills: int) -> None:
+    with pytest.raises(ValueError, match=f"{prefills} of 3 ranks compute prompts, expected 1 to 2"):
+        places(0, 3, prefills)

@@ -1,0 +1,70 @@
+"""What speed is measured by: arrivals, percentiles, and the pages that are moved."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+
+import pytest
+
+from pytest_gpuperf import Context, Ranks
+from suites.serving.programs import speed
+from suites.serving.programs.engine import Request
+from suites.serving.reference import most_speedup
+from suites.serving.test_remote import SETTING
+
+
+def test_lengths_are_spread_exponentially() -> None:
+    requests = speed.drawn_requests(400, prompt=5, mean=20.0, vocabulary=9, seed=1)
+    lengths = [request.new_tokens for request in requests]
+    assert statistics.fmean(lengths) == pytest.approx(20, rel=0.02)
+    # Of 8 exponential lengths the longest is 1 + 1/2 + ... + 1/8 times the mean.
+    assert most_speedup(lengths, 8) == pytest.approx(sum(1 / number for number in range(1, 9)), rel=0.1)
+    assert {len(request.prompt) for request in requests} == {5}
+    assert requests == speed.drawn_requests(400, prompt=5, mean=20.0, vocabulary=9, seed=1)
+
+
+def test_arrivals_are_of_a_rate() -> None:
+    requests = speed.poisson([Request(name, (1,), 1) for name in range(2000)], rate=50.0, seed=1)
+    gaps = [after.arrives - before.arrives for before, after in itertools.pairwise(requests)]
+    assert min(gaps) > 0
+    # Mean and deviation of an exponential distribution are alike.
+    assert statistics.fmean(gaps) == pytest.approx(1 / 50, rel=0.1)
+    assert statistics.stdev(gaps) == pytest.approx(1 / 50, rel=0.1)
+
+
+def test_percentiles() -> None:
+    values = list(range(1, 101))[::-1]
+    assert [speed.percentile(values, percent) for percent in (50, 99, 100)] == [50, 99, 100]
+    assert speed.percentile([3.0], 99) == 3.0
+    with pytest.raises(ValueError, match="there is no 99th percentile of nothing"):
+        speed.percentile([], 99)
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3, 32, 33, 256])
+@pytest.mark.parametrize("multiple", [1, 2])
+def test_all_pages_go_in_another_order(pages: int, multiple: int) -> None:
+    order = speed.order_of(pages, multiple)
+    assert sorted(order) == list(range(pages))
+    assert pages < 32 or all(after != before + 1 for before, after in itertools.pairwise(order))
+
+
+@pytest.mark.ranks(1)
+def test_an_engine_that_is_none_is_refused(ranks: Ranks) -> None:
+    program = functools.partial(speed.arrivals, kind="mine", setting=SETTING, requests=[], load=1.0, seed=1)
+    with pytest.raises(ValueError, match="there are the engines paged and transformers, got kind='mine'"):
+        ranks.run(program)
+
+
+def moved(ctx: Context, way: str, pages: int, page_bytes: int) -> None:
+    """Two steps, compared on the ranks."""
+    step = getattr(speed, way)(ctx, pages=pages, page_bytes=page_bytes)
+    for steps in (1, 2):
+        speed.verify_pages(ctx, step(), steps, page_bytes=page_bytes)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("way", ["plain_copy", "pages_by_puts", "pages_by_messages"])
+def test_pages_that_are_timed_arrive(ranks: Ranks, way: str) -> None:
+    ranks.run(moved, way, 9, 64)
