@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,8 @@ BEFORE, AFTER = 2, 2
 # Ranks add in another order, in float64: 2**-53 a rounding, some thousand of them, and AdamW divides gradients by their
 # own size. A state that is lost or stale moves parameters by a thousandth or more.
 ROUNDING = 1e-9
+HEADER = 2048
+"""Bytes that torch.save adds to each tensor, at most: a zip archive with a few names."""
 
 
 def config(hidden: int) -> Config:
@@ -69,3 +72,30 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
         got = ranks.resized(to.ranks).run(continued, job=other, folder=folder, after=AFTER)
     assert_loaded(got, saved)
     assert_goes_on(got, saved, 0.0 if of == to else ROUNDING)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "layout", [Layout(replicate=4), Layout(replicate=2, shard=2), Layout(tensor=4), Layout(shard=4)], ids=str
+)
+def test_replicated_tensors_are_written_once(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
+    """Every element is in one file, the files have no more bytes than that, and ranks share them out evenly."""
+    model = Config(layers=1, heads=4, kv_heads=4, head_dim=16, hidden=64, vocabulary=128)
+    job = Job(config=model, layout=layout, seed=1)
+    saved = ranks.run(begun, job=job, folder=tmp_path, before=1, after=0)[0].checkpoint.unpacked()
+    metadata = dcp.FileSystemReader(tmp_path).read_metadata()
+    entries = {
+        name: entry
+        for name, entry in metadata.state_dict_metadata.items()
+        if isinstance(entry, dcp.TensorStorageMetadata)
+    }
+    for name, entry in entries.items():
+        assert sum(chunk.sizes.numel() for chunk in entry.chunks) == entry.size.numel(), name
+    whole = sum(value.nbytes for name, value in saved.items() if name != "step")
+    assert whole == sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in entries.values())
+    files = {path.name: path.stat().st_size for path in tmp_path.glob("*.distcp")}
+    assert len(files) == ranks.world_size
+    pieces = len(metadata.storage_data)
+    assert whole < sum(files.values()) < whole + pieces * HEADER
+    largest = max(value.nbytes for value in saved.values())
+    assert max(files.values()) <= whole / ranks.world_size + largest + pieces * HEADER

@@ -149,7 +149,7 @@ def test_file_with_other_tensors_than_the_index_says(ranks: Ranks, tmp_path: Pat
     index = json.loads((tmp_path / INDEX).read_text(encoding="utf-8"))
     index["weight_map"]["lm_head.bias"] = index["weight_map"]["lm_head.weight"]
     (tmp_path / INDEX).write_text(json.dumps(index), encoding="utf-8")
-    with pytest.raises(ValueError, match="has other tensors than .* says: lm_head.bias: copy both again"):
+    with pytest.raises(ValueError, match=r"has other tensors than .* says: lm_head.bias: copy both again"):
         require_whole(tmp_path)
     (tmp_path / INDEX).unlink()
     with pytest.raises(FileNotFoundError, match=f"has no {INDEX}: a checkpoint of several files needs one"):

@@ -117,9 +117,8 @@ def require_whole(folder: Path) -> None:
         with safe_open(folder / file, "pt") as opened:
             held = set(opened.keys())
         if held != named:
-            raise ValueError(
-                f"{folder / file} has other tensors than {INDEX} says: {', '.join(sorted(held ^ named))}: copy both again"
-            )
+            other = ", ".join(sorted(held ^ named))
+            raise ValueError(f"{folder / file} has other tensors than {INDEX} says: {other}: copy both again")
 
 
 def read(tensors: dict[str, torch.Tensor], folder: Path) -> None:
