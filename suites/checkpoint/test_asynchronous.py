@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.utils._pytree import tree_map_only
 
 from pytest_gpuperf import Ranks
 from suites.checkpoint.programs.asynchronous import Begin, asynchronous_save, train_meanwhile
@@ -44,9 +46,16 @@ def test_asynchronous_save(ranks: Ranks, tmp_path: Path, layout: Layout) -> None
 
 def cloned_and_saved(state: State, writer: dcp.FileSystemWriter, group: dist.ProcessGroup) -> Future[Any]:
     """Somebody's own asynchronous save: clones on the device, and a thread that saves them."""
-    clones = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, state)
+    clones = tree_map_only(torch.Tensor, torch.Tensor.clone, state)
+    # A thread begins with device 0, and would wait for the copies of that one.
+    on_device = torch.cuda.device(torch.cuda.current_device()) if torch.cuda.is_available() else nullcontext()
+
+    def saved() -> Any:
+        with on_device:
+            return dcp.save(clones, storage_writer=writer, process_group=group)
+
     executor = ThreadPoolExecutor(1)
-    saving = executor.submit(dcp.save, clones, storage_writer=writer, process_group=group)
+    saving = executor.submit(saved)
     executor.shutdown(wait=False)
     return saving
 

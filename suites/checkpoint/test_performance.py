@@ -35,20 +35,14 @@ def show_rates(perf: Perf, raced: Comparison, nbytes: int, name: str) -> None:
 
 
 def test_asynchronous_save_hardly_blocks(perf: Perf, tmp_path: Path) -> None:
-    uploads = speed.Uploads()
-
-    def complete(ctx: Context, output: speed.Saved, steps: int) -> None:
-        uploads.wait()
-        written(ctx, output, steps)
-
     raced = perf.compare(
         baseline=speed.synchronous,
         optimized=speed.asynchronous,
         at_least=LEAST,
-        verify=complete,
+        verify=written,
         folder=tmp_path,
         nbytes=perf.sized(64 * MiB, smoke=SMOKE),
-        uploads=uploads,
+        uploads=speed.Uploads(),
     )
     perf.check(speedup=raced.speedup)
     perf.show(blocked=raced.optimized.time, synchronous=raced.baseline.time)

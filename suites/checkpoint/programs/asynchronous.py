@@ -19,7 +19,7 @@ from pytest_gpuperf import Context
 from suites.checkpoint.programs.training import Job, State, Training
 from suites.shared.training import Packed
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds that a write waits for training to go on; a save that blocks training fails after that."""
 
 Begin = Callable[[State, dcp.FileSystemWriter, dist.ProcessGroup], "Future[Any]"]

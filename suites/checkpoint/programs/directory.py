@@ -22,7 +22,7 @@ from torch.distributed.checkpoint import CheckpointException, TensorStorageMetad
 from suites.checkpoint.programs.manifest import FORMAT, MANIFEST, File, Manifest, damage, files_of, stored
 from suites.checkpoint.programs.training import State
 
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 
 class SaveFailedError(Exception):
@@ -80,11 +80,9 @@ class Checkpoints:
         try:
             _together(lambda: self._begin(part, final))
             metadata = dcp.save(state, storage_writer=dcp.FileSystemWriter(part))
-            files = files_of(part, metadata)
-            sealed = _together(lambda: [asdict(File.of(part / name, files[name])) for name in _share(sorted(files))])
-            entries = [File.parsed(entry) for of_rank in sealed for entry in of_rank]
-            manifest = Manifest(FORMAT, step, tuple(sorted(entries, key=lambda file: file.name)))
-            _together(lambda: self._commit(part, final, manifest))
+            noted = _together(lambda: _noted(part, metadata))
+            files = tuple(File.parsed(entry) for of_rank in noted for entry in of_rank)
+            _together(lambda: self._commit(part, final, Manifest(FORMAT, step, files)))
         except (CheckpointException, _FailedError) as raised:
             _on_first(lambda: shutil.rmtree(part, ignore_errors=True))  # a full disk needs the space
             raise SaveFailedError(f"step {step} was not saved in {self._root}: {_reason(raised)}") from raised
@@ -173,6 +171,12 @@ class Checkpoints:
             _sync(self._root)
 
 
+def _noted(part: Path, metadata: dcp.Metadata) -> list[dict[str, Any]]:
+    """What this rank's share of the files of a save holds."""
+    files = files_of(part, metadata)
+    return [asdict(File.of(part / name, files[name])) for name in _share(sorted(files))]
+
+
 def _stored(folder: Path) -> tuple[str, str]:
     """A folder's manifest, and what is wrong with it."""
     try:
@@ -221,13 +225,13 @@ class _FailedError(Exception):
     """What failed, on which rank."""
 
 
-def _together(action: Callable[[], Result]) -> list[Result]:
+def _together(action: Callable[[], Answer]) -> list[Answer]:
     """Every rank's result, on every rank: plain values, as programs travel to ranks without their modules.
 
     Raises:
         _FailedError: on every rank, if any of them failed.
     """
-    result: Result | None = None
+    result: Answer | None = None
     failure = ""
     try:
         result = action()

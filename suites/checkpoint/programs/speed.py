@@ -39,11 +39,12 @@ class Uploads:
 
 
 class Saved(NamedTuple):
-    """What a step has saved or loaded, and where."""
+    """What a step has saved, and where."""
 
     folder: Path
     tensors: list[torch.Tensor]
     """What this rank has of it."""
+    uploads: Uploads
 
 
 def own_tensors(ctx: Context, nbytes: int) -> list[torch.Tensor]:
@@ -61,7 +62,7 @@ def assert_own(ctx: Context, tensors: list[torch.Tensor], what: str) -> None:
         assert not wrong, f"rank {ctx.rank}, {what}, tensor {number}: {wrong} of {tensor.numel()} elements are wrong"
 
 
-def sharded(ctx: Context, tensors: list[torch.Tensor]) -> dict[str, DTensor]:
+def as_shards(ctx: Context, tensors: list[torch.Tensor]) -> dict[str, DTensor]:
     """The ranks' tensors as shards of whole ones."""
     mesh = ctx.mesh((ctx.world_size,))
     return {f"{n}": DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False) for n, tensor in enumerate(tensors)}
@@ -70,12 +71,12 @@ def sharded(ctx: Context, tensors: list[torch.Tensor]) -> dict[str, DTensor]:
 def synchronous(ctx: Context, *, folder: Path, nbytes: int, uploads: Uploads) -> Resettable:
     """A save that returns when all is on the disk."""
     tensors = own_tensors(ctx, nbytes)
-    state, target = sharded(ctx, tensors), folder / "synchronous"
+    state, target = as_shards(ctx, tensors), folder / "synchronous"
 
     def step() -> Saved:
         _settle(ctx)
         dcp.save(state, storage_writer=dcp.FileSystemWriter(target))
-        return Saved(target, tensors)
+        return Saved(target, tensors, uploads)
 
     return Resettable(step, lambda: _clear(ctx, target, uploads))
 
@@ -83,7 +84,7 @@ def synchronous(ctx: Context, *, folder: Path, nbytes: int, uploads: Uploads) ->
 def asynchronous(ctx: Context, *, folder: Path, nbytes: int, uploads: Uploads) -> Resettable:
     """A save that returns when training may change the tensors; a thread writes their copies."""
     tensors = own_tensors(ctx, nbytes)
-    state, target = sharded(ctx, tensors), folder / "asynchronous"
+    state, target = as_shards(ctx, tensors), folder / "asynchronous"
     group = dist.new_group(backend="gloo")
     # Copies in pinned memory, made once: without a GPU nothing can be pinned.
     writer = dcp.FileSystemWriter(target, cache_staged_state_dict=ctx.device.type == "cuda")
@@ -93,7 +94,7 @@ def asynchronous(ctx: Context, *, folder: Path, nbytes: int, uploads: Uploads) -
         upload = dcp.async_save(state, checkpoint_id=target, storage_writer=writer, process_group=group)
         assert isinstance(upload, Future)
         uploads.add(upload)
-        return Saved(target, tensors)
+        return Saved(target, tensors, uploads)
 
     return Resettable(step, lambda: _clear(ctx, target, uploads))
 
@@ -111,27 +112,28 @@ def plain_write(ctx: Context, *, folder: Path, nbytes: int, uploads: Uploads) ->
             for part in data:
                 _write_all(stream.fileno(), memoryview(part).cast("B"))
             os.fsync(stream.fileno())
-        return Saved(target, tensors)
+        return Saved(target, tensors, uploads)
 
     return Resettable(step, lambda: _clear(ctx, target, uploads))
 
 
 def saved_tensors(ctx: Context, saved: Saved) -> list[torch.Tensor]:
-    """What is on the disk of a step's tensors."""
+    """What is on the disk of a step's tensors, once all is written."""
+    saved.uploads.wait()
     found = [torch.zeros_like(tensor) for tensor in saved.tensors]
     if saved.folder.name == "plain":
         _read_all(saved.folder / f"{ctx.rank}", found)
     else:
-        dcp.load(dict(sharded(ctx, found)), storage_reader=dcp.FileSystemReader(saved.folder))
+        dcp.load(dict(as_shards(ctx, found)), storage_reader=dcp.FileSystemReader(saved.folder))
     return found
 
 
 def sharded_load(ctx: Context, *, folder: Path, nbytes: int) -> Resettable:
     """Each rank loads its shards from the disk to its device."""
     target = folder / "sharded"
-    dcp.save(sharded(ctx, own_tensors(ctx, nbytes)), storage_writer=dcp.FileSystemWriter(target))
+    dcp.save(as_shards(ctx, own_tensors(ctx, nbytes)), storage_writer=dcp.FileSystemWriter(target))
     tensors = [torch.zeros_like(tensor) for tensor in own_tensors(ctx, nbytes)]
-    state = sharded(ctx, tensors)
+    state = as_shards(ctx, tensors)
 
     def step() -> list[torch.Tensor]:
         _settle(ctx)
