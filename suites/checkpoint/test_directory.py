@@ -109,7 +109,7 @@ def test_killed_before_each_operation_on_files(ranks: Ranks, tmp_path: Path) -> 
     assert number > 10, f"only {number - 1} operations on files were seen"
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, device="cpu")  # the limit is for what drivers write, too
 @pytest.mark.examples(0.2)
 @given(share=st.integers(0, 99), victim=st.integers(0, 1))
 def test_full_disk(ranks: Ranks, share: int, victim: int) -> None:

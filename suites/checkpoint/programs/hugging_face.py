@@ -143,7 +143,8 @@ def read(tensors: dict[str, torch.Tensor], folder: Path) -> None:
 
 
 def _theirs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {their_name(name): value for name, value in get_model_state_dict(model).items()}
+    state = get_model_state_dict(model)
+    return {their_name(name): value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
 def export(
