@@ -79,8 +79,8 @@ class Checkpoints:
         part, final = self._root / f".step-{step:08d}", self._root / f"step-{step:08d}"
         try:
             _together(lambda: self._begin(part, final))
-            metadata = dcp.save(state, storage_writer=dcp.FileSystemWriter(part))
-            noted = _together(lambda: _noted(part, metadata))
+            dcp.save(state, storage_writer=dcp.FileSystemWriter(part))
+            noted = _together(lambda: _noted(part))
             files = tuple(File.parsed(entry) for of_rank in noted for entry in of_rank)
             _together(lambda: self._commit(part, final, Manifest(FORMAT, step, files)))
         except (CheckpointException, _FailedError) as raised:
@@ -146,7 +146,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints that have their name, damaged ones too, in order."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self._root.glob("step-*"))
+        return sorted(int(path.name.removeprefix("step-")) for path in self._root.glob("step-[0-9]*"))
 
     def _begin(self, part: Path, final: Path) -> None:
         if _rank() == 0:
@@ -171,9 +171,10 @@ class Checkpoints:
             _sync(self._root)
 
 
-def _noted(part: Path, metadata: dcp.Metadata) -> list[dict[str, Any]]:
+def _noted(part: Path) -> list[dict[str, Any]]:
     """What this rank's share of the files of a save holds."""
-    files = files_of(part, metadata)
+    # In torch 2.10 what dcp.save returns does not say where tensors are.
+    files = files_of(part, dcp.FileSystemReader(part).read_metadata())
     return [asdict(File.of(part / name, files[name])) for name in _share(sorted(files))]
 
 
