@@ -1,0 +1,252 @@
+"""Faults of the subject checkpoint."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.fault import Fault
+
+TRAINING = "suites.checkpoint.programs.training"
+DIRECTORY = "suites.checkpoint.programs.directory"
+MANIFESTS = "suites.checkpoint.programs.manifest"
+HUGGING_FACE = "suites.checkpoint.programs.hugging_face"
+LAYOUTS = "suites.checkpoint.programs.layouts"
+SPEED = "suites.checkpoint.programs.speed"
+PLANNER = "torch.distributed.checkpoint.default_planner"
+JOINING = "torch.distributed.checkpoint._consolidate_hf_safetensors"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a step that is not restored",
+        module=TRAINING,
+        old='        self.step = state["step"]\n',
+        new="",
+    ),
+    Fault(
+        name="weights that are saved in bfloat16",
+        module=TRAINING,
+        old='        return {"model": model, "optimizer"',
+        new="        model = {name: value.bfloat16() for name, value in model.items()}\n"
+        '        return {"model": model, "optimizer"',
+    ),
+    Fault(
+        name="moments that are saved in float32",
+        module=TRAINING,
+        old='        return {"model": model, "optimizer"',
+        new='        optimizer["state"] = {\n'
+        "            name: {key: value.float() for key, value in entry.items()}\n"
+        '            for name, entry in optimizer["state"].items()\n        }\n'
+        '        return {"model": model, "optimizer"',
+    ),
+    Fault(
+        name="a checkpoint of the model alone",
+        module=TRAINING,
+        old="    dcp.load(state, storage_reader=dcp.FileSystemReader(folder))\n",
+        new='    dcp.load({"model": state["model"]}, storage_reader=dcp.FileSystemReader(folder))\n'
+        '    state["step"] = 2\n',
+    ),
+    Fault(
+        name="a shard that is read from the beginning of what was saved, wherever it begins",
+        module="torch.distributed.checkpoint.resharding",
+        old="            offset_for_saved_tensor = current_shard_offset - saved_shard_offset\n",
+        new="            offset_for_saved_tensor = 0\n",
+    ),
+    Fault(
+        name="rank 0 writes all that is replicated",
+        module=PLANNER,
+        old="return dedup_save_plans(all_plans, self.dedup_save_to_lowest_rank)",
+        new="return dedup_save_plans(all_plans, True)",
+    ),
+    Fault(
+        name="tensors that are written with all of their storage",
+        module="torch.distributed.checkpoint.filesystem",
+        old="            tensor = self.resolve_fun(obj).detach()\n            tensor = tensor.cpu()\n"
+        "            if tensor.untyped_storage().size() != tensor.nbytes:\n",
+        new="            tensor = self.resolve_fun(obj).detach()\n            tensor = tensor.cpu()\n"
+        "            if False:\n",
+    ),
+    Fault(
+        name="an asynchronous save of tensors that are not copied",
+        module="torch.distributed.checkpoint.staging",
+        old="            staged_state_dict = _create_cpu_state_dict(state_dict)\n"
+        "            _copy_state_dict(state_dict, staged_state_dict, type_check=self.type_check)\n"
+        "            return staged_state_dict\n",
+        new="            return state_dict\n",
+    ),
+    Fault(
+        name="an asynchronous save that waits until all is written",
+        module="torch.distributed.checkpoint.state_dict_saver",
+        old="        if owned_async_stager is not None:\n            upload_future.add_done_callback(",
+        new="        upload_future.result()\n"
+        "        if owned_async_stager is not None:\n            upload_future.add_done_callback(",
+    ),
+    Fault(
+        name="gate and up of the feed-forward layer are exchanged",
+        module=HUGGING_FACE,
+        old='    "feed_forward.gate": "mlp.gate_proj",\n    "feed_forward.up": "mlp.up_proj",\n',
+        new='    "feed_forward.gate": "mlp.up_proj",\n    "feed_forward.up": "mlp.gate_proj",\n',
+    ),
+    Fault(
+        name="files whose size is counted by the rank's own shards",
+        module=HUGGING_FACE,
+        old="whole = tensor.numel() * tensor.element_size()",
+        new="whole = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).nbytes",
+    ),
+    Fault(
+        name="an index that is not compared with the files",
+        module=HUGGING_FACE,
+        old="        if not (folder / file).is_file():\n",
+        new="        if not (folder / file).is_file():\n            continue\n        if False:\n",
+    ),
+    Fault(
+        name="a reader that casts to the model's dtype",
+        module=HUGGING_FACE,
+        old="        if have != want:",
+        new="        if have.split()[1:] != want.split()[1:]:",
+    ),
+    Fault(
+        name="columns that are joined at the first column",
+        module=JOINING,
+        old="            idx + offset for idx, offset in zip(indices, sub_tensor_offsets)\n",
+        new="            idx + (0 if at else offset)\n"
+        "            for at, (idx, offset) in enumerate(zip(indices, sub_tensor_offsets))\n",
+    ),
+    Fault(
+        name="shards of columns that are joined as rows",
+        module=JOINING,
+        old="            if sub_tensor_shape[-1] == tensor_shape[-1]:  # Full width\n",
+        new="            if True:\n",
+    ),
+    Fault(
+        name="a reader of safetensors that takes the first rows",
+        module="torch.distributed.checkpoint.hf_storage",
+        old="            slice(offset, offset + length)\n",
+        new="            slice(0, length)\n",
+    ),
+    Fault(
+        name="a save that writes where it is looked for",
+        module=DIRECTORY,
+        old='        part, final = self._root / f".step-{step:08d}", self._root / f"step-{step:08d}"\n',
+        new='        part, final = self._root / f"step-{step:08d}", self._root / f"step-{step:08d}"\n',
+    ),
+    Fault(
+        name="a manifest that is written once the checkpoint has its name",
+        module=DIRECTORY,
+        old="            manifest.write(part)\n            _sync(part)  # the names of its files\n"
+        "            part.rename(final)\n",
+        new="            _sync(part)\n            part.rename(final)\n            manifest.write(final)\n",
+    ),
+    Fault(
+        name="names of files that are not on the disk before the checkpoint's own",
+        module=DIRECTORY,
+        old="            _sync(part)  # the names of its files\n",
+        new="",
+    ),
+    Fault(
+        name="a checkpoint's name that is not on the disk when the save returns",
+        module=DIRECTORY,
+        old="            part.rename(final)\n            _sync(self._root)\n",
+        new="            part.rename(final)\n",
+    ),
+    Fault(
+        name="files that are not synced",
+        module="torch.distributed.checkpoint.filesystem",
+        old="                        os.fsync(stream.fileno())\n",
+        new="                        stream.fileno()\n",
+    ),
+    Fault(
+        name="what killed saves have written stays for ever",
+        module=DIRECTORY,
+        old='            for left in self._root.glob(".step-*"):  # of saves that were killed\n'
+        "                shutil.rmtree(left)\n",
+        new="            shutil.rmtree(part, ignore_errors=True)\n",
+    ),
+    Fault(
+        name="a full disk that stays full",
+        module=DIRECTORY,
+        old="            _on_first(lambda: shutil.rmtree(part, ignore_errors=True))  # a full disk needs the space\n",
+        new="",
+    ),
+    Fault(
+        name="a save that failed on one rank and succeeds on the others",
+        module=DIRECTORY,
+        old="            raise SaveFailedError(f",
+        new="            if dist.get_rank() == 0:\n                return\n            raise SaveFailedError(f",
+    ),
+    Fault(
+        name="the latest checkpoint is taken for whole",
+        module=DIRECTORY,
+        old="                self.check(step)\n",
+        new="                pass\n",
+    ),
+    Fault(
+        name="the oldest whole checkpoint is loaded",
+        module=DIRECTORY,
+        old="        for step in reversed(_together(self.steps)[0]):",
+        new="        for step in _together(self.steps)[0]:",
+    ),
+    Fault(
+        name="a rank that hears of damage in its own share alone",
+        module=DIRECTORY,
+        old="[text for of_rank in found for text in of_rank if text]",
+        new="[text for of_rank in found[:1] for text in of_rank if text]",
+    ),
+    Fault(
+        name="a whole checkpoint that is saved over",
+        module=DIRECTORY,
+        old="        if not complaint and not any(",
+        new="        if not complaint and not all(",
+    ),
+    Fault(
+        name="a newer format that is taken for damage",
+        module=DIRECTORY,
+        old="            raise NewerFormatError(\n",
+        new="            raise DamagedError(\n",
+    ),
+    Fault(
+        name="a checkpoint of another step under this one's name",
+        module=DIRECTORY,
+        old="        if manifest.step != step:\n",
+        new="        if False:\n",
+    ),
+    Fault(
+        name="a checkpoint of another dtype that is cast",
+        module=DIRECTORY,
+        old='return "none" if tensor is None else f"{tensor[0]} {list(tensor[1])}"',
+        new='return "none" if tensor is None else f"{list(tensor[1])}"',
+    ),
+    Fault(
+        name="tensors of a checkpoint that are left out without a word",
+        module=DIRECTORY,
+        old="    for name in sorted(saved.keys() | wanted.keys()):",
+        new="    for name in sorted(wanted.keys()):",
+    ),
+    Fault(
+        name="checksums of the beginning of each piece",
+        module=MANIFESTS,
+        old="    return hashlib.sha256(data).hexdigest()",
+        new="    return hashlib.sha256(data[:512]).hexdigest()",
+    ),
+    Fault(
+        name="a manifest whose own checksum is not looked at",
+        module=MANIFESTS,
+        old="    if _checksum(text).encode() != checksum:\n",
+        new="    if False:\n",
+    ),
+    Fault(
+        name="an error that names all tensors of a file",
+        module=MANIFESTS,
+        old='    return f"{path} has other bytes than were saved, in {_tensors(wrong)}"',
+        new='    return f"{path} has other bytes than were saved, in {_tensors(file.pieces)}"',
+    ),
+    Fault(
+        name="a model that is split over ranks that its heads of keys are not",
+        module=LAYOUTS,
+        old='            "kv_heads": config.kv_heads,\n',
+        new="",
+    ),
+    Fault(
+        name="half of the tensors are saved in the background",
+        module=SPEED,
+        old="        upload = dcp.async_save(state, checkpoint_id",
+        new="        upload = dcp.async_save(dict(list(state.items())[::2]), checkpoint_id",
+    ),
+)

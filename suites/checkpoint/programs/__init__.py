@@ -1,0 +1,1 @@
+"""Programs that save and load, a module for each thing."""

@@ -1,0 +1,144 @@
+"""Training that stops, and goes on from what was saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
+
+from pytest_gpuperf import Context
+from suites.checkpoint.programs.layouts import Layout, split_model
+from suites.shared.llama import Config, loss_of
+from suites.shared.step import Tensors
+from suites.shared.training import Packed
+
+LEARNING_RATE = 0.01
+SEQUENCES, LENGTH = 12, 5
+"""Of a step, on all ranks together; up to 4 ranks share the sequences evenly."""
+
+State = dict[str, Any]
+"""What torch.distributed.checkpoint saves: tensors, DTensors and values, nested."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is trained, and how it is split."""
+
+    config: Config
+    layout: Layout
+    seed: int
+    """Of weights and tokens."""
+    dtype: torch.dtype = torch.float64
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens of a step, and those that follow them; of all ranks."""
+        generator = torch.Generator().manual_seed(self.seed * 64 + step)
+        tokens = torch.randint(self.config.vocabulary, (SEQUENCES, LENGTH + 1), generator=generator)
+        return tokens[:, :-1], tokens[:, 1:]
+
+
+class Training:
+    """One rank's part of a training."""
+
+    def __init__(self, ctx: Context, job: Job, *, initial: int) -> None:
+        """Builds the model and its optimizer.
+
+        Args:
+            ctx: the rank's context.
+            job: what is trained.
+            initial: the seed of the weights.
+        """
+        self._ctx = ctx
+        self._job = job
+        self.step = 0
+        self.model: nn.Module = split_model(ctx, job.config, job.layout, dtype=job.dtype, seed=initial)
+        # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call.
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, foreach=False)
+
+    def train(self, steps: int) -> list[float]:
+        """Takes so many steps, and returns the loss of each, over all ranks' tokens."""
+        return [self._train() for _ in range(steps)]
+
+    def _train(self) -> float:
+        layout = self._job.layout
+        part = self._ctx.rank // layout.tensor
+        x, target = (
+            tokens.chunk(layout.replicate * layout.shard)[part].to(self._ctx.device)
+            for tokens in self._job.batch(self.step)
+        )
+        self.optimizer.zero_grad()
+        loss = loss_of(self.model(x), target)
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        return float(mean / self._ctx.world_size)
+
+    def state(self) -> State:
+        """What has to be saved."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "step": self.step}
+
+    def restore(self, state: State) -> None:
+        """Puts back what was loaded into a state of this training."""
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self.step = state["step"]
+
+    def contents(self) -> Packed:
+        """Whole parameters and optimizer state by name, as training uses them: no state dictionary is asked."""
+        found: Tensors = {"step": torch.tensor(self.step)}
+        for name, parameter in self._parameters():
+            found[name] = _whole(parameter)
+            for key, value in self.optimizer.state[parameter].items():
+                found[f"{name} {key}"] = _whole(value)
+        return Packed.of(found)
+
+    def parameters(self) -> Packed:
+        """Whole parameters by name."""
+        return Packed.of({name: _whole(parameter) for name, parameter in self._parameters()})
+
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name.removeprefix("module."), parameter) for name, parameter in self.model.named_parameters()]
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a rank has of a training that saves, or that goes on."""
+
+    checkpoint: Packed
+    """When it saved, or when it had loaded."""
+    losses: list[float]
+    """After that."""
+    end: Packed
+    """Parameters after the last step."""
+
+
+def begun(ctx: Context, *, job: Job, folder: Path, before: int, after: int) -> Run:
+    """Trains, saves, and goes on training: what is never interrupted."""
+    training = Training(ctx, job, initial=job.seed)
+    training.train(before)
+    dcp.save(training.state(), storage_writer=dcp.FileSystemWriter(folder))
+    saved = training.contents()
+    return Run(saved, training.train(after), training.parameters())
+
+
+def continued(ctx: Context, *, job: Job, folder: Path, after: int) -> Run:
+    """Begins with other weights, loads what was saved on whatever ranks, and goes on."""
+    training = Training(ctx, job, initial=job.seed + 1)
+    state = training.state()
+    dcp.load(state, storage_reader=dcp.FileSystemReader(folder))
+    training.restore(state)
+    loaded = training.contents()
+    return Run(loaded, training.train(after), training.parameters())

@@ -1,0 +1,101 @@
+"""A checkpoint of one layout loads in any other: the same bits, and the same training from there on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch.distributed.checkpoint as dcp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Ranks
+from suites.checkpoint.programs.layouts import Layout
+from suites.checkpoint.programs.training import Job, Run, begun, continued
+from suites.shared.comparison import assert_close, assert_same
+from suites.shared.llama import Config
+from suites.shared.strategies import seeds
+
+LAYOUTS = (
+    Layout(),
+    Layout(replicate=2),
+    Layout(shard=2),
+    Layout(shard=3),
+    Layout(shard=4),
+    Layout(replicate=2, shard=2),
+    Layout(tensor=2),
+    Layout(tensor=4),
+    Layout(shard=2, tensor=2),
+)
+BEFORE, AFTER = 2, 2
+# Ranks add in another order, in float64: 2**-53 a rounding, some thousand of them, and AdamW divides gradients by their
+# own size. A state that is lost or stale moves parameters by a thousandth or more.
+ROUNDING = 1e-9
+HEADER = 2048
+"""Bytes that torch.save adds to each tensor, at most: a zip archive with a few names."""
+
+
+def config(hidden: int) -> Config:
+    """As many heads of keys as ranks may split; 5 hidden features leave the last of four shards empty."""
+    return Config(layers=1, heads=4, kv_heads=4, head_dim=2, hidden=hidden, vocabulary=8)
+
+
+def assert_loaded(got: list[Run], saved: list[Run]) -> None:
+    """Every rank has, bit by bit, what every rank that saved had."""
+    expected = saved[0].checkpoint.unpacked()
+    assert_same([run.checkpoint.unpacked() for run in saved], [expected] * len(saved))
+    assert_same([run.checkpoint.unpacked() for run in got], [expected] * len(got))
+
+
+def assert_goes_on(got: list[Run], saved: list[Run], within: float) -> None:
+    """Losses and parameters after it are those of the training that was never interrupted."""
+    end = saved[0].end.unpacked()
+    for rank, run in enumerate(got):
+        for step, (loss, expected) in enumerate(zip(run.losses, saved[0].losses, strict=True)):
+            assert loss == pytest.approx(expected, rel=within, abs=0), f"rank {rank}, loss of step {step}"
+        have = run.end.unpacked()
+        assert list(have) == list(end)
+        for name, value in have.items():
+            assert_close(value, end[name], f"rank {rank}, {name}", rtol=within, atol=within)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.examples(0.2)  # each builds two models and trains them
+@given(of=st.sampled_from(LAYOUTS), to=st.sampled_from(LAYOUTS), uneven=st.booleans(), seed=seeds)
+def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven: bool, seed: int) -> None:
+    model = config(5 if uneven and of.tensor == to.tensor == 1 else 4)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        one, other = (Job(config=model, layout=layout, seed=seed) for layout in (of, to))
+        saved = ranks.resized(of.ranks).run(begun, job=one, folder=folder, before=BEFORE, after=AFTER)
+        got = ranks.resized(to.ranks).run(continued, job=other, folder=folder, after=AFTER)
+    assert_loaded(got, saved)
+    assert_goes_on(got, saved, 0.0 if of == to else ROUNDING)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "layout", [Layout(replicate=4), Layout(replicate=2, shard=2), Layout(tensor=4), Layout(shard=4)], ids=str
+)
+def test_replicated_tensors_are_written_once(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
+    """Every element is in one file, the files have no more bytes than that, and ranks share them out evenly."""
+    model = Config(layers=1, heads=4, kv_heads=4, head_dim=16, hidden=64, vocabulary=128)
+    job = Job(config=model, layout=layout, seed=1)
+    saved = ranks.run(begun, job=job, folder=tmp_path, before=1, after=0)[0].checkpoint.unpacked()
+    metadata = dcp.FileSystemReader(tmp_path).read_metadata()
+    entries = {
+        name: entry
+        for name, entry in metadata.state_dict_metadata.items()
+        if isinstance(entry, dcp.TensorStorageMetadata)
+    }
+    for name, entry in entries.items():
+        assert sum(chunk.sizes.numel() for chunk in entry.chunks) == entry.size.numel(), name
+    whole = sum(value.nbytes for name, value in saved.items() if name != "step")
+    assert whole == sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in entries.values())
+    files = {path.name: path.stat().st_size for path in tmp_path.glob("*.distcp")}
+    assert len(files) == ranks.world_size
+    pieces = len(metadata.storage_data)
+    assert whole < sum(files.values()) < whole + pieces * HEADER
+    largest = max(value.nbytes for value in saved.values())
+    assert max(files.values()) <= whole / ranks.world_size + largest + pieces * HEADER

@@ -1,0 +1,315 @@
+"""Whatever happens to a save or to its files, the last good checkpoint loads, and the error names what is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from hypothesis import event, given
+from hypothesis import strategies as st
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from pytest_gpuperf import Context, RankDied, Ranks
+from suites.checkpoint.programs.directory import (
+    Checkpoints,
+    Loaded,
+    MismatchError,
+    NewerFormatError,
+    NoCheckpointError,
+    SaveFailedError,
+    Store,
+)
+from suites.checkpoint.programs.failing import (
+    TENSORS,
+    recover,
+    save,
+    save_on_full_disk,
+    save_until_killed,
+    save_until_operation,
+    state_of,
+    synced_and_renamed,
+)
+from suites.checkpoint.programs.manifest import FORMAT, MANIFEST
+from suites.checkpoint.programs.training import State
+
+NUMEL = 12 * 1024
+"""Elements of a tensor: 96 KiB."""
+NAMES = [*(f"model.sharded{number}" for number in range(TENSORS)), "model.replicated"]
+GOOD, LATER = 10, 20
+VICTIMS = {"all ranks": (0, 1), "rank 0": (0,), "rank 1": (1,)}
+
+
+def assert_survives(ranks: Ranks, store: Store, folder: Path, percent: int, victims: str) -> int:
+    """Kills a save after a percentage of the time that saves take; returns the step that loads: before it, or its own.
+
+    Args:
+        ranks: that save.
+        store: what saves.
+        folder: for a mark that a save has returned.
+        percent: of the time.
+        victims: which ranks are killed.
+    """
+    seconds = max(ranks.run(save, store=store, step=GOOD, numel=NUMEL))
+    mark = folder / "returned"
+    with contextlib.suppress(RankDied):
+        ranks.run(
+            save_until_killed,
+            store=store,
+            step=LATER,
+            numel=NUMEL,
+            after=percent / 100 * seconds,
+            victims=VICTIMS[victims],
+            mark=mark,
+        )
+    ((step, passed_over), *_) = ranks.run(recover, store=store, numel=NUMEL)
+    assert not passed_over
+    assert step in ((LATER,) if mark.exists() else (GOOD, LATER))
+    ranks.run(save, store=store, step=LATER + 1, numel=NUMEL)
+    assert [found for found, _ in ranks.run(recover, store=store, numel=NUMEL)] == [LATER + 1] * ranks.world_size
+    return int(step)
+
+
+@pytest.mark.ranks(2, device="cpu")  # a rank with a GPU takes seconds to be replaced, and files know of no device
+@pytest.mark.examples(0.2)  # 10 kills in CI
+@given(percent=st.integers(0, 120), victims=st.sampled_from(sorted(VICTIMS)))
+def test_killed_at_a_random_moment(ranks: Ranks, percent: int, victims: str) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        step = assert_survives(ranks, Checkpoints(folder / "checkpoints"), folder, percent, victims)
+        assert not list(folder.glob("checkpoints/.*")), "the next save leaves what the killed one had written"
+    event(f"{victims} killed: {'the step before' if step == GOOD else 'the step itself'} loads")
+
+
+@pytest.mark.ranks(2, device="cpu", isolation="process")  # audit hooks stay
+def test_killed_before_each_operation_on_files(ranks: Ranks, tmp_path: Path) -> None:
+    store, steps = Checkpoints(tmp_path), 40
+    ranks.run(save, store=store, step=1, numel=12)
+    latest, ended = 1, False
+    for number in range(1, steps):
+        step = latest + 1
+        with contextlib.suppress(RankDied):
+            ended = all(ranks.run(save_until_operation, store=store, root=tmp_path, step=step, numel=12, number=number))
+        ((found, passed_over), *_) = ranks.run(recover, store=store, numel=12)
+        assert not passed_over
+        assert found in (latest, step), f"killed before operation {number}: step {found} loads"
+        latest = found
+        if ended:
+            break
+    assert ended, f"a save takes {steps} operations on files or more"
+    assert number > 10, f"only {number - 1} operations on files were seen"
+
+
+@pytest.mark.ranks(2, device="cpu")  # the limit is for what drivers write, too
+@pytest.mark.examples(0.2)
+@given(share=st.integers(0, 99), victim=st.integers(0, 1))
+def test_full_disk(ranks: Ranks, share: int, victim: int) -> None:
+    """The kernel refuses a rank's file beyond a size; every rank hears of it, and nothing stays to fill the disk."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        store = Checkpoints(folder)
+        ranks.run(save, store=store, step=GOOD, numel=NUMEL)
+        largest = max(path.stat().st_size for path in folder.glob(f"step-*/__{victim}_*"))
+        room = share * largest // 100
+        reasons = ranks.run(save_on_full_disk, store=store, step=LATER, numel=NUMEL, room=room, victim=victim)
+        for reason in reasons:
+            assert reason.startswith(f"SaveFailedError: step {LATER} was not saved in {folder}: rank {victim}: "), (
+                reason
+            )
+        assert [path.name for path in folder.iterdir()] == [f"step-{GOOD:08d}"]
+        assert ranks.run(recover, store=store, numel=NUMEL) == [(GOOD, ())] * ranks.world_size
+        event("full disk: the step before loads")
+        ranks.run(save, store=store, step=LATER, numel=NUMEL)
+
+
+def _tensor_at(folder: Path, file: str, place: int) -> str:
+    """The tensor that has a byte of a file, by torch's own metadata; nothing if none has."""
+    data = dcp.FileSystemReader(folder).read_metadata().storage_data
+    return next(
+        (
+            index.fqn
+            for index, info in data.items()
+            if info.relative_path == file and info.offset <= place < info.offset + info.length
+        ),
+        "",
+    )
+
+
+def _damage(kind: str, folder: Path, file: str, place: int, step: int = LATER) -> str:
+    """Damages a file of a checkpoint, and returns what the error must say beside its name."""
+    path = folder / f"step-{step:08d}" / file
+    if kind == "missing":
+        path.unlink()
+        return "cannot be read (No such file or directory)"
+    if kind == "of another step":
+        shutil.copyfile(folder / f"step-{GOOD:08d}" / file, path)
+        return f"of step {GOOD}"
+    if kind == "truncated":
+        os.truncate(path, place)
+        return "does not have the checksum" if file == MANIFEST else f"is truncated to {place} bytes"
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << place % 8
+    path.write_bytes(data)
+    return "does not have the checksum" if file == MANIFEST else "has other bytes than were saved"
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", ["truncated", "bit-flipped", "missing", "of another step"])
+@pytest.mark.examples(0.48)  # of all kinds together
+@given(data=st.data())
+def test_damaged_file(ranks: Ranks, kind: str, data: st.DataObject) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        store = Checkpoints(folder)
+        for step in (GOOD, LATER):
+            ranks.run(save, store=store, step=step, numel=NUMEL)
+        later = folder / f"step-{LATER:08d}"
+        file = data.draw(st.sampled_from(sorted(path.name for path in later.iterdir())))
+        place = data.draw(st.integers(0, (later / file).stat().st_size - 1))
+        tensor = _tensor_at(later, file, place)
+        what = _damage(kind, folder, file, place)
+        found = ranks.run(recover, store=store, numel=NUMEL)
+        event(f"{kind}: the step before loads")
+    for step, passed_over in found:
+        assert step == GOOD
+        (message,) = passed_over
+        assert message.startswith(f"step {LATER} is damaged: {later / file} ")
+        assert what in message
+        if kind in ("truncated", "bit-flipped"):
+            assert tensor in message
+        if kind == "bit-flipped":
+            assert not [name for name in NAMES if name != tensor and name in message]
+
+
+def _rewrite(folder: Path, **changed: object) -> None:
+    """Changes a manifest as a later version, or an engineer, would: with its checksum."""
+    text = json.dumps(json.loads((folder / MANIFEST).read_bytes().partition(b"\n")[2]) | changed).encode()
+    (folder / MANIFEST).write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+
+
+@pytest.mark.ranks(2)
+def test_newer_format_is_no_damage(ranks: Ranks, tmp_path: Path) -> None:
+    """Training must not silently go on from an older step because its latest checkpoint is of a later version."""
+    store = Checkpoints(tmp_path)
+    for step in (GOOD, LATER):
+        ranks.run(save, store=store, step=step, numel=12)
+    _rewrite(tmp_path / f"step-{LATER:08d}", format=FORMAT + 1, parts=[])
+    with pytest.raises(NewerFormatError, match=f"format {FORMAT + 1}, and this version reads up to {FORMAT}: load it"):
+        ranks.run(recover, store=store, numel=12)
+
+
+@pytest.mark.ranks(2)
+def test_no_whole_checkpoint(ranks: Ranks, tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path)
+    with pytest.raises(NoCheckpointError, match="holds no whole checkpoint: it holds none at all: begin anew"):
+        ranks.run(recover, store=store, numel=12)
+    ranks.run(save, store=store, step=GOOD, numel=12)
+    (tmp_path / f"step-{GOOD:08d}").rename(tmp_path / f"step-{LATER:08d}")
+    with pytest.raises(NoCheckpointError, match=f"step {LATER} is damaged: .*{MANIFEST} is of step {GOOD}: begin anew"):
+        ranks.run(recover, store=store, numel=12)
+
+
+def other_dtype(state: State) -> None:
+    state["model"]["replicated"] = state["model"]["replicated"].double()
+
+
+def other_shape(state: State) -> None:
+    state["model"]["replicated"] = state["model"]["replicated"][:7]
+
+
+def one_more(state: State) -> None:
+    state["model"]["bias"] = torch.zeros(3)
+
+
+def one_less(state: State) -> None:
+    del state["model"]["replicated"]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (other_dtype, r"model.replicated: the checkpoint has torch.int64 \[12\], the state torch.float64 \[12\]"),
+        (other_shape, r"model.replicated: the checkpoint has torch.int64 \[12\], the state torch.int64 \[7\]"),
+        (one_more, r"model.bias: the checkpoint has none, the state torch.float32 \[3\]"),
+        (one_less, r"model.replicated: the checkpoint has torch.int64 \[12\], the state none"),
+    ],
+    ids=["dtype", "shape", "one more", "one less"],
+)
+def test_other_tensors(ranks: Ranks, tmp_path: Path, change: Callable[[State], None], message: str) -> None:
+    def program(ctx: Context) -> None:
+        store = Checkpoints(tmp_path)
+        store.save(GOOD, state_of(ctx, GOOD, 12))
+        state = state_of(ctx, 0, 12)
+        change(state)
+        store.load(state)
+
+    with pytest.raises(MismatchError, match=f"does not fit the state: {message}: build the model that was saved"):
+        ranks.run(program)
+
+
+@pytest.mark.ranks(2)
+def test_step_that_is_there(ranks: Ranks, tmp_path: Path) -> None:
+    """A whole checkpoint is not replaced; a damaged one is, by training that came to its step again."""
+    store = Checkpoints(tmp_path)
+    ranks.run(save, store=store, step=GOOD, numel=12)
+    with pytest.raises(SaveFailedError, match="is there and whole: delete it, or save under another step"):
+        ranks.run(save, store=store, step=GOOD, numel=12)
+    assert ranks.run(recover, store=store, numel=12)[0] == (GOOD, ())
+    _damage("bit-flipped", tmp_path, "__1_0.distcp", 100, step=GOOD)
+    ranks.run(save, store=store, step=GOOD, numel=12)
+    assert ranks.run(recover, store=store, numel=12)[0] == (GOOD, ())
+
+
+@pytest.mark.ranks(2)
+def test_synced_before_it_has_its_name(ranks: Ranks, tmp_path: Path) -> None:
+    """A kill leaves the kernel's page cache alone, power that fails does not: files and names are synced first."""
+    calls = [call for of_rank in ranks.run(synced_and_renamed, store=Checkpoints(tmp_path)) for call in of_rank]
+    part, final = tmp_path / f".step-{GOOD:08d}", tmp_path / f"step-{GOOD:08d}"
+    renamed = calls.index(("rename", str(part)))
+    files = {("sync", str(part / path.name)) for path in final.iterdir() if path.name != ".metadata"}
+    metadata = ("sync", str(part / ".metadata.tmp"))
+    assert {*files, metadata, ("sync", str(part))} <= {*calls[:renamed], *calls[calls.index(("end", "")) + 1 :]}
+    assert ("sync", str(tmp_path)) in calls[renamed:]
+
+
+class WholeOnFirstRank:
+    """Somebody's own store: rank 0 gathers everything, and replaces one file."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def save(self, step: int, state: State) -> None:
+        whole = {
+            name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            for name, tensor in state["model"].items()
+        }
+        if dist.get_rank() == 0:
+            self.root.mkdir(exist_ok=True)
+            torch.save({"step": step, "model": whole}, self.root / "next")
+            os.replace(self.root / "next", self.root / "checkpoint")
+        dist.barrier()
+
+    def load(self, state: State) -> Loaded:
+        saved = torch.load(self.root / "checkpoint", weights_only=True)
+        for name, tensor in state["model"].items():
+            whole = saved["model"][name]
+            if isinstance(tensor, DTensor):
+                whole = distribute_tensor(whole, tensor.device_mesh, tensor.placements)
+            tensor.copy_(whole)
+        return Loaded(saved["step"])
+
+
+@pytest.mark.ranks(2, device="cpu")
+@pytest.mark.parametrize("percent", [30, 90])
+def test_your_own_store(ranks: Ranks, tmp_path: Path, percent: int) -> None:
+    assert_survives(ranks, WholeOnFirstRank(tmp_path / "checkpoints"), tmp_path, percent, "all ranks")

@@ -1,0 +1,232 @@
+"""Sharded safetensors that ranks write are what safetensors and transformers read, and the other way round."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Ranks
+from suites.checkpoint.programs.hugging_face import INDEX, export, imported, require_whole, their_name, write
+from suites.checkpoint.programs.layouts import Layout
+from suites.checkpoint.programs.training import Job
+from suites.shared.comparison import assert_same
+from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, Llama, initial_weights, load_initial_weights
+from suites.shared.step import Tensors
+from suites.shared.strategies import seeds
+
+safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed: pip install safetensors")
+
+LAYOUTS = (Layout(replicate=2), Layout(shard=2), Layout(shard=3), Layout(tensor=2), Layout(shard=2, tensor=2))
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+NBYTES = 1500
+"""Of a file: several tensors fit into one, and not all."""
+
+
+def config(layers: int = 2) -> Config:
+    """Grouped queries; names of layers that are not in the order of their numbers need ten of them."""
+    return Config(layers=layers, heads=4, kv_heads=2, head_dim=2, hidden=6, vocabulary=10)
+
+
+def theirs(job: Job) -> Tensors:
+    """The job's weights under transformers' names."""
+    return {their_name(name): value for name, value in initial_weights(job.config, job.dtype, job.seed).items()}
+
+
+def loaded_files(folder: Path) -> dict[str, Tensors]:
+    """The tensors of each file, as the library reads them."""
+    from safetensors.torch import load_file
+
+    return {path.name: load_file(path) for path in folder.glob("*.safetensors")}
+
+
+def read_by_safetensors(folder: Path) -> Tensors:
+    """What the library reads of each file that the index names."""
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    files = loaded_files(folder)
+    assert {*index["weight_map"].values()} == {*files}
+    assert index["metadata"]["total_size"] == sum(value.nbytes for file in files.values() for value in file.values())
+    return {name: files[file][name] for name, file in index["weight_map"].items()}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.examples(0.2)
+@given(
+    of=st.sampled_from(LAYOUTS),
+    to=st.sampled_from(LAYOUTS),
+    dtype=st.sampled_from(DTYPES),
+    nbytes=st.sampled_from([1, NBYTES, 10**6]),
+    seed=seeds,
+)
+def test_written_and_read(ranks: Ranks, of: Layout, to: Layout, dtype: torch.dtype, nbytes: int, seed: int) -> None:
+    one, other = (Job(config=config(), layout=layout, seed=seed, dtype=dtype) for layout in (of, to))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        ranks.resized(of.ranks).run(export, job=one, folder=folder, nbytes=nbytes)
+        assert_same([read_by_safetensors(folder)], [theirs(one)], ordered=False)
+        files = {name: list(tensors.values()) for name, tensors in loaded_files(folder).items()}
+        got = ranks.resized(to.ranks).run(imported, job=other, folder=folder)
+    for file, tensors in files.items():
+        size = sum(tensor.nbytes for tensor in tensors)
+        assert size <= nbytes or len(tensors) == 1, f"{file} has {size} bytes, {nbytes} at most"
+    assert len(files) == 1 or nbytes < 10**6
+    expected = initial_weights(one.config, dtype, seed)
+    assert_same([packed.unpacked() for packed in got], [expected] * to.ranks, ordered=False)
+
+
+def _llama(job: Job) -> Any:
+    """Transformers' model of the job's sizes."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+    sizes = job.config
+    return transformers.LlamaConfig(
+        hidden_size=sizes.dim,
+        intermediate_size=sizes.hidden,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        num_hidden_layers=sizes.layers,
+        vocab_size=sizes.vocabulary,
+        rms_norm_eps=NORM_EPSILON,
+        rope_theta=ROTARY_BASE,
+        tie_word_embeddings=False,
+        dtype=job.dtype,
+    )
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("layout", [Layout(shard=2), Layout(tensor=2)], ids=str)
+def test_transformers_reads_what_ranks_wrote(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
+    job = Job(config=config(), layout=layout, seed=1, dtype=torch.float32)
+    settings = _llama(job)
+    ranks.run(export, job=job, folder=tmp_path, nbytes=NBYTES)
+    settings.save_pretrained(tmp_path)
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    assert_same([dict(model.state_dict())], [theirs(job)], ordered=False)
+    ours = Llama(job.config, 0, 1)
+    load_initial_weights(ours, job.config, job.seed)
+    tokens = torch.arange(10).view(2, 5)
+    with torch.no_grad():
+        # The same products in another order, in float32; a weight that is swapped or transposed is off by 0.1 or more.
+        torch.testing.assert_close(model(tokens).logits, ours(tokens), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("layout", [Layout(shard=2), Layout(tensor=2)], ids=str)
+def test_ranks_read_what_transformers_wrote(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
+    job = Job(config=config(), layout=layout, seed=1, dtype=torch.float32)
+    settings = _llama(job)
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM(settings)
+    model.save_pretrained(tmp_path, max_shard_size=NBYTES)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    state = model.state_dict()
+    expected = {name: state[their_name(name)] for name in initial_weights(job.config, job.dtype, 1)}
+    got = ranks.run(imported, job=job, folder=tmp_path)
+    assert_same([packed.unpacked() for packed in got], [expected] * 2, ordered=False)
+
+
+def _exported(ranks: Ranks, folder: Path) -> Job:
+    job = Job(config=config(), layout=Layout(shard=2), seed=1, dtype=torch.float32)
+    ranks.run(export, job=job, folder=folder, nbytes=NBYTES)
+    return job
+
+
+@pytest.mark.ranks(2)
+def test_index_that_names_a_file_that_is_not_there(ranks: Ranks, tmp_path: Path) -> None:
+    job = _exported(ranks, tmp_path)
+    index = json.loads((tmp_path / INDEX).read_text(encoding="utf-8"))["weight_map"]
+    lost = index["lm_head.weight"]
+    (tmp_path / lost).unlink()
+    with pytest.raises(FileNotFoundError, match=f"names {lost} for .*lm_head.weight.*, and it is not there: copy it"):
+        ranks.run(imported, job=job, folder=tmp_path)
+
+
+@pytest.mark.ranks(2)
+def test_file_with_other_tensors_than_the_index_says(ranks: Ranks, tmp_path: Path) -> None:
+    _exported(ranks, tmp_path)
+    index = json.loads((tmp_path / INDEX).read_text(encoding="utf-8"))
+    index["weight_map"]["lm_head.bias"] = index["weight_map"]["lm_head.weight"]
+    (tmp_path / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has other tensors than .* says: lm_head.bias: copy both again"):
+        require_whole(tmp_path)
+    (tmp_path / INDEX).unlink()
+    with pytest.raises(FileNotFoundError, match=f"has no {INDEX}: a checkpoint of several files needs one"):
+        require_whole(tmp_path)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            Job(config=config(), layout=Layout(shard=2), seed=1, dtype=torch.float64),
+            r"is torch.float32 \[10, 8\] in .*, and torch.float64 \[10, 8\] in the model",
+        ),
+        (
+            Job(config=config()._replace(vocabulary=12), layout=Layout(shard=2), seed=1, dtype=torch.float32),
+            r"is torch.float32 \[10, 8\] in .*, and torch.float32 \[12, 8\] in the model",
+        ),
+        (
+            Job(config=config(layers=3), layout=Layout(shard=2), seed=1, dtype=torch.float32),
+            r"model.layers.2.input_layernorm.weight is none in .*, and torch.float32 \[8\] in the model",
+        ),
+    ],
+    ids=["dtype", "shape", "one more layer"],
+)
+def test_other_model(ranks: Ranks, tmp_path: Path, other: Job, message: str) -> None:
+    _exported(ranks, tmp_path)
+    with pytest.raises(ValueError, match=message):
+        ranks.run(imported, job=other, folder=tmp_path)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.tensor(3.5), r"scale has no dimension, and torch would write 0 for it: give it the shape \[1\]"),
+        (torch.arange(3), "scale is of torch.int64, and torch joins floating-point shards only: leave it out"),
+    ],
+    ids=["no dimension", "whole numbers"],
+)
+def test_tensor_that_torch_does_not_join(ranks: Ranks, tmp_path: Path, tensor: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ranks.run(lambda ctx: write({"scale": tensor}, tmp_path, nbytes=NBYTES))
+
+
+def _largest_first(tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """Somebody's own writer: rank 0 gathers and writes, the largest tensors first."""
+    from safetensors.torch import save_file
+    from torch.distributed.tensor import DTensor
+
+    whole = {
+        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+        for name, tensor in tensors.items()
+    }
+    order = sorted(whole, key=lambda name: -whole[name].numel())
+    halves = {"model-00001-of-00002.safetensors": order[::2], "model-00002-of-00002.safetensors": order[1::2]}
+    if torch.distributed.get_rank() == 0:
+        for file, names in halves.items():
+            save_file({name: whole[name].contiguous().cpu() for name in names}, folder / file)
+        sizes = {"total_size": sum(value.nbytes for value in whole.values())}
+        weight_map = {name: file for file, names in halves.items() for name in names}
+        (folder / INDEX).write_text(json.dumps({"metadata": sizes, "weight_map": weight_map}), encoding="utf-8")
+    torch.distributed.barrier()
+
+
+@pytest.mark.ranks(2)
+def test_your_own_writer(ranks: Ranks, tmp_path: Path) -> None:
+    job = Job(config=config(), layout=Layout(tensor=2), seed=1, dtype=torch.float32)
+    ranks.run(export, job=job, folder=tmp_path, writer=_largest_first)
+    assert_same([read_by_safetensors(tmp_path)], [theirs(job)], ordered=False)
+    got = ranks.run(imported, job=job, folder=tmp_path)
+    assert_same([packed.unpacked() for packed in got], [initial_weights(job.config, job.dtype, 1)] * 2, ordered=False)
