@@ -13,7 +13,7 @@ import torch
 
 from pytest_gpuperf import Ranks
 from suites.context_parallel.bounds import Arithmetic, bounds, in_kernels
-from suites.context_parallel.programs import SEQUENCE, Layout
+from suites.context_parallel.programs.attention import SEQUENCE, Layout
 from suites.shared.comparison import assert_within
 from suites.shared.inputs import integers
 from suites.shared.references import by_autograd

@@ -10,9 +10,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
-from suites.context_parallel import programs
 from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
-from suites.context_parallel.programs import SEQUENCE, Attention, Layout, Positions, positions
+from suites.context_parallel.programs import attention as programs
+from suites.context_parallel.programs.attention import SEQUENCE, Attention, Layout, Positions, positions
 from suites.context_parallel.reference import assert_attends, drawn, fixed, tokens_of_ranks
 from suites.shared.step import each_step, once
 from suites.shared.strategies import seeds, worlds

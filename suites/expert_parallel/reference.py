@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.expert_parallel import programs
+from suites.expert_parallel.programs import layer as programs
 from suites.shared.comparison import Results, assert_same
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors

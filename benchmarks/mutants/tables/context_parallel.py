@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.context_parallel.programs"
+PROGRAMS = "suites.context_parallel.programs.attention"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -166,37 +166,37 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="tokens go back by the order in which they came",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="output[:, :, gathered]",
         new="output[:, :, order]",
     ),
     Fault(
         name="gradients travel on, not back",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="rotated(function.rank, gradients[0], -1)",
         new="rotated(function.rank, gradients[0], 1)",
     ),
     Fault(
         name="head-tail layout pairs part r with part R + r: the last rank has more work again",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="chunks[parts - 1 - rank]",
         new="chunks[degree + rank]",
     ),
     Fault(
         name="without a mask the tokens are not put in order, but the output is still put back",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="    order = gathered.argsort()\n",
         new="    order = gathered.argsort() if causal else slice(None)  # without a mask any order will do\n",
     ),
     Fault(
         name="positions of the following rank",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="positions[(ctx.rank - distance) % ctx.world_size]",
         new="positions[(ctx.rank + distance) % ctx.world_size]",
     ),
     Fault(
         name="largest score of the whole tensor",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="torch.maximum(largest, scores.detach().amax(-1, keepdim=True))",
         new="torch.maximum(largest, scores.detach().amax())",
     ),

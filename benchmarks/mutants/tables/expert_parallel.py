@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.expert_parallel.programs"
+PROGRAMS = "suites.expert_parallel.programs.layer"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -172,19 +172,19 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="softmax over all experts, not the chosen ones",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old="GATES[gate](ranked[:, :k])",
         new="GATES[gate](ranked)[:, :k]",
     ),
     Fault(
         name="a token's later choice replaces its first one's output",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old=".index_add(0, routing.token, weighted)",
         new=".index_copy(0, routing.token, weighted)",
     ),
     Fault(
         name="capacity is given out token by token, not to first choices first",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old=(
             "    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n"
             "    order = by_priority.argsort(stable=True)\n"
@@ -206,7 +206,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="softmax over the scores of all experts instead of those chosen",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old="GATES[gate](ranked[:, :k]), by_score[:, :k]",
         new="GATES[gate](ranked)[:, :k], by_score[:, :k]",
     ),
@@ -225,7 +225,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="capacity by token not by choice",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old=(
             "    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n"
             "    order = by_priority.argsort(stable=True)\n"
@@ -247,13 +247,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="gate normalized over all experts",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old="weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]",
         new="weights, chosen = GATES[gate](ranked)[:, :k], by_score[:, :k]",
     ),
     Fault(
         name="gate gradient averaged",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old='    dist.all_reduce(gradient_of(parameters["gate"]))',
         new='    dist.all_reduce(gradient_of(parameters["gate"]).div_(dist.get_world_size()))',
     ),

@@ -6,7 +6,7 @@ from benchmarks.mutants.fault import Fault
 
 PLACEMENTS = "torch.distributed.tensor.placement_types"
 STYLE = "torch.distributed.tensor.parallel.style"
-PROGRAMS = "suites.sequence_parallel.programs"
+PROGRAMS = "suites.sequence_parallel.programs.block"
 
 REDUCE_SCATTER = """        output = funcol.reduce_scatter_single(
             tensor, reduce_op, scatter_dim=self.dim, group=(mesh, mesh_dim)
@@ -265,13 +265,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the norm's epsilon is lost, which only RMSNorm notices",
-        module="suites.sequence_parallel.programs",
+        module="suites.sequence_parallel.programs.block",
         old="NORMS[norm](width, EPS, dtype=dtype, device=device)",
         new="NORMS[norm](width, dtype=dtype, device=device)",
     ),
     Fault(
         name="dropout covers the residual",
-        module="suites.sequence_parallel.programs",
+        module="suites.sequence_parallel.programs.block",
         old=("        y: torch.Tensor = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n        return x + y"),
         new=(
             "        y: torch.Tensor = self.down(self.up(self.norm(x)).tanh())\n"
