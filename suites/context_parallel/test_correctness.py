@@ -138,6 +138,15 @@ def test_your_own_attention(ranks: Ranks, layout: Layout) -> None:
     assert_attends(got, tensors, causal=True, layout=layout)
 
 
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_gather_attention(ranks: Ranks, layout: Layout, causal: bool) -> None:
+    tensors = drawn(batch=2, heads=2, groups=2, tokens=6 * ranks.world_size, features=4, dtype=torch.float64, seed=1)
+    attention = programs.all_gather_attention(layout)
+    got = ranks.run(once, programs.attend, attention=attention, causal=causal, layout=layout, **tensors)
+    assert_attends(got, tensors, causal=causal, layout=layout)
+
+
 def work(held: torch.Tensor) -> int:
     """How many keys a rank's causal queries see."""
     return int((held + 1).sum())
