@@ -199,22 +199,20 @@ def averaged(ctx: Context, flat: torch.Tensor) -> None:
 
 def staged(ctx: Context, sizes: Sizes) -> Iterator[torch.Tensor]:
     """The rank's batches on its device; the next one is on its way while the caller uses the one it got."""
-    cuda = ctx.device.type == "cuda"
     batches = [batch_of(ctx, sizes, ctx.rank, number) for number in range(BATCHES)]
-    if not cuda:
-        yield from itertools.cycle(batches)
-        return
-    pinned = [batch.pin_memory() for batch in batches]
-    places = [batch.to(ctx.device) for batch in batches]
-    side = torch.cuda.Stream()
-    for turn in itertools.cycle(range(BATCHES)):
-        now = torch.cuda.current_stream()
-        now.wait_stream(side)  # this batch has come
-        side.wait_stream(now)  # the step that used the other place is over
-        with torch.cuda.stream(side):
-            following = (turn + 1) % BATCHES
-            places[following].copy_(pinned[following], non_blocking=True)
-        yield places[turn]
+    side = None
+    if ctx.device.type == "cuda":
+        batches = [batch.pin_memory() for batch in batches]
+        side = torch.cuda.Stream()
+    places = [batches[0].to(ctx.device, copy=True) for _ in range(2)]
+    for number in itertools.count():
+        if side is not None:
+            now = torch.cuda.current_stream()
+            now.wait_stream(side)  # this batch has come
+            side.wait_stream(now)  # the step that used the other place is over
+        with torch.cuda.stream(side):  # of None: the current one
+            places[(number + 1) % 2].copy_(batches[(number + 1) % BATCHES], non_blocking=True)
+        yield places[number % 2]
 
 
 WAYS: Mapping[str, Callable[..., Step[Output]]] = {

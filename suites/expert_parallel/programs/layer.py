@@ -158,7 +158,8 @@ def chosen_by(
     scores = nn.functional.linear(x, parameter)
     # Not topk, which leaves open which of equal scores comes first: the lower expert does, on every device.
     ranked, by_score = scores.sort(dim=-1, descending=True, stable=True)
-    return GATES[gate](ranked[:, :k]), by_score[:, :k]
+    weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]
+    return weights, chosen
 
 
 def reduce_replicated(ctx: Context, parameters: nn.ParameterDict) -> None:
