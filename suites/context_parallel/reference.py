@@ -17,7 +17,7 @@ from suites.context_parallel.bounds import Arithmetic, bounds, in_kernels
 from suites.context_parallel.programs import racing
 from suites.context_parallel.programs.attention import SEQUENCE, Layout
 from suites.shared.comparison import assert_within
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.inputs import integers
 from suites.shared.references import by_autograd
 from suites.shared.step import Tensors
@@ -108,4 +108,4 @@ def one_device(ctx: Context, sizes: racing.Sizes, tokens: int, seed: int, step: 
     query, key, value = torch.autograd.grad(output, leaves, tensors["grad"])
     whole = {"output": output, "query gradient": query, "key gradient": key, "value gradient": value}
     rows = racing.rows_of(tokens).to(ctx.device)
-    return digest({name: value[0].index_select(1, rows).transpose(0, 1).flatten(1) for name, value in whole.items()})
+    return excerpt({name: value[0].index_select(1, rows).transpose(0, 1).flatten(1) for name, value in whole.items()})

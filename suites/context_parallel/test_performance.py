@@ -15,15 +15,16 @@ from suites.context_parallel.reference import one_device
 from suites.shared.comparison import assert_close
 from suites.shared.step import Tensors
 
-# The heads of Llama 3 8B (arXiv 2407.21783, table 3). 16384 tokens are 6.6 TFLOP: some 10 ms on two H200.
+# The heads of Llama 3 8B (arXiv 2407.21783, table 3). 16384 tokens are 6.6 TFLOP, which take one H100 25 ms with the
+# flash kernel and 14 ms with cuDNN's.
 LARGE = racing.Sizes(heads=32, kv_heads=8, features=128, dtype=torch.bfloat16)
 SMOKE = dataclasses.replace(LARGE, heads=8, features=8)
 LONG, SHORT = 16384, 4096
 SEED = 1
 RTOL = 2.0**-7  # two roundings of bfloat16
-# In units of the usual size. Kernels round probabilities and their gradients by 2**-9 and each of 8 ranks its share of
-# a key's gradient: some 16 roundings on each side. As random errors they add up to sqrt(32) 2**-9; five times that.
-ATOL = 2.0**-4
+# In units of the usual size. Kernels round probabilities and their gradients, which are summands up to 27 times as
+# large: on an H100 torch's kernels flash and cuDNN differ by 0.07 more than RTOL allows. About twice that.
+ATOL = 2.0**-3
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "ring": {"way": "ring", "layout": "contiguous"},
@@ -31,6 +32,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "all-gather": {"way": "all-gather", "layout": "contiguous"},
     "all-gather, balanced": {"way": "all-gather", "layout": "head-tail"},
     "Ulysses": {"way": "Ulysses", "layout": "contiguous"},
+    # The others need what only some kernels give: normalizers, or a mask that ends at the last key.
+    "Ulysses, any kernel": {"way": "Ulysses", "layout": "contiguous", "flash": False},
 }
 # Its scores are whole matrices in float32, which takes too much memory and time to be raced.
 BY_HAND = {"ring by hand": {"way": "ring by hand", "layout": "head-tail"}}

@@ -20,7 +20,7 @@ TOKENS = 48
 STEPS = 2
 ROUNDED = 1e-5  # of float32 numbers; the arithmetic is float64
 
-WAYS: list[tuple[racing.Way, Layout]] = [
+WAYS: list[tuple[racing.Kind, Layout]] = [
     ("ring by hand", "contiguous"),
     ("ring by hand", "head-tail"),
     ("all-gather", "contiguous"),
@@ -29,7 +29,7 @@ WAYS: list[tuple[racing.Way, Layout]] = [
 ]
 
 
-def steps(ctx: Context, *, way: racing.Way, layout: Layout) -> list[tuple[Tensors, Tensors]]:
+def steps(ctx: Context, *, way: racing.Kind, layout: Layout) -> list[tuple[Tensors, Tensors]]:
     """What each step returns, and what one device says."""
     step = racing.train(ctx, way=way, layout=layout, sizes=SIZES, length=TOKENS, seed=1)
     return [(step(), one_device(ctx, SIZES, TOKENS, 1, number)) for number in range(1, STEPS + 1)]
@@ -37,7 +37,7 @@ def steps(ctx: Context, *, way: racing.Way, layout: Layout) -> list[tuple[Tensor
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize(("way", "layout"), WAYS)
-def test_ways_attend_as_one_device(ranks: Ranks, way: racing.Way, layout: Layout) -> None:
+def test_ways_attend_as_one_device(ranks: Ranks, way: racing.Kind, layout: Layout) -> None:
     results = ranks.run(steps, way=way, layout=layout)
     for number in range(STEPS):
         got, expected = zip(*(of_rank[number] for of_rank in results), strict=True)

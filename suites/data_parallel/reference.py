@@ -9,7 +9,7 @@ from torch.nn import functional
 from pytest_gpuperf import Context
 from suites.data_parallel.programs import racing
 from suites.shared.course import IGNORED, Course, Loss
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.step import Tensors
 
 
@@ -26,9 +26,9 @@ def valid_cross_entropy(course: Course, degree: int) -> Loss:
 
 
 def mean_gradients(ctx: Context, sizes: racing.Sizes, seed: int, step: int) -> Tensors:
-    """The digest of what one device has of all ranks' rows, one rank's after the other, in a step from 1 on."""
+    """The excerpt of what one device has of all ranks' rows, one rank's after the other, in a step from 1 on."""
     module = racing.perceptron(sizes, seed, ctx.device)
     for rank in range(ctx.world_size):
         x = racing.batch_of(ctx, sizes, rank, (step - 1) % racing.BATCHES).to(ctx.device)
         (racing.loss_of_rows(module(x)) / ctx.world_size).backward()
-    return digest(racing.weights_of(module))
+    return excerpt(racing.weights_of(module))

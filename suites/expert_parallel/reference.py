@@ -14,7 +14,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.expert_parallel.programs import layer as programs
 from suites.expert_parallel.programs import racing
 from suites.shared.comparison import Results, assert_same
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors, gradient_of
 
@@ -178,4 +178,4 @@ def one_device(ctx: Context, sizes: racing.Sizes, routing: racing.Routing, seed:
     own = experts[ctx.rank * local : (ctx.rank + 1) * local]
     for name in ("first", "second"):
         found[f"{name} gradient"] = torch.stack([gradient_of(one[name]) for one in own])
-    return digest(found)
+    return excerpt(found)

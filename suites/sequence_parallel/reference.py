@@ -8,7 +8,7 @@ from torch.nn import functional
 from pytest_gpuperf import Context
 from suites.sequence_parallel.programs.block import EPS, tokens_of
 from suites.sequence_parallel.programs.racing import Sizes, drawn
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.sharding import shard
 from suites.shared.step import Tensors
 
@@ -34,4 +34,4 @@ def one_device(ctx: Context, sizes: Sizes, seed: int) -> Tensors:
         expected |= {f"{number}.{name}": value for name, value in of_block.items() if "norm" in name}
     for name, dim in {"up.weight": 0, "down.weight": 1}.items():
         expected[name] = shard(gradients[-1][name], ctx.world_size, dim)[ctx.rank]
-    return digest(expected)
+    return excerpt(expected)

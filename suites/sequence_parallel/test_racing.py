@@ -12,7 +12,7 @@ from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.sequence_parallel.programs import racing
 from suites.sequence_parallel.reference import one_device
 from suites.shared.comparison import assert_same
-from suites.shared.digest import NUMBERS, digest, spread
+from suites.shared.excerpt import NUMBERS, excerpt, spread
 from suites.shared.step import Tensors
 
 SIZES = racing.Sizes(layers=2, width=16, hidden=24, sequences=2, length=8, norm="layer", dtype=torch.float64)
@@ -20,7 +20,7 @@ ROUNDED = 1e-5  # of float32 numbers; the arithmetic is float64
 
 
 def both(ctx: Context, *, plan: str, sizes: racing.Sizes) -> tuple[Tensors, Tensors]:
-    """The second step's digest, and what one device says."""
+    """The second step's excerpt, and what one device says."""
     step = racing.forward_backward(ctx, plan=plan, sizes=sizes, seed=1)
     step()
     return step(), one_device(ctx, sizes, seed=1)
@@ -58,11 +58,11 @@ def test_what_the_ranks_do_not_divide_cannot_run(ranks: Ranks, changes: dict[str
         ranks.run(racing.forward_backward, plan="tensor", sizes=dataclasses.replace(SIZES, **changes), seed=1)
 
 
-def test_a_digest_is_of_all_columns_and_in_units_of_the_usual_size() -> None:
+def test_an_excerpt_is_of_all_columns_and_in_units_of_the_usual_size() -> None:
     values = torch.arange(64 * NUMBERS, dtype=torch.float64).view(-1, 64) + 1
     columns = (spread(values) - 1).long() % 64
     assert set(columns.tolist()) == set(range(64))
-    small, large = digest({"x": values / 1024}), digest({"x": values})
+    small, large = excerpt({"x": values / 1024}), excerpt({"x": values})
     assert torch.allclose(small["x"], large["x"])
     assert large["x, size"] - small["x, size"] == pytest.approx(math.log(1024))
-    assert digest({"x": torch.zeros(3)})["x"].isnan().all()
+    assert excerpt({"x": torch.zeros(3)})["x"].isnan().all()

@@ -23,10 +23,10 @@ from suites.context_parallel.programs.attention import (
     ring_attention,
     torch_ring_attention,
 )
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.step import Step, Tensors
 
-Way = Literal["ring", "ring by hand", "all-gather", "Ulysses"]
+Kind = Literal["ring", "ring by hand", "all-gather", "Ulysses"]
 
 BATCHES = 2
 """In turn."""
@@ -79,8 +79,10 @@ def drawn(sizes: Sizes, tokens: int, seed: int, device: torch.device) -> list[Te
     ]
 
 
-def train(ctx: Context, *, way: Way, layout: Layout, sizes: Sizes, length: int, seed: int) -> Step[Tensors]:
-    """Output and gradients; a step returns a digest of some tokens' rows, the same on all ranks.
+def train(
+    ctx: Context, *, way: Kind, layout: Layout, sizes: Sizes, length: int, seed: int, flash: bool = True
+) -> Step[Tensors]:
+    """Output and gradients; a step returns an excerpt of some tokens' rows, the same on all ranks.
 
     Args:
         ctx: the rank's context.
@@ -89,6 +91,7 @@ def train(ctx: Context, *, way: Way, layout: Layout, sizes: Sizes, length: int, 
         sizes: of the attention.
         length: of the sequence, in tokens.
         seed: of all numbers.
+        flash: whether torch must take the flash kernel, on GPUs; it is faster with others if it may choose.
 
     Raises:
         Infeasible: the ranks do not divide the sequence or the heads, or the way needs a GPU.
@@ -110,7 +113,21 @@ def train(ctx: Context, *, way: Way, layout: Layout, sizes: Sizes, length: int, 
     else:
         step = attend(ctx, attention=ring_attention if way == "ring by hand" else ordered_ulysses_attention, **given)
     told = Rows(held[ctx.rank], length, ctx.device)
-    return lambda: digest(told.together(ctx, step()))
+    if flash and ctx.device.type == "cuda":
+        step = in_flash(step)
+    return lambda: excerpt(told.together(ctx, step()))
+
+
+def in_flash(step: Step[Tensors]) -> Step[Tensors]:
+    """The same step with the flash kernel, so that ways differ by what they send, and not by their kernels."""
+    # Here, since this module travels to the ranks by value, and torch 2.11's SDPBackend cannot.
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def within() -> Tensors:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return step()
+
+    return within
 
 
 class Rows:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from pytest_gpuperf import Context
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.step import Step, Tensors, gradient_of
 
 BATCHES = 2
@@ -62,7 +62,7 @@ class Held:
 Output = tuple[torch.Tensor, Held]
 """What all ways have in common, and what this rank holds.
 
-In DataParallel rank 0's process alone holds gradients. So the first is rank 0's digest as one tensor, and on the other
+In DataParallel rank 0's process alone holds gradients. So the first is rank 0's excerpt as one tensor, and on the other
 ranks it is empty.
 """
 
@@ -102,7 +102,7 @@ def told(ctx: Context, gradients: Tensors | None) -> Output:
     """A step's output."""
     if gradients is None:
         return torch.empty(0), Held(None)
-    found = digest(gradients)
+    found = excerpt(gradients)
     common = torch.cat([value.reshape(-1) for value in found.values()])
     return common if ctx.rank == 0 else common[:0], Held(found)
 

@@ -150,6 +150,8 @@ def _through_experts(
 ) -> torch.Tensor:
     """All rows there and back, in their order. Every chunk sets out before the first is computed."""
     main = torch.cuda.current_stream() if ctx.device.type == "cuda" else None
+    # Views, made on the main stream: the gradients of all chunks are added up there.
+    first, second = (parameters[name].view_as(parameters[name]) for name in ("first", "second"))
     parts = rows.split([sum(map(sum, chunk)) for chunk in splits.sends])
     sizes = [
         ([sum(rank) for rank in sends], [sum(rank) for rank in receives])
@@ -164,7 +166,7 @@ def _through_experts(
     returned = []
     for lane, part, (sends, receives), counts in zip(lanes, arrived, sizes, splits.receives, strict=True):
         with _on(lane):
-            made = _experts_of_equal(parameters, part, counts) if padded else _experts_of(parameters, part, counts)
+            made = (_experts_of_equal if padded else _experts_of)(first, second, part, counts)
             returned.append(all_to_all_single_autograd(made, sends, receives, ctx.group))
     for lane in lanes:
         if lane is not None and main is not None:
@@ -176,23 +178,27 @@ def _on(lane: torch.cuda.Stream | None) -> contextlib.AbstractContextManager[Any
     return contextlib.nullcontext() if lane is None else torch.cuda.stream(lane)
 
 
-def _experts_of(parameters: nn.ParameterDict, arrived: torch.Tensor, counts: list[list[int]]) -> torch.Tensor:
+def _experts_of(
+    first: torch.Tensor, second: torch.Tensor, arrived: torch.Tensor, counts: list[list[int]]
+) -> torch.Tensor:
     """Each expert on its rows, which come rank by rank, of each rank expert by expert, and stay in that order."""
-    local = len(parameters["first"])
+    local = len(first)
     pieces = arrived.split([count for of_rank in counts for count in of_rank])
     made: list[torch.Tensor] = [arrived] * len(pieces)
-    for expert, (first, second) in enumerate(zip(parameters["first"], parameters["second"], strict=True)):
+    for expert, (to_hidden, back) in enumerate(zip(first.unbind(), second.unbind(), strict=True)):
         x = torch.cat(pieces[expert::local])
-        output = nn.functional.linear(nn.functional.linear(x, first).relu(), second)
+        output = nn.functional.linear(nn.functional.linear(x, to_hidden).relu(), back)
         made[expert::local] = output.split([of_rank[expert] for of_rank in counts])
     return torch.cat(made)
 
 
-def _experts_of_equal(parameters: nn.ParameterDict, arrived: torch.Tensor, counts: list[list[int]]) -> torch.Tensor:
+def _experts_of_equal(
+    first: torch.Tensor, second: torch.Tensor, arrived: torch.Tensor, counts: list[list[int]]
+) -> torch.Tensor:
     """The same of as many rows for each: one product of all experts at once."""
     ranks, local, rows = len(counts), len(counts[0]), counts[0][0]
     x = arrived.view(ranks, local, rows, -1).transpose(0, 1).reshape(local, ranks * rows, -1)
-    output = torch.bmm(torch.bmm(x, parameters["first"].mT).relu(), parameters["second"].mT)
+    output = torch.bmm(torch.bmm(x, first.mT).relu(), second.mT)
     return output.view(local, ranks, rows, -1).transpose(0, 1).reshape(ranks * local * rows, -1)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_gpuperf import Context, Infeasible
 from suites.expert_parallel.programs.exchange import exchanged, lanes
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.step import Step, Tensors, gradient_of
 
 Routing = Literal["balanced", "skewed"]
@@ -54,7 +54,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Load:
     """What a rank has in a step."""
 
     x: torch.Tensor
@@ -78,14 +78,14 @@ def chosen_experts(sizes: Sizes, routing: Routing, rank: int, number: int) -> to
     return torch.multinomial(likely.expand(sizes.tokens, -1), sizes.k, generator=generator)
 
 
-def batch_of(ctx: Context, sizes: Sizes, routing: Routing, rank: int, number: int) -> Batch:
+def batch_of(ctx: Context, sizes: Sizes, routing: Routing, rank: int, number: int) -> Load:
     """A rank's tokens, on this rank's device; another rank and another number have others."""
     generator = torch.Generator(ctx.device).manual_seed(1000 * rank + number)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, dtype=sizes.dtype, device=ctx.device, generator=generator)
 
-    return Batch(
+    return Load(
         normal(sizes.tokens, sizes.width),
         normal(sizes.tokens, sizes.k).softmax(-1),
         chosen_experts(sizes, routing, rank, number).to(ctx.device),
@@ -104,7 +104,7 @@ def expert(ctx: Context, sizes: Sizes, number: int, seed: int) -> Tensors:
 
 
 def train(ctx: Context, *, sizes: Sizes, routing: Routing, padded: bool, chunks: int, seed: int) -> Step[Tensors]:
-    """A step of training without its optimizer; returns a digest of output and gradients.
+    """A step of training without its optimizer; returns an excerpt of output and gradients.
 
     Args:
         ctx: the rank's context.
@@ -145,7 +145,7 @@ def train(ctx: Context, *, sizes: Sizes, routing: Routing, padded: bool, chunks:
         )
         output.backward(batch.grad)
         leaves = {"input": x, "weights": weights, **parameters}
-        return digest({"output": output, **{f"{name} gradient": gradient_of(leaf) for name, leaf in leaves.items()}})
+        return excerpt({"output": output, **{f"{name} gradient": gradient_of(leaf) for name, leaf in leaves.items()}})
 
     return step
 

@@ -23,7 +23,7 @@ from suites.sequence_parallel.programs.block import (
     tensor_parallel,
     tokens_of,
 )
-from suites.shared.digest import digest
+from suites.shared.excerpt import excerpt
 from suites.shared.step import Step, Tensors, gradient_of
 
 Parallel = Callable[[Block, DeviceMesh], Block]
@@ -121,7 +121,7 @@ def given(ctx: Context, plan: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def forward_backward(ctx: Context, *, plan: str, sizes: Sizes, seed: int) -> Step[Tensors]:
-    """A step of training without its optimizer; returns a digest of what both plans have on this rank.
+    """A step of training without its optimizer; returns an excerpt of what both plans have on this rank.
 
     That is the output and the input's gradient of its tokens, and the gradients of the last block's parameters.
 
@@ -149,7 +149,7 @@ def forward_backward(ctx: Context, *, plan: str, sizes: Sizes, seed: int) -> Ste
         gradients = {name: summed(gradient_of(value)) for name, value in model.named_parameters() if "norm" in name}
         matrices = {name: gradient_of(value) for name, value in model[-1].named_parameters() if "norm" not in name}
         local = {name: value.to_local() if isinstance(value, DTensor) else value for name, value in matrices.items()}
-        return digest({"output": mine(output), "input gradient": mine(gradient_of(x)), **gradients, **local})
+        return excerpt({"output": mine(output), "input gradient": mine(gradient_of(x)), **gradients, **local})
 
     return step
 

@@ -12,7 +12,7 @@ NUMBERS = 4096
 """Elements of each tensor, at most twice as many."""
 
 
-def digest(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+def excerpt(tensors: Mapping[str, torch.Tensor]) -> Tensors:
     """Elements of each tensor, evenly spread, in units of their root mean square; and the logarithm of that.
 
     So an absolute tolerance means the same for all of them: a share of the usual size. All of it is float32. A tensor
@@ -28,7 +28,7 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 
 def spread(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements that ``digest`` takes, as float32."""
+    """The elements that ``excerpt`` takes, as float32."""
     # Odd, so that the elements come from all columns of a matrix, whose width is a power of 2 as a rule.
     stride = max(1, tensor.numel() // NUMBERS) | 1
     return tensor.detach().reshape(-1)[::stride].float()
