@@ -155,14 +155,14 @@ def synchronize(ctx: Context) -> None:
 
 
 def distributed_data_parallel(ctx: Context, *, sizes: Sizes, seed: int) -> Step[Output]:
-    """DistributedDataParallel with its defaults; each rank copies its batch to its GPU when the step begins."""
+    """DistributedDataParallel with its defaults; each rank copies its pinned batch when the step begins."""
     module = perceptron(sizes, seed, ctx.device)
     wrapped = DistributedDataParallel(module)
-    batches = itertools.cycle([batch_of(ctx, sizes, ctx.rank, number) for number in range(BATCHES)])
+    batches = itertools.cycle(pinned_batches(ctx, sizes))
 
     def step() -> Output:
         wrapped.zero_grad(set_to_none=True)
-        loss_of_rows(wrapped(next(batches).to(ctx.device))).backward()
+        loss_of_rows(wrapped(next(batches).to(ctx.device, non_blocking=True))).backward()
         return told(ctx, weights_of(module))
 
     return step
@@ -197,13 +197,16 @@ def averaged(ctx: Context, flat: torch.Tensor) -> None:
         flat /= ctx.world_size
 
 
+def pinned_batches(ctx: Context, sizes: Sizes) -> list[torch.Tensor]:
+    """The rank's batches, pinned if it has a GPU."""
+    batches = [batch_of(ctx, sizes, ctx.rank, number) for number in range(BATCHES)]
+    return [batch.pin_memory() for batch in batches] if ctx.device.type == "cuda" else batches
+
+
 def staged(ctx: Context, sizes: Sizes) -> Iterator[torch.Tensor]:
     """The rank's batches on its device; the next one is on its way while the caller uses the one it got."""
-    batches = [batch_of(ctx, sizes, ctx.rank, number) for number in range(BATCHES)]
-    side = None
-    if ctx.device.type == "cuda":
-        batches = [batch.pin_memory() for batch in batches]
-        side = torch.cuda.Stream()
+    batches = pinned_batches(ctx, sizes)
+    side = torch.cuda.Stream() if ctx.device.type == "cuda" else None
     places = [batches[0].to(ctx.device, copy=True) for _ in range(2)]
     for number in itertools.count():
         if side is not None:
