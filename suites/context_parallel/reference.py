@@ -10,11 +10,14 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch.nn import functional
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.context_parallel.bounds import Arithmetic, bounds, in_kernels
-from suites.context_parallel.programs import SEQUENCE, Layout
+from suites.context_parallel.programs import racing
+from suites.context_parallel.programs.attention import SEQUENCE, Layout
 from suites.shared.comparison import assert_within
+from suites.shared.excerpt import excerpt
 from suites.shared.inputs import integers
 from suites.shared.references import by_autograd
 from suites.shared.step import Tensors
@@ -95,3 +98,14 @@ def assert_attends(
             assert tensor.dtype == tensors["query"].dtype
             part = (expected[name][:, :, mine], bound[name][:, :, mine])
             assert_within(tensor.double(), *part, f"rank {rank}, {name}")
+
+
+def one_device(ctx: Context, sizes: racing.Sizes, tokens: int, seed: int, step: int) -> Tensors:
+    """What a step that is raced should return, from 1 on: torch's attention of the whole sequence on one device."""
+    tensors = racing.drawn(sizes, tokens, seed, ctx.device)[(step - 1) % racing.BATCHES]
+    leaves = [tensors[name].requires_grad_() for name in ("query", "key", "value")]
+    output = functional.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
+    query, key, value = torch.autograd.grad(output, leaves, tensors["grad"])
+    whole = {"output": output, "query gradient": query, "key gradient": key, "value gradient": value}
+    rows = racing.rows_of(tokens).to(ctx.device)
+    return excerpt({name: value[0].index_select(1, rows).transpose(0, 1).flatten(1) for name, value in whole.items()})

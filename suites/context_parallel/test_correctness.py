@@ -10,9 +10,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
-from suites.context_parallel import programs
 from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
-from suites.context_parallel.programs import SEQUENCE, Attention, Layout, Positions, positions
+from suites.context_parallel.programs import attention as programs
+from suites.context_parallel.programs.attention import SEQUENCE, Attention, Layout, Positions, positions
 from suites.context_parallel.reference import assert_attends, drawn, fixed, tokens_of_ranks
 from suites.shared.step import each_step, once
 from suites.shared.strategies import seeds, worlds
@@ -136,6 +136,15 @@ def test_your_own_attention(ranks: Ranks, layout: Layout) -> None:
     tensors = fixed(ranks)
     got = ranks.run(once, programs.attend, attention=gathered_attention, causal=True, layout=layout, **tensors)
     assert_attends(got, tensors, causal=True, layout=layout)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_gather_attention(ranks: Ranks, layout: Layout, causal: bool) -> None:
+    tensors = drawn(batch=2, heads=2, groups=2, tokens=6 * ranks.world_size, features=4, dtype=torch.float64, seed=1)
+    attention = programs.all_gather_attention(layout)
+    got = ranks.run(once, programs.attend, attention=attention, causal=causal, layout=layout, **tensors)
+    assert_attends(got, tensors, causal=causal, layout=layout)
 
 
 def work(held: torch.Tensor) -> int:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.context_parallel import programs
-from suites.context_parallel.programs import Attention
+from suites.context_parallel.programs import attention as programs
+from suites.context_parallel.programs.attention import Attention
 from suites.context_parallel.reference import drawn
 from suites.shared.traffic import Messages, messages_of
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf import Ranks
-from suites.expert_parallel import programs
+from pytest_gpuperf import Context, Ranks
+from suites.expert_parallel.programs import layer as programs
+from suites.expert_parallel.programs import racing
 from suites.shared.comparison import Results, assert_same
+from suites.shared.excerpt import excerpt
 from suites.shared.inputs import integers
-from suites.shared.step import Tensors
+from suites.shared.step import Tensors, gradient_of
 
 # Inputs, weights and output gradients of at most 3 are whole numbers, and with the gate "scores" so is everything
 # else. Of D = 3 features, H = 4 hidden ones, E = 8 experts, k = 3 choices and 4 ranks of 4 tokens, with ReLU
@@ -139,3 +141,41 @@ def fixed(ranks: Ranks, **changes: Any) -> Arguments:
     }
     rest = {"k": 2, "capacity": 1, "gate": "scores", "dtype": torch.float64, "seed": 1}
     return arguments(**(usual | rest | changes))
+
+
+def kept_assignments(chosen: torch.Tensor, experts: int, capacity: int) -> torch.Tensor:
+    """Which assignments (T x k) there is room for; first choices come first, then the order of the tokens."""
+    room = [capacity] * experts
+    kept = torch.zeros_like(chosen, dtype=torch.bool)
+    rows = chosen.tolist()
+    for choice in range(chosen.shape[1]):
+        for token, row in enumerate(rows):
+            if room[row[choice]]:
+                room[row[choice]] -= 1
+                kept[token, choice] = True
+    return kept
+
+
+def one_device(ctx: Context, sizes: racing.Sizes, routing: racing.Routing, seed: int, step: int) -> Tensors:
+    """What this rank should return in a step, from 1 on: all experts on its device, and all ranks' tokens in turn."""
+    experts = [racing.expert(ctx, sizes, number, seed) for number in range(sizes.experts)]
+    for matrix in (matrix for one in experts for matrix in one.values()):
+        matrix.requires_grad_()
+    found: Tensors = {}
+    for rank in range(ctx.world_size):
+        batch = racing.batch_of(ctx, sizes, routing, rank, (step - 1) % racing.BATCHES)
+        kept = kept_assignments(batch.chosen.cpu(), sizes.experts, sizes.capacity).to(ctx.device)
+        x, weights = (tensor.requires_grad_() for tensor in (batch.x, batch.weights))
+        output = torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+        for number, one in enumerate(experts):
+            token, choice = ((batch.chosen == number) & kept).nonzero(as_tuple=True)
+            made = (x[token] @ one["first"].T).relu() @ one["second"].T
+            output = output.index_add(0, token, (made * weights[token, choice, None]).to(output.dtype))
+        output.backward(batch.grad.to(output.dtype))
+        if rank == ctx.rank:
+            found = {"output": output, "input gradient": gradient_of(x), "weights gradient": gradient_of(weights)}
+    local = sizes.experts // ctx.world_size
+    own = experts[ctx.rank * local : (ctx.rank + 1) * local]
+    for name in ("first", "second"):
+        found[f"{name} gradient"] = torch.stack([gradient_of(one[name]) for one in own])
+    return excerpt(found)

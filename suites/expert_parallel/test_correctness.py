@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed._functional_collectives import all_gather_tensor_autograd, reduce_scatter_tensor_autograd
 
 from pytest_gpuperf import Context, Ranks
-from suites.expert_parallel import programs
+from suites.expert_parallel.programs import layer as programs
 from suites.expert_parallel.reference import (
     CHOICES,
     HIDDEN,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
-from suites.expert_parallel import programs
+from suites.expert_parallel.programs import layer as programs
 from suites.expert_parallel.reference import WIDTH, Arguments, choices, fixed
 from suites.shared.traffic import Messages, messages_of
 

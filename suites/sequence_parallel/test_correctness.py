@@ -24,8 +24,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from pytest_gpuperf import Ranks
-from suites.sequence_parallel import programs
-from suites.sequence_parallel.programs import EPS, TOKENS, Block, Norm, tokens_of
+from suites.sequence_parallel.programs import block as programs
+from suites.sequence_parallel.programs.block import EPS, TOKENS, Block, Norm, tokens_of
 from suites.shared.comparison import Results, assert_close, assert_same
 from suites.shared.given import Given
 from suites.shared.inputs import integers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.context_parallel.programs"
+PROGRAMS = "suites.context_parallel.programs.attention"
+RACING = "suites.context_parallel.programs.racing"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -166,38 +167,82 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="tokens go back by the order in which they came",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="output[:, :, gathered]",
         new="output[:, :, order]",
     ),
     Fault(
         name="gradients travel on, not back",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="rotated(function.rank, gradients[0], -1)",
         new="rotated(function.rank, gradients[0], 1)",
     ),
     Fault(
         name="head-tail layout pairs part r with part R + r: the last rank has more work again",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="chunks[parts - 1 - rank]",
         new="chunks[degree + rank]",
     ),
     Fault(
         name="without a mask the tokens are not put in order, but the output is still put back",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="    order = gathered.argsort()\n",
         new="    order = gathered.argsort() if causal else slice(None)  # without a mask any order will do\n",
     ),
     Fault(
         name="positions of the following rank",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="positions[(ctx.rank - distance) % ctx.world_size]",
         new="positions[(ctx.rank + distance) % ctx.world_size]",
     ),
     Fault(
         name="largest score of the whole tensor",
-        module="suites.context_parallel.programs",
+        module="suites.context_parallel.programs.attention",
         old="torch.maximum(largest, scores.detach().amax(-1, keepdim=True))",
         new="torch.maximum(largest, scores.detach().amax())",
+    ),
+    # The all-gather of keys and values, and what is raced.
+    Fault(
+        name="gathered tails in the order of the ranks",
+        module=PROGRAMS,
+        old="[of_rank[1] for of_rank in reversed(of_ranks)]",
+        new="[of_rank[1] for of_rank in of_ranks]",
+    ),
+    Fault(
+        name="gathered keys of which queries see those after them too",
+        module=PROGRAMS,
+        old="mask = causal_lower_right(tokens, until) if causal and tokens < until else None",
+        new="mask = None",
+    ),
+    Fault(
+        name="gathered keys whose mask begins at the first key",
+        module=PROGRAMS,
+        old="mask = causal_lower_right(tokens, until) if causal and tokens < until else None",
+        new="mask = torch.ones(tokens, until, dtype=torch.bool, device=own.device).tril() if causal and tokens < until "
+        "else None",
+    ),
+    Fault(
+        name="gathered keys without the rank's own part",
+        module=PROGRAMS,
+        old="until = (number + 1) * tokens if causal",
+        new="until = max(1, number) * tokens if causal",
+    ),
+    Fault(
+        name="gathered keys that send no gradient back",
+        module=PROGRAMS,
+        old="all_gather_tensor_autograd(own.contiguous(), 0, ctx.group)",
+        new="all_gather_tensor_autograd(own.detach().contiguous(), 0, ctx.group)",
+    ),
+    Fault(
+        name="raced rows that each rank keeps for itself",
+        module=RACING,
+        old="        dist.all_reduce(found, group=ctx.group)\n",
+        new="",
+    ),
+    Fault(
+        name="raced attention with the first batch at every step",
+        module=PROGRAMS,
+        old='steps = [{"query": query, "key": key, "value": value, "grad": grad}, *later]',
+        new='steps = [{"query": query, "key": key, "value": value, "grad": grad}]',
     ),
 )

@@ -6,6 +6,7 @@ from benchmarks.mutants.fault import Fault
 
 REPLICAS = "suites.data_parallel.programs.replicas"
 TRAINING = "suites.data_parallel.programs.training"
+RACING = "suites.data_parallel.programs.racing"
 WRAPPER = "torch.nn.parallel.distributed"
 
 FAULTS: tuple[Fault, ...] = (
@@ -157,20 +158,20 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="each parameter clipped by itself",
         module=TRAINING,
-        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
-        new="        norm = [nn.utils.clip_grad_norm_([one], MAX_NORM) for one in wrapped.parameters()][0]\n",
+        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), max_norm)\n",
+        new="        norm = [nn.utils.clip_grad_norm_([one], max_norm) for one in wrapped.parameters()][0]\n",
     ),
     Fault(
         name="clipping that leaves biases as they are",
         module=TRAINING,
-        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
-        new="        norm = nn.utils.clip_grad_norm_([p for p in wrapped.parameters() if p.dim() > 1], MAX_NORM)\n",
+        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), max_norm)\n",
+        new="        norm = nn.utils.clip_grad_norm_([p for p in wrapped.parameters() if p.dim() > 1], max_norm)\n",
     ),
     Fault(
         name="a norm of sums of magnitudes",
         module=TRAINING,
-        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
-        new="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM, norm_type=1.0)\n",
+        old="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), max_norm)\n",
+        new="        norm = nn.utils.clip_grad_norm_(wrapped.parameters(), max_norm, norm_type=1.0)\n",
     ),
     # Tokens.
     Fault(
@@ -328,5 +329,36 @@ FAULTS: tuple[Fault, ...] = (
         module="torch.distributed.algorithms.join",
         old=("                is_last_joiner = False\n                i += 1"),
         new="                i += 1",
+    ),
+    # What is raced.
+    Fault(
+        name="staged replicas that compute on the batch that is on its way",
+        module=RACING,
+        old="        yield places[number % 2]\n",
+        new="        yield places[(number + 1) % 2]\n",
+    ),
+    Fault(
+        name="a staged batch that is never replaced",
+        module=RACING,
+        old="copy_(batches[(number + 1) % BATCHES], non_blocking=True)",
+        new="copy_(batches[0], non_blocking=True)",
+    ),
+    Fault(
+        name="a flat all-reduce that leaves the sum",
+        module=RACING,
+        old="        flat /= ctx.world_size\n",
+        new="        pass\n",
+    ),
+    Fault(
+        name="flat gradients that add up over the steps",
+        module=RACING,
+        old="        flat.zero_()\n",
+        new="",
+    ),
+    Fault(
+        name="DataParallel that gets rank 0's rows as often as there are ranks",
+        module=RACING,
+        old="[torch.cat([batch_of(ctx, sizes, rank, number) for rank in range(ctx.world_size)])",
+        new="[torch.cat([batch_of(ctx, sizes, 0, number) for rank in range(ctx.world_size)])",
     ),
 )

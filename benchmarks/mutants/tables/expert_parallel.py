@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.expert_parallel.programs"
+PROGRAMS = "suites.expert_parallel.programs.layer"
+EXCHANGE = "suites.expert_parallel.programs.exchange"
+RACING = "suites.expert_parallel.programs.racing"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -172,19 +174,19 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="softmax over all experts, not the chosen ones",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old="GATES[gate](ranked[:, :k])",
         new="GATES[gate](ranked)[:, :k]",
     ),
     Fault(
         name="a token's later choice replaces its first one's output",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old=".index_add(0, routing.token, weighted)",
         new=".index_copy(0, routing.token, weighted)",
     ),
     Fault(
         name="capacity is given out token by token, not to first choices first",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old=(
             "    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n"
             "    order = by_priority.argsort(stable=True)\n"
@@ -206,7 +208,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="softmax over the scores of all experts instead of those chosen",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old="GATES[gate](ranked[:, :k]), by_score[:, :k]",
         new="GATES[gate](ranked)[:, :k], by_score[:, :k]",
     ),
@@ -225,7 +227,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="capacity by token not by choice",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old=(
             "    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n"
             "    order = by_priority.argsort(stable=True)\n"
@@ -247,14 +249,73 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="gate normalized over all experts",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old="weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]",
         new="weights, chosen = GATES[gate](ranked)[:, :k], by_score[:, :k]",
     ),
     Fault(
         name="gate gradient averaged",
-        module="suites.expert_parallel.programs",
+        module="suites.expert_parallel.programs.layer",
         old='    dist.all_reduce(gradient_of(parameters["gate"]))',
         new='    dist.all_reduce(gradient_of(parameters["gate"]).div_(dist.get_world_size()))',
+    ),
+    # Padded and exact splits, and chunks.
+    Fault(
+        name="places without a row that send the first row",
+        module=EXCHANGE,
+        old="torch.cat([rows, rows.new_zeros(1, rows.shape[1])]).index_select(0, index)",
+        new="torch.cat([rows, rows[:1] if len(rows) else rows.new_zeros(1, rows.shape[1])]).index_select(0, index)",
+    ),
+    Fault(
+        name="padded rows that are taken for expert by expert, and come rank by rank",
+        module=EXCHANGE,
+        old="arrived.view(ranks, local, rows, -1).transpose(0, 1)",
+        new="arrived.view(local, ranks, rows, -1)",
+    ),
+    Fault(
+        name="a token whose first choice alone gives its input a gradient",
+        module=EXCHANGE,
+        old="return taken.view(*back.shape, taken.shape[1]).sum(1), None, None",
+        new="return taken.view(*back.shape, taken.shape[1])[:, 0], None, None",
+    ),
+    Fault(
+        name="places by token, not by choice",
+        module=EXCHANGE,
+        old="    by_priority = chosen.T.reshape(-1)\n",
+        new="    by_priority = chosen.flip(1).T.reshape(-1)\n",
+    ),
+    Fault(
+        name="padded rows that cross the links twice",
+        module=EXCHANGE,
+        old="            arrived.append(all_to_all_single_autograd(part, receives, sends, ctx.group))\n",
+        new="            all_to_all_single_autograd(part.detach(), receives, sends, ctx.group)\n"
+        "            arrived.append(all_to_all_single_autograd(part, receives, sends, ctx.group))\n",
+    ),
+    Fault(
+        name="an exchange that rounds rows to bfloat16",
+        module=EXCHANGE,
+        old="            arrived.append(all_to_all_single_autograd(part, receives, sends, ctx.group))\n",
+        new="            arrived.append(\n"
+        "                all_to_all_single_autograd(part.bfloat16(), receives, sends, ctx.group).to(part.dtype)\n"
+        "            )\n",
+    ),
+    # What is raced.
+    Fault(
+        name="raced tokens of the first batch at every step",
+        module=RACING,
+        old="[batch_of(ctx, sizes, routing, ctx.rank, number) for number in range(BATCHES)]",
+        new="[batch_of(ctx, sizes, routing, ctx.rank, 0) for number in range(BATCHES)]",
+    ),
+    Fault(
+        name="raced experts that are the first rank's on every rank",
+        module=RACING,
+        old="expert(ctx, sizes, ctx.rank * local + index, seed)",
+        new="expert(ctx, sizes, index, seed)",
+    ),
+    Fault(
+        name="skewed routing that is balanced",
+        module=RACING,
+        old="    likely = 1 / torch.arange(1, sizes.experts + 1, dtype=torch.float64)\n",
+        new="    likely = torch.ones(sizes.experts, dtype=torch.float64)\n",
     ),
 )

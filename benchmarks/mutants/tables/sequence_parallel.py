@@ -6,7 +6,8 @@ from benchmarks.mutants.fault import Fault
 
 PLACEMENTS = "torch.distributed.tensor.placement_types"
 STYLE = "torch.distributed.tensor.parallel.style"
-PROGRAMS = "suites.sequence_parallel.programs"
+PROGRAMS = "suites.sequence_parallel.programs.block"
+RACING = "suites.sequence_parallel.programs.racing"
 
 REDUCE_SCATTER = """        output = funcol.reduce_scatter_single(
             tensor, reduce_op, scatter_dim=self.dim, group=(mesh, mesh_dim)
@@ -265,13 +266,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the norm's epsilon is lost, which only RMSNorm notices",
-        module="suites.sequence_parallel.programs",
+        module="suites.sequence_parallel.programs.block",
         old="NORMS[norm](width, EPS, dtype=dtype, device=device)",
         new="NORMS[norm](width, dtype=dtype, device=device)",
     ),
     Fault(
         name="dropout covers the residual",
-        module="suites.sequence_parallel.programs",
+        module="suites.sequence_parallel.programs.block",
         old=("        y: torch.Tensor = self.dropout(self.down(self.up(self.norm(x)).tanh()))\n        return x + y"),
         new=(
             "        y: torch.Tensor = self.down(self.up(self.norm(x)).tanh())\n"
@@ -284,5 +285,30 @@ FAULTS: tuple[Fault, ...] = (
         module="torch.distributed.tensor._ops._math_ops",
         old='            Partial("sum") if bias_meta is not None else None,  # d_bias',
         new="            Replicate() if bias_meta is not None else None,  # d_bias",
+    ),
+    # What is raced.
+    Fault(
+        name="raced blocks that report rank 0's tokens on every rank",
+        module=RACING,
+        old='return tensor if plan == "sequence" else tokens_of(tensor, ctx.world_size)[ctx.rank]',
+        new='return tensor if plan == "sequence" else tokens_of(tensor, ctx.world_size)[0]',
+    ),
+    Fault(
+        name="raced blocks whose norms have the gradients of this rank's tokens only",
+        module=RACING,
+        old="{name: summed(gradient_of(value)) for",
+        new="{name: local(gradient_of(value)) for",
+    ),
+    Fault(
+        name="raced blocks that add up their gradients over the steps",
+        module=RACING,
+        old="        model.zero_grad(set_to_none=True)\n",
+        new="",
+    ),
+    Fault(
+        name="a formula of kept bytes that takes the gathered input for a shard",
+        module=RACING,
+        old="self.tokens * (self.width + self.hidden // ranks)",
+        new="self.tokens * (self.width // share + self.hidden // ranks)",
     ),
 )

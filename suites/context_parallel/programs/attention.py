@@ -1,4 +1,4 @@
-"""Attention over a sequence that is split over R ranks: ring, and all-to-all of heads.
+"""Attention over a sequence that is split over R ranks: ring, all-to-all of heads, all-gather of keys and values.
 
 B batch, H query heads, K key and value heads (K divides H), S tokens, D features of a head: query_BHSD, key and value
 _BKSD. Rank r holds the tokens ``positions(S, R, layout)[r]`` of all three, and of the output. Tensors are [B, H, S, D],
@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import all_gather_tensor_autograd, wait_tensor
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
 from pytest_gpuperf import Context
 from suites.shared.step import Step, Tensors
@@ -224,6 +226,60 @@ def ulysses_attention(
     return all_to_all(ctx, output[:, :, gathered], split=SEQUENCE, join=1)
 
 
+def ordered_ulysses_attention(
+    ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
+) -> torch.Tensor:
+    """The same for the contiguous layout alone, in which all tokens arrive in their order: none is moved."""
+    query, key, value = (all_to_all(ctx, tensor, split=1, join=SEQUENCE) for tensor in (query, key, value))
+    output = functional.scaled_dot_product_attention(
+        query, key, value, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
+    )
+    return all_to_all(ctx, output, split=SEQUENCE, join=1)
+
+
+def all_gather_attention(layout: Layout) -> Attention:
+    """Each rank gathers all keys and values, and its queries see those up to their own (Llama 3, section 3.3.2).
+
+    The rank's tokens are one part of the sequence, or in the head-tail layout two. Of each part the keys up to its end
+    are what torch's kernels take with a causal mask that ends at the last key.
+    """
+    parts = 1 if layout == "contiguous" else 2
+
+    def attention(
+        ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
+    ) -> torch.Tensor:
+        degree = ctx.world_size
+        keys, values = (_all_tokens(ctx, tensor, parts) for tensor in (key, value))
+        mine = (ctx.rank, parts * degree - 1 - ctx.rank)[:parts]
+        seen = []
+        for number, own in zip(mine, query.chunk(parts, SEQUENCE), strict=True):
+            tokens = own.shape[SEQUENCE]
+            until = (number + 1) * tokens if causal else keys.shape[SEQUENCE]
+            mask = causal_lower_right(tokens, until) if causal and tokens < until else None
+            seen.append(
+                functional.scaled_dot_product_attention(
+                    own,
+                    keys[:, :, :until],
+                    values[:, :, :until],
+                    mask,
+                    is_causal=causal and tokens == until,
+                    enable_gqa=query.shape[1] != key.shape[1],
+                )
+            )
+        return torch.cat(seen, SEQUENCE)
+
+    return attention
+
+
+def _all_tokens(ctx: Context, own: torch.Tensor, parts: int) -> torch.Tensor:
+    """All ranks' parts in the order of the sequence; gradients are summed over the ranks."""
+    gathered = wait_tensor(all_gather_tensor_autograd(own.contiguous(), 0, ctx.group))
+    of_ranks = [of_rank.chunk(parts, SEQUENCE) for of_rank in gathered.chunk(ctx.world_size)]
+    heads = [of_rank[0] for of_rank in of_ranks]
+    tails = [of_rank[1] for of_rank in reversed(of_ranks)] if parts == 2 else []
+    return torch.cat([*heads, *tails], SEQUENCE)
+
+
 def torch_ring_attention(
     ctx: Context,
     *,
@@ -266,4 +322,6 @@ def torch_ring_attention(
 def _whole_attention(
     ctx: Context, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: Positions, causal: bool
 ) -> torch.Tensor:
-    return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    return functional.scaled_dot_product_attention(
+        query, key, value, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]
+    )

@@ -135,19 +135,31 @@ def expert_parallel(
     Raises:
         ValueError: k is no number of experts, or no token fits.
     """
-    experts = len(parameters["gate"])
+    weights, chosen = chosen_by(parameters["gate"], x, k=k, capacity=capacity, gate=gate)
+    routing = route(chosen, len(parameters["gate"]), capacity)
+    returned = dispatched(ctx, parameters, x[routing.token], routing.per_expert)
+    weighted = returned * weights[routing.token, routing.choice].unsqueeze(-1)
+    return torch.zeros_like(x).index_add(0, routing.token, weighted)
+
+
+def chosen_by(
+    parameter: torch.Tensor, x: torch.Tensor, *, k: int, capacity: int, gate: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gate: for each token the weights of the experts that it goes to, and their numbers, both T x k.
+
+    Raises:
+        ValueError: k is no number of experts, or no token fits.
+    """
+    experts = len(parameter)
     if not 1 <= k <= experts:
         raise ValueError(f"a token goes to 1 to {experts} of {experts} experts, got k = {k}")
     if capacity < 1:
         raise ValueError(f"an expert's capacity must be 1 or more, got {capacity}")
-    scores = nn.functional.linear(x, parameters["gate"])
+    scores = nn.functional.linear(x, parameter)
     # Not topk, which leaves open which of equal scores comes first: the lower expert does, on every device.
     ranked, by_score = scores.sort(dim=-1, descending=True, stable=True)
     weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]
-    routing = route(chosen, experts, capacity)
-    returned = dispatched(ctx, parameters, x[routing.token], routing.per_expert)
-    weighted = returned * weights[routing.token, routing.choice].unsqueeze(-1)
-    return torch.zeros_like(x).index_add(0, routing.token, weighted)
+    return weights, chosen
 
 
 def reduce_replicated(ctx: Context, parameters: nn.ParameterDict) -> None:

@@ -1,0 +1,1 @@
+"""Attention over a split sequence: its ways, and their race."""

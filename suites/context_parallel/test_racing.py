@@ -1,0 +1,74 @@
+"""Every way that is raced attends as one device does, whatever tokens the ranks hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Infeasible, Ranks
+from suites.context_parallel.programs import racing
+from suites.context_parallel.programs.attention import Layout
+from suites.context_parallel.reference import one_device
+from suites.shared.comparison import assert_same
+from suites.shared.step import Tensors
+
+SIZES = racing.Sizes(heads=8, kv_heads=4, features=4, dtype=torch.float64)
+TOKENS = 48
+STEPS = 2
+ROUNDED = 1e-5  # of float32 numbers; the arithmetic is float64
+
+WAYS: list[tuple[racing.Kind, Layout]] = [
+    ("ring by hand", "contiguous"),
+    ("ring by hand", "head-tail"),
+    ("all-gather", "contiguous"),
+    ("all-gather", "head-tail"),
+    ("Ulysses", "contiguous"),
+]
+
+
+def steps(ctx: Context, *, way: racing.Kind, layout: Layout) -> list[tuple[Tensors, Tensors]]:
+    """What each step returns, and what one device says."""
+    step = racing.train(ctx, way=way, layout=layout, sizes=SIZES, length=TOKENS, seed=1)
+    return [(step(), one_device(ctx, SIZES, TOKENS, 1, number)) for number in range(1, STEPS + 1)]
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize(("way", "layout"), WAYS)
+def test_ways_attend_as_one_device(ranks: Ranks, way: racing.Kind, layout: Layout) -> None:
+    results = ranks.run(steps, way=way, layout=layout)
+    for number in range(STEPS):
+        got, expected = zip(*(of_rank[number] for of_rank in results), strict=True)
+        assert_same(got, expected, ROUNDED)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"way": "Ulysses", "sizes": dataclasses.replace(SIZES, kv_heads=1)}, "1 heads of keys make no 2 equal parts"),
+        ({"layout": "head-tail", "length": 46}, "a sequence of 46 tokens cannot be split over 2 ranks"),
+    ],
+)
+def test_what_the_ranks_do_not_divide_cannot_run(ranks: Ranks, changes: dict[str, Any], why: str) -> None:
+    usual = {"way": "all-gather", "layout": "contiguous", "sizes": SIZES, "length": TOKENS, "seed": 1}
+    with pytest.raises(Infeasible, match=why):
+        ranks.run(racing.train, **(usual | changes))
+
+
+@pytest.mark.ranks(2, device="cpu")
+def test_torchs_ring_needs_a_gpu(ranks: Ranks) -> None:
+    with pytest.raises(Infeasible, match="kernels for CUDA alone"):
+        ranks.run(racing.train, way="ring", layout="contiguous", sizes=SIZES, length=TOKENS, seed=1)
+
+
+def test_bytes_and_the_threshold_are_those_of_the_page() -> None:
+    """By hand: 2 ranks of 24 tokens, keys and values of 4 heads of 4 numbers, queries and outputs of 8."""
+    assert SIZES.gathered(48, 2) == 2 * 24 * (4 + 4) * 4 * 8
+    assert SIZES.swapped(48, 2) == 2 * 12 * (8 + 4 + 4 + 8) * 4 * 8
+    half = dataclasses.replace(SIZES, dtype=torch.bfloat16)
+    # 100 tokens: 4 * 100 * 4 * 4 bytes at 1 B/s take as long as 2 * 100**2 * 8 * 4 FLOP at 100 FLOP/s.
+    assert half.hidden_from(100.0, 1.0) == 100.0
+    assert 2 * 100**2 * 8 * 4 / 100 == 4 * 100 * 4 * 4 / 1.0

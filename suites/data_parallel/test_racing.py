@@ -1,0 +1,45 @@
+"""All ways that are raced leave the mean of all rows' gradients, step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Ranks
+from suites.data_parallel.programs import racing
+from suites.data_parallel.reference import mean_gradients
+from suites.shared.comparison import assert_same
+from suites.shared.step import Tensors
+
+SIZES = racing.Sizes(layers=3, width=8, rows=4, dtype=torch.float64)
+STEPS = 3
+ROUNDED = 1e-5  # of float32 numbers; the arithmetic is float64
+
+
+def steps(ctx: Context, *, way: str) -> list[tuple[torch.Tensor, Tensors | None, Tensors]]:
+    """What is compared, what the rank holds, and what one device has, of each step."""
+    step = racing.train(ctx, way=way, sizes=SIZES, seed=1)
+    found = []
+    for number in range(1, STEPS + 1):
+        common, held = step()
+        found.append((common, held.gradients, mean_gradients(ctx, SIZES, 1, number)))
+    return found
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("way", racing.WAYS)
+def test_gradients_are_the_mean_over_all_rows(ranks: Ranks, way: str) -> None:
+    results = ranks.run(steps, way=way)
+    for number in range(STEPS):
+        of_step = [rank[number] for rank in results]
+        # DataParallel's gradients are in one process.
+        holders = of_step[:1] if way == "DataParallel" else of_step
+        assert_same([held for _, held, _ in holders if held is not None], [one for _, _, one in holders], ROUNDED)
+        assert [held is None for _, held, _ in of_step] == [False] * len(holders) + [True] * (
+            len(of_step) - len(holders)
+        )
+        sizes = [len(common) for common, _, _ in of_step]
+        assert sizes[0] == sum(value.numel() for value in of_step[0][2].values())
+        assert sizes[1:] == [0] * (ranks.world_size - 1)
+    first, second = (results[0][number][2]["layer 0"] for number in range(2))
+    assert not torch.allclose(first, second)  # a stale batch would be seen
