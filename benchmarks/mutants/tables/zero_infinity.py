@@ -203,8 +203,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a raced optimizer that updates copies",
         module=RACING,
-        old="            [share.values for share in self.shares], lr",
-        new="            [share.values.clone() for share in self.shares], lr",
+        old="AdamW([share.values for share in self.shares], lr",
+        new="AdamW([share.values.clone() for share in self.shares], lr",
     ),
     Fault(
         name="raced gradients that are sums over the ranks",
