@@ -22,7 +22,7 @@ STEPS = 2
 
 
 def small(**changed: Any) -> Work:
-    sizes = {"blocks": 4, "width": 3, "hidden": 5, "rows": 2, "dtype": torch.float64, "seed": 1}
+    sizes: dict[str, Any] = {"blocks": 4, "width": 3, "hidden": 5, "rows": 2, "dtype": torch.float64, "seed": 1}
     return Work(**(sizes | changed))
 
 

@@ -23,7 +23,15 @@ WORLD_SIZE = 2
 
 def small(**changed: Any) -> Model:
     """A model whose microbatches and rows differ in number, so that nothing stands for something else."""
-    sizes = {"blocks": 4, "width": 4, "hidden": 6, "microbatches": 4, "rows": 3, "seed": 5, "dtype": torch.float64}
+    sizes: dict[str, Any] = {
+        "blocks": 4,
+        "width": 4,
+        "hidden": 6,
+        "microbatches": 4,
+        "rows": 3,
+        "seed": 5,
+        "dtype": torch.float64,
+    }
     return Model(**(sizes | changed))
 
 
@@ -45,9 +53,8 @@ def whole_step(model: Model, device: torch.device) -> torch.Tensor:
 def test_a_raced_step_is_the_whole_models(ranks: Ranks, schedule: str) -> None:
     """Of the second step: gradients begin at zero again."""
     model = small()
-    expected = [
-        value.cpu() for value in ranks.run(lambda ctx: torch.stack([*whole_step(model, ctx.device)]))
-    ]  # on the ranks' device, whose generators draw other numbers than the CPU's
+    # On the ranks' device, whose generators draw other numbers than the CPU's.
+    expected = ranks.run(lambda ctx: whole_step(model, ctx.device))
     for rank, got in enumerate(ranks.run(second, racing.train, schedule=schedule, model=model)):
         assert_close(got, expected[rank], f"rank {rank}, loss and norm", rtol=1e-12)
     for whole in ranks.run(lambda ctx: racing.whole_loss(model, ctx.device)):
@@ -86,7 +93,7 @@ def test_what_a_rank_waits_for_is_no_work(ranks: Ranks) -> None:
                 sleep(asleep)
             return forward(block, x)
 
-        racing.Block.forward = slow  # type: ignore[method-assign]
+        racing.Block.forward = slow  # type: ignore[method-assign, assignment]
         try:
             (step,) = racing.rank_times(ctx, schedule="GPipe", model=model, steps=1)
         finally:

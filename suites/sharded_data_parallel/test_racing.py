@@ -59,9 +59,10 @@ def test_every_way_trains_as_one_device(ranks: Ranks) -> None:
     def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
         return {name: each_step(ctx, racing.train, STEPS, way=way, work=EXACT) for name, way in WAYS.items()}
 
-    first, *others = ranks.run(given)
-    x, target = (torch.cat([part, *(other[place] for other in others)]) for place, part in enumerate(first[1:], 1))
-    expected = on_one_device(first[0], x, target)
+    of_ranks = ranks.run(given)
+    x = torch.cat([tokens for _, tokens, _ in of_ranks])
+    target = torch.cat([tokens for _, _, tokens in of_ranks])
+    expected = on_one_device(of_ranks[0][0], x, target)
     assert expected[0][1] > racing.MAX_NORM, "gradients are clipped"
     for rank, each in enumerate(ranks.run(program)):
         for name, steps in each.items():

@@ -19,7 +19,7 @@ STEPS = 4
 
 def small(**changed: Any) -> Work:
     """Blocks of 16 elements, which three ranks do not divide."""
-    sizes = {"blocks": 2, "width": 2, "hidden": 4, "rows": 5, "compute": torch.float32, "seed": 3}
+    sizes: dict[str, Any] = {"blocks": 2, "width": 2, "hidden": 4, "rows": 5, "compute": torch.float32, "seed": 3}
     return Work(**(sizes | {"learning_rate": 2.0**-4} | changed))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
@@ -74,12 +72,11 @@ class Ferry:
             to.copy_(source)
             return None
         self._side.wait_stream(torch.cuda.current_stream())
-        with self._on_side():
+        with torch.cuda.stream(self._side):
             to.copy_(source, non_blocking=True)
-        return self._side.record_event()
-
-    def _on_side(self) -> AbstractContextManager[object]:
-        return contextlib.nullcontext() if self._side is None else torch.cuda.stream(self._side)
+        event = torch.cuda.Event()
+        event.record(self._side)
+        return event
 
     def _let_go(self, most: int) -> None:
         while len(self._leaving) > most:

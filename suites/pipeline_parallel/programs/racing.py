@@ -222,10 +222,10 @@ class TimedStage(PipelineStage):
         return output
 
     def backward_one_chunk(  # type: ignore[override]  # passes on whatever else this torch calls it with
-        self, *args: Any, full_backward: bool = True, **kwargs: Any
+        self, bwd_chunk_id: int, *, full_backward: bool = True, **kwargs: Any
     ) -> None:
         begin = Moment(self.device)
-        super().backward_one_chunk(*args, full_backward=full_backward, **kwargs)
+        super().backward_one_chunk(bwd_chunk_id, full_backward=full_backward, **kwargs)
         self._note("B" if full_backward else "I", begin)
 
     def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> None:
@@ -263,12 +263,12 @@ def rank_times(ctx: Context, *, schedule: str, model: Model, steps: int) -> list
     stopwatch = Stopwatch()
     pipeline = Pipeline(ctx, schedule, model, lambda *args: TimedStage(*args, stopwatch=stopwatch))
     cuda = ctx.device.type == "cuda"
-    filler = torch.zeros(8192, 8192, dtype=torch.bfloat16, device=ctx.device) if cuda else None
+    filler = torch.zeros(8192 if cuda else 1, 8192, dtype=torch.bfloat16, device=ctx.device)
     token = torch.zeros(1, device=ctx.device)
     found = []
     for number in range(WARM_UPS + steps):
         stopwatch.taken.clear()
-        for _ in range(HELD if filler is not None else 0):
+        for _ in range(HELD if cuda else 0):
             torch.mm(filler, filler)
         dist.all_reduce(token)  # no rank leaves it before all have come
         begin = Moment(ctx.device)
