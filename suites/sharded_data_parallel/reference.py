@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from suites.sharded_data_parallel.programs.mixed_precision import Precision, add_to_results
-from suites.sharded_data_parallel.programs.racing import Way
+from suites.sharded_data_parallel.programs.racing import Sharding
 from suites.sharded_data_parallel.programs.stages import Account
 from suites.shared.comparison import Results
 from suites.shared.llama import Config
@@ -147,7 +147,7 @@ def numel(config: Config) -> int:
     return 2 * config.vocabulary * config.dim + config.layers * layer + config.dim
 
 
-def state_bytes(way: Way, work: Workload, world_size: int) -> float:
+def state_bytes(way: Sharding, work: Workload, world_size: int) -> float:
     """Bytes of parameters, gradients and Adam's two moments on a rank, on average (ZeRO, arXiv 1910.02054, section 5).
 
     Everything has one dtype: of mixed precision the parameters', else that of computation.
@@ -157,7 +157,7 @@ def state_bytes(way: Way, work: Workload, world_size: int) -> float:
     return numel(work.config) * dtype.itemsize * (4 - shared + shared / world_size)
 
 
-def sent_bytes(way: Way, work: Workload, world_size: int) -> float:
+def bytes_sent(way: Sharding, work: Workload, world_size: int) -> float:
     """Bytes that a rank sends in a step (the same, section 7): gradients once or twice, and parameters.
 
     An all-reduce sends twice as much as a reduce-scatter. torch's ZeRO-1 has it too, and broadcasts parameters; ZeRO-3

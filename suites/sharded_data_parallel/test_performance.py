@@ -9,8 +9,8 @@ import torch
 
 from pytest_gpuperf import Context, Metric, Perf, Ranks
 from suites.sharded_data_parallel.programs import racing
-from suites.sharded_data_parallel.programs.racing import WAYS, Way
-from suites.sharded_data_parallel.reference import sent_bytes, state_bytes
+from suites.sharded_data_parallel.programs.racing import WAYS, Sharding
+from suites.sharded_data_parallel.reference import bytes_sent, state_bytes
 from suites.shared.llama import Config
 from suites.shared.llm import Workload
 
@@ -46,7 +46,7 @@ def test_ways(perf: Perf, ranks: Ranks) -> None:
         assert 0 < norm < math.inf, f"the norm of the gradients is {norm}"
         assert loss < (guess if steps > 10 else GUESS * guess), f"the loss is {loss} after {steps} steps"
 
-    def needs(way: Way, work: Workload) -> float:
+    def needs(way: Sharding, work: Workload) -> float:
         return state_bytes(way, work, perf.world_size)
 
     found = perf.configured(rtol=RTOL, atol=0.0).search(
@@ -62,14 +62,14 @@ def test_ways(perf: Perf, ranks: Ranks) -> None:
     )
     perf.check(**found.figures)
     memory, traffic, gathered = 0.0, 0.0, 0
-    replicated = sent_bytes(WAYS["DDP"], work, perf.world_size)
+    replicated = bytes_sent(WAYS["DDP"], work, perf.world_size)
     for name in [trial.name for trial in found.trials if trial.timing is not None]:
         way = WAYS[name]
         costs = ranks.run(racing.cost, way=way, work=work)
         # Of tensors on CPUs, where nothing counts allocations.
         state = max(float(cost.held if cost.allocated is None else cost.allocated) for cost in costs)
         sent = max(cost.sent(perf.world_size) for cost in costs)
-        state_promised, sent_promised = needs(way, work), sent_bytes(way, work, perf.world_size)
+        state_promised, sent_promised = needs(way, work), bytes_sent(way, work, perf.world_size)
         memory, traffic = max(memory, state / state_promised), max(traffic, sent / sent_promised)
         gathered = max(gathered, *(cost.gathered for cost in costs))
         label = name.replace(" ", "_")

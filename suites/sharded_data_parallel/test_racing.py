@@ -10,7 +10,7 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.sharded_data_parallel.programs import racing
 from suites.sharded_data_parallel.programs.racing import WAYS, Cost
-from suites.sharded_data_parallel.reference import numel, sent_bytes, state_bytes
+from suites.sharded_data_parallel.reference import bytes_sent, numel, state_bytes
 from suites.shared.comparison import assert_close
 from suites.shared.llama import Config, Llama, loss_of
 from suites.shared.llm import LEARNING_RATE, Workload
@@ -89,7 +89,7 @@ def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> 
         assert sum(cost.held for cost in each) == ranks.world_size * state_bytes(way, work, ranks.world_size), name
         for rank, cost in enumerate(each):
             sent = cost.sent(ranks.world_size) - numbers * 2 * (ranks.world_size - 1) / ranks.world_size
-            assert sent == sent_bytes(way, work, ranks.world_size), f"rank {rank}, {name} sent {cost.traffic}"
+            assert sent == bytes_sent(way, work, ranks.world_size), f"rank {rank}, {name} sent {cost.traffic}"
             ahead = way.prefetch + 1 if way.sharded == "all" else 0
             assert cost.gathered == ahead, f"rank {rank}, {name}: {cost.gathered} units are gathered at a time"
 

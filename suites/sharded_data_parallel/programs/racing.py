@@ -26,7 +26,7 @@ MAX_NORM = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Sharding:
     """What of the training's state a rank holds, and when it gathers parameters."""
 
     sharded: str = ""
@@ -39,13 +39,13 @@ class Way:
     """Whether parameters, gradients and state have the workload's dtype of parameters, and only products the other."""
 
 
-WAYS: Mapping[str, Way] = {
-    "DDP": Way(),
-    "ZeRO-1": Way(sharded="state"),
-    "FSDP2": Way(sharded="all"),
-    "FSDP2 gathered once": Way(sharded="all", reshard=False),
-    "FSDP2 prefetch 2": Way(sharded="all", prefetch=2),
-    "FSDP2 mixed": Way(sharded="all", mixed=True),
+WAYS: Mapping[str, Sharding] = {
+    "DDP": Sharding(),
+    "ZeRO-1": Sharding(sharded="state"),
+    "FSDP2": Sharding(sharded="all"),
+    "FSDP2 gathered once": Sharding(sharded="all", reshard=False),
+    "FSDP2 prefetch 2": Sharding(sharded="all", prefetch=2),
+    "FSDP2 mixed": Sharding(sharded="all", mixed=True),
 }
 
 
@@ -61,7 +61,7 @@ class Training:
     """How many ranks hold each gradient."""
 
 
-def prepared(ctx: Context, way: Way, work: Workload) -> Training:
+def prepared(ctx: Context, way: Sharding, work: Workload) -> Training:
     """The model, split in a way, and its optimizer; the weights are the same numbers in each way."""
     model = work.model(ctx.device)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def prepared(ctx: Context, way: Way, work: Workload) -> Training:
     return Training(replicas, adamw(list(replicas.parameters())), [], ctx.world_size)
 
 
-def shard_units(ctx: Context, model: Llama, way: Way, work: Workload) -> list[nn.Module]:
+def shard_units(ctx: Context, model: Llama, way: Sharding, work: Workload) -> list[nn.Module]:
     """Shards the model in place: embedding, each layer and the head by itself, the last norm with the whole."""
     policy = MixedPrecisionPolicy(param_dtype=work.compute, reduce_dtype=work.parameters if way.mixed else None)
     units = [unit for unit in (model.embedding, *model.layers.values(), model.head) if unit is not None]
@@ -126,7 +126,7 @@ def step_of(ctx: Context, training: Training, work: Workload) -> Step[torch.Tens
     return step
 
 
-def train(ctx: Context, *, way: Way, work: Workload) -> Step[torch.Tensor]:
+def train(ctx: Context, *, way: Sharding, work: Workload) -> Step[torch.Tensor]:
     """A step of training in a way."""
     return step_of(ctx, prepared(ctx, way, work), work)
 
@@ -151,7 +151,7 @@ class Cost:
         return whole * (world_size - 1) / world_size
 
 
-def cost(ctx: Context, *, way: Way, work: Workload) -> Cost:
+def cost(ctx: Context, *, way: Sharding, work: Workload) -> Cost:
     """What the third step of a way takes; nothing of it is timed."""
     before = _allocated(ctx)
     training = prepared(ctx, way, work)
