@@ -437,14 +437,14 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
     Fault(
         name="a raced pipeline with half its microbatches",
         module=RACING,
-        old="model.microbatches, loss_fn=squared_error",
-        new="model.microbatches // 2, loss_fn=squared_error",
+        old="                model.microbatches,\n                loss_fn",
+        new="                model.microbatches // 2,\n                loss_fn",
     ),
     Fault(
-        name="a raced pipeline whose gradients are sums over microbatches",
+        name="a raced pipeline whose gradients are scaled twice",
         module=RACING,
-        old="scale_grads=True",
-        new="scale_grads=False",
+        old="scale_grads=False",
+        new="scale_grads=True",
     ),
     Fault(
         name="a raced step that begins with the gradients of the one before",

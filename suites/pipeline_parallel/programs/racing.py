@@ -129,8 +129,12 @@ class Pipeline:
         }
         made = [stage(module, index, stages, ctx.device) for index, module in modules.items()]
         try:
+            # The loss is scaled in place of the gradients, which would have to be read and written once more.
             self._runner = RUNNERS[schedule](
-                made[0] if schedule in SINGLE else made, model.microbatches, loss_fn=squared_error, scale_grads=True
+                made[0] if schedule in SINGLE else made,
+                model.microbatches,
+                loss_fn=lambda output, target: squared_error(output, target) / model.microbatches,
+                scale_grads=False,
             )
         except ValueError as error:  # of so many microbatches
             raise Infeasible(str(error)) from error
@@ -140,7 +144,7 @@ class Pipeline:
         self.parameters = [parameter for module in modules.values() for parameter in module.parameters()]
 
     def run(self) -> list[torch.Tensor]:
-        """Forward and backward of all microbatches; returns their losses on the rank of the last stage."""
+        """Forward and backward of all microbatches; returns their shares of the loss on the rank of the last stage."""
         for parameter in self.parameters:
             parameter.grad = None
         losses: list[torch.Tensor] = []
@@ -164,7 +168,7 @@ def train(ctx: Context, *, schedule: str, model: Model) -> Step[torch.Tensor]:
         exact = torch.promote_types(model.dtype, torch.float32)
         together = torch.zeros(2, dtype=exact, device=ctx.device)
         if losses:
-            together[0] = torch.stack(losses).mean()
+            together[0] = torch.stack(losses).sum()
         together[1] = torch.stack(norms).to(exact).square().sum()
         dist.all_reduce(together)  # one message for both numbers
         return torch.stack([together[0], together[1].sqrt()])
