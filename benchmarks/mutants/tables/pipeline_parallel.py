@@ -437,8 +437,8 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
     Fault(
         name="a raced pipeline with half its microbatches",
         module=RACING,
-        old="                model.microbatches,\n                loss_fn",
-        new="                model.microbatches // 2,\n                loss_fn",
+        old="        count = model.microbatches\n",
+        new="        count = model.microbatches // 2\n",
     ),
     Fault(
         name="a raced pipeline whose gradients are scaled twice",

@@ -128,12 +128,13 @@ class Pipeline:
             for index in indices
         }
         made = [stage(module, index, stages, ctx.device) for index, module in modules.items()]
+        count = model.microbatches
         try:
             # The loss is scaled in place of the gradients, which would have to be read and written once more.
             self._runner = RUNNERS[schedule](
                 made[0] if schedule in SINGLE else made,
-                model.microbatches,
-                loss_fn=lambda output, target: squared_error(output, target) / model.microbatches,
+                count,
+                loss_fn=lambda output, target: squared_error(output, target) / count,
                 scale_grads=False,
             )
         except ValueError as error:  # of so many microbatches
