@@ -39,11 +39,12 @@ def whole_step(model: Model, device: torch.device) -> torch.Tensor:
     """Loss and norm of the whole batch at once, from the weights alone."""
     hidden, target = model.batch(device)
     weights = [weight.detach().clone() for index in range(4) for weight in model.block(index, device).parameters()]
-    leaves = [weight.requires_grad_() for weight in weights]
+    shift, *leaves = (weight.requires_grad_() for weight in (torch.zeros_like(hidden[0]), *weights))
+    hidden = hidden + shift
     for up, down in zip(leaves[::2], leaves[1::2], strict=True):
         hidden = hidden + functional.gelu(hidden @ up.T) @ down.T
     loss = (hidden - target).square().mean()
-    gradients = torch.autograd.grad(loss, leaves)
+    gradients = torch.autograd.grad(loss, [shift, *leaves])
     norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
     return torch.stack([loss.detach(), norm])
 

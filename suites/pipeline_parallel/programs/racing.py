@@ -1,7 +1,8 @@
 """Training steps of one model under every schedule: for timing, and for the time in which a rank waits.
 
-p ranks. A block adds to its input ``down(gelu(up(x)))``: D features a row, H hidden features. A microbatch has T rows.
-A step is forward and backward of all microbatches. The optimizer is left out: it waits for no other rank.
+p ranks. The model shifts its input, so that the first block too has an input with a gradient. Each block adds to its own
+input ``down(gelu(up(x)))``: D features a row, H hidden features. A microbatch has T rows. A step is forward and backward
+of all microbatches. The optimizer is left out: it waits for no other rank.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ class Model:
                 weight.normal_(std=weight.shape[1] ** -0.5, generator=generator)
         return block
 
+    def entry(self, device: torch.device) -> Entry:
+        """What comes before the first block."""
+        with device:
+            return Entry(self.width).to(self.dtype)
+
     def batch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """The first stage's input, and what the last stage's output is compared with."""
         shape = (self.microbatches * self.rows, self.width)
@@ -75,6 +81,17 @@ class Model:
             for seed in (X_SEED, TARGET_SEED)
         )
         return x.to(self.dtype), target.to(self.dtype)
+
+
+class Entry(nn.Module):
+    """A shift that is learned: without it the first block would compute no gradient of its input, and so do less."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.shift
 
 
 class Block(nn.Module):
@@ -127,6 +144,8 @@ class Pipeline:
             index: nn.Sequential(*(model.block(index * each + place, ctx.device) for place in range(each)))
             for index in indices
         }
+        if 0 in modules:
+            modules[0].insert(0, model.entry(ctx.device))
         made = [stage(module, index, stages, ctx.device) for index, module in modules.items()]
         count = model.microbatches
         try:
