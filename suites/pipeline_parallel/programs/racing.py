@@ -1,8 +1,8 @@
 """Training steps of one model under every schedule: for timing, and for the time in which a rank waits.
 
-p ranks. The model shifts its input, so that the first block too has an input with a gradient. Each block adds to its own
-input ``down(gelu(up(x)))``: D features a row, H hidden features. A microbatch has T rows. A step is forward and backward
-of all microbatches. The optimizer is left out: it waits for no other rank.
+p ranks. The model shifts its input, so that the first block, too, has an input with a gradient. Each block adds to its
+own input ``down(gelu(up(x)))``: D features a row, H hidden features. A microbatch has T rows. A step is forward and
+backward of all microbatches. The optimizer is left out: it waits for no other rank.
 """
 
 from __future__ import annotations
