@@ -34,7 +34,7 @@ def workload(perf: Perf) -> Model:
         blocks=2 * ranks,
         width=perf.sized(4096, smoke=8),
         hidden=perf.sized(32768, smoke=16),
-        microbatches=perf.sized(max(8, 2 * ranks), smoke=2 * ranks),
+        microbatches=perf.sized(max(8, 2 * ranks), smoke=ranks),
         rows=perf.sized(512, smoke=2),
         dtype=torch.float32 if perf.smoke else torch.bfloat16,
         seed=1,
