@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from suites.sharded_data_parallel.programs.mixed_precision import Precision, add_to_results
+from suites.sharded_data_parallel.programs.racing import Sharding
 from suites.sharded_data_parallel.programs.stages import Account
 from suites.shared.comparison import Results
+from suites.shared.llama import Config
+from suites.shared.llm import Workload
 from suites.shared.problems import Problem
 from suites.shared.references import assert_trained, whole_batch
 from suites.shared.sharding import shard
@@ -135,3 +138,32 @@ def assert_gathered(
         for rank, account in enumerate(accounts):
             got = account.memory[f"in {running}"].nbytes
             assert got == nbytes, f"rank {rank}, parameters in {running}: {got} bytes, not {nbytes}"
+
+
+def numel(config: Config) -> int:
+    """Elements of a Llama-shaped model's parameters: embedding, layers with two norms each, the last norm, head."""
+    kv_dim = config.kv_heads * config.head_dim
+    layer = 2 * config.dim**2 + 2 * config.dim * kv_dim + 3 * config.dim * config.hidden + 2 * config.dim
+    return 2 * config.vocabulary * config.dim + config.layers * layer + config.dim
+
+
+def state_bytes(way: Sharding, work: Workload, world_size: int) -> float:
+    """Bytes of parameters, gradients and Adam's two moments on a rank, on average (ZeRO, arXiv 1910.02054, section 5).
+
+    Everything has one dtype: of mixed precision the parameters', else that of computation.
+    """
+    dtype = work.parameters if way.mixed else work.compute
+    shared = {"": 0, "state": 2, "all": 4}[way.sharded]
+    return numel(work.config) * dtype.itemsize * (4 - shared + shared / world_size)
+
+
+def bytes_sent(way: Sharding, work: Workload, world_size: int) -> float:
+    """Bytes that a rank sends in a step (the same, section 7): gradients once or twice, and parameters.
+
+    An all-reduce sends twice as much as a reduce-scatter. torch's ZeRO-1 has it too, and broadcasts parameters; ZeRO-3
+    gathers them for forward, and anew for backward if they were resharded.
+    """
+    gradients, parameters = {"": (2, 0), "state": (2, 1), "all": (1, 2 if way.reshard else 1)}[way.sharded]
+    reduced = work.parameters if way.mixed else work.compute
+    each = gradients * reduced.itemsize + parameters * work.compute.itemsize
+    return numel(work.config) * each * (world_size - 1) / world_size

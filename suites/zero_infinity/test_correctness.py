@@ -19,8 +19,8 @@ from suites.shared.comparison import Results, assert_close
 from suites.shared.problems import Problem
 from suites.shared.references import assert_trained, problem_atol, whole_batch
 from suites.shared.strategies import seeds, worlds
-from suites.zero_infinity import programs
-from suites.zero_infinity.programs import Account
+from suites.zero_infinity.programs import offloading as programs
+from suites.zero_infinity.programs.offloading import Account
 from suites.zero_infinity.reference import whole_state
 
 pytestmark = pytest.mark.ranks(2)

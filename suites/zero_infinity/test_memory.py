@@ -14,8 +14,8 @@ import torch
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.problems import Problem
-from suites.zero_infinity import programs
-from suites.zero_infinity.programs import Memory, Shard, memory
+from suites.zero_infinity.programs import offloading as programs
+from suites.zero_infinity.programs.offloading import Memory, Shard, memory
 from suites.zero_infinity.test_correctness import NUMBERS, slice_size
 
 WIDTH, STEPS, ITEMSIZE = 64, 3, 8

@@ -5,6 +5,8 @@ from __future__ import annotations
 from benchmarks.mutants.fault import Fault
 
 TECHNIQUES = "suites.activations.programs.techniques"
+RACING = "suites.activations.programs.racing"
+FERRY = "suites.activations.programs.ahead"
 LENDING = "suites.activations.programs.lending"
 
 FAULTS: tuple[Fault, ...] = (
@@ -193,5 +195,42 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.activations.programs.techniques",
         old="nn.functional.pad(flat, (0, share * ctx.world_size - flat.numel()))",
         new="nn.functional.pad(flat, (share * ctx.world_size - flat.numel(), 0))",
+    ),
+    # What is raced.
+    Fault(
+        name="a raced half of the blocks that is all of them",
+        module=RACING,
+        old="x = block(x) if place % 2 else checkpoint",
+        new="x = checkpoint",
+    ),
+    Fault(
+        name="a raced step that adds to the gradients of the one before",
+        module=RACING,
+        old="                parameter.grad = None\n",
+        new="                pass\n",
+    ),
+    Fault(
+        name="a raced loss that is the sum of those who train",
+        module=RACING,
+        old="loss.detach() / trainers(ctx.world_size)",
+        new="loss.detach()",
+    ),
+    Fault(
+        name="a raced offload that keeps what has left",
+        module=FERRY,
+        old="        self._let_go(AHEAD)\n",
+        new="",
+    ),
+    Fault(
+        name="a raced offload that fetches the tensor before",
+        module=FERRY,
+        old="self._copy(there, self._hosts[number])",
+        new="self._copy(there, self._hosts[number - 1].view(-1)[: 1].expand_as(there))",
+    ),
+    Fault(
+        name="a raced offload in float32",
+        module=FERRY,
+        old="        self._hosts.append(copy)\n",
+        new="        self._hosts.append(copy.float().to(copy.dtype))\n",
     ),
 )

@@ -6,6 +6,7 @@ from benchmarks.mutants.fault import Fault
 
 STAGES = "suites.pipeline_parallel.programs.stages"
 TRAINING = "suites.pipeline_parallel.programs.training"
+RACING = "suites.pipeline_parallel.programs.racing"
 LINKED = "suites.pipeline_parallel.programs.linked"
 STAGE = "torch.distributed.pipelining.stage"
 SCHEDULES = "torch.distributed.pipelining.schedules"
@@ -431,5 +432,46 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         new=(
             "        warmup_chunks = min(\n            self._n_microbatches,\n            self._num_stages,\n        )"
         ),
+    ),
+    # What is raced and timed.
+    Fault(
+        name="a raced pipeline with half its microbatches",
+        module=RACING,
+        old="        count = model.microbatches\n",
+        new="        count = model.microbatches // 2\n",
+    ),
+    Fault(
+        name="a raced pipeline whose gradients are scaled twice",
+        module=RACING,
+        old="scale_grads=False",
+        new="scale_grads=True",
+    ),
+    Fault(
+        name="a raced step that begins with the gradients of the one before",
+        module=RACING,
+        old="            parameter.grad = None\n",
+        new="            pass\n",
+    ),
+    Fault(
+        name="a raced step whose norm is the rank's own",
+        module=RACING,
+        old="        dist.all_reduce(together)  # one message for both numbers\n",
+        new="        dist.all_reduce(together[0])\n",
+    ),
+    Fault(
+        name="raced ranks whose waits count as work",
+        module=RACING,
+        old="        begin = Moment(self.device)\n        output = super().forward_one_chunk(*args, **kwargs)\n",
+        new=(
+            "        taken = self._stopwatch.taken\n"
+            "        begin = taken[-1][3] if taken else Moment(self.device)\n"
+            "        output = super().forward_one_chunk(*args, **kwargs)\n"
+        ),
+    ),
+    Fault(
+        name="raced ranks whose span begins after the step",
+        module=RACING,
+        old="        begin = Moment(ctx.device)\n        pipeline.run()\n",
+        new="        pipeline.run()\n        begin = Moment(ctx.device)\n",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.mutants.fault import Fault
 
 STAGES = "suites.sharded_data_parallel.programs.stages"
+RACING = "suites.sharded_data_parallel.programs.racing"
 TRAINING = "suites.sharded_data_parallel.programs.training"
 COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives"
 ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
@@ -98,7 +99,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="ZeRO-1 in which every rank keeps all of the state",
         module=STAGES,
-        old="    optimizer = _zero_redundancy_optimizer()(\n        module.parameters(), kind, "
+        old="    optimizer = zero_redundancy()(\n        module.parameters(), kind, "
         "parameters_as_bucket_view=parameters_as_bucket_view, **arguments\n    )",
         new="    optimizer = kind(module.parameters(), **arguments)",
     ),
@@ -295,5 +296,36 @@ FAULTS: tuple[Fault, ...] = (
             "        for rank in range(self.world_size - 1):\n"
             "            handles.extend(self._broadcast_params_from_rank(rank))"
         ),
+    ),
+    # What is raced.
+    Fault(
+        name="a race that forgets reshard_after_forward=False",
+        module=RACING,
+        old="reshard_after_forward=way.reshard",
+        new="reshard_after_forward=True",
+    ),
+    Fault(
+        name="a raced prefetch that is off",
+        module=RACING,
+        old="    if way.prefetch:\n",
+        new="    if not units:\n",
+    ),
+    Fault(
+        name="a raced mixed precision that reduces in bfloat16",
+        module=RACING,
+        old="reduce_dtype=work.parameters if way.mixed else None",
+        new="reduce_dtype=None",
+    ),
+    Fault(
+        name="a raced norm that counts each replica",
+        module=RACING,
+        old="squares / training.copies",
+        new="squares",
+    ),
+    Fault(
+        name="a raced ZeRO-1 whose ranks hold all of the state",
+        module=RACING,
+        old='    if way.sharded == "state":\n',
+        new='    if way.sharded == "all state":\n',
     ),
 )

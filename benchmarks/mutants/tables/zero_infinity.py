@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.zero_infinity.programs"
+PROGRAMS = "suites.zero_infinity.programs.offloading"
+RACING = "suites.zero_infinity.programs.racing"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -146,13 +147,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="training that goes on begins with the first batch again",
-        module="suites.zero_infinity.programs",
+        module="suites.zero_infinity.programs.offloading",
         old="itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)",
         new="itertools.cycle(batches_on_device(ctx, problem))",
     ),
     Fault(
         name="Adam's count of steps lives in memory, and begins anew after a stop",
-        module="suites.zero_infinity.programs",
+        module="suites.zero_infinity.programs.offloading",
         old='state[COUNT] = home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())',
         new="state[COUNT] = torch.zeros((), dtype=COUNT_DTYPE)",
     ),
@@ -164,20 +165,51 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="Adam's count of steps is a copy that never reaches its file",
-        module="suites.zero_infinity.programs",
+        module="suites.zero_infinity.programs.offloading",
         old='home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(())',
         new='home(f"{name}.{COUNT}", 1, COUNT_DTYPE).view(()).clone()',
     ),
     Fault(
         name="gradients stay in the host's memory from step to step",
-        module="suites.zero_infinity.programs",
+        module="suites.zero_infinity.programs.offloading",
         old=("        update.step()\n        update.zero_grad()\n"),
         new="        update.step()\n",
     ),
     Fault(
         name="gradients zeroed but kept",
-        module="suites.zero_infinity.programs",
+        module="suites.zero_infinity.programs.offloading",
         old="        update.zero_grad()\n",
         new="        update.zero_grad(set_to_none=False)\n",
+    ),
+    # What is raced.
+    Fault(
+        name="raced files that are the host's memory",
+        module=RACING,
+        old="        mapped = disk(folder)(file, numel, dtype)\n        (folder / file).unlink()\n",
+        new="        mapped = torch.zeros(numel, dtype=dtype)\n",
+    ),
+    Fault(
+        name="raced files that keep their names",
+        module=RACING,
+        old="        (folder / file).unlink()\n",
+        new="",
+    ),
+    Fault(
+        name="a raced optimizer whose moments are in memory",
+        module=RACING,
+        old="            self._optimizer.state[share.values] = dict(share.state)\n",
+        new="            pass\n",
+    ),
+    Fault(
+        name="a raced optimizer that updates copies",
+        module=RACING,
+        old="AdamW([share.values for share in self.shares], lr",
+        new="AdamW([share.values.clone() for share in self.shares], lr",
+    ),
+    Fault(
+        name="raced gradients that are sums over the ranks",
+        module=RACING,
+        old="mine.to(MASTER).div_(ctx.world_size)",
+        new="mine.to(MASTER)",
     ),
 )

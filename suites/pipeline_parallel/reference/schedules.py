@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
@@ -81,6 +81,14 @@ def takes(schedule: str, ranks: int, microbatches: int) -> bool:
     return microbatches >= {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
 
 
+class Lasting(Protocol):
+    """How long operations take."""
+
+    def of(self, op: Op, /) -> int:
+        """The operation's duration, in any unit."""
+        ...
+
+
 class Durations(NamedTuple):
     """How long one stage's operations take, in any unit; a whole backward takes as long as its halves."""
 
@@ -131,7 +139,7 @@ def _inputs(op: Op, stages: int) -> Iterator[tuple[int, str, int]]:
         yield op.stage, "I", op.microbatch
 
 
-def simulate(table: Table, durations: Durations) -> list[Rank]:
+def simulate(table: Table, durations: Lasting) -> list[Rank]:
     """Runs the table, each operation as soon as its rank and its inputs are there; sending takes no time.
 
     Raises:

@@ -222,7 +222,7 @@ def held(tensors: Iterable[torch.Tensor]) -> Held:
     return Held(nbytes, frozenset(storage.device.type for storage in storages))
 
 
-def _zero_redundancy_optimizer() -> Callable[..., torch.optim.Optimizer]:
+def zero_redundancy() -> Callable[..., torch.optim.Optimizer]:
     """torch.distributed.optim.ZeroRedundancyOptimizer, whose package uses what torch itself has deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
@@ -244,7 +244,7 @@ def zero_redundancy_optimizer(
     """ZeRO-1: each rank has the optimizer state of some parameters, updates them, and sends them to the others."""
     module = DistributedDataParallel(problem_network(ctx, problem), gradient_as_bucket_view=True)
     kind, arguments = optimizer_class(problem)
-    optimizer = _zero_redundancy_optimizer()(
+    optimizer = zero_redundancy()(
         module.parameters(), kind, parameters_as_bucket_view=parameters_as_bucket_view, **arguments
     )
     step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem), module.no_sync)

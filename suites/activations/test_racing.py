@@ -1,0 +1,107 @@
+"""Every technique that is raced gives the loss and the gradients of one device, and keeps what its formula says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_gpuperf import Context, Infeasible, Ranks
+from suites.activations.programs import racing
+from suites.activations.programs.ahead import AHEAD, Ferry, offload_ahead
+from suites.activations.programs.racing import LEND, RACED, Work, kept_bytes
+from suites.activations.programs.techniques import offload
+from suites.shared.comparison import assert_close
+from suites.shared.memory import LiveBytes
+from suites.shared.step import each_step
+
+TECHNIQUES = [*RACED, LEND]
+STEPS = 2
+
+
+def small(**changed: Any) -> Work:
+    sizes: dict[str, Any] = {"blocks": 4, "width": 3, "hidden": 5, "rows": 2, "dtype": torch.float64, "seed": 1}
+    return Work(**(sizes | changed))
+
+
+def given(ctx: Context, *, work: Work) -> dict[str, Any]:
+    """What training begins with, drawn on the ranks' device."""
+    return {
+        "weights": [weight.detach().clone() for weight in work.model(ctx.device).parameters()],
+        "batches": [work.batch(rank, ctx.device) for rank in range(ctx.world_size)],
+        "loss": racing.whole_loss(work, ctx.world_size, ctx.device),
+    }
+
+
+def on_one_device(weights: list[torch.Tensor], batches: Any) -> torch.Tensor:
+    """The mean loss, and the norm of the gradients that the even ranks have of their own losses."""
+    losses, squares = [], []
+    for x, target in batches[::2]:
+        leaves = [weight.clone().requires_grad_() for weight in weights]
+        for up, down in zip(leaves[::2], leaves[1::2], strict=True):
+            x = x + torch.nn.functional.gelu(x @ up.T) @ down.T
+        loss = (x - target).square().mean()
+        squares += [gradient.square().sum() for gradient in torch.autograd.grad(loss, leaves)]
+        losses.append(loss.detach())
+    return torch.stack([torch.stack(losses).mean(), torch.stack(squares).sum().sqrt()])
+
+
+@pytest.mark.ranks(2, 4)
+def test_every_technique_trains_as_one_device(ranks: Ranks) -> None:
+    work = small()
+
+    def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
+        return {name: each_step(ctx, racing.train, STEPS, technique=name, work=work) for name in TECHNIQUES}
+
+    begin = ranks.run(given, work=work)[0]
+    expected = on_one_device(begin["weights"], begin["batches"])
+    assert_close(begin["loss"], expected[0], "the loss without hooks", rtol=1e-12)
+    for rank, each in enumerate(ranks.run(program)):
+        for name, steps in each.items():
+            for number, got in enumerate(steps):
+                assert_close(got, expected, f"rank {rank}, {name}, step {number}", rtol=1e-12)
+
+
+def kept(ctx: Context, *, technique: str, work: Work) -> int:
+    """Bytes on the rank's device between forward and backward, without its input and its output."""
+    live = LiveBytes(ctx.device)
+    model = work.model(ctx.device)
+    moving = {"offload": offload, "offload ahead": offload_ahead}
+    forward = moving[technique](ctx, model, moved=live.moved) if technique in moving else RACED[technique](ctx, model)
+    x, _ = work.batch(0, ctx.device)
+    with live:
+        output = forward(x)
+        nbytes = live.live() - output.untyped_storage().nbytes()
+        output.sum().backward()
+    return nbytes
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("technique", RACED)
+def test_a_technique_keeps_what_its_formula_says(ranks: Ranks, technique: str) -> None:
+    work = small()
+    (nbytes,) = ranks.run(kept, technique=technique, work=work)
+    assert nbytes == kept_bytes(technique, work) - work.input_bytes
+
+
+@pytest.mark.ranks(1)
+def test_tensors_come_back_whichever_backward_asks_for(ranks: Ranks) -> None:
+    """Those saved before the one that is asked for come along; none is mixed up, and none is fetched twice."""
+
+    def program(ctx: Context, order: list[int]) -> list[float]:
+        ferry = Ferry(ctx, nn.Sequential(), lambda tensor, copy: None)
+        saved = [ferry.pack(torch.full((2,), float(number), device=ctx.device)) for number in range(8)]
+        assert saved == list(range(8))
+        return [float(ferry.unpack(number).sum()) / 2 for number in order]
+
+    assert AHEAD < 5
+    for order in ([7, 6, 5, 4, 3, 2, 1, 0], [0, 7, 3, 5, 5, 1]):
+        assert ranks.run(program, order) == [[float(number) for number in order]]
+
+
+@pytest.mark.ranks(3)
+def test_a_rank_without_a_peer_cannot_lend(ranks: Ranks) -> None:
+    with pytest.raises(Infeasible, match="ranks lend in pairs, and 3 ranks leave one without a peer"):
+        ranks.run(racing.train, technique=LEND, work=small())

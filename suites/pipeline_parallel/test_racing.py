@@ -1,0 +1,167 @@
+"""The programs that are raced compute what the whole model does, and their times are of what each rank did."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pytest_gpuperf import Infeasible, Ranks
+from suites.pipeline_parallel.programs import racing
+from suites.pipeline_parallel.programs.racing import Model, RankTime
+from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, bubbles, peak_bytes, waits
+from suites.pipeline_parallel.reference.schedules import table_of
+from suites.shared.comparison import assert_close
+from suites.shared.step import second
+
+SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
+WORLD_SIZE = 2
+
+
+def small(**changed: Any) -> Model:
+    """A model whose microbatches and rows differ in number, so that nothing stands for something else."""
+    sizes: dict[str, Any] = {
+        "blocks": 4,
+        "width": 4,
+        "hidden": 6,
+        "microbatches": 4,
+        "rows": 3,
+        "seed": 5,
+        "dtype": torch.float64,
+    }
+    return Model(**(sizes | changed))
+
+
+def whole_step(model: Model, device: torch.device) -> torch.Tensor:
+    """Loss and norm of the whole batch at once, from the weights alone."""
+    hidden, target = model.batch(device)
+    weights = [weight.detach().clone() for index in range(4) for weight in model.block(index, device).parameters()]
+    shift, *leaves = (weight.requires_grad_() for weight in (torch.zeros_like(hidden[0]), *weights))
+    hidden = hidden + shift
+    for up, down in zip(leaves[::2], leaves[1::2], strict=True):
+        hidden = hidden + functional.gelu(hidden @ up.T) @ down.T
+    loss = (hidden - target).square().mean()
+    gradients = torch.autograd.grad(loss, [shift, *leaves])
+    norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+    return torch.stack([loss.detach(), norm])
+
+
+@pytest.mark.ranks(WORLD_SIZE)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_raced_step_is_the_whole_models(ranks: Ranks, schedule: str) -> None:
+    """Of the second step: gradients begin at zero again."""
+    model = small()
+    # On the ranks' device, whose generators draw other numbers than the CPU's.
+    expected = ranks.run(lambda ctx: whole_step(model, ctx.device))
+    for rank, got in enumerate(ranks.run(second, racing.train, schedule=schedule, model=model)):
+        assert_close(got, expected[rank], f"rank {rank}, loss and norm", rtol=1e-12)
+    for whole in ranks.run(lambda ctx: racing.whole_loss(model, ctx.device)):
+        assert_close(whole, expected[0][0], "the loss block by block", rtol=1e-12)
+
+
+@pytest.mark.ranks(WORLD_SIZE)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_each_operation_is_timed_once(ranks: Ranks, schedule: str) -> None:
+    """What each rank's clock saw is the schedule's table, in its order and within the step."""
+    model = small()
+    table = table_of(schedule, WORLD_SIZE, racing.stages_of(schedule, WORLD_SIZE), model.microbatches)
+    for rank, steps in enumerate(ranks.run(racing.rank_times, schedule=schedule, model=model, steps=2)):
+        assert len(steps) == 2
+        for step in steps:
+            planned = [(op.stage, op.kind) for group in table[rank] for op in group]
+            assert [(stage, kind) for stage, kind, _ in step.ops] == planned, f"rank {rank}"
+            assert all(seconds > 0 for _, _, seconds in step.ops)
+            assert 0 < step.busy < step.span
+
+
+@pytest.mark.ranks(WORLD_SIZE)
+def test_what_a_rank_waits_for_is_no_work(ranks: Ranks) -> None:
+    """The first stage sleeps in its forward, on the host as gloo's ranks compute: the second rank waits meanwhile."""
+    asleep = 0.05
+
+    def program(ctx: Any, model: Model) -> tuple[float, float]:
+        from time import sleep
+
+        forward = racing.Block.forward
+
+        def slow(block: racing.Block, x: torch.Tensor) -> torch.Tensor:
+            if ctx.rank == 0:
+                if ctx.device.type == "cuda":
+                    torch.cuda.synchronize()
+                sleep(asleep)
+            return forward(block, x)
+
+        racing.Block.forward = slow  # type: ignore[method-assign, assignment]
+        try:
+            (step,) = racing.rank_times(ctx, schedule="GPipe", model=model, steps=1)
+        finally:
+            racing.Block.forward = forward  # type: ignore[method-assign]
+        return step.busy, step.span
+
+    model = small(blocks=2)
+    (busy, _), (idle, span) = ranks.run(program, model=model)
+    asleep_in_all = model.microbatches * asleep
+    assert busy > asleep_in_all, "the sleep is work of the first rank"
+    assert idle < span - 0.9 * asleep_in_all, "and no work of the second one, which waits meanwhile"
+
+
+@pytest.mark.ranks(WORLD_SIZE)
+@pytest.mark.parametrize(
+    ("schedule", "changed", "message"),
+    [
+        ("GPipe", {"blocks": 3}, "3 blocks make no 2 equal stages"),
+        ("Interleaved1F1B", {"blocks": 2}, "2 blocks make no 4 equal stages"),
+        ("Interleaved1F1B", {"microbatches": 5}, "multiple of the number of rounds"),
+    ],
+)
+def test_what_cannot_run_is_told(ranks: Ranks, schedule: str, changed: dict[str, int], message: str) -> None:
+    with pytest.raises(Infeasible, match=message):
+        ranks.run(racing.train, schedule=schedule, model=small(**changed))
+
+
+def timed(schedule: str, ranks: int, microbatches: int) -> list[list[RankTime]]:
+    """One step in which a forward takes 1 s, a whole backward 2 s, and each half of one 1 s."""
+    lasting = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+    table = table_of(schedule, ranks, racing.stages_of(schedule, ranks), microbatches)
+    return [
+        [RankTime(100.0, [(op.stage, op.kind, lasting[op.kind]) for group in row for op in group])] for row in table
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    # (p - 1) / (v m + p - 1); of zero bubble (p - 1)(F + I - W) = 1 s beside 2 * 8 * 3 s; of the V none once begun,
+    # where rank r begins after r forwards.
+    [
+        ("GPipe", 1 / 9),
+        ("1F1B", 1 / 9),
+        ("Interleaved1F1B", 1 / 17),
+        ("InterleavedZeroBubble", 1 / 49),
+        ("ZBVZeroBubble", 1 / 49),
+    ],
+)
+def test_promised_bubbles(schedule: str, expected: float) -> None:
+    assert bubbles(schedule, 8, timed(schedule, 2, 8)) == pytest.approx([expected] * 2)
+
+
+def test_waits_are_what_the_slowest_rank_leaves() -> None:
+    first = RankTime(4.0, [(0, "F", 1.0), (0, "B", 2.0)])
+    assert waits([first, RankTime(5.0, [(1, "F", 1.0)])]) == pytest.approx([2 / 5, 4 / 5])
+
+
+@pytest.mark.parametrize(("schedule", "in_flight"), [("GPipe", 8), ("1F1B", 2), ("Interleaved1F1B", 5)])
+def test_promised_memory(schedule: str, in_flight: int) -> None:
+    """Weights and gradients are of 2 blocks of 2 x 24 numbers; a block saves 3 rows of 16, a stage has 3 rows of 4."""
+    blocks = 1 if schedule == "Interleaved1F1B" else 2
+    weights = 2 * 2 * 48
+    expected = 8 * (weights + in_flight * (blocks * 3 * 16 + 3 * 4))
+    assert peak_bytes(schedule, small(microbatches=8), 2) == expected
+
+
+def test_schedules_with_equal_bubbles_are_those_without_halves() -> None:
+    halved = [name for name in SCHEDULES if any(kind in "IW" for _, kind, _ in timed(name, 2, 8)[0][0].ops)]
+    assert [name for name in SCHEDULES if name not in halved] == [name for name in SCHEDULES if name in EQUAL_BUBBLES]
+    assert math.isclose(sum(bubbles("GPipe", 8, timed("GPipe", 2, 8))), 2 / 9)

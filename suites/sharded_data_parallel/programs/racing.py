@@ -1,0 +1,190 @@
+"""Training steps of one Llama-shaped model, replicated and sharded in several ways: for timing, and what each costs.
+
+All ways train the same model on the same tokens, with fused AdamW and gradients that are clipped by the norm of all. A
+step returns the loss of all tokens and that norm, on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_gpuperf import Context
+from suites.sharded_data_parallel.programs.stages import held, local_shard, state_tensors, zero_redundancy
+from suites.shared.llama import Llama, loss_of
+from suites.shared.llm import LEARNING_RATE, Workload, adamw
+from suites.shared.step import Step
+from suites.shared.traffic import Traffic, sizes
+
+MAX_NORM = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """What of the training's state a rank holds, and when it gathers parameters."""
+
+    sharded: str = ""
+    """``state``: ZeRO-1; ``all``: FSDP2. Nothing: DistributedDataParallel."""
+    reshard: bool = True
+    """Whether backward gathers the parameters anew; of FSDP2."""
+    prefetch: int = 0
+    """How many units ahead parameters are gathered; 0: as FSDP2 does by itself."""
+    mixed: bool = False
+    """Whether parameters, gradients and state have the workload's dtype of parameters, and only products the other."""
+
+
+WAYS: Mapping[str, Sharding] = {
+    "DDP": Sharding(),
+    "ZeRO-1": Sharding(sharded="state"),
+    "FSDP2": Sharding(sharded="all"),
+    "FSDP2 gathered once": Sharding(sharded="all", reshard=False),
+    "FSDP2 prefetch 2": Sharding(sharded="all", prefetch=2),
+    "FSDP2 mixed": Sharding(sharded="all", mixed=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A rank's model and optimizer."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    units: list[nn.Module]
+    """What is gathered together each, in the order of the forward; of FSDP2."""
+    copies: int
+    """How many ranks hold each gradient."""
+
+
+def prepared(ctx: Context, way: Sharding, work: Workload) -> Training:
+    """The model, split in a way, and its optimizer; the weights are the same numbers in each way."""
+    model = work.model(ctx.device)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.to(work.compute))  # rounded, if it is rounded anywhere
+    if not way.mixed:
+        model.to(work.compute)
+    if way.sharded == "all":
+        units = shard_units(ctx, model, way, work)
+        return Training(model, adamw(list(model.parameters())), units, 1)
+    replicas = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if way.sharded == "state":
+        make = zero_redundancy()
+        optimizer = make(replicas.parameters(), torch.optim.AdamW, lr=LEARNING_RATE, fused=True)
+        return Training(replicas, optimizer, [], ctx.world_size)
+    return Training(replicas, adamw(list(replicas.parameters())), [], ctx.world_size)
+
+
+def shard_units(ctx: Context, model: Llama, way: Sharding, work: Workload) -> list[nn.Module]:
+    """Shards the model in place: embedding, each layer and the head by itself, the last norm with the whole."""
+    policy = MixedPrecisionPolicy(param_dtype=work.compute, reduce_dtype=work.parameters if way.mixed else None)
+    units = [unit for unit in (model.embedding, *model.layers.values(), model.head) if unit is not None]
+    for unit in (*units, model):
+        # Said of the whole as well, which would stay gathered otherwise.
+        fully_shard(unit, mesh=ctx.mesh((ctx.world_size,)), reshard_after_forward=way.reshard, mp_policy=policy)
+    if way.prefetch:
+        for place, unit in enumerate(units):
+            assert isinstance(unit, FSDPModule)
+            unit.set_modules_to_forward_prefetch(fsdp(units[place + 1 : place + 1 + way.prefetch]))
+            unit.set_modules_to_backward_prefetch(fsdp(units[max(0, place - way.prefetch) : place][::-1]))
+    return units
+
+
+def fsdp(units: list[nn.Module]) -> list[FSDPModule]:
+    """The same modules, whose class ``fully_shard`` has changed."""
+    return [unit for unit in units if isinstance(unit, FSDPModule)]
+
+
+def gradients(training: Training) -> list[torch.Tensor]:
+    """What the rank holds of them."""
+    return [local_shard(value.grad) for value in training.model.parameters() if value.grad is not None]
+
+
+def step_of(ctx: Context, training: Training, work: Workload) -> Step[torch.Tensor]:
+    """The step of a rank."""
+    x, target = work.batch(ctx)
+    exact = torch.promote_types(work.compute, torch.float32)
+
+    def step() -> torch.Tensor:
+        training.optimizer.zero_grad()
+        loss = loss_of(training.model(x), target)
+        loss.backward()
+        own = gradients(training)
+        squares = torch.stack(torch._foreach_norm(own, 2, exact)).square().sum()
+        together = torch.stack([loss.detach().to(exact) / ctx.world_size, squares / training.copies])
+        dist.all_reduce(together)  # one message for both numbers
+        norm = together[1].sqrt()
+        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))
+        training.optimizer.step()
+        return torch.stack([together[0], norm])
+
+    return step
+
+
+def train(ctx: Context, *, way: Sharding, work: Workload) -> Step[torch.Tensor]:
+    """A step of training in a way."""
+    return step_of(ctx, prepared(ctx, way, work), work)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a way of training costs a rank."""
+
+    held: int
+    """Bytes of parameters, gradients and optimizer state between steps, each byte once."""
+    allocated: int | None
+    """Bytes by which the device's allocator holds more between steps than before the training; None on CPUs."""
+    traffic: dict[str, int]
+    """Bytes of each collective of a step, the size of the whole tensor."""
+    gathered: int
+    """Units that are gathered, or on their way, while a unit runs its forward: the most of all; 0 without units."""
+
+    def sent(self, world_size: int) -> float:
+        """Bytes that a rank sends, if collectives go around a ring: of all_reduce 2 (R-1)/R, of others (R-1)/R."""
+        times = {"all_reduce": 2}
+        whole = sum(times.get(collective, 1) * nbytes for collective, nbytes in self.traffic.items())
+        return whole * (world_size - 1) / world_size
+
+
+def cost(ctx: Context, *, way: Sharding, work: Workload) -> Cost:
+    """What the third step of a way takes; nothing of it is timed."""
+    before = _allocated(ctx)
+    training = prepared(ctx, way, work)
+    step = step_of(ctx, training, work)
+    step()
+    step()  # DistributedDataParallel makes its buckets anew after the first
+    traffic = Traffic()
+    ahead: list[int] = []
+    hooks = [
+        # After the hook that gathers. The root gathers first of all, and each unit before this one has done so.
+        unit.register_forward_pre_hook(lambda *_, place=place: ahead.append(_gathers(traffic) - 1 - place))
+        for place, unit in enumerate(training.units)
+    ]
+    with traffic:
+        step()
+    for hook in hooks:
+        hook.remove()
+    after = _allocated(ctx)
+    state = [*training.model.parameters(), *gradients(training), *state_tensors(training.optimizer)]
+    allocated = None if before is None or after is None else after - before
+    return Cost(held(state).nbytes, allocated, sizes(traffic.calls), max(ahead, default=0))
+
+
+def _gathers(traffic: Traffic) -> int:
+    return sum(call.collective == "all_gather" for call in traffic.calls)
+
+
+def _allocated(ctx: Context) -> int | None:
+    """Bytes of the device's allocator, once it holds what the first product of matrices makes."""
+    if ctx.device.type != "cuda":
+        return None
+    few = torch.ones(8, 8, dtype=torch.bfloat16, device=ctx.device)
+    torch.mm(few, few)
+    del few
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()

@@ -1,0 +1,110 @@
+"""All ways that are raced train one model as one device does, and cost what ZeRO's formulas say, to the byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Ranks
+from suites.sharded_data_parallel.programs import racing
+from suites.sharded_data_parallel.programs.racing import WAYS, Cost
+from suites.sharded_data_parallel.reference import bytes_sent, numel, state_bytes
+from suites.shared.comparison import assert_close
+from suites.shared.llama import Config, Llama, loss_of
+from suites.shared.llm import LEARNING_RATE, Workload
+from suites.shared.step import Tensors, each_step
+
+pytestmark = pytest.mark.ranks(2)
+
+STEPS = 3
+CONFIG = Config(layers=3, heads=4, kv_heads=2, head_dim=4, hidden=16, vocabulary=16)
+# What clipping and the loss add: two numbers, all-reduced.
+NUMBERS = 2
+
+
+def workload(compute: torch.dtype, parameters: torch.dtype) -> Workload:
+    return Workload(config=CONFIG, sequences=1, length=6, seed=1, compute=compute, parameters=parameters)
+
+
+EXACT = workload(torch.float64, torch.float64)
+MIXED = workload(torch.bfloat16, torch.float32)
+
+
+def given(ctx: Context) -> tuple[Tensors, torch.Tensor, torch.Tensor]:
+    """The weights of all, and this rank's tokens: other devices draw other numbers."""
+    weights = {name: value.clone() for name, value in EXACT.model(ctx.device).state_dict().items()}
+    return weights, *EXACT.batch(ctx)
+
+
+def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+    """Loss and norm of each step with the tokens of all ranks."""
+    model = Llama(CONFIG, 0, 1).double()
+    model.load_state_dict(weights)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, foreach=False)
+    results = []
+    for _ in range(STEPS):
+        loss = loss_of(model(x), target)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).square().sum().sqrt()
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient * min(1.0, racing.MAX_NORM / float(norm))
+        optimizer.step()
+        results.append(torch.stack([loss.detach(), norm]))
+    return results
+
+
+def test_every_way_trains_as_one_device(ranks: Ranks) -> None:
+    def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
+        return {name: each_step(ctx, racing.train, STEPS, way=way, work=EXACT) for name, way in WAYS.items()}
+
+    of_ranks = ranks.run(given)
+    x = torch.cat([tokens for _, tokens, _ in of_ranks])
+    target = torch.cat([tokens for _, _, tokens in of_ranks])
+    expected = on_one_device(of_ranks[0][0], x, target)
+    assert expected[0][1] > racing.MAX_NORM, "gradients are clipped"
+    for rank, each in enumerate(ranks.run(program)):
+        for name, steps in each.items():
+            for number, (got, should) in enumerate(zip(steps, expected, strict=True)):
+                assert_close(got, should, f"rank {rank}, {name}, step {number}", rtol=1e-9)
+
+
+def costs(ranks: Ranks, work: Workload) -> dict[str, list[Cost]]:
+    """What each way costs each rank."""
+
+    def program(ctx: Context) -> dict[str, Cost]:
+        return {name: racing.cost(ctx, way=way, work=work) for name, way in WAYS.items()}
+
+    of_ranks = ranks.run(program)
+    return {name: [of_rank[name] for of_rank in of_ranks] for name in WAYS}
+
+
+@pytest.mark.parametrize("work", [EXACT, MIXED], ids=["float64", "bfloat16"])
+def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> None:
+    """And no unit is gathered before it runs, but those that are prefetched."""
+    numbers = NUMBERS * max(4, work.compute.itemsize)
+    for name, each in costs(ranks, work).items():
+        way = WAYS[name]
+        assert sum(cost.held for cost in each) == ranks.world_size * state_bytes(way, work, ranks.world_size), name
+        for rank, cost in enumerate(each):
+            sent = cost.sent(ranks.world_size) - numbers * 2 * (ranks.world_size - 1) / ranks.world_size
+            assert sent == bytes_sent(way, work, ranks.world_size), f"rank {rank}, {name} sent {cost.traffic}"
+            ahead = way.prefetch + 1 if way.sharded == "all" else 0
+            assert cost.gathered == ahead, f"rank {rank}, {name}: {cost.gathered} units are gathered at a time"
+
+
+def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:
+    """The first loss is of weights that bfloat16 has rounded in either way; parameters then move in float32."""
+
+    def program(ctx: Context) -> dict[str, Any]:
+        return {
+            name: each_step(ctx, racing.train, 1, way=WAYS[name], work=MIXED)[0] for name in ("FSDP2", "FSDP2 mixed")
+        }
+
+    for rank, got in enumerate(ranks.run(program)):
+        assert_close(got["FSDP2 mixed"][0], got["FSDP2"][0], f"rank {rank}, loss")
+
+
+def test_the_formula_counts_all_parameters() -> None:
+    assert numel(CONFIG) == sum(value.numel() for value in Llama(CONFIG, 0, 1).parameters())

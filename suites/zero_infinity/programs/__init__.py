@@ -1,0 +1,1 @@
+"""Training whose parameters and optimizer state live elsewhere than on the device, checked and raced."""

@@ -1,0 +1,116 @@
+"""Training is the same wherever parameters and optimizer state live, and they live where the program says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Infeasible, Ranks
+from suites.shared.comparison import assert_close
+from suites.shared.step import each_step, once
+from suites.zero_infinity.programs import racing
+from suites.zero_infinity.programs.racing import FILES, GPU, PINNED, PLACES, Work
+
+STEPS = 4
+
+
+def small(**changed: Any) -> Work:
+    """Blocks of 16 elements, which three ranks do not divide."""
+    sizes: dict[str, Any] = {"blocks": 2, "width": 2, "hidden": 4, "rows": 5, "compute": torch.float32, "seed": 3}
+    return Work(**(sizes | {"learning_rate": 2.0**-4} | changed))
+
+
+def given(ctx: Context, *, work: Work) -> dict[str, Any]:
+    """What training begins with, drawn on the ranks' device."""
+    return {
+        "blocks": [work.block(index, ctx.device) for index in range(work.blocks)],
+        "batches": [work.batch(rank, ctx.device) for rank in range(ctx.world_size)],
+        "loss": racing.whole_loss(work, ctx.world_size, ctx.device),
+    }
+
+
+def on_one_device(work: Work, blocks: list[torch.Tensor], batches: Any) -> list[torch.Tensor]:
+    """Loss and norm of each step with all ranks' rows, in float64."""
+    leaves = [block.double().requires_grad_() for block in blocks]
+    optimizer = torch.optim.AdamW(leaves, lr=work.learning_rate, foreach=False)
+    results = []
+    for _ in range(STEPS):
+        errors = []
+        for x, target in batches:
+            hidden = x.double()
+            for leaf in leaves:
+                up, down = leaf[: len(leaf) // 2], leaf[len(leaf) // 2 :]
+                inner = torch.nn.functional.gelu(hidden @ up.view(work.hidden, work.width).T)
+                hidden = hidden + inner @ down.view(work.width, work.hidden).T
+            errors.append((hidden - target.double()).square().mean())
+        loss = torch.stack(errors).mean()
+        gradients = torch.autograd.grad(loss, leaves)
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            leaf.grad = gradient
+        optimizer.step()
+        norm = torch.cat(gradients).square().sum().sqrt()
+        results.append(torch.stack([loss.detach(), norm]).float())
+    return results
+
+
+@pytest.mark.ranks(3)
+def test_every_place_trains_as_one_device(ranks: Ranks, tmp_path: Path) -> None:
+    work = small()
+
+    def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
+        return {place: each_step(ctx, racing.train, STEPS, place=place, work=work, folder=tmp_path) for place in PLACES}
+
+    begin = ranks.run(given, work=work)[0]
+    expected = on_one_device(work, begin["blocks"], begin["batches"])
+    assert_close(begin["loss"], expected[0][0], "the loss of the whole", rtol=1e-5)
+    for rank, each in enumerate(ranks.run(program)):
+        for place, steps in each.items():
+            for number, (got, should) in enumerate(zip(steps, expected, strict=True)):
+                assert_close(got, should, f"rank {rank}, {place}, step {number}", rtol=1e-5)
+    assert list(tmp_path.iterdir()) == [], "files have no names"
+
+
+@pytest.mark.ranks(2)
+def test_where_everything_lives(ranks: Ranks, tmp_path: Path) -> None:
+    """Values and the moments that a step has changed, each in its place; the kernel says what is a file."""
+    work = small()
+
+    def program(ctx: Context, place: str) -> tuple[int, list[str], list[bool], int]:
+        training = racing.Training(ctx, place, work, tmp_path)
+        training.step()
+        kept = [share.values for share in training.shares]
+        kept += [share.state[name] for share in training.shares for name in ("exp_avg", "exp_avg_sq")]
+        assert all(bool(tensor.any()) for tensor in kept), "the optimizer has moments elsewhere"
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        mapped = sum(str(tmp_path) in line and line.split()[1].endswith("s") for line in maps)
+        nbytes = sum(tensor.nbytes for tensor in kept)
+        pinned = [tensor.device.type == "cpu" and tensor.is_pinned() for tensor in kept]
+        return mapped, [tensor.device.type for tensor in kept], pinned, nbytes
+
+    count = racing.KEPT * work.blocks
+    for place in PLACES:
+        for mapped, devices, pinned, nbytes in ranks.run(program, place):
+            assert mapped == (count if place == FILES else 0), place
+            home = "cuda" if place == GPU and ranks.backend == "nccl" else "cpu"
+            assert devices == [home] * count, place
+            assert pinned == [place == PINNED and ranks.backend == "nccl"] * count, place
+            assert nbytes == work.state_bytes(2)
+
+
+@pytest.mark.ranks(2)
+def test_what_is_fetched_is_each_ranks_share(ranks: Ranks, tmp_path: Path) -> None:
+    work = small()
+    blocks = ranks.run(given, work=work)[0]["blocks"]
+    for rank, copies in enumerate(ranks.run(once, racing.fetch, place=PINNED, work=work, folder=tmp_path)):
+        for index, (copy, block) in enumerate(zip(copies, blocks, strict=True)):
+            assert_close(copy, block.chunk(2)[rank], f"rank {rank}, block {index}")
+        assert sum(copy.nbytes for copy in copies) == work.crossing_bytes(2)
+
+
+@pytest.mark.ranks(2)
+def test_files_that_do_not_fit_are_not_made(ranks: Ranks, tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match=r"the files need 1572864\.0 GiB, \d+\.\d GiB are free"):
+        ranks.run(racing.train, place=FILES, work=small(width=2**20, hidden=2**25), folder=tmp_path)
