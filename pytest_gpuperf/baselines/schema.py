@@ -70,6 +70,8 @@ class LaunchInfo:
     """Tells the GPUs from others of their kind; empty if it is not known which they were."""
     dirty: bool = field(default=False, metadata=OMITTED)
     """Whether the checkout had changes that were not committed: the commit is not what was measured."""
+    nccl: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED)
+    """What NCCL chose, by the names of ``hardware.nccl_choices``; empty if nobody asked, or its log was not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Saying
+from pytest_gpuperf.report.explain_lines import chosen_in_words, explanation_in_words
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 class RecordCommand(Protocol):
@@ -32,8 +34,13 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
     """
     # A loss of the environment has its differences in the summary, once for all figures.
     named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
-    differs = f"; {_differing(verdict.differs)}" if named else ""
-    return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}{differs}")
+    why = (
+        _differing(verdict.differs) if named else "",
+        chosen_in_words(verdict.chosen),
+        explanation_in_words(verdict),
+    )
+    parts = [_finding(verdict, record_command), *filter(None, why)]
+    return one_line(f"{verdict.test} {verdict.metric_name}: {'; '.join(parts)}")
 
 
 def reasons(verdict: Verdict) -> list[str]:
@@ -64,7 +71,7 @@ def reasons(verdict: Verdict) -> list[str]:
                 lines.append(f"expected until {known.until}: {known.reason}")
             if verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT:
                 lines.append(_differing(verdict.differs))
-            return lines
+            return [*lines, *filter(None, (chosen_in_words(verdict.chosen), explanation_in_words(verdict)))]
         case Outcome.MISSING if verdict.reason is Reason.BELOW_MODEL:
             return [_modelled(verdict).removeprefix(" and is ")]
         case _:
