@@ -64,7 +64,7 @@ class ScriptedOpener:
 
     def present(self, python: str | None = None, variables: Mapping[str, str] = {}) -> ScriptedArm:
         if variables:
-            name = "with " + ",".join(f"{variable}={value}" for variable, value in variables.items())
+            name = f"undo:{'+'.join(variables)}"
             return ScriptedArm(self._folder, name, "+".join(variables), variables)
         return ScriptedArm(self._folder, *("present", "present") if python is None else (python, "old"))
 

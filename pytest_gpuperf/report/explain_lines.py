@@ -8,6 +8,7 @@ from pytest_gpuperf.report.units import format_bytes, format_count, format_value
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.verdict import Verdict
 
+_NEAR = 0.05  # relative; a figure may explain a loss and be better than its record
 _FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady figure
 
 
@@ -64,13 +65,15 @@ def _found(told: Explanation, verdict: Verdict) -> str:
     unit, causes = verdict.metric.unit, _causes(told.undone)
     value = "" if told.value is None else format_value(told.value, unit)
     undone = f"{_undone(told.undone)} {value}"
+    center = None if verdict.baseline is None else verdict.baseline.center
+    of_record = f"recorded {format_value(center, unit)}" if center else ""
+    near = told.value is not None and center is not None and abs(told.value / center - 1) <= _NEAR
     of_them = f"; which of them is open: {told.problem}" if told.problem else ""
     match told.found:
         case Explained.EXPLAINED:
-            return f"explained by {causes}: {undone}, as recorded{of_them}"
+            return f"explained by {causes}: {undone}, {'as recorded' if near else of_record}{of_them}"
         case Explained.PARTLY:
-            center = "" if verdict.baseline is None else format_value(verdict.baseline.center, unit)
-            return f"partly explained by {causes}: {undone}, recorded {center}{of_them}"
+            return f"partly explained by {causes}: {undone}, {of_record}{of_them}"
         case Explained.NOT:
             return f"not explained by {causes}: {undone} as well"
         case Explained.OPEN:

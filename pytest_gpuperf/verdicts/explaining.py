@@ -35,8 +35,8 @@ class Undoing:
         """Return what a race shows about the variables that were undone; None if it is still open.
 
         EXPLAINED if the run as it is differs from the run with the record's variables in the direction in which the
-        figure moved, by ``detect`` with the certainty of an accusation, and the latter is as recorded. PARTLY if it
-        differs, and is not as recorded. NOT if both are the same.
+        figure moved, by ``detect`` with the certainty of an accusation, and the latter did not move that way against
+        the record. PARTLY if it did. NOT if both are the same.
 
         Args:
             undone: Logarithms of the launches with the record's variables, whole ABBA blocks.
@@ -64,9 +64,10 @@ class Undoing:
         return decision is Decision.CLEARED
 
     def as_recorded(self, undone: Sequence[float]) -> bool:
-        """Return whether the median of these launches would pass the screen, and is no gain either."""
+        """Return whether the median of these launches would pass the screen; of a figure that gained, as no gain."""
         middle = statistics.median(undone)
-        return not self.rule.suspects(self.history, middle) and not self.rule.improved(self.history, middle)
+        moves = self.rule.improved if self.gained else self.rule.suspects
+        return not moves(self.history, middle)
 
     def _moved(self, undone: Sequence[float], other: Sequence[float]) -> Decision:
         sign = -1.0 if self.gained else 1.0
