@@ -53,4 +53,4 @@ def _transports(logs: Sequence[NcclLog]) -> str:
     counted = Counter(" and ".join(sorted(transports)) for transports in pairs.values())
     if len(counted) == 1:
         return next(iter(counted))
-    return ", ".join(f"{transport} ({count} pairs)" for transport, count in sorted(counted.items()))
+    return ", ".join(f"{transport} ({count} of {len(pairs)} pairs)" for transport, count in sorted(counted.items()))
