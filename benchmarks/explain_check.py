@@ -2,13 +2,13 @@
 
     python benchmarks/explain_check.py --gpus 2 [--out DIR] [--only NCCL_P2P_DISABLE] [--launches 5]
 
-It records all_reduces, sends and matrix products without these variables, in a git repository of its own. Then it sets one
-variable after another and judges again with `--explain`. For each it prints whether the run was red, which figures
+It records all_reduces, sends and matrix products without these variables, in a git repository of its own. Then it sets
+one variable after another and judges again with `--explain`. For each it prints whether the run was red, which figures
 moved, whether the cause was named, and whether races proved it. With one GPU it sets the variables that one GPU reads.
-With --gpus 0 made-up GPUs run on gloo, which tries the script itself.
+With --gpus 0 the GPUs are made up and a program sleeps, which tries the script itself.
 
-It exits with 1 if a run that moved figures does not prove its variable. A variable that moves nothing on this machine is
-reported, and is no failure.
+It exits with 1 if a run that moved figures does not prove its variable. A variable that moves nothing on this machine
+is reported, and is no failure.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_command import pytest_command
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # run as a script, the script's folder is on the path and not the repository's root
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.pytest_command import pytest_command  # noqa: E402
 
 PROGRAMS = """
-import os
+import os, time
 import torch, torch.distributed as dist
 
 def all_reduce(ctx, *, nbytes):
@@ -55,7 +56,10 @@ def matmul(ctx, *, n, repeats=1):
     return step
 
 def repeated(ctx, *, n):
-    return matmul(ctx, n=n, repeats=int(os.environ.get("NCCL_CHECK_REPEATS", "4")))
+    repeats = int(os.environ.get("NCCL_CHECK_REPEATS", "4"))
+    if ctx.device.type == "cpu":
+        return lambda: time.sleep(0.002 * repeats)
+    return matmul(ctx, n=n, repeats=repeats)
 """
 
 TESTS = """
@@ -150,7 +154,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def prepare(folder: Path, gpus: int) -> None:
     """Write the tests, and commit them: a race needs the record's commit."""
-    side = "8192" if gpus else "256"
+    side = "8192" if gpus else "64"
     tests = TESTS.replace("SIDE", side) + (OF_NCCL.replace("WORLD", str(gpus)) if gpus > 1 else "")
     files = {
         "programs.py": PROGRAMS,
@@ -222,13 +226,10 @@ def main() -> int:
     found = [tried(folder, case, gpus) for case in cases]
     print(f"\n{'variables':70}  red  figures moved  named  proved  seconds")
     for one in found:
-        words = (
-            "yes" if one.red else "no",
-            len(one.moved),
-            *("yes" if yes else "no" for yes in (one.named, one.proved)),
-        )
-        red, moved, named, proved = words if one.moved else (words[0], 0, "-", "-")
-        print(f"{one.case.name:70}  {red:3}  {moved:13}  {named:5}  {proved:6}  {one.seconds:7.0f}")
+        red, named, proved = ("yes" if yes else "no" for yes in (one.red, one.named, one.proved))
+        if not one.moved:
+            named = proved = "-"
+        print(f"{one.case.name:70}  {red:3}  {len(one.moved):13}  {named:5}  {proved:6}  {one.seconds:7.0f}")
     failed = [one for one in found if one.moved and not (one.red and one.named and one.proved)]
     return 1 if failed or status else 0
 
