@@ -16,6 +16,8 @@ from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 
+_FEW = 5  # files that a line names
+
 
 class RecordCommand(Protocol):
     """Makes the command that records a baseline."""
@@ -36,6 +38,7 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
     named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
     why = (
         _differing(verdict.differs) if named else "",
+        _changed(verdict.changed),
         chosen_in_words(verdict.chosen),
         explanation_in_words(verdict),
     )
@@ -71,7 +74,8 @@ def reasons(verdict: Verdict) -> list[str]:
                 lines.append(f"expected until {known.until}: {known.reason}")
             if verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT:
                 lines.append(_differing(verdict.differs))
-            return [*lines, *filter(None, (chosen_in_words(verdict.chosen), explanation_in_words(verdict)))]
+            why = (_changed(verdict.changed), chosen_in_words(verdict.chosen), explanation_in_words(verdict))
+            return [*lines, *filter(None, why)]
         case Outcome.MISSING if verdict.reason is Reason.BELOW_MODEL:
             return [_modelled(verdict).removeprefix(" and is ")]
         case _:
@@ -123,6 +127,13 @@ def _differing(differs: Mapping[str, tuple[str, str]]) -> str:
         return "no version and no variable that is kept differs: look at the machine, its clocks and its neighbours"
     changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in likeliest_first(differs))
     return f"what differs: {', '.join(changes)}"
+
+
+def _changed(files: Sequence[str]) -> str:
+    if not files:
+        return ""
+    more = f" and {len(files) - _FEW} more" if len(files) > _FEW else ""
+    return f"changed since, and imported by the test: {', '.join(files[:_FEW])}{more}"
 
 
 def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:

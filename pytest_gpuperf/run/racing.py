@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -22,10 +22,11 @@ from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
 from pytest_gpuperf.run.bisecting import bisected, regressed
 from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.changed_code import ChangedCode
 from pytest_gpuperf.run.spending import PATIENCE, Spending, ids, limit_of
 from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.verdicts.judge import Arms
-from pytest_gpuperf.verdicts.outcome import Reason
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -142,6 +143,7 @@ class Racing:
         self._folder = folder
         self._spending = spending
         self._explain = explain
+        self._changes = ChangedCode(folder)
         self._old: dict[str, Arm] = {}
         """Arms of other code that are open, by commit."""
         self.culprits: list[str] = []
@@ -186,9 +188,19 @@ class Racing:
                     self._bisect(arms)
             self._old.clear()
         self._by_the_record()
+        self._note_changes()
         if self._explain is not None:
             self._explain(self._held.tests)
         self._held.release()
+
+    def _note_changes(self) -> None:
+        """Adds to each verdict on slower code the changed files that its test imports."""
+        for test in self._held.tests:
+            for verdict in test.verdicts:
+                if verdict.outcome is not Outcome.REGRESSED:
+                    continue
+                if commit := self._deciding.commit_to_race(verdict):
+                    test.decide(replace(verdict, changed=self._changes.of(test.item, commit)))
 
     def release(self) -> None:
         """Reports suspects that nothing was decided about, since the run ends."""

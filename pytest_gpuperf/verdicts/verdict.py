@@ -43,6 +43,9 @@ class Verdict:
     """Of a figure that is not the same: versions and variables by name, as recorded and now."""
     chosen: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
     """NCCL's choices that differ, as recorded and now, by the names of ``hardware.nccl_choices``."""
+    changed: tuple[str, ...] = field(default=(), metadata=OPTIONAL)
+    """Of a figure that is slower by its code: files that changed since the commit that it raced and that its test
+    imports."""
     explanation: Explanation | None = field(default=None, metadata=OPTIONAL)
     """What explains that the figure moved; None if nobody looked for it."""
     expected: KnownRegression | None = None
