@@ -85,6 +85,12 @@ class LaunchFigure:
     median: float
     q1: float | None = None
     q3: float | None = None
+    sm_clock: float | None = field(default=None, metadata=OMITTED)
+    """Of the busy GPUs meanwhile, Hz."""
+    watts: float | None = field(default=None, metadata=OMITTED)
+    """Power of one of the busy GPUs meanwhile."""
+    kelvin: float | None = field(default=None, metadata=OMITTED)
+    """Temperature of the busy GPUs meanwhile."""
 
     def __post_init__(self) -> None:
         """Refuses figures that have no logarithm."""

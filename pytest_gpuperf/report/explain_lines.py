@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pytest_gpuperf.report.race_lines import lasting
-from pytest_gpuperf.report.units import format_bytes, format_count, format_value
+from pytest_gpuperf.report.units import format_count, format_value
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -94,30 +94,6 @@ def explanation_lines(verdicts: Sequence[Verdict]) -> list[str]:
     explained = Counter(_causes(one.undone) for one in told if one.found is Explained.EXPLAINED)
     moved = format_count(len(told), "figure")
     return [f"{causes} explains {count} of {moved} that moved" for causes, count in explained.most_common()]
-
-
-def chosen_in_words(chosen: Mapping[str, tuple[str, str]]) -> str:
-    """Return what NCCL chooses otherwise than in the record; empty if it chooses the same, or nobody asked.
-
-    Args:
-        chosen: Names of ``hardware.nccl_choices`` with what it was in the record and what it is now.
-    """
-    told = "; ".join(f"{_name_of(name)}: {_now_and_then(then, now)}" for name, (then, now) in chosen.items())
-    return f"what NCCL chose: {told}" if told else ""
-
-
-def _name_of(name: str) -> str:
-    operation, _, nbytes = name.rpartition(" ")
-    return f"{operation} of {format_bytes(int(nbytes))}" if nbytes.isdecimal() else name
-
-
-def _now_and_then(then: str, now: str) -> str:
-    """What differs alone, if both have as many parts: ``12 channels, recorded 24``."""
-    old, new = then.split(", "), now.split(", ")
-    if len(old) != len(new):
-        return f"{now}, recorded {then}"
-    parts = [(before, after) for before, after in zip(old, new, strict=True) if before != after]
-    return f"{', '.join(after for _, after in parts)}, recorded {', '.join(before for before, _ in parts)}"
 
 
 def _causes(undone: Mapping[str, tuple[str, str]]) -> str:

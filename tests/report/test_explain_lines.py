@@ -7,13 +7,13 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import plain, read
 from pytest_gpuperf.report.explain_lines import (
-    chosen_in_words,
     explain_block_line,
     explain_line,
     explanation_in_words,
     explanation_lines,
 )
 from pytest_gpuperf.report.verdict_line import describe, reasons
+from pytest_gpuperf.report.why import chosen_in_words
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.share import Share
