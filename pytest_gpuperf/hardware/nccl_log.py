@@ -66,7 +66,7 @@ class Communicator:
     """On this rank's node."""
 
 
-class UnknownLog(Exception):
+class UnknownLog(LookupError):
     """NCCL's log is of a version whose format is not known."""
 
     def __init__(self, version: str) -> None:

@@ -274,7 +274,7 @@ class CurrentRanks:
             with self._alone():
                 self._lease(current, size)
                 current.prepared = True
-                if self._spec(size).backend != "nccl":
+                if not self._has_nccl(size):
                     return []
                 self._host.retire_all()
                 from pytest_gpuperf.ranks.nccl_probe import probed
@@ -337,6 +337,9 @@ class CurrentRanks:
             except JournalError as error:
                 pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
         self._host.retire_all(but=self._spec(world_size))
+
+    def _has_nccl(self, world_size: int) -> bool:
+        return self._spec(world_size).backend == "nccl"
 
     def _software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has

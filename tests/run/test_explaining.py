@@ -95,6 +95,17 @@ def test_a_variable_that_costs_nothing_does_not_explain(
     assert line.endswith("; not explained by NCCL_ALGO=Tree: without it 80.00 GB/s as well")
 
 
+def test_variables_that_cost_nothing_are_not_searched(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.setenv("NCCL_PROTO", "LL")
+    slow(project, NCCL_ALGO__NCCL_PROTO=80e9)
+    _, line = explained(project)
+    assert line.endswith("; not explained by NCCL_ALGO=Tree and NCCL_PROTO=LL: without them 80.00 GB/s as well")
+    assert races(project) == ["undo:NCCL_ALGO+NCCL_PROTO b", "present b"]
+
+
 def test_a_variable_that_is_no_longer_set_is_set_as_recorded(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +318,10 @@ def test_sleep(perf):
 ON_GPUS = """
 import pytest
 from tests import fake_gpus
-fake_gpus.install(pytest.MonkeyPatch(), visible=1)
+from pytest_gpuperf.run.current_ranks import CurrentRanks
+patch = pytest.MonkeyPatch()
+fake_gpus.install(patch, visible=1)
+patch.setattr(CurrentRanks, "_has_nccl", lambda self, size: True)  # gloo's ranks are asked, and their log is empty
 """
 
 
@@ -315,8 +329,12 @@ def test_a_real_variable_that_makes_a_real_program_sleep_longer_is_proved(tmp_pa
     write(
         tmp_path, {"conftest.py": ON_GPUS, "test_it.py": PROGRAMS, "pytest.ini": "[pytest]\ngpuperf_tolerance = 0.5\n"}
     )
-    assert run_pytest(tmp_path, "--gpus=1", "--update-baselines", "--reason=first").result.ret == 0
+    recording = run_pytest(tmp_path, "--gpus=1", "--update-baselines", "--reason=first")
+    assert recording.result.ret == 0
+    not_known = "gpuperf: what NCCL chose is not known: the log is of an NCCL whose version neither its log nor torch "
+    assert recording.text.count(not_known) == 1, recording.text
     run = run_pytest(tmp_path, "--gpus=1", "--explain", env={"NCCL_SLOWER": "3"})
     assert run.outcomes == {"test_sleep[1rank]": "FAILED"}, run.text
+    assert run.text.count(not_known) == 1
     assert "NCCL_SLOWER=3 explains 1 of 1 figure that moved" in run.section("gpuperf"), run.text
     assert re.search(r"; explained by NCCL_SLOWER=3: without it \d+\.\d+ ms, ", run.text), run.text
