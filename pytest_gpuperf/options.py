@@ -322,6 +322,8 @@ class Options:
             raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
         if race.against is not None and _distributed(config):
             raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")
+        if race.explain:
+            _require_a_record(config, race, update=update, smoke=smoke)
         return cls(
             gpus=gpus,
             require_gpus=bool(config.getoption("require_gpus")),
@@ -349,6 +351,26 @@ class Options:
             race=race,
             environment_fails=config.getoption("environment") == "fail",
         )
+
+
+def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool, smoke: bool) -> None:
+    """Refuses --explain where no figure is held against a record, or not all in one process."""
+    other = next(
+        (
+            name
+            for name, given in (
+                ("--update-baselines", update),
+                ("--smoke", smoke),
+                ("--against, --against-python or --bisect", race.against is not None),
+            )
+            if given
+        ),
+        None,
+    )
+    if other is not None:
+        raise pytest.UsageError(f"--explain looks for what moved figures since they were recorded: drop {other}")
+    if _distributed(config):
+        raise pytest.UsageError("--explain races all figures that moved together: drop -n")
 
 
 def is_worker(config: pytest.Config) -> bool:

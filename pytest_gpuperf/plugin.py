@@ -171,10 +171,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Decides about the suspects once every test has run."""
-    racing = session.config.stash[SESSION].racing
+    """Once every test has run: decides about the suspects, or asks NCCL for a recording what it chose."""
+    ours = session.config.stash[SESSION]
+    racing = ours.racing
     if racing is None:
-        return (yield)
+        result = yield
+        if _runs_tests(session.config):
+            ours.record_choices(session.items)
+        return result
     try:
         result = yield
         racing.decide(whole_run=not is_worker(session.config))

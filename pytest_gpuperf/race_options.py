@@ -53,6 +53,14 @@ RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--explain",
+        {
+            "action": "store_true",
+            "help": "for each figure that moved, put back the variables that differ from its record, race that against "
+            "the run as it is, and name the variables that explain it",
+        },
+    ),
+    (
         "--environment",
         {
             "choices": ("fail", "warn"),
@@ -77,6 +85,8 @@ class RaceOptions:
     """Whether to find the commit that made a test slower."""
     budget: float | None = None
     """Seconds that fresh launches may take; None for no limit."""
+    explain: bool = False
+    """Whether to find the variables that moved a figure."""
 
 
 def race_options(config: pytest.Config) -> RaceOptions:
@@ -103,4 +113,5 @@ def race_options(config: pytest.Config) -> RaceOptions:
         build=config.getoption("against_build"),
         bisect=good is not None,
         budget=budget,
+        explain=bool(config.getoption("explain")),
     )

@@ -15,8 +15,9 @@ HASH = "body"
 class ScriptedArm:
     """One arm; each launch takes the next figure of each test, the last one for ever."""
 
-    def __init__(self, folder: Path, name: str, suffix: str) -> None:
+    def __init__(self, folder: Path, name: str, suffix: str, variables: Mapping[str, str] = {}) -> None:
         self._folder = folder
+        self._variables = variables
         self.name = name
         self._suffix = suffix
         self.seconds = 0.0
@@ -51,7 +52,8 @@ class ScriptedArm:
             case str(problem):
                 return Measured(problem=problem)
             case value:
-                return Measured({"busbw": Metric(value, "B/s", "higher", limit=450e9, clock="host")}, HASH)
+                figures = {"busbw": Metric(value, "B/s", "higher", limit=450e9, clock="host")}
+                return Measured(figures, HASH, self._variables)
 
 
 class ScriptedOpener:
@@ -60,7 +62,10 @@ class ScriptedOpener:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def present(self, python: str | None = None) -> ScriptedArm:
+    def present(self, python: str | None = None, variables: Mapping[str, str] = {}) -> ScriptedArm:
+        if variables:
+            name = f"undo:{'+'.join(variables)}"
+            return ScriptedArm(self._folder, name, "+".join(variables), variables)
         return ScriptedArm(self._folder, *("present", "present") if python is None else (python, "old"))
 
     def of(self, commit: str, python: str | None = None, build: str | None = None) -> ScriptedArm:

@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from pytest_gpuperf.arms.arm import CannotRace
@@ -21,6 +21,7 @@ from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.arms.worktree import Worktree, prune
 
 _NOT_INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COV_CORE_", VARIABLE)
+NONE: Mapping[str, str] = MappingProxyType({})
 _TAIL = 2000  # characters of a build's output in a message
 
 
@@ -47,17 +48,22 @@ class Arms:
     ) -> None:
         self.close()
 
-    def present(self, python: str | None = None) -> ChildArm:
+    def present(self, python: str | None = None, variables: Mapping[str, str] = NONE) -> ChildArm:
         """The working tree as it is.
 
         Args:
             python: another interpreter than this one.
+            variables: to change in its environment; an empty value removes the variable.
 
         Raises:
             CannotRace: the temporary folder cannot be written.
         """
-        name = "the present code" if python is None else f"the present code with {python}"
-        return self._arm(name, self._next(), None, python, lambda: None)
+        other = [
+            *([] if python is None else [python]),
+            *(f"{name}={value}" if value else f"{name} not set" for name, value in variables.items()),
+        ]
+        name = f"the present code with {', '.join(other)}" if other else "the present code"
+        return self._arm(name, self._next(), None, python, lambda: None, variables)
 
     def of(self, commit: str, python: str | None = None, build: str | None = None) -> ChildArm:
         """A commit, in a worktree of its own.
@@ -104,7 +110,13 @@ class Arms:
         return folder
 
     def _arm(
-        self, name: str, folder: Path, redirect: Redirect | None, python: str | None, remove: Callable[[], None]
+        self,
+        name: str,
+        folder: Path,
+        redirect: Redirect | None,
+        python: str | None,
+        remove: Callable[[], None],
+        variables: Mapping[str, str] = NONE,
     ) -> ChildArm:
         blueprint = self._blueprint
         root, directory = _moved(blueprint.rootdir, redirect), _moved(blueprint.directory, redirect)
@@ -122,7 +134,12 @@ class Arms:
             on_path=(str(directory),) if blueprint.directory_on_path else (),
             repository=redirect.repository if redirect is not None else os.path.realpath(root),
         )
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+        changed = {**os.environ, **variables}
+        environ = {
+            name: value
+            for name, value in changed.items()
+            if not name.startswith(_NOT_INHERITED) and (value or name not in variables)
+        }
         if redirect is not None:
             redirect.hand_over(environ)
         setting = Setting(

@@ -29,6 +29,7 @@ NEUTRAL: Mapping[str, object] = {
     "baselines": None,
     "against_build": None,
     "race_budget": None,
+    "explain": False,
     # It collects whole files, and launches what it is asked for.
     "keyword": "",
     "markexpr": "",

@@ -4,7 +4,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 _VARIABLES = ("NCCL_", "NVSHMEM_", "TORCH_", "CUDA_")
-_VERSIONS = ("nccl", "driver", "nvidia-cublas", "cuda", "nvidia-", "torch", "triton", "python")
+_VERSIONS = (
+    "nccl",
+    "driver",
+    "application clock",
+    "pcie",
+    "ecc",
+    "nvidia-cublas",
+    "cuda",
+    "nvidia-",
+    "torch",
+    "triton",
+    "cpu cores",
+    "kernel",
+    "python",
+)
 
 
 def differing(recorded: Iterable[Mapping[str, str]], now: Mapping[str, str]) -> Mapping[str, tuple[str, str]]:
@@ -33,7 +47,7 @@ def likeliest_first(differs: Mapping[str, tuple[str, str]]) -> list[tuple[str, t
     """The differences in the order in which they are likely to move a figure.
 
     Somebody set a variable on purpose, so variables come first, and NCCL's before others. Of versions, those of what
-    moves data and computes come before those of what only starts it.
+    moves data and computes come before those of what only starts it. The setup of GPUs and host stands among them.
     """
 
     def rank(item: tuple[str, tuple[str, str]]) -> tuple[int, str]:

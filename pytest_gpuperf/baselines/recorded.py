@@ -139,5 +139,8 @@ def save(storage: Storage, candidate: Baselines, policy: UpdatePolicy, stamp: St
 
 def _metric(figures: list[tuple[str, Metric]]) -> MetricBaseline:
     first = figures[0][1]
-    launches = tuple(LaunchFigure(launch, one.samples, one.value, one.q1, one.q3) for launch, one in figures)
+    launches = tuple(
+        LaunchFigure(launch, one.samples, one.value, one.q1, one.q3, one.sm_clock, one.watts, one.kelvin)
+        for launch, one in figures
+    )
     return MetricBaseline(unit=first.unit, better=first.better, clock=first.clock, launches=launches)

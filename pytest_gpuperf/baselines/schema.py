@@ -70,6 +70,8 @@ class LaunchInfo:
     """Tells the GPUs from others of their kind; empty if it is not known which they were."""
     dirty: bool = field(default=False, metadata=OMITTED)
     """Whether the checkout had changes that were not committed: the commit is not what was measured."""
+    nccl: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED)
+    """What NCCL chose, by the names of ``hardware.nccl_choices``; empty if nobody asked, or its log was not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,12 @@ class LaunchFigure:
     median: float
     q1: float | None = None
     q3: float | None = None
+    sm_clock: float | None = field(default=None, metadata=OMITTED)
+    """Of the busy GPUs meanwhile, Hz."""
+    watts: float | None = field(default=None, metadata=OMITTED)
+    """Power of one of the busy GPUs meanwhile."""
+    kelvin: float | None = field(default=None, metadata=OMITTED)
+    """Temperature of the busy GPUs meanwhile."""
 
     def __post_init__(self) -> None:
         """Refuses figures that have no logarithm."""

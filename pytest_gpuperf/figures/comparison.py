@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.conditions import Conditions
@@ -113,16 +113,24 @@ def block_ratios(baseline: Sequence[float], optimized: Sequence[float]) -> list[
     return [sum(baseline[i : i + 2]) / sum(optimized[i : i + 2]) for i in range(0, len(baseline) - 1, 2)]
 
 
+def _middle(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
 def _joined(timings: Sequence[Timing]) -> Timing:
     first = timings[0]
     ranks = zip(*(timing.ranks for timing in timings), strict=True)
-    clocks = [timing.conditions.sm_clock for timing in timings if timing.conditions.sm_clock is not None]
+    conditions = [timing.conditions for timing in timings]
     return replace(
         first,
         conditions=Conditions(
-            tuple(dict.fromkeys(problem for timing in timings for problem in timing.conditions.tripped)),
-            any(timing.conditions.power_capped for timing in timings),
-            statistics.median(clocks) if clocks else None,
+            tuple(dict.fromkeys(problem for one in conditions for problem in one.tripped)),
+            any(one.power_capped for one in conditions),
+            _middle(one.sm_clock for one in conditions),
+            _middle(one.watts for one in conditions),
+            _middle(one.kelvin for one in conditions),
         ),
         ranks=tuple(
             replace(

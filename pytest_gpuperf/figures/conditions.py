@@ -48,6 +48,10 @@ class Conditions:
     """Whether a GPU was at its power limit, which is normal under a GEMM."""
     sm_clock: float | None = None
     """Median over the looks at busy GPUs, Hz; None if no GPU told."""
+    watts: float | None = None
+    """Of one GPU, likewise."""
+    kelvin: float | None = None
+    """Likewise."""
 
 
 FIT = Conditions((), power_capped=False)

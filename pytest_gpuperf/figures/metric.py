@@ -52,6 +52,10 @@ class Metric:
     """Of the busy GPUs meanwhile, in Hz; a figure may follow it, and nothing is judged by it."""
     host_bound: bool = False
     """Whether it is a time of the host, which launched the work too slowly for the device."""
+    watts: float | None = field(default=None, metadata={"omitted": True, "optional": True})
+    """Power of one of the busy GPUs meanwhile."""
+    kelvin: float | None = field(default=None, metadata={"omitted": True, "optional": True})
+    """Temperature of the busy GPUs meanwhile."""
     trace: tuple[float, ...] = field(default=(), metadata={"omitted": True, "optional": True})
     """The first samples, in unit, in the order of time; empty if the value is not made of samples of its own."""
     work: Work | None = field(default=None, metadata={"optional": True, "omitted": True})

@@ -159,6 +159,8 @@ def observed(metric: Metric, conditions: Conditions) -> Metric:
         invalid=conditions.tripped,
         power_capped=conditions.power_capped,
         sm_clock=conditions.sm_clock,
+        watts=conditions.watts,
+        kelvin=conditions.kelvin,
     )
 
 

@@ -1,7 +1,7 @@
 """The gates: whether a machine was fit for a measurement, by what was observed of its GPUs meanwhile."""
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
@@ -45,12 +45,20 @@ def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xi
         tripped += _tripped(uuid, [observation for observation in seen if observation.uuid == uuid], at_start)
     tripped += [Tripped(xid.uuid, Gate.XID, xid.number) for xid in xids]
     looks = _meanwhile(seen)
-    clocks = _clocks(looks, {Reason.IDLE})
+    busy = [look for look in looks if not _held_back_by(look, {Reason.IDLE})]
     return Conditions(
         tuple(tripped),
         power_capped=any(_held_back_by(look, {Reason.POWER_CAP}) for look in looks),
-        sm_clock=statistics.median(clocks) if clocks else None,
+        sm_clock=_median(look.sm_hertz for look in busy),
+        watts=_median(look.watts for look in busy),
+        kelvin=_median(look.kelvin for look in busy),
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _meanwhile(seen: Sequence[Observation]) -> list[Observation]:

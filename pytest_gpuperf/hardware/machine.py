@@ -15,6 +15,7 @@ from pytest_gpuperf.hardware.device import Devices, Gpu, HardwareError
 from pytest_gpuperf.hardware.key import hardware_key, match_fields
 from pytest_gpuperf.hardware.linkage import Linkage, linkage, pcie_rate
 from pytest_gpuperf.hardware.nvml import Nvml
+from pytest_gpuperf.hardware.setup import setup_of
 
 _HOPPER = (9, 0)  # NVLink SHARP, the switch's own reduction, came with it
 
@@ -97,6 +98,11 @@ class Machine:
     def software(self) -> dict[str, str]:
         """Versions that the hardware's own library tells."""
         return {"driver": self.driver} if self.driver else {}
+
+    @property
+    def setup(self) -> dict[str, str]:
+        """How the GPUs of the run are set up now, by the names of ``setup_of``."""
+        return setup_of(self.devices.inspect(), self.gpu_uuids) if self.gpus else {}
 
     def describe(self) -> str:
         """One line for the header of a run."""

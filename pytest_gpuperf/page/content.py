@@ -23,7 +23,8 @@ from pytest_gpuperf.report.units import format_bytes, format_count, format_perce
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

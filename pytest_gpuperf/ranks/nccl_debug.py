@@ -34,4 +34,15 @@ def read_log() -> NcclLog:
         )
     expanded = path.replace("%h", os.uname().nodename).replace("%p", str(os.getpid()))
     file = Path(expanded)
-    return NcclLog.of(file.read_text(encoding="utf-8", errors="replace") if file.exists() else "")
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    return NcclLog.of(text, _version_of_torch())
+
+
+def _version_of_torch() -> str:
+    """The version of the NCCL that torch has loaded; empty if it has none."""
+    import torch
+
+    try:
+        return ".".join(str(part) for part in torch.cuda.nccl.version())
+    except (AttributeError, RuntimeError):  # a torch without CUDA
+        return ""

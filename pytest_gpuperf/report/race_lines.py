@@ -20,7 +20,7 @@ def clearing_line(number: int, most: int, tests: Sequence[str], seconds: float) 
         seconds: That the launch will take.
     """
     return (
-        f"worse than expected, launch {number} of at most {most} against the record ({_lasting(seconds)}): "
+        f"worse than expected, launch {number} of at most {most} against the record ({lasting(seconds)}): "
         f"{', '.join(tests)}"
     )
 
@@ -34,7 +34,7 @@ def alone_line(number: int, most: int, tests: Sequence[str], seconds: float) -> 
         tests: The suspects.
         seconds: That the launch will take.
     """
-    return f"no race, launch {number} of at most {most} against the record ({_lasting(seconds)}): {', '.join(tests)}"
+    return f"no race, launch {number} of at most {most} against the record ({lasting(seconds)}): {', '.join(tests)}"
 
 
 def block_line(number: int, most: int, against: str, tests: Sequence[str], seconds: float) -> str:
@@ -48,8 +48,7 @@ def block_line(number: int, most: int, against: str, tests: Sequence[str], secon
         seconds: That the block will take.
     """
     return (
-        f"race against {against}, block {number} of at most {most} (4 launches, {_lasting(seconds)}): "
-        f"{', '.join(tests)}"
+        f"race against {against}, block {number} of at most {most} (4 launches, {lasting(seconds)}): {', '.join(tests)}"
     )
 
 
@@ -78,5 +77,6 @@ def bisected_line(test: str, commits: Sequence[str]) -> str:
     return f"bisect: {test} is slower since {'' if one else 'one of '}{', '.join(commits)}"
 
 
-def _lasting(seconds: float) -> str:
+def lasting(seconds: float) -> str:
+    """Return about how long something takes."""
     return f"about {max(1.0, seconds):.0f} s"

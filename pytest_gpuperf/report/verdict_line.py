@@ -1,18 +1,19 @@
 """One verdict as one line of text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, assert_never
 
-from pytest_gpuperf.baselines.differences import likeliest_first
 from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
+from pytest_gpuperf.report.why import differing_in_words, why
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 
 class RecordCommand(Protocol):
@@ -30,10 +31,8 @@ def describe(verdict: Verdict, record_command: RecordCommand) -> str:
         verdict: The verdict.
         record_command: Makes the command that records a baseline for its test.
     """
-    # A loss of the environment has its differences in the summary, once for all figures.
-    named = verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT
-    differs = f"; {_differing(verdict.differs)}" if named else ""
-    return one_line(f"{verdict.test} {verdict.metric_name}: {_finding(verdict, record_command)}{differs}")
+    parts = [_finding(verdict, record_command), *why(verdict)]
+    return one_line(f"{verdict.test} {verdict.metric_name}: {'; '.join(parts)}")
 
 
 def reasons(verdict: Verdict) -> list[str]:
@@ -62,9 +61,7 @@ def reasons(verdict: Verdict) -> list[str]:
                 lines.append(f"not raced: {verdict.detail}")
             if known is not None:
                 lines.append(f"expected until {known.until}: {known.reason}")
-            if verdict.differs and verdict.outcome is not Outcome.ENVIRONMENT:
-                lines.append(_differing(verdict.differs))
-            return lines
+            return [*lines, *why(verdict)]
         case Outcome.MISSING if verdict.reason is Reason.BELOW_MODEL:
             return [_modelled(verdict).removeprefix(" and is ")]
         case _:
@@ -106,16 +103,9 @@ def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:
         differs = {name: change for verdict in lost for name, change in verdict.differs.items()}
         lines.append(
             f"the environment is slower, not the code: {format_count(len(lost), 'figure')} lost against the record, "
-            f"and the record's own code ({raced}) is as slow today; {_differing(differs)}"
+            f"and the record's own code ({raced}) is as slow today; {differing_in_words(differs)}"
         )
     return lines
-
-
-def _differing(differs: Mapping[str, tuple[str, str]]) -> str:
-    if not differs:
-        return "no version and no variable that is kept differs: look at the machine, its clocks and its neighbours"
-    changes = (f"{name} {then or 'not set'} -> {now or 'not set'}" for name, (then, now) in likeliest_first(differs))
-    return f"what differs: {', '.join(changes)}"
 
 
 def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:

@@ -24,10 +24,11 @@ from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
 from pytest_gpuperf.run.recording import Recording
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
 
 VERDICTS = pytest.StashKey[list[Verdict]]()
-"""On an item some of whose figures are suspect."""
+"""On an item some of whose figures are suspect, or are to be explained."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
 """On an item that is a fresh launch, which is neither judged by itself nor recorded."""
 
@@ -78,6 +79,7 @@ class Concluding:
         *,
         smoke: bool,
         results: bool,
+        explains: bool = False,
     ) -> None:
         """Keeps what it needs.
 
@@ -89,6 +91,7 @@ class Concluding:
             command: makes the command that records a baseline.
             smoke: whether the run only tries bodies.
             results: whether the run writes a file of results.
+            explains: whether the run looks for what moved a figure, also one that gained.
         """
         self._key = hardware_key
         self._launch = launch
@@ -98,6 +101,7 @@ class Concluding:
         self._command = command
         self._smoke = smoke
         self._results = results
+        self._explains = explains
 
     def conclude(self, item: pytest.Function, checks: Checks) -> None:
         """Fails or skips the test by its figures, unless they are suspect: then fresh launches will.
@@ -129,7 +133,7 @@ class Concluding:
             unchecked = self._judging.unchecked(launch.identity, body, checks.metrics)
             item.user_properties += unchecked_properties(unchecked)
         verdicts = self._concluded(launch.identity, body, checks.metrics) + self._shown(launch.identity, checks.shown)
-        if any(verdict.suspect for verdict in verdicts):
+        if any(verdict.suspect or (self._explains and verdict.outcome is Outcome.IMPROVED) for verdict in verdicts):
             item.stash[VERDICTS] = verdicts
             return
         item.user_properties += verdict_properties(verdicts)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_gpuperf.baselines.provenance import commit_of, is_dirty, now, settings
+from pytest_gpuperf.baselines.provenance import commit_of, host_setup, is_dirty, now, settings
 from pytest_gpuperf.baselines.recorded import Launch
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
@@ -56,7 +56,13 @@ class CurrentLaunch:
             at=now(),
             commit=commit_of(self._rootpath),
             host=platform.node(),
-            environment={**software, **self._machine.software, **settings(os.environ)},
+            environment={
+                **software,
+                **self._machine.software,
+                **self._machine.setup,
+                **host_setup(),
+                **settings(os.environ),
+            },
             gpus=self._machine.identity,
             dirty=is_dirty(self._rootpath),
         )

@@ -18,6 +18,7 @@ from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.figures.conditions import FIT, Conditions
 from pytest_gpuperf.hardware.fitness import AtStart, conditions
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.nccl_log import NcclLog
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
@@ -25,6 +26,7 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.host import HostedRanks, RankHost
+from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
 from pytest_gpuperf.ranks.spec import Opening, PoolSpec
@@ -68,6 +70,8 @@ class CurrentTest:
     """Whether its lease was taken and its ranks were brought up."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that it has leased; empty for gloo."""
+    probes: bool = False
+    """Whether it only asks NCCL, on ranks like those of a launch."""
     longest: float = 0.0
     """Seconds of its longest run that returned."""
     failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
@@ -253,6 +257,33 @@ class CurrentRanks:
             self.prepare()
             return self._watched(world_size, entry, args, program)
 
+    def probe_nccl(self, item: pytest.Item) -> Sequence[NcclLog]:
+        """Runs collectives on all GPUs, in fresh ranks that keep NCCL's log; the logs in rank order; none with gloo.
+
+        Args:
+            item: a test that does not run now.
+        """
+        size = len(self.machine.gpus)
+        self.begin(item, world_size=size, launch=None, identity=item.nodeid)
+        current = self.current
+        current.probes, current.marker = (
+            True,
+            RanksMarker((size,), isolation="process", env=tuple(sorted(LOGGED.items()))),
+        )
+        try:
+            with self._alone():
+                self._lease(current, size)
+                current.prepared = True
+                if not self._has_nccl(size):
+                    return []
+                self._host.retire_all()
+                from pytest_gpuperf.ranks.nccl_probe import probed
+
+                logs: list[NcclLog] = self._execute(size, probed, (), {}, probed)
+                return logs
+        finally:
+            self.end(last=True)
+
     def end(self, *, keep_lease: bool = False, last: bool = False) -> None:
         """The test is over: closes what it opened, and lets go of what it leased. Ranks stay where they are, idle.
 
@@ -306,6 +337,9 @@ class CurrentRanks:
             except JournalError as error:
                 pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
         self._host.retire_all(but=self._spec(world_size))
+
+    def _has_nccl(self, world_size: int) -> bool:
+        return self._spec(world_size).backend == "nccl"
 
     def _software(self, world_size: int) -> dict[str, str]:
         from pytest_gpuperf.timing.software import software  # loads torch, as every perf test's module has
@@ -419,7 +453,7 @@ class CurrentRanks:
         return f"test {self._tests}" if launch is None else f"launch {launch}, group {self._renewals}"
 
     def _spec(self, world_size: int) -> PoolSpec:
-        current, timed = self.current, self.current.launch is not None
+        current, timed = self.current, self.current.launch is not None or self.current.probes
         gpus = current.gpus[:world_size]
         cores: tuple[frozenset[int], ...] = ()
         if timed and gpus and self._options.numa_binding:

@@ -10,6 +10,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.model.expecting import opinion
 from pytest_gpuperf.model.hardware import Rates
+from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -101,6 +102,14 @@ class Judging:
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
         return self._named(self.judge.not_raced(suspect, present, why, over=over))
+
+    def undoing(self, verdict: Verdict) -> Undoing | None:
+        """Decides what explains that a figure moved; None if it did not move, or nothing tells from where."""
+        return self.judge.undoing(verdict)
+
+    def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
+        """The same with what NCCL chooses otherwise than in its record."""
+        return self.judge.choosing(verdict, now)
 
     def _named(self, verdict: Verdict | None) -> Verdict | None:
         """The verdict with what differs from its record; the suspect's own differences are the same."""

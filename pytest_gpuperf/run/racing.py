@@ -7,10 +7,9 @@ over the other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,18 +22,15 @@ from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
 from pytest_gpuperf.run.bisecting import bisected, regressed
 from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.run.changed_code import ChangedCode
+from pytest_gpuperf.run.spending import PATIENCE, Spending, ids, limit_of
 from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.verdicts.judge import Arms
-from pytest_gpuperf.verdicts.outcome import Reason
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
 from pytest_gpuperf.verdicts.verdict import Verdict
 
-# Seconds that a launch may take beyond _SLOWER times what the first launch of its tests took. More than a run's usual
-# timeout, so that a test that hangs is ended by that, and the others of its launch go on.
-_PATIENCE = 180.0
-_LEAST = 5.0  # seconds that a launch gets when the budget has almost run out
-_SLOWER = 5.0
 _FULL_HASH = 40  # letters
 
 
@@ -120,6 +116,8 @@ class Racing:
         say: Callable[[str], None],
         options: RaceOptions,
         folder: Path,
+        spending: Spending,
+        explain: Callable[[Sequence[Held]], None] | None = None,
     ) -> None:
         """Nothing is launched yet.
 
@@ -132,6 +130,8 @@ class Racing:
             say: prints a line while the run goes on.
             options: what the user asked for of races.
             folder: in the repository.
+            spending: makes the launches.
+            explain: looks for what moved the figures of decided tests; None if nobody asked for it.
         """
         self._held = held
         self._deciding = deciding
@@ -141,9 +141,9 @@ class Racing:
         self._say = say
         self._options = options
         self._folder = folder
-        self._spent = 0.0
-        self._seconds: dict[tuple[str, ...], float] = {}
-        """How long the last launch of these tests took."""
+        self._spending = spending
+        self._explain = explain
+        self._changes = ChangedCode(folder)
         self._old: dict[str, Arm] = {}
         """Arms of other code that are open, by commit."""
         self.culprits: list[str] = []
@@ -181,14 +181,26 @@ class Racing:
         self._clear()
         if by_commit := self._by_commit():
             self._vacate()
-            with closing(self._open_arms(_ids(self._held.tests))) as arms:
+            with closing(self._open_arms(ids(self._held.tests))) as arms:
                 for commit, racing in by_commit.items():
                     self._race(arms, commit, racing)
                 if self._options.bisect:
                     self._bisect(arms)
             self._old.clear()
         self._by_the_record()
+        self._note_changes()
+        if self._explain is not None:
+            self._explain(self._held.tests)
         self._held.release()
+
+    def _note_changes(self) -> None:
+        """Adds to each verdict on slower code the changed files that its test imports."""
+        for test in self._held.tests:
+            for verdict in test.verdicts:
+                if verdict.outcome is not Outcome.REGRESSED:
+                    continue
+                if commit := self._deciding.commit_to_race(verdict):
+                    test.decide(replace(verdict, changed=self._changes.of(test.item, commit)))
 
     def release(self) -> None:
         """Reports suspects that nothing was decided about, since the run ends."""
@@ -196,7 +208,7 @@ class Racing:
 
     def _second_launch(self, tests: Sequence[str]) -> None:
         self._say(second_line(len(tests)))
-        launched = self._launched(self._here, tests, _PATIENCE * len(tests))
+        launched = self._spending.launched(self._here, tests, PATIENCE * len(tests))
         for test, measured in launched.items():
             self._deciding.second(test, measured.metrics)
 
@@ -209,7 +221,7 @@ class Racing:
             ]
             if not tests or not self._affords(tests, 1):
                 return
-            self._say(clearing_line(number, MOST_CLEARING, _names(tests), self._expected(tests)))
+            self._say(clearing_line(number, MOST_CLEARING, _names(tests), self._spending.expected(tests)))
             self._launch_here(tests)
             for test in tests:
                 for suspect in test.suspects:
@@ -219,7 +231,7 @@ class Racing:
 
     def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""
-        launched = self._launched(self._here, _ids(tests), _limit(tests))
+        launched = self._spending.launched(self._here, ids(tests), limit_of(tests))
         for test in tests:
             self._take(test, launched[test.identity], test.present)
 
@@ -272,7 +284,7 @@ class Racing:
             tests = [entry.test for entry in entries]
             if not tests or not self._affords(tests, 4):
                 return
-            self._say(block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._expected(tests)))
+            self._say(block_line(block, MOST_BLOCKS, against, _names(tests), 4 * self._spending.expected(tests)))
             for arm in (old, present, present, old):
                 entries = self._leg(arm, arm is old, entries)
             for entry in entries:
@@ -288,7 +300,7 @@ class Racing:
         tests = [entry.test for entry in entries]
         if not tests:
             return []
-        launched = self._launched(arm, _ids(tests), _limit(tests))
+        launched = self._spending.launched(arm, ids(tests), limit_of(tests))
         for entry in entries:
             measured = launched[entry.test.identity]
             if not is_old:
@@ -313,7 +325,7 @@ class Racing:
             open_ = [test for test in tests if test.suspects]
             if not open_ or not self._affords(open_, 1):
                 return
-            self._say(alone_line(number, MOST_LAUNCHES, _names(open_), self._expected(open_)))
+            self._say(alone_line(number, MOST_LAUNCHES, _names(open_), self._spending.expected(open_)))
             self._launch_here(open_)
 
     def _take(self, test: Held, measured: Measured, into: dict[str, list[Metric]]) -> None:
@@ -326,25 +338,9 @@ class Racing:
         else:
             _add(measured, into)
 
-    def _launched(self, arm: Arm, tests: Sequence[str], limit: float) -> Mapping[str, Measured]:
-        start, budget = time.monotonic(), self._options.budget
-        if budget is not None:
-            limit = min(limit, max(_LEAST, budget - self._spent))
-        try:
-            launched = arm.launch(tests, limit)
-        finally:
-            self._spent += time.monotonic() - start
-        self._seconds[tuple(tests)] = arm.seconds
-        return launched
-
-    def _expected(self, tests: Sequence[Held]) -> float:
-        """Seconds that a launch of the tests takes, as the last one of just these did, or their first one."""
-        return self._seconds.get(tuple(_ids(tests)), sum(test.seconds for test in tests))
-
     def _affords(self, tests: Sequence[Held], launches: int) -> bool:
         """Whether the budget has room for so many launches; if not, the tests are undecided."""
-        budget = self._options.budget
-        if budget is None or self._spent + launches * self._expected(tests) <= budget:
+        if self._spending.affords(tests, launches):
             return True
         for test in tests:
             for suspect in test.suspects:
@@ -352,17 +348,9 @@ class Racing:
         return False
 
 
-def _limit(tests: Sequence[Held]) -> float:
-    return _PATIENCE + _SLOWER * sum(test.seconds for test in tests)
-
-
 def _short(commit: str) -> str:
     """A full hash as people read it; another name as it is."""
     return commit[:12] if len(commit) == _FULL_HASH else commit
-
-
-def _ids(tests: Sequence[Held]) -> list[str]:
-    return [test.identity for test in tests]
 
 
 def _names(tests: Sequence[Held]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_gpuperf.baselines.journal import Entry, Journal, RecordingPlan, same_software
@@ -58,6 +58,8 @@ class Recording:
         """The current one."""
         self.journal_problem: str | None = None
         """Why an interruption would lose what was measured; None if it would not."""
+        self.nccl: Mapping[str, str] = {}
+        """What NCCL chose in this run, for all of its launches."""
         self.saved: Saved | None = None
         """Where the recording went, once the run has ended."""
 
@@ -157,7 +159,7 @@ class Recording:
         candidate = Baselines(
             self._machine.key,
             self._machine.match,
-            {id_: self._launches[id_].info for id_ in used},
+            {id_: replace(self._launches[id_].info, nccl=self.nccl) for id_ in used},
             {test: kept.entry() for test, kept in complete.items()},
         )
         options = self._options

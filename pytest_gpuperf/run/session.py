@@ -35,10 +35,12 @@ from pytest_gpuperf.report.run_journal import Head, RunJournal
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.run.adopting import Adopting
 from pytest_gpuperf.run.arm_loop import ArmLoop
+from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
+from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
@@ -49,6 +51,7 @@ from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.relaunching import Relaunching
 from pytest_gpuperf.run.selection import is_perf, measures
+from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
@@ -89,6 +92,7 @@ class Session:
     profiling: Profiling | None
     """None unless perf tests are profiled."""
     relaunching: Relaunching
+    choosing: Choosing
     adopting: Adopting
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
@@ -131,6 +135,14 @@ class Session:
         worker = is_worker(config)
         ranks = CurrentRanks(machine, options, host, leasing, packing, launch)
         relaunching = Relaunching(launch) if link is None else Relaunching(launch, link.name)
+        choosing, spending = Choosing(ranks, console.print_line), Spending(options.race.budget)
+
+        def open_arms(tests: Sequence[str]) -> Arms:
+            return Arms(Blueprint.of(config, options), tests)
+
+        explaining = None
+        if options.race.explain and isinstance(judging, Judging):
+            explaining = Explaining(judging, spending, open_arms, ranks.vacate, choosing.ask, console.print_line)
         racing = (
             None
             if judging is None
@@ -138,11 +150,13 @@ class Session:
                 HeldReports(commands.record),
                 judging,
                 relaunching,
-                lambda tests: Arms(Blueprint.of(config, options), tests),
+                open_arms,
                 ranks.vacate,
                 console.print_line,
                 options.race,
                 root,
+                spending,
+                None if explaining is None else explaining.explain,
             )
         )
         results = None
@@ -170,6 +184,7 @@ class Session:
                 commands.record,
                 smoke=options.smoke,
                 results=options.results is not None or options.page is not None,
+                explains=options.race.explain,
             ),
             summary=SummaryLines(options, commands, seen, where, racing, judging, recording),
             seen=seen,
@@ -189,6 +204,7 @@ class Session:
             if options.profiles is None
             else Profiling(options.profiles, config.invocation_params.dir, ranks),
             relaunching=relaunching,
+            choosing=choosing,
             adopting=Adopting(ranks, options, machine),
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
@@ -268,6 +284,11 @@ class Session:
         first = launch_of(item).number == 1
         if self.benchmarks is not None and first and checks.timing is not None and checks.request is not None:
             self.benchmarks.publish(checks.request, checks.timing, {**checks.metrics, **checks.shown})
+
+    def record_choices(self, items: Sequence[pytest.Item]) -> None:
+        """Has a recording keep what NCCL chose, once all launches have been measured."""
+        if self.recording is not None and (measured := [item for item in items if is_perf(item)]):
+            self.recording.nccl = self.choosing.ask(measured[0])
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""

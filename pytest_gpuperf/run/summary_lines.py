@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
+from pytest_gpuperf.report.explain_lines import explanation_lines
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
 from pytest_gpuperf.report.verdict_line import model_lines, run_lines, run_policy_lines
 from pytest_gpuperf.run.contesting import Contesting
@@ -48,7 +49,8 @@ class SummaryLines:
         shift = None if self._judging is None else self._judging.shift
         culprits = [] if self._racing is None else self._racing.culprits
         policy = run_policy_lines(self._options.policy, verdicts)
-        return [*gone, *policy, *model_lines(verdicts), *run_lines(shift, verdicts), *culprits]
+        lines = [*gone, *policy, *model_lines(verdicts), *run_lines(shift, verdicts), *culprits]
+        return [*lines, *explanation_lines(verdicts)]
 
     def _of_recording(self, recording: Recording) -> list[str]:
         problem = [] if recording.journal_problem is None else [recording.journal_problem]

@@ -10,6 +10,7 @@ from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion, Saying
+from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
@@ -246,6 +247,27 @@ class Judge:
         if verdict.baseline is None or alike or verdict.differs:
             return verdict
         return replace(verdict, differs=differing([info.environment for info in self._infos(verdict.baseline)], now))
+
+    def undoing(self, verdict: Verdict) -> Undoing | None:
+        """Decides what explains that a figure moved; None if it did not move, or nothing tells from where.
+
+        Args:
+            verdict: Of this judge, after all races.
+        """
+        moved = verdict.outcome in (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.IMPROVED, Outcome.UNDECIDED)
+        if not moved or verdict.baseline is None or not verdict.change or verdict.reason is Reason.ASKED:
+            return None
+        return Undoing(self._rule, self._history_of(verdict), gained=verdict.change > 0)
+
+    def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
+        """The same with what NCCL chooses otherwise than in most launches of its record that tell.
+
+        Args:
+            verdict: Of this judge, with a record.
+            now: NCCL's choices in this run.
+        """
+        assert verdict.baseline is not None
+        return replace(verdict, chosen=differing([info.nccl for info in self._infos(verdict.baseline)], now))
 
     def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
         """Takes the figures of a test in a second launch, which is asked for if the first one shifted."""

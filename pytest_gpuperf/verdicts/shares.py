@@ -8,7 +8,8 @@ from dataclasses import replace
 from pytest_gpuperf.figures.metric import Better, Metric
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 from pytest_gpuperf.verdicts.race import Sequential
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 LARGEST_LOSS = 700.0  # its exponential is still a float
 

@@ -2,32 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, TypeAlias
 
-from pytest_gpuperf.baselines.plain import OPTIONAL, Checked, Told
+from pytest_gpuperf.baselines.plain import OPTIONAL
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Count, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion
+from pytest_gpuperf.verdicts.explanation import Explanation
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
-
-_Interval: TypeAlias = Annotated[
-    tuple[float, float],
-    Checked(lambda ends: ends[0] <= ends[1], "the smaller first"),
-    Told("two finite numbers, the smaller first, or null"),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One part of a change, and how surely it is known."""
-
-    change: float
-    """As a fraction; above 0 is better, whichever direction that is."""
-    interval: _Interval
-    """Of the change: 95 %."""
-    launches: Count
-    """How many launches of one arm it rests on."""
+from pytest_gpuperf.verdicts.share import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +41,13 @@ class Verdict:
     """The record's own code, as it is today, against the record."""
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
     """Of a figure that is not the same: versions and variables by name, as recorded and now."""
+    chosen: Mapping[str, tuple[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
+    """NCCL's choices that differ, as recorded and now, by the names of ``hardware.nccl_choices``."""
+    changed: tuple[str, ...] = field(default=(), metadata=OPTIONAL)
+    """Of a figure that is slower by its code: files that changed since the commit that it raced and that its test
+    imports."""
+    explanation: Explanation | None = field(default=None, metadata=OPTIONAL)
+    """What explains that the figure moved; None if nobody looked for it."""
     expected: KnownRegression | None = None
     """The regression that its record says is known, whether the figure is regressed or not."""
     elsewhere: bool = field(default=False, metadata=OPTIONAL)

@@ -1,5 +1,6 @@
 """Arms that are opened: where their processes run, and what keeps them from it."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -184,3 +185,20 @@ def test_an_arm_without_any_of_the_tests_starts_no_process(folder: Path) -> None
         problem = arm.launch([IT], 60)[IT].problem
         assert problem == f"the present code has no such test: there is no file {folder}/project/test_it.py"
         assert arm.pid is None
+
+
+def test_variables_of_an_arm_are_set_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("NCCL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.setenv("NCCL_PROTO", "LL")
+    monkeypatch.setenv("EMPTY", "")
+    with Arms(blueprint(tmp_path), []) as arms:
+        as_it_is = arms.present()
+        other = arms.present(variables={"NCCL_ALGO": "", "NCCL_PROTO": "Simple", "NCCL_NTHREADS": "64"})
+        assert other.name == "the present code with NCCL_ALGO not set, NCCL_PROTO=Simple, NCCL_NTHREADS=64"
+        assert as_it_is.name == "the present code"
+        of_both = [arm._setting.environ for arm in (as_it_is, other)]
+        chosen = [{name: value for name, value in one.items() if name.startswith("NCCL_")} for one in of_both]
+        assert chosen == [{"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}, {"NCCL_PROTO": "Simple", "NCCL_NTHREADS": "64"}]
+        assert [one["EMPTY"] for one in of_both] == ["", ""]

@@ -11,7 +11,7 @@ LL = {**OLD, "NCCL_PROTO": "LL"}
 
 
 def test_what_is_likeliest_to_move_a_figure_comes_first() -> None:
-    versions = ["python", "triton", "driver", "nccl", "torch", "nvidia-cublas", "new"]
+    versions = ["python", "kernel", "triton", "driver", "nccl", "torch", "nvidia-cublas", "new", "pcie", "cpu cores"]
     names = [*versions, "OMP_NUM_THREADS", "NCCL_ALGO", "CUDA_HOME"]
     ordered = [name for name, _ in likeliest_first(dict.fromkeys(names, ("1", "2")))]
     assert ordered == [
@@ -20,9 +20,12 @@ def test_what_is_likeliest_to_move_a_figure_comes_first() -> None:
         "OMP_NUM_THREADS",
         "nccl",
         "driver",
+        "pcie",
         "nvidia-cublas",
         "torch",
         "triton",
+        "cpu cores",
+        "kernel",
         "python",
         "new",
     ]

@@ -25,7 +25,8 @@ def found(*changes: dict[str, Any]) -> tuple[Tripped, ...]:
 
 
 def test_a_calm_machine_is_fit() -> None:
-    assert conditions([CALM, OTHER, CALM, OTHER], AT_START) == replace(FIT, sm_clock=1.98e9)
+    fit = replace(FIT, sm_clock=1.98e9, watts=400.0, kelvin=320.0)
+    assert conditions([CALM, OTHER, CALM, OTHER], AT_START) == fit
 
 
 def test_a_machine_that_tells_nothing_trips_nothing() -> None:
@@ -40,6 +41,12 @@ def test_the_clock_is_that_of_busy_gpus_meanwhile() -> None:
     assert conditions([before, OTHER], AT_START).sm_clock is None
 
 
+def test_power_and_temperature_are_those_of_busy_gpus_meanwhile() -> None:
+    idle, hot = replace(CALM, watts=70.0, kelvin=300.0, reasons=IDLE), replace(CALM, watts=690.0, kelvin=345.0)
+    found = conditions([CALM, idle, hot, hot, CALM, replace(hot, watts=None, kelvin=None)], AT_START)
+    assert (found.watts, found.kelvin) == (690.0, 345.0)
+
+
 @pytest.mark.parametrize(("reason", "gate"), SLOWDOWNS.items(), ids=[gate.value for gate in SLOWDOWNS.values()])
 def test_a_slowdown_seen_once_trips(reason: Reason, gate: Gate) -> None:
     assert gate.value == reason.value
@@ -52,7 +59,7 @@ def test_all_that_holds_the_clocks_back_for_long_is_a_gate() -> None:
 
 def test_power_capping_is_noted_and_no_gate() -> None:
     seen = [CALM, replace(CALM, reasons=POWER_CAP, sm_hertz=1.2e9), CALM, CALM, CALM]
-    assert conditions(seen, AT_START) == Conditions((), power_capped=True, sm_clock=1.98e9)
+    assert conditions(seen, AT_START) == Conditions((), power_capped=True, sm_clock=1.98e9, watts=400.0, kelvin=320.0)
 
 
 def test_what_a_gpu_did_before_is_not_what_it_did_meanwhile() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from pytest_gpuperf.hardware.nccl_log import Choice, Communicator, Connection, NcclLog
+from pytest_gpuperf.hardware.nccl_log import Choice, Communicator, Connection, NcclLog, UnknownLog
 
 PREFIX = "host:41:57 [0] NCCL INFO "
 LINKS = """\
@@ -110,3 +112,54 @@ def test_warnings_are_kept() -> None:
 def test_older_logs_number_the_algorithm() -> None:
     (choice,) = logged("AllReduce: 4096 Bytes -> Algo 1 proto 2 channel{Lo..Hi}={0..3}").choices
     assert choice == Choice("AllReduce", 4096, "1", "2", 4)
+
+
+def test_a_transport_and_a_choice_can_be_asked_for() -> None:
+    log = logged(LINKS)
+    assert log.transport(0, 1) == "P2P/CUMEM"
+    assert log.choice("all_reduce", 2**30) == Choice("AllReduce", 2**30, "RING", "SIMPLE", 24)
+    assert log.choice("all_reduce", 4096).channels == 1
+
+
+def test_the_last_choice_counts() -> None:
+    again = "AllReduce: 4096 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}"
+    assert logged(f"{LINKS}{again}\n").choice("all_reduce", 4096) == Choice("AllReduce", 4096, "TREE", "LL", 4)
+
+
+def test_names_of_torch_are_those_of_nccl() -> None:
+    line = "ReduceScatter: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n"
+    log = NcclLog.of(f"{PREFIX}{line}", "2.28.9")
+    assert log.choice("reduce_scatter", 1024).op == "ReduceScatter"
+
+
+def test_what_the_log_does_not_have_is_not_guessed() -> None:
+    log = logged(LINKS)
+    with pytest.raises(LookupError, match=re.escape("from rank 1 to rank 0, only 0 to 1: ask rank 1, after a coll")):
+        log.transport(1, 0)
+    with pytest.raises(
+        LookupError,
+        match=r"for all_gather of 64 bytes, only AllReduce of 4096 bytes, AllReduce of 1073741824 bytes: ask rank 0",
+    ):
+        log.choice("all_gather", 64)
+    two = logged(f"{LINKS}Channel 02/0 : 0[0] -> 1[1] via SHM/direct/direct\n")
+    with pytest.raises(LookupError, match="rank 0 reaches rank 1 by P2P/CUMEM and SHM/direct/direct: look at conn"):
+        two.transport(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "got"), [("2.31.0+cuda13.2", "NCCL 2.31.0"), ("2.2.8", "NCCL 2.2.8"), ("", "an NCCL whose version")]
+)
+def test_of_a_version_that_was_never_seen_nothing_is_claimed(version: str, got: str) -> None:
+    log = NcclLog.of(LINKS.replace("NCCL version 2.28.9+cuda13.0\n", ""), version)
+    assert not log.known
+    for ask in (lambda: log.transport(0, 1), lambda: log.choice("all_reduce", 4096)):
+        with pytest.raises(UnknownLog, match=re.escape(f"the log is of {got}")) as error:
+            ask()
+        assert "expected 2.28 or 2.30, whose formats are known" in str(error.value)
+    assert log.over("P2P/CUMEM")  # connections are there to look at
+
+
+def test_only_rank_0_s_log_has_the_version_and_torch_tells_it_to_the_others() -> None:
+    text = f"{PREFIX}Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM\n"
+    assert NcclLog.of(text, "2.28.9").transport(1, 0) == "P2P/CUMEM"
+    assert NcclLog.of(f"NCCL version 2.28.9+cuda13.0\n{text}", "2.31.0").version == "2.28.9+cuda13.0"

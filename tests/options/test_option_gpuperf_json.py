@@ -1,6 +1,7 @@
 """``--gpuperf-json``: the results of a run as a file."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,13 @@ def test_a_judged_run_writes_its_figures_and_verdicts(project: pytest.Pytester) 
     assert (figure.median, figure.n) == (300e9, 9)
     assert found.candidate.match["gpu_count"] == 2
     (info,) = found.candidate.launches.values()
-    assert info.environment == {"torch": "2.13.0", "driver": "570.86"}
+    assert info.environment["torch"] == "2.13.0"
+    assert info.environment["driver"] == "570.86"
+    assert info.environment["kernel"] == os.uname().release
+    assert info.environment["cpu cores"] == str(len(os.sched_getaffinity(0)))
     assert [(verdict.test, verdict.outcome.value) for verdict in found.verdicts] == [(NODE, "missing")]
     data = json.loads((project.path / "out" / "results.json").read_text())
-    assert (data["hardware_key"], data["environment"]) == (KEY, {"torch": "2.13.0", "driver": "570.86"})
+    assert (data["hardware_key"], data["environment"]) == (KEY, info.environment)
 
 
 def test_the_file_says_how_all_gpus_of_the_machine_reach_one_another(project: pytest.Pytester) -> None:

@@ -13,7 +13,8 @@ from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import Results
 from pytest_gpuperf.traces.profile import KINDS, Lane, Profile, RankTimes
 from pytest_gpuperf.verdicts.outcome import Outcome
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 KEY = "2x-nvidia-h200-nv18"
 TEST = "suites/collectives/test_performance.py::test_bus_bandwidth[2ranks-all_reduce-64MiB]"

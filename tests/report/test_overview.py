@@ -12,7 +12,8 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.headline import by_test
 from pytest_gpuperf.report.overview import LINES, Overview, smoke_lines
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.page.examples import CURVE
 from tests.report.examples import KEY, SAME, UNJUDGED
 

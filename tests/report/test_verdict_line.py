@@ -13,7 +13,8 @@ from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.report.verdict_line import describe, model_lines, run_lines, run_policy_lines, tripped_in_words
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
 KEY = "8x-nvidia-h200-nv18"

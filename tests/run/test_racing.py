@@ -96,6 +96,17 @@ def test_code_that_is_slower_loses_a_race_against_the_records(project: pytest.Py
     assert told in result.outlines
 
 
+def test_code_that_is_slower_has_its_changed_files_named(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gpuperf.run.racing.ChangedCode.of", lambda self, item, against: ("p.py", against[:3]))
+    figures(project, b=SUSPECT)
+    script(project, "present", b=[94e9, 94.1e9])
+    result = judged(project)
+    line = line_of(result, "test_it.py::test_b[2ranks] busbw: ")
+    assert line.endswith("; changed since, and imported by the test: p.py, abc")
+
+
 def test_a_loss_of_the_environment_skips_its_tests_and_fails_the_run_once(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

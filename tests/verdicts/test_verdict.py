@@ -7,7 +7,8 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import FieldError, plain, read
 from pytest_gpuperf.verdicts.outcome import Reason
-from pytest_gpuperf.verdicts.verdict import Share, Verdict
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.verdicts.judged import STEADY, WILD, judge_of, raced, verdict_of
 
 RACED = raced(judge_of(STEADY), [90.0, 90.2] * 3, [90.1, 90.0] * 3)

@@ -1,0 +1,45 @@
+"""How an administrator has set up the GPUs of a run, as texts by name that a record keeps and a later run compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
+
+
+def setup_of(seen: Inspection, uuids: Collection[str]) -> dict[str, str]:
+    """Return what of the GPUs' setup may change how fast they are, and no figure's test can change.
+
+    ``ecc``, ``mig`` and ``persistence`` are ``on`` or ``off``. ``pcie`` is ``gen 5 x16``: the generation of the slot
+    and the lanes in use. ``application clock`` is in MHz. GPUs that differ are told apart by commas, in their order.
+
+    Args:
+        seen: All GPUs of the machine.
+        uuids: Those of the run.
+
+    Returns:
+        Texts by name; what any of the GPUs does not tell is missing.
+    """
+    gpus = [gpu for gpu in seen.gpus if gpu.uuid in uuids]
+    asked: dict[str, Callable[[GpuFacts], str]] = {
+        "application clock": lambda gpu: "" if gpu.sm_set_hertz is None else f"{gpu.sm_set_hertz / 1e6:.0f} MHz",
+        "ecc": lambda gpu: _switch(gpu.ecc),
+        "mig": lambda gpu: _switch(gpu.mig),
+        "pcie": _pcie,
+        "persistence": lambda gpu: _switch(gpu.persistence),
+    }
+    found = {}
+    for name, ask in asked.items():
+        told = [ask(gpu) for gpu in gpus]
+        if told and all(told):
+            found[name] = told[0] if len(set(told)) == 1 else ", ".join(told)
+    return found
+
+
+def _switch(value: bool | None) -> str:
+    return {True: "on", False: "off", None: ""}[value]
+
+
+def _pcie(gpu: GpuFacts) -> str:
+    generation, lanes = gpu.pcie.generation_of_slot, gpu.pcie.lanes
+    return "" if generation is None or lanes is None else f"gen {generation} x{lanes}"

@@ -1,0 +1,106 @@
+"""What ``--explain`` says: how long it will take, and what it found."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pytest_gpuperf.report.race_lines import lasting
+from pytest_gpuperf.report.units import format_count, format_value
+from pytest_gpuperf.verdicts.explanation import Explained, Explanation
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+_NEAR = 0.05  # relative; a figure may explain a loss and be better than its record
+_FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady figure
+
+
+def explain_line(variables: Sequence[str], figures: int, block: float, most_blocks: int, more_races: int) -> str:
+    """Return what ``--explain`` is going to try, and how long that takes.
+
+    Args:
+        variables: That differ from the record and can be put back.
+        figures: How many moved.
+        block: Seconds of four launches of their tests.
+        most_blocks: Of a race.
+        more_races: How many races at most find which of the variables matter.
+    """
+    usual, most = lasting(_FEWEST_BLOCKS * block), lasting(most_blocks * block)
+    then = (
+        f"; if they explain it, at most {format_count(more_races, 'race')} more of that length will find which of them"
+        if more_races
+        else ""
+    )
+    return (
+        f"explain: {format_count(figures, 'figure')} moved and {', '.join(variables)} "
+        f"{'differs' if len(variables) == 1 else 'differ'} from the record: a race with the record's "
+        f"{'value' if len(variables) == 1 else 'values'} takes {usual} if launches are steady, at most {most}, and the "
+        f"time in which pytest collects the tests{then}"
+    )
+
+
+def explain_block_line(variables: Sequence[str], number: int, most: int, tests: Sequence[str], seconds: float) -> str:
+    """A block of such a race begins: four launches.
+
+    Args:
+        variables: That have the record's values in one of the arms.
+        number: Of the block, 1 and up.
+        most: Blocks.
+        tests: Those that race.
+        seconds: That the block will take.
+    """
+    return (
+        f"explain: {', '.join(variables)} as recorded, block {number} of at most {most} (4 launches, "
+        f"{lasting(seconds)}): {', '.join(tests)}"
+    )
+
+
+def explanation_in_words(verdict: Verdict) -> str:
+    """Return what explains that a figure moved, or does not; empty if nobody looked for it."""
+    told = verdict.explanation
+    if told is None:
+        return ""
+    untried = "".join(f"; not tried: {name}, because {why}" for name, why in told.untried.items())
+    return f"{_found(told, verdict)}{untried}"
+
+
+def _found(told: Explanation, verdict: Verdict) -> str:
+    unit, causes = verdict.metric.unit, _causes(told.undone)
+    value = "" if told.value is None else format_value(told.value, unit)
+    undone = f"{_undone(told.undone)} {value}"
+    center = None if verdict.baseline is None else verdict.baseline.center
+    of_record = f"recorded {format_value(center, unit)}" if center else ""
+    near = told.value is not None and center is not None and abs(told.value / center - 1) <= _NEAR
+    of_them = f"; which of them is open: {told.problem}" if told.problem else ""
+    match told.found:
+        case Explained.EXPLAINED:
+            return f"explained by {causes}: {undone}, {'as recorded' if near else of_record}{of_them}"
+        case Explained.PARTLY:
+            return f"partly explained by {causes}: {undone}, {of_record}{of_them}"
+        case Explained.NOT:
+            return f"not explained by {causes}: {undone} as well"
+        case Explained.OPEN:
+            return f"maybe explained by {causes}: {undone}, and launches differ too much to decide"
+        case Explained.UNTRIED if told.problem:
+            return f"not explained, since nothing was tried: {told.problem}"
+        case Explained.UNTRIED:
+            return "not explained: no variable that can be put back differs from the record"
+
+
+def explanation_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return what the summary says of all figures that moved: which variables explain how many of them.
+
+    Args:
+        verdicts: Of the run.
+    """
+    told = [one.explanation for one in verdicts if one.explanation is not None]
+    explained = Counter(_causes(one.undone) for one in told if one.found is Explained.EXPLAINED)
+    moved = format_count(len(told), "figure")
+    return [f"{causes} explains {count} of {moved} that moved" for causes, count in explained.most_common()]
+
+
+def _causes(undone: Mapping[str, tuple[str, str]]) -> str:
+    return " and ".join(f"{name}={now}" if now else f"{name} not set" for name, (_, now) in undone.items())
+
+
+def _undone(undone: Mapping[str, tuple[str, str]]) -> str:
+    if any(then for then, _ in undone.values()):
+        return f"with {' and '.join(f'{n}={then}' if then else f'{n} not set' for n, (then, _) in undone.items())}"
+    return "without it" if len(undone) == 1 else "without them"

@@ -1,0 +1,52 @@
+"""What NCCL chooses in this run: asked in one launch that is not timed, because its log would slow what is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import pytest
+
+from pytest_gpuperf.hardware.nccl_choices import choices_of
+from pytest_gpuperf.hardware.nccl_log import NcclLog, UnknownLog
+from pytest_gpuperf.report.one_line import one_line
+
+
+class Probing(Protocol):
+    """The ranks of the run."""
+
+    def probe_nccl(self, item: pytest.Item) -> Sequence[NcclLog]:
+        """Run collectives on all GPUs in fresh ranks that keep NCCL's log; the logs in rank order."""
+        ...
+
+
+class Choosing:
+    """Asks NCCL once, after all tests have run."""
+
+    def __init__(self, ranks: Probing, say: Callable[[str], None]) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            ranks: of the run.
+            say: prints a line while the run goes on.
+        """
+        self._ranks = ranks
+        self._say = say
+
+    def ask(self, item: pytest.Item) -> Mapping[str, str]:
+        """Return NCCL's choices by the names of ``hardware.nccl_choices``; none without NCCL.
+
+        No failure of it fails the run: a line tells why the choices are not known.
+
+        Args:
+            item: a perf test, for whose launch the ranks stand.
+        """
+        try:
+            logs = self._ranks.probe_nccl(item)
+        # A rank may raise anything, also pytest's own exceptions.
+        except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
+            self._say(one_line(f"what NCCL chose is not known: {type(error).__name__}: {error}"))
+            return {}
+        if logs and not logs[0].known:
+            self._say(f"what NCCL chose is not known: {UnknownLog(logs[0].version)}")
+        return choices_of(logs)

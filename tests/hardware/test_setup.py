@@ -1,0 +1,38 @@
+"""What a record keeps of how GPUs are set up."""
+
+from dataclasses import replace
+
+from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection, PcieFacts
+from pytest_gpuperf.hardware.setup import setup_of
+
+GPU = GpuFacts(
+    "GPU-0",
+    pcie=PcieFacts(generation=1, lanes=16, generation_of_slot=5),
+    ecc=True,
+    mig=False,
+    persistence=True,
+    sm_set_hertz=1.98e9,
+)
+
+
+def test_what_all_gpus_have_is_told_once() -> None:
+    seen = Inspection(gpus=(GPU, replace(GPU, uuid="GPU-1")))
+    assert setup_of(seen, {"GPU-0", "GPU-1"}) == {
+        "application clock": "1980 MHz",
+        "ecc": "on",
+        "mig": "off",
+        "pcie": "gen 5 x16",
+        "persistence": "on",
+    }
+
+
+def test_gpus_that_differ_are_told_apart_and_others_are_left_out() -> None:
+    narrow = replace(GPU, uuid="GPU-1", pcie=PcieFacts(lanes=8, generation_of_slot=5))
+    seen = Inspection(gpus=(GPU, narrow, replace(GPU, uuid="GPU-2", ecc=False)))
+    assert setup_of(seen, {"GPU-0", "GPU-1"})["pcie"] == "gen 5 x16, gen 5 x8"
+    assert setup_of(seen, {"GPU-0", "GPU-1"})["ecc"] == "on"
+
+
+def test_what_a_gpu_does_not_tell_is_missing() -> None:
+    assert setup_of(Inspection(gpus=(GPU, GpuFacts("GPU-1"))), {"GPU-0", "GPU-1"}) == {}
+    assert setup_of(Inspection(present=False), {"GPU-0"}) == {}

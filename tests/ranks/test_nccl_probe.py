@@ -1,0 +1,30 @@
+"""The collectives that ask NCCL for its choices run on every backend; without NCCL there is no log to read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf.hardware.nccl_choices import choices_of
+from pytest_gpuperf.hardware.nccl_log import NcclLog
+from pytest_gpuperf.ranks.nccl_probe import probed
+
+LINE = "host:1:1 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n"
+
+
+def written(ctx: Context) -> NcclLog:
+    """Writes into the log what NCCL would, then asks as the run does."""
+    with Path(os.environ["NCCL_DEBUG_FILE"]).open("w") as log:
+        log.write(f"host:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n{LINE}")
+        log.flush()
+        return probed(ctx)
+
+
+@pytest.mark.ranks(1, 3, device="cpu", nccl_log=True)
+def test_the_choices_of_all_ranks_come_back(ranks: Ranks) -> None:
+    logs = ranks.run(written)
+    assert len(logs) == ranks.world_size
+    assert choices_of(logs) == {"all_reduce 1024": "RING, LL, 1 channel"}
