@@ -80,14 +80,15 @@ class Epochs:
         return cls(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
 
 
-def train(folder: Path, epochs: Epochs, device: torch.device, group: dist.ProcessGroup) -> None:
-    """Trains from the last checkpoint in the folder to the end, on as many ranks as there are now.
+def train(folder: Path, epochs: Epochs, device: torch.device, group: dist.ProcessGroup, stop: int) -> None:
+    """Trains from the last checkpoint in the folder on, on as many ranks as there are now.
 
     Args:
         folder: for checkpoints and the log.
         epochs: what to train.
         device: of this rank.
         group: all ranks; for the collectives of steps.
+        stop: the step before which it ends.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     x, classes = (part.to(device) for part in epochs.data())
@@ -98,7 +99,7 @@ def train(folder: Path, epochs: Epochs, device: torch.device, group: dist.Proces
     if first:
         _restore(checkpoints.read(first, _CHECKPOINT), network, velocity)
     log = JobLog(folder, first)
-    for step in range(first, epochs.steps):
+    for step in range(first, stop):
         log.at("step", step)
         batch = epochs.ids(step)
         mine = batch[rank::world_size]
@@ -146,7 +147,7 @@ def _restore(state: Mapping[str, object], network: nn.Module, velocity: list[tor
 def _main(folder: Path) -> None:
     epochs = Epochs.of(folder)
     with opened_groups(epochs.patience) as (device, group):
-        train(folder, epochs, device, group)
+        train(folder, epochs, device, group, epochs.steps)
 
 
 if __name__ == "__main__":

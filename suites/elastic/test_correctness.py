@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf import Ranks
-from suites.elastic.programs import MODULE, Epochs
+from pytest_gpuperf import Context, Ranks
+from suites.elastic.programs import MODULE, Epochs, train
 from suites.elastic.reference import Moments, come_and_gone, losses_in_one_process, worlds
 from suites.shared.course import ROUNDING
-from suites.shared.job_log import Entry, surviving, surviving_losses
+from suites.shared.job_log import Entry, read_log, surviving, surviving_losses
 from suites.shared.torchrun import visible_gpus
 
 pytestmark = pytest.mark.ranks(2)
@@ -93,6 +93,18 @@ def assert_trained_alike(log: list[Entry], epochs: Epochs) -> None:
     found = [float.fromhex(loss) for _, loss in surviving_losses(log)]
     # In float64; ranks add the same numbers in another order.
     assert found == pytest.approx(expected, rel=ROUNDING)
+
+
+def trained(ctx: Context, folder: Path, epochs: Epochs, stop: int) -> None:
+    assert ctx.group is not None
+    train(folder, epochs, ctx.device, ctx.group, stop)
+
+
+def test_training_goes_on_in_another_world(ranks: Ranks, tmp_path: Path) -> None:
+    """Without torchrun: training stops at some steps, and goes on with another number of ranks."""
+    for world_size, stop in ((1, 3), (2, 9), (1, EPOCHS.steps)):
+        ranks.resized(world_size).run(trained, tmp_path, EPOCHS, stop)
+    assert_trained_alike(read_log(tmp_path), EPOCHS)
 
 
 def test_a_machine_comes_and_goes(

@@ -52,6 +52,20 @@ def assert_no_trace(ranks: Ranks, folder: Path, training: Training, expected: Lo
     assert re.search(ENDED_BY[ranks.backend].format(round(1000 * training.patience)), output), output
 
 
+def test_training_resumes_exactly(ranks: Ranks, tmp_path: Path) -> None:
+    """Without torchrun: training stops at some steps, and goes on in the same processes."""
+    stops = (2, 4, 9, 13, Training(seed=1).steps)
+    for folder, ends in (("whole", stops[-1:]), ("resumed", stops)):
+        (tmp_path / folder).mkdir()
+        for steps in ends:
+            ranks.run(whole, tmp_path / folder, Training(seed=1, steps=steps))
+    log, interval = read_log(tmp_path / "resumed"), Training(seed=1).interval
+    assert surviving_losses(log) == surviving_losses(read_log(tmp_path / "whole"))
+    assert [attempt[0].step for attempt in attempts_of(log)] == [
+        stop // interval * interval for stop in (0, *stops[:-1])
+    ]
+
+
 def test_mishaps_leave_no_trace(ranks: Ranks, tmp_path: Path, soak_seconds: float) -> None:
     """With --soak MINUTES, job after job with other mishaps."""
     begun, seed = time.monotonic(), 0

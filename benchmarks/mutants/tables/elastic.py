@@ -34,14 +34,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the epoch starts anew with each attempt",
         module=PROGRAMS,
-        old="range(first, epochs.steps)",
-        new="range(first // epochs.per_epoch * epochs.per_epoch, epochs.steps)",
+        old="range(first, stop)",
+        new="range(first // epochs.per_epoch * epochs.per_epoch, stop)",
     ),
     Fault(
         name="the step after a checkpoint is left out",
         module=PROGRAMS,
-        old="range(first, epochs.steps)",
-        new="range(first + bool(first), epochs.steps)",
+        old="range(first, stop)",
+        new="range(first + bool(first), stop)",
     ),
     Fault(
         name="the mean of the ranks' means",
