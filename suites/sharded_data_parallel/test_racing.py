@@ -13,7 +13,7 @@ from suites.sharded_data_parallel.programs.racing import WAYS, Cost
 from suites.sharded_data_parallel.reference import bytes_sent, numel, state_bytes
 from suites.shared.comparison import assert_close
 from suites.shared.llama import Config, Llama, loss_of
-from suites.shared.llm import LEARNING_RATE, Workload
+from suites.shared.llm import Workload
 from suites.shared.step import Tensors, each_step
 
 pytestmark = pytest.mark.ranks(2)
@@ -42,7 +42,7 @@ def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> li
     """Loss and norm of each step with the tokens of all ranks."""
     model = Llama(CONFIG, 0, 1).double()
     model.load_state_dict(weights)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, foreach=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=racing.LEARNING_RATE, foreach=False)
     results = []
     for _ in range(STEPS):
         loss = loss_of(model(x), target)

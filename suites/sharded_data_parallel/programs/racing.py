@@ -18,11 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_gpuperf import Context
 from suites.sharded_data_parallel.programs.stages import held, local_shard, state_tensors, zero_redundancy
 from suites.shared.llama import Llama, loss_of
-from suites.shared.llm import LEARNING_RATE, Workload, adamw
+from suites.shared.llm import Workload
 from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
 
 MAX_NORM = 1.0
+LEARNING_RATE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +72,15 @@ def prepared(ctx: Context, way: Sharding, work: Workload) -> Training:
         model.to(work.compute)
     if way.sharded == "all":
         units = shard_units(ctx, model, way, work)
-        return Training(model, adamw(list(model.parameters())), units, 1)
+        return Training(model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True), units, 1)
     replicas = DistributedDataParallel(model, gradient_as_bucket_view=True)
     if way.sharded == "state":
         make = zero_redundancy()
         optimizer = make(replicas.parameters(), torch.optim.AdamW, lr=LEARNING_RATE, fused=True)
         return Training(replicas, optimizer, [], ctx.world_size)
-    return Training(replicas, adamw(list(replicas.parameters())), [], ctx.world_size)
+    return Training(
+        replicas, torch.optim.AdamW(replicas.parameters(), lr=LEARNING_RATE, fused=True), [], ctx.world_size
+    )
 
 
 def shard_units(ctx: Context, model: Llama, way: Sharding, work: Workload) -> list[nn.Module]:
