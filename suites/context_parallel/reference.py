@@ -103,9 +103,10 @@ def assert_attends(
 def one_device(ctx: Context, sizes: racing.Sizes, tokens: int, seed: int, step: int) -> Tensors:
     """What a step that is raced should return, from 1 on: torch's attention of the whole sequence on one device."""
     tensors = racing.drawn(sizes, tokens, seed, ctx.device)[(step - 1) % racing.BATCHES]
-    leaves = [tensors[name].requires_grad_() for name in ("query", "key", "value")]
-    output = functional.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
-    query, key, value = torch.autograd.grad(output, leaves, tensors["grad"])
-    whole = {"output": output, "query gradient": query, "key gradient": key, "value gradient": value}
+    names = ("query", "key", "value")
+    query, key, value = (tensors[name].requires_grad_() for name in names)
+    output = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    gradients = torch.autograd.grad(output, (query, key, value), tensors["grad"])
+    whole = {"output": output} | {f"{name} gradient": of for name, of in zip(names, gradients, strict=True)}
     rows = racing.rows_of(tokens).to(ctx.device)
     return excerpt({name: value[0].index_select(1, rows).transpose(0, 1).flatten(1) for name, value in whole.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import get_args
 
 import pytest
@@ -38,13 +39,18 @@ def test_tokens_are_trained_as_on_one_device(ranks: Ranks, routing: racing.Routi
 
 @routings
 def test_balanced_routing_drops_nothing_and_skewed_routing_drops_some(routing: racing.Routing) -> None:
-    chosen = racing.chosen_experts(SIZES, routing, rank=0, number=0)
-    kept = kept_assignments(chosen, SIZES.experts, SIZES.capacity)
-    assert all(len(set(row)) == SIZES.k for row in chosen.tolist())  # no expert twice
-    counts = torch.bincount(chosen[kept], minlength=SIZES.experts)
-    assert int(counts.max()) <= SIZES.capacity == 5
+    """Of 512 tokens with 2 choices of 8 experts: 128 assignments each, or the first expert has most by far."""
+    sizes = dataclasses.replace(SIZES, tokens=512)
+    chosen = racing.chosen_experts(sizes, routing, rank=0, number=0)
+    wanted = torch.bincount(chosen.reshape(-1), minlength=sizes.experts).tolist()
+    assert (wanted == [128] * 8) == (routing == "balanced")
+    assert (wanted[0] > 4 * wanted[-1]) == (routing == "skewed")
+    kept = kept_assignments(chosen, sizes.experts, sizes.capacity)
+    assert all(len(set(row)) == sizes.k for row in chosen.tolist())  # no expert twice
+    counts = torch.bincount(chosen[kept], minlength=sizes.experts)
+    assert int(counts.max()) <= sizes.capacity == 160
     assert bool(kept.all()) == (routing == "balanced")
-    rows = racing.rows_between(SIZES, routing, 2)
+    rows = racing.rows_between(sizes, routing, 2)
     assert rows[0].tolist() == counts.view(2, -1).sum(1).tolist()
     assert (rows[0, 0] == rows[0, 1]) == (routing == "balanced")
 

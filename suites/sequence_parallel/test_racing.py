@@ -50,12 +50,15 @@ def test_what_is_kept_for_backward_is_as_the_formula_says(ranks: Ranks, plan: st
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    ("changes", "why"),
-    [({"hidden": 25}, "25 hidden features make no 2"), ({"length": 7}, "7 tokens of a sequence make no 2")],
+    ("sizes", "why"),
+    [
+        (dataclasses.replace(SIZES, hidden=25), "25 hidden features make no 2"),
+        (dataclasses.replace(SIZES, length=7), "7 tokens of a sequence make no 2"),
+    ],
 )
-def test_what_the_ranks_do_not_divide_cannot_run(ranks: Ranks, changes: dict[str, int], why: str) -> None:
+def test_what_the_ranks_do_not_divide_cannot_run(ranks: Ranks, sizes: racing.Sizes, why: str) -> None:
     with pytest.raises(Infeasible, match=why):
-        ranks.run(racing.forward_backward, plan="tensor", sizes=dataclasses.replace(SIZES, **changes), seed=1)
+        ranks.run(racing.forward_backward, plan="tensor", sizes=sizes, seed=1)
 
 
 def test_an_excerpt_is_of_all_columns_and_in_units_of_the_usual_size() -> None:

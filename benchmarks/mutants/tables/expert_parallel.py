@@ -269,8 +269,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="padded rows that are taken for expert by expert, and come rank by rank",
         module=EXCHANGE,
-        old="arrived.view(ranks, local, rows, -1).transpose(0, 1)",
-        new="arrived.view(local, ranks, rows, -1)",
+        old="arrived.view(ranks, local, rows, width).transpose(0, 1)",
+        new="arrived.view(local, ranks, rows, width)",
     ),
     Fault(
         name="a token whose first choice alone gives its input a gradient",

@@ -196,10 +196,10 @@ def _experts_of_equal(
     first: torch.Tensor, second: torch.Tensor, arrived: torch.Tensor, counts: list[list[int]]
 ) -> torch.Tensor:
     """The same of as many rows for each: one product of all experts at once."""
-    ranks, local, rows = len(counts), len(counts[0]), counts[0][0]
-    x = arrived.view(ranks, local, rows, -1).transpose(0, 1).reshape(local, ranks * rows, -1)
+    ranks, local, rows, width = len(counts), len(counts[0]), counts[0][0], arrived.shape[1]
+    x = arrived.view(ranks, local, rows, width).transpose(0, 1).reshape(local, ranks * rows, width)
     output = torch.bmm(torch.bmm(x, first.mT).relu(), second.mT)
-    return output.view(local, ranks, rows, -1).transpose(0, 1).reshape(ranks * local * rows, -1)
+    return output.view(local, ranks, rows, width).transpose(0, 1).reshape(ranks * local * rows, width)
 
 
 def exchanging_layer(
