@@ -5,6 +5,7 @@ Both arms are processes of the present code, so a variable is undone from the fi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -128,6 +129,13 @@ class Explaining:
         self._vacate = vacate
         self._choices = choices
         self._say = say
+        self._began = time.monotonic()
+        self._start = 0.0
+        """Seconds from here to the end of the collection, as the processes of a race need them too."""
+
+    def collected(self) -> None:
+        """The run has collected its tests."""
+        self._start = time.monotonic() - self._began
 
     def explain(self, tests: Sequence[Held]) -> None:
         """Adds to each verdict on a figure that moved what explains it.
@@ -160,8 +168,8 @@ class Explaining:
         if not changes:
             return
         tests = _tests(figures)
-        more = most_trials(len(changes))
-        self._say(explain_line(list(changes), len(figures), 4 * self._spending.expected(tests), MOST_BLOCKS, more))
+        more, block = most_trials(len(changes)), 4 * self._spending.expected(tests)
+        self._say(explain_line(list(changes), len(figures), self._start, block, MOST_BLOCKS, more))
         with closing(self._open_arms(ids(tests))) as arms:
             try:
                 undone, as_it_is = arms.present(variables=_recorded(changes, changes)), arms.present()
