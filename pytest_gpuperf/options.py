@@ -369,8 +369,8 @@ def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool,
     )
     if other is not None:
         raise pytest.UsageError(
-            f"--explain looks for what moved figures since they were recorded, and {other} judges none by a record: drop "
-            "one of them"
+            f"--explain looks for what moved figures since they were recorded, and {other} judges none by a record: "
+            "drop one of them"
         )
     if _distributed(config):
         raise pytest.UsageError("--explain races all figures that moved together: drop -n")
