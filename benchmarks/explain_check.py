@@ -114,7 +114,7 @@ class Case:
 CASES = (
     Case({"NCCL_MAX_NCHANNELS": "12"}, 2),
     Case({"NCCL_P2P_DISABLE": "1"}, 2),
-    Case({"NCCL_ALGO": "Tree"}, 2),
+    Case({"NCCL_ALGO": "allreduce:tree"}, 2),
     Case({"NCCL_PROTO": "LL"}, 2),
     Case({"NCCL_MAX_NCHANNELS": "4", "NCCL_BUFFSIZE": "4194304", "NCCL_CHECK_NOTHING": "1"}, 2),
     Case({"NVIDIA_TF32_OVERRIDE": "0"}, 1),

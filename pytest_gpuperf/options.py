@@ -368,7 +368,10 @@ def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool,
         None,
     )
     if other is not None:
-        raise pytest.UsageError(f"--explain looks for what moved figures since they were recorded: drop {other}")
+        raise pytest.UsageError(
+            f"--explain looks for what moved figures since they were recorded, and {other} judges none by a record: "
+            "drop one of them"
+        )
     if _distributed(config):
         raise pytest.UsageError("--explain races all figures that moved together: drop -n")
 

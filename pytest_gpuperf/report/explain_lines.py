@@ -12,17 +12,20 @@ _NEAR = 0.05  # relative; a figure may explain a loss and be better than its rec
 _FEWEST_BLOCKS = 2  # of a race that accuses or clears a steady figure
 
 
-def explain_line(variables: Sequence[str], figures: int, block: float, most_blocks: int, more_races: int) -> str:
+def explain_line(
+    variables: Sequence[str], figures: int, start: float, block: float, most_blocks: int, more_races: int
+) -> str:
     """Return what ``--explain`` is going to try, and how long that takes.
 
     Args:
         variables: That differ from the record and can be put back.
         figures: How many moved.
+        start: Seconds in which the processes of a race collect their tests.
         block: Seconds of four launches of their tests.
         most_blocks: Of a race.
         more_races: How many races at most find which of the variables matter.
     """
-    usual, most = lasting(_FEWEST_BLOCKS * block), lasting(most_blocks * block)
+    usual, most = lasting(start + _FEWEST_BLOCKS * block), lasting(start + most_blocks * block)
     then = (
         f"; if they explain it, at most {format_count(more_races, 'race')} more of that length will find which of them"
         if more_races
@@ -31,8 +34,7 @@ def explain_line(variables: Sequence[str], figures: int, block: float, most_bloc
     return (
         f"explain: {format_count(figures, 'figure')} moved and {', '.join(variables)} "
         f"{'differs' if len(variables) == 1 else 'differ'} from the record: a race with the record's "
-        f"{'value' if len(variables) == 1 else 'values'} takes {usual} if launches are steady, at most {most}, and the "
-        f"time in which pytest collects the tests{then}"
+        f"{'value' if len(variables) == 1 else 'values'} takes {usual} if launches are steady, at most {most}{then}"
     )
 
 

@@ -5,6 +5,7 @@ Both arms are processes of the present code, so a variable is undone from the fi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -128,6 +129,13 @@ class Explaining:
         self._vacate = vacate
         self._choices = choices
         self._say = say
+        self._began = time.monotonic()
+        self._start = 0.0
+        """Seconds from here to the end of the collection, as the processes of a race need them too."""
+
+    def collected(self) -> None:
+        """The run has collected its tests."""
+        self._start = time.monotonic() - self._began
 
     def explain(self, tests: Sequence[Held]) -> None:
         """Adds to each verdict on a figure that moved what explains it.
@@ -160,12 +168,12 @@ class Explaining:
         if not changes:
             return
         tests = _tests(figures)
-        more = most_trials(len(changes))
-        self._say(explain_line(list(changes), len(figures), 4 * self._spending.expected(tests), MOST_BLOCKS, more))
+        more, block = most_trials(len(changes)), 4 * self._spending.expected(tests)
+        self._say(explain_line(list(changes), len(figures), self._start, block, MOST_BLOCKS, more))
         with closing(self._open_arms(ids(tests))) as arms:
             try:
-                undone, as_it_is = arms.present(variables=_recorded(changes, changes)), arms.present()
-                self._race(undone, as_it_is, figures, changes, self._explained)
+                undone, as_it_is = arms.present(variables=_recorded(changes)), arms.present()
+                self._race(undone, as_it_is, figures, list(changes), self._explained)
                 if len(changes) > 1:
                     self._search(arms, undone, [one for one in figures if one.found in _MOVING])
             except CannotRace as error:
@@ -181,10 +189,10 @@ class Explaining:
         while asking := [figure for figure in figures if figure.search is not None and not figure.problem]:
             part = asking[0].asked
             sharing = [figure for figure in asking if figure.asked == part]
-            changes = sharing[0].changes
+            variables = _recorded({name: both for name, both in sharing[0].changes.items() if name in part})
             try:
-                with closing(arms.present(variables=_recorded(changes, part))) as fewer:
-                    self._race(undone, fewer, sharing, part, self._answered)
+                with closing(arms.present(variables=variables)) as fewer:
+                    self._race(undone, fewer, sharing, list(variables), self._answered)
             except CannotRace as error:
                 for figure in sharing:
                     figure.problem = figure.problem or str(error)
@@ -194,7 +202,7 @@ class Explaining:
         undone: Arm,
         other: Arm,
         figures: Sequence[_Figure],
-        names: Mapping[str, object] | frozenset[str],
+        names: Sequence[str],
         decide: Callable[[_Figure, list[Metric], list[Metric], bool], bool],
     ) -> None:
         """Races two arms in blocks until each figure is decided or has a problem.
@@ -208,7 +216,8 @@ class Explaining:
         """
         undone.start()  # both collect their tests side by side
         other.start()
-        open_, measured = list(figures), {id(figure): ([], []) for figure in figures}  # type: ignore[var-annotated]
+        open_ = list(figures)
+        measured: dict[int, tuple[list[Metric], list[Metric]]] = {id(figure): ([], []) for figure in figures}
         for block in range(1, MOST_BLOCKS + 1):
             tests = _tests(open_)
             if not tests:
@@ -219,7 +228,7 @@ class Explaining:
                 return
             nodes = [test.item.nodeid for test in tests]
             seconds = 4 * self._spending.expected(tests)
-            self._say(explain_block_line([*names], block, MOST_BLOCKS, nodes, seconds))
+            self._say(explain_block_line(names, block, MOST_BLOCKS, nodes, seconds))
             for arm in (undone, other, other, undone):
                 open_ = self._leg(arm, open_, {key: pair[arm is other] for key, pair in measured.items()}, undone)
             open_ = [one for one in open_ if not decide(one, *measured[id(one)], block == MOST_BLOCKS)]
@@ -265,8 +274,8 @@ def _changes_of(figure: _Figure) -> list[tuple[str, tuple[str, str]]]:
     return list(figure.changes.items())
 
 
-def _recorded(changes: Mapping[str, tuple[str, str]], names: Mapping[str, object] | frozenset[str]) -> dict[str, str]:
-    return {name: then for name, (then, _) in changes.items() if name in names}
+def _recorded(changes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: then for name, (then, _) in changes.items()}
 
 
 def _tests(figures: Sequence[_Figure]) -> list[Held]:

@@ -92,6 +92,8 @@ class Session:
     profiling: Profiling | None
     """None unless perf tests are profiled."""
     relaunching: Relaunching
+    explaining: Explaining | None
+    """None unless the user asked what moved figures."""
     choosing: Choosing
     adopting: Adopting
     arm: ArmLoop | None
@@ -204,6 +206,7 @@ class Session:
             if options.profiles is None
             else Profiling(options.profiles, config.invocation_params.dir, ranks),
             relaunching=relaunching,
+            explaining=explaining,
             choosing=choosing,
             adopting=Adopting(ranks, options, machine),
             arm=None if link is None else ArmLoop(link, ranks, relaunching),

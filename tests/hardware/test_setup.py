@@ -2,8 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection, PcieFacts
+from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.setup import setup_of
+from tests.fake_gpus import machine_of
+from tests.hardware.fake_devices import FakeDevices
 
 GPU = GpuFacts(
     "GPU-0",
@@ -36,3 +41,11 @@ def test_gpus_that_differ_are_told_apart_and_others_are_left_out() -> None:
 def test_what_a_gpu_does_not_tell_is_missing() -> None:
     assert setup_of(Inspection(gpus=(GPU, GpuFacts("GPU-1"))), {"GPU-0", "GPU-1"}) == {}
     assert setup_of(Inspection(present=False), {"GPU-0"}) == {}
+
+
+def test_a_machine_tells_the_setup_of_the_gpus_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Inspection(gpus=tuple(GpuFacts(f"GPU-{index}", ecc=index < 2) for index in range(4)))
+    monkeypatch.setattr(FakeDevices, "inspect", lambda self: told)
+    assert machine_of(2).setup == {"ecc": "on"}
+    assert machine_of(3).setup == {"ecc": "on, on, off"}
+    assert Machine((), None, False).setup == {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
 from pytest_gpuperf.hardware.nccl_choices import choices_of
@@ -23,8 +25,23 @@ def written(ctx: Context) -> NcclLog:
         return probed(ctx)
 
 
-@pytest.mark.ranks(1, 3, device="cpu", nccl_log=True)
+@pytest.mark.ranks(1, 2, device="cpu", nccl_log=True)
 def test_the_choices_of_all_ranks_come_back(ranks: Ranks) -> None:
     logs = ranks.run(written)
     assert len(logs) == ranks.world_size
     assert choices_of(logs) == {"all_reduce 1024": "RING, LL, 1 channel"}
+
+
+def refused(ctx: Context) -> NcclLog:
+    """Asks where a setting forbids all_gather, as NCCL says it."""
+
+    def refuse(*_: object) -> None:
+        raise dist.DistBackendError("no algorithm/protocol available for function AllGather")
+
+    with patch.object(dist, "all_gather_into_tensor", refuse):
+        return written(ctx)
+
+
+@pytest.mark.ranks(2, device="cpu", nccl_log=True)
+def test_a_collective_that_a_setting_forbids_leaves_what_was_chosen_before(ranks: Ranks) -> None:
+    assert choices_of(ranks.run(refused)) == {"all_reduce 1024": "RING, LL, 1 channel"}

@@ -30,13 +30,13 @@ def moved(found: Explained, undone: Mapping[str, tuple[str, str]], value: float 
 
 
 def test_how_long_it_takes_is_said_beforehand() -> None:
-    assert explain_line(["NCCL_ALGO"], 1, 10.0, 7, 0) == (
+    assert explain_line(["NCCL_ALGO"], 1, 5.0, 10.0, 7, 0) == (
         "explain: 1 figure moved and NCCL_ALGO differs from the record: a race with the record's value takes about "
-        "20 s if launches are steady, at most about 70 s, and the time in which pytest collects the tests"
+        "25 s if launches are steady, at most about 75 s"
     )
-    assert explain_line(["NCCL_ALGO", "NCCL_PROTO"], 3, 10.0, 7, 2) == (
+    assert explain_line(["NCCL_ALGO", "NCCL_PROTO"], 3, 5.0, 10.0, 7, 2) == (
         "explain: 3 figures moved and NCCL_ALGO, NCCL_PROTO differ from the record: a race with the record's values "
-        "takes about 20 s if launches are steady, at most about 70 s, and the time in which pytest collects the tests; "
+        "takes about 25 s if launches are steady, at most about 75 s; "
         "if they explain it, at most 2 races more of that length will find which of them"
     )
 
