@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from pytest_gpuperf import Ranks
 from suites.checkpoint.programs.asynchronous import Begin, asynchronous_save, train_meanwhile
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import Job, State, continued
+from suites.checkpoint.programs.training import Setup, State, continued
 from suites.shared.comparison import assert_same
 from suites.shared.llama import Config
 
@@ -26,7 +26,7 @@ BEFORE, AFTER = 1, 2
 def assert_asynchronous(ranks: Ranks, folder: Path, layout: Layout, begin: Begin = asynchronous_save) -> None:
     """What loads is what training had at the call, though every weight has changed since; and training was right."""
     config = Config(layers=1, heads=4, kv_heads=4, head_dim=2, hidden=4, vocabulary=8)
-    job = Job(config=config, layout=layout, seed=1)
+    job = Setup(config=config, layout=layout, seed=1)
     went_on = ranks.run(train_meanwhile, job=job, folder=folder, before=BEFORE, after=AFTER, begin=begin)
     assert all(rank.unfinished for rank in went_on)
     then = went_on[0].at_save.unpacked()

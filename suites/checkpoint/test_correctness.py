@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import Job, Run, begun, continued
+from suites.checkpoint.programs.training import Run, Setup, begun, continued
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.llama import Config
 from suites.shared.strategies import seeds
@@ -67,7 +67,7 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
     model = config(5 if uneven and of.tensor == to.tensor == 1 else 4)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        one, other = (Job(config=model, layout=layout, seed=seed) for layout in (of, to))
+        one, other = (Setup(config=model, layout=layout, seed=seed) for layout in (of, to))
         saved = ranks.resized(of.ranks).run(begun, job=one, folder=folder, before=BEFORE, after=AFTER)
         got = ranks.resized(to.ranks).run(continued, job=other, folder=folder, after=AFTER)
     assert_loaded(got, saved)
@@ -81,7 +81,7 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
 def test_replicated_tensors_are_written_once(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
     """Every element is in one file, the files have no more bytes than that, and ranks share them out evenly."""
     model = Config(layers=1, heads=4, kv_heads=4, head_dim=16, hidden=64, vocabulary=128)
-    job = Job(config=model, layout=layout, seed=1)
+    job = Setup(config=model, layout=layout, seed=1)
     saved = ranks.run(begun, job=job, folder=tmp_path, before=1, after=0)[0].checkpoint.unpacked()
     metadata = dcp.FileSystemReader(tmp_path).read_metadata()
     entries = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytest_gpuperf import Ranks
 from suites.checkpoint.programs.hugging_face import INDEX, export, imported, require_whole, their_name, write
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import Job
+from suites.checkpoint.programs.training import Setup
 from suites.shared.comparison import assert_same
 from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, Llama, initial_weights, load_initial_weights
 from suites.shared.step import Tensors
@@ -34,7 +34,7 @@ def config(layers: int = 2) -> Config:
     return Config(layers=layers, heads=4, kv_heads=2, head_dim=2, hidden=6, vocabulary=10)
 
 
-def theirs(job: Job) -> Tensors:
+def theirs(job: Setup) -> Tensors:
     """The job's weights under transformers' names."""
     return {their_name(name): value for name, value in initial_weights(job.config, job.dtype, job.seed).items()}
 
@@ -65,7 +65,7 @@ def read_by_safetensors(folder: Path) -> Tensors:
     seed=seeds,
 )
 def test_written_and_read(ranks: Ranks, of: Layout, to: Layout, dtype: torch.dtype, nbytes: int, seed: int) -> None:
-    one, other = (Job(config=config(), layout=layout, seed=seed, dtype=dtype) for layout in (of, to))
+    one, other = (Setup(config=config(), layout=layout, seed=seed, dtype=dtype) for layout in (of, to))
     with TemporaryDirectory() as name:
         folder = Path(name)
         ranks.resized(of.ranks).run(export, job=one, folder=folder, nbytes=nbytes)
@@ -80,7 +80,7 @@ def test_written_and_read(ranks: Ranks, of: Layout, to: Layout, dtype: torch.dty
     assert_same([packed.unpacked() for packed in got], [expected] * to.ranks, ordered=False)
 
 
-def _llama(job: Job) -> Any:
+def _llama(job: Setup) -> Any:
     """Transformers' model of the job's sizes."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     sizes = job.config
@@ -102,7 +102,7 @@ def _llama(job: Job) -> Any:
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("layout", [Layout(shard=2), Layout(tensor=2)], ids=str)
 def test_transformers_reads_what_ranks_wrote(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
-    job = Job(config=config(), layout=layout, seed=1, dtype=torch.float32)
+    job = Setup(config=config(), layout=layout, seed=1, dtype=torch.float32)
     settings = _llama(job)
     ranks.run(export, job=job, folder=tmp_path, nbytes=NBYTES)
     settings.save_pretrained(tmp_path)
@@ -122,7 +122,7 @@ def test_transformers_reads_what_ranks_wrote(ranks: Ranks, tmp_path: Path, layou
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("layout", [Layout(shard=2), Layout(tensor=2)], ids=str)
 def test_ranks_read_what_transformers_wrote(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
-    job = Job(config=config(), layout=layout, seed=1, dtype=torch.float32)
+    job = Setup(config=config(), layout=layout, seed=1, dtype=torch.float32)
     settings = _llama(job)
     from transformers import LlamaForCausalLM
 
@@ -135,8 +135,8 @@ def test_ranks_read_what_transformers_wrote(ranks: Ranks, tmp_path: Path, layout
     assert_same([packed.unpacked() for packed in got], [expected] * 2, ordered=False)
 
 
-def _exported(ranks: Ranks, folder: Path) -> Job:
-    job = Job(config=config(), layout=Layout(shard=2), seed=1, dtype=torch.float32)
+def _exported(ranks: Ranks, folder: Path) -> Setup:
+    job = Setup(config=config(), layout=Layout(shard=2), seed=1, dtype=torch.float32)
     ranks.run(export, job=job, folder=folder, nbytes=NBYTES)
     return job
 
@@ -169,21 +169,21 @@ def test_file_with_other_tensors_than_the_index_says(ranks: Ranks, tmp_path: Pat
     ("other", "message"),
     [
         (
-            Job(config=config(), layout=Layout(shard=2), seed=1, dtype=torch.float64),
+            Setup(config=config(), layout=Layout(shard=2), seed=1, dtype=torch.float64),
             r"is torch.float32 \[10, 8\] in .*, and torch.float64 \[10, 8\] in the model",
         ),
         (
-            Job(config=config()._replace(vocabulary=12), layout=Layout(shard=2), seed=1, dtype=torch.float32),
+            Setup(config=config()._replace(vocabulary=12), layout=Layout(shard=2), seed=1, dtype=torch.float32),
             r"is torch.float32 \[10, 8\] in .*, and torch.float32 \[12, 8\] in the model",
         ),
         (
-            Job(config=config(layers=3), layout=Layout(shard=2), seed=1, dtype=torch.float32),
+            Setup(config=config(layers=3), layout=Layout(shard=2), seed=1, dtype=torch.float32),
             r"model.layers.2.input_layernorm.weight is none in .*, and torch.float32 \[8\] in the model",
         ),
     ],
     ids=["dtype", "shape", "one more layer"],
 )
-def test_other_model(ranks: Ranks, tmp_path: Path, other: Job, message: str) -> None:
+def test_other_model(ranks: Ranks, tmp_path: Path, other: Setup, message: str) -> None:
     _exported(ranks, tmp_path)
     with pytest.raises(ValueError, match=message):
         ranks.run(imported, job=other, folder=tmp_path)
@@ -225,7 +225,7 @@ def _largest_first(tensors: dict[str, torch.Tensor], folder: Path) -> None:
 
 @pytest.mark.ranks(2)
 def test_your_own_writer(ranks: Ranks, tmp_path: Path) -> None:
-    job = Job(config=config(), layout=Layout(tensor=2), seed=1, dtype=torch.float32)
+    job = Setup(config=config(), layout=Layout(tensor=2), seed=1, dtype=torch.float32)
     ranks.run(export, job=job, folder=tmp_path, writer=_largest_first)
     assert_same([read_by_safetensors(tmp_path)], [theirs(job)], ordered=False)
     got = ranks.run(imported, job=job, folder=tmp_path)

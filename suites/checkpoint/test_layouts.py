@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuperf import Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import Job, begun, continued
+from suites.checkpoint.programs.training import Setup, begun, continued
 from suites.shared.llama import Config
 
 CONFIG = Config(layers=1, heads=4, kv_heads=2, head_dim=2, hidden=6, vocabulary=8)
@@ -35,10 +35,10 @@ CONFIG = Config(layers=1, heads=4, kv_heads=2, head_dim=2, hidden=6, vocabulary=
 def test_ranks_that_a_checkpoint_does_not_split_over(
     ranks: Ranks, tmp_path: Path, layout: Layout, config: Config, message: str
 ) -> None:
-    saved = Job(config=config, layout=Layout(shard=3), seed=1)
+    saved = Setup(config=config, layout=Layout(shard=3), seed=1)
     ranks.run(begun, job=saved, folder=tmp_path, before=0, after=0)
     with pytest.raises(ValueError, match=message):
-        ranks.run(continued, job=Job(config=config, layout=layout, seed=1), folder=tmp_path, after=0)
+        ranks.run(continued, job=Setup(config=config, layout=layout, seed=1), folder=tmp_path, after=0)
 
 
 def test_replicas_of_split_tensors() -> None:

@@ -131,7 +131,7 @@ def test_a_sample_has_elements_of_every_gradient_from_its_first_to_its_last_part
     small, large = torch.arange(1000.0), torch.arange(3000.0) + 5000
     taken = programs.sample([small, large])
     assert taken.shape == (2, programs.SAMPLED)
-    assert (taken[0, 0], taken[1, 0]) == (0, 5000)
+    assert taken[:, 0].tolist() == [0, 5000]
     assert taken[0, -1] > 700
     assert taken[1, -1] > 7500
 

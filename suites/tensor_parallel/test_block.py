@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_close
+from suites.shared.step import once
 from suites.shared.traffic import Traffic
 from suites.tensor_parallel.programs import block as programs
 
@@ -55,7 +56,7 @@ def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
         step = programs.stepping(ctx, SHAPE, programs.whole(ctx, SHAPE))
         with FlopCounterMode(display=False) as counter:
             step()
-        return counter.get_total_flops()
+        return int(counter.get_total_flops())
 
     of_linear = 6.0 * SHAPE.sequences * SHAPE.length * (4 * SHAPE.width**2 + 2 * SHAPE.width * SHAPE.hidden)
     attention = SHAPE.flop - of_linear
@@ -69,4 +70,4 @@ def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
 def test_heads_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
     shape = programs.BlockShape(sequences=1, length=2, width=9, heads=3, hidden=4, dtype=torch.float64)
     with pytest.raises(ValueError, match="3 heads cannot be split over 2 ranks: choose a multiple"):
-        ranks.run(lambda ctx: programs.split(ctx, shape=shape) and None)
+        ranks.run(once, programs.split, shape=shape)

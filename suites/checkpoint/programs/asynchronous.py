@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from pytest_gpuperf import Context
-from suites.checkpoint.programs.training import Job, State, Training
+from suites.checkpoint.programs.training import Setup, State, Training
 from suites.shared.training import Packed
 
 PATIENCE = 30.0
@@ -66,7 +66,7 @@ class Meanwhile:
 
 
 def train_meanwhile(
-    ctx: Context, *, job: Job, folder: Path, before: int, after: int, begin: Begin = asynchronous_save
+    ctx: Context, *, job: Setup, folder: Path, before: int, after: int, begin: Begin = asynchronous_save
 ) -> Meanwhile:
     """Trains, begins to save, and takes steps before anything may be written.
 

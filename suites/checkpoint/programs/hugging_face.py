@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context
 from suites.checkpoint.programs.layouts import split_model
-from suites.checkpoint.programs.training import Job
+from suites.checkpoint.programs.training import Setup
 from suites.shared.step import Tensors
 from suites.shared.training import Packed
 
@@ -150,7 +150,7 @@ def _theirs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def export(
     ctx: Context,
     *,
-    job: Job,
+    job: Setup,
     folder: Path,
     nbytes: int = 0,
     writer: Callable[[dict[str, torch.Tensor], Path], None] | None = None,
@@ -171,7 +171,7 @@ def export(
         writer(tensors, folder)
 
 
-def imported(ctx: Context, *, job: Job, folder: Path) -> Packed:
+def imported(ctx: Context, *, job: Setup, folder: Path) -> Packed:
     """Reads into a model of other weights, split by the job's layout; returns its whole parameters by our names."""
     model = split_model(ctx, job.config, job.layout, dtype=job.dtype, seed=job.seed + 1)
     read(_theirs(model), folder)

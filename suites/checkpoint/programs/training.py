@@ -28,7 +28,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Setup:
     """What is trained, and how it is split."""
 
     config: Config
@@ -47,7 +47,7 @@ class Job:
 class Training:
     """One rank's part of a training."""
 
-    def __init__(self, ctx: Context, job: Job, *, initial: int) -> None:
+    def __init__(self, ctx: Context, job: Setup, *, initial: int) -> None:
         """Builds the model and its optimizer.
 
         Args:
@@ -125,7 +125,7 @@ class Run:
     """Parameters after the last step."""
 
 
-def begun(ctx: Context, *, job: Job, folder: Path, before: int, after: int) -> Run:
+def begun(ctx: Context, *, job: Setup, folder: Path, before: int, after: int) -> Run:
     """Trains, saves, and goes on training: what is never interrupted."""
     training = Training(ctx, job, initial=job.seed)
     training.train(before)
@@ -134,7 +134,7 @@ def begun(ctx: Context, *, job: Job, folder: Path, before: int, after: int) -> R
     return Run(saved, training.train(after), training.parameters())
 
 
-def continued(ctx: Context, *, job: Job, folder: Path, after: int) -> Run:
+def continued(ctx: Context, *, job: Setup, folder: Path, after: int) -> Run:
     """Begins with other weights, loads what was saved on whatever ranks, and goes on."""
     training = Training(ctx, job, initial=job.seed + 1)
     state = training.state()

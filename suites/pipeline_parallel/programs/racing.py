@@ -68,10 +68,10 @@ class Model:
                 weight.normal_(std=weight.shape[1] ** -0.5, generator=generator)
         return block
 
-    def entry(self, device: torch.device) -> Entry:
+    def entry(self, device: torch.device) -> EntryBlock:
         """What comes before the first block."""
         with device:
-            return Entry(self.width).to(self.dtype)
+            return EntryBlock(self.width).to(self.dtype)
 
     def batch(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """The first stage's input, and what the last stage's output is compared with."""
@@ -83,7 +83,7 @@ class Model:
         return x.to(self.dtype), target.to(self.dtype)
 
 
-class Entry(nn.Module):
+class EntryBlock(nn.Module):
     """A shift that is learned: without it the first block would compute no gradient of its input, and so do less."""
 
     def __init__(self, width: int) -> None:

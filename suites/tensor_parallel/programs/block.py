@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 
 from pytest_gpuperf import Context
-from suites.shared.step import Step
+from suites.shared.step import Step, gradient_of
 
 
 def plan() -> dict[str, ParallelStyle]:
@@ -132,8 +132,7 @@ def stepping(ctx: Context, shape: BlockShape, block: nn.Module) -> Step[list[tor
         block.zero_grad(set_to_none=True)
         output = block(x)
         output.backward(grad)
-        assert x.grad is not None
-        return [output.detach(), x.grad]
+        return [output.detach(), gradient_of(x)]
 
     return step
 
