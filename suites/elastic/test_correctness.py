@@ -95,7 +95,7 @@ def assert_trained_alike(log: list[Entry], epochs: Epochs) -> None:
     assert found == pytest.approx(expected, rel=ROUNDING)
 
 
-def train_to(ctx: Context, folder: Path, epochs: Epochs, stop: int) -> None:
+def trained_until(ctx: Context, folder: Path, epochs: Epochs, stop: int) -> None:
     assert ctx.group is not None
     train(folder, epochs, ctx.device, ctx.group, stop)
 
@@ -103,7 +103,7 @@ def train_to(ctx: Context, folder: Path, epochs: Epochs, stop: int) -> None:
 def test_training_goes_on_in_another_world(ranks: Ranks, tmp_path: Path) -> None:
     """Without torchrun: training stops at some steps, and goes on with another number of ranks."""
     for world_size, stop in ((1, 3), (2, 9), (1, EPOCHS.steps)):
-        ranks.resized(world_size).run(train_to, tmp_path, EPOCHS, stop)
+        ranks.resized(world_size).run(trained_until, tmp_path, EPOCHS, stop)
     assert_trained_alike(read_log(tmp_path), EPOCHS)
 
 
