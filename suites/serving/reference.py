@@ -17,7 +17,7 @@ from suites.shared.llama import Config, Llama
 
 CONFIG = Config()
 """2 layers of 4 heads, 2 of them of keys and values; 16 tokens in the vocabulary."""
-DTYPE = torch.float64
+DTYPE, CPU = torch.float64, torch.device("cpu")
 # Greedy answers are compared exactly. In float64 the two likeliest tokens are never so close that rounding decides.
 
 
@@ -32,20 +32,25 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@functools.cache
-def _model(config: Config, seed: int) -> Llama:
-    return llama(config, seed=seed, dtype=DTYPE, device=torch.device("cpu"))
+@functools.lru_cache(8)
+def _model(config: Config, seed: int, device: torch.device) -> Llama:
+    return llama(config, seed=seed, dtype=DTYPE, device=device)
 
 
-def likeliest(config: Config, seed: int, sequence: Sequence[int]) -> list[int]:
+def likeliest(model: Llama, sequence: Sequence[int], device: torch.device = CPU) -> list[int]:
     """The likeliest token after each token of a sequence."""
     with torch.no_grad(), one_thread():
-        chosen: list[int] = _model(config, seed)(torch.tensor([sequence]))[0].argmax(-1).tolist()
+        chosen: list[int] = model(torch.tensor([sequence], device=device))[0].argmax(-1).tolist()
     return chosen
 
 
 def assert_answered(
-    requests: Sequence[Request], answers: Mapping[int, Sequence[int]], *, seed: int, config: Config = CONFIG
+    requests: Sequence[Request],
+    answers: Mapping[int, Sequence[int]],
+    *,
+    seed: int,
+    config: Config = CONFIG,
+    device: torch.device = CPU,
 ) -> None:
     """Each request has the answer that its sequence has by itself: each token is the likeliest after those before it.
 
@@ -53,10 +58,11 @@ def assert_answered(
         AssertionError: names the request and the first token that is wrong.
     """
     assert sorted(answers) == sorted(request.name for request in requests), f"answered were {sorted(answers)}"
+    model = _model(config, seed, device)
     for request in requests:
         got = list(answers[request.name])
         assert len(got) == request.new_tokens, f"request {request.name}: {len(got)} tokens, not {request.new_tokens}"
-        expected = likeliest(config, seed, [*request.prompt, *got[:-1]])[len(request.prompt) - 1 :]
+        expected = likeliest(model, [*request.prompt, *got[:-1]], device)[len(request.prompt) - 1 :]
         wrong = next(
             (place for place, (one, other) in enumerate(zip(got, expected, strict=True)) if one != other), None
         )

@@ -60,7 +60,7 @@ def test_batching(perf: Perf) -> None:
     def answered(ctx: Context, output: torch.Tensor, steps: int) -> None:
         tokens = iter(output.tolist())
         answers = {request.name: [next(tokens) for _ in range(request.new_tokens)] for request in requests}
-        assert_answered(requests, answers, seed=setting.seed, config=setting.config)
+        assert_answered(requests, answers, seed=setting.seed, config=setting.config, device=ctx.device)
 
     pair = perf.compare(
         baseline=speed.static,
@@ -72,6 +72,14 @@ def test_batching(perf: Perf) -> None:
     )
     perf.check(speedup=pair.speedup, tokens=pair.optimized.rate(sum(lengths), "token/s"))
     perf.show(bound=Metric(bound, "x", "higher"), static=pair.baseline.rate(sum(lengths), "token/s"))
+
+
+def answered_right(ctx: Context, setting: Setting, requests: Sequence[Request], answers: dict[int, list[int]]) -> None:
+    """The answers are those of each sequence by itself; each rank looks at some of them, on its own device."""
+    assert len(answers) == len(requests)
+    mine = requests[ctx.rank :: ctx.world_size]
+    own = {request.name: answers[request.name] for request in mine}
+    assert_answered(mine, own, seed=setting.seed, config=setting.config, device=ctx.device)
 
 
 def seconds(values: Sequence[float], percent: float) -> Metric:
@@ -93,8 +101,8 @@ def test_arrivals(perf: Perf, ranks: Ranks, kind: str) -> None:
     ((continuous, static),) = ranks.run(
         speed.arrivals, kind=kind, setting=setting, requests=requests, load=LOAD, seed=3
     )
-    for answers in map(answers_of, (continuous.saturated, continuous.poisson, static.saturated, static.poisson)):
-        assert_answered(requests, answers, seed=setting.seed, config=setting.config)
+    for served in (continuous.saturated, continuous.poisson, static.saturated, static.poisson):
+        ranks.run(answered_right, setting, requests, answers_of(served))
     rate, other = (Metric(each.tokens_per_second, "token/s", "higher", clock="host") for each in (continuous, static))
     ours, theirs = ([one.latency for one in each.poisson.values()] for each in (continuous, static))
     perf.check(tokens=rate, p50=seconds(ours, 50), p99=seconds(ours, 99))
@@ -119,21 +127,19 @@ def between(times: Sequence[Sequence[float]], inside: Callable[[float], bool]) -
 @pytest.mark.parametrize("way", ["messages", "puts"])
 def test_prompts_apart(perf: Perf, ranks: Ranks, way: str) -> None:
     """Answers are decoded while long prompts are computed: by other ranks, and by the same ones."""
-    pairs, long, tokens = perf.world_size // 2, perf.sized(8192, smoke=20), perf.sized(1024, smoke=12)
+    pairs, long, tokens = perf.world_size // 2, perf.sized(8192, smoke=20), perf.sized(2048, smoke=12)
     chats = speed.drawn_requests(4 * pairs, prompt=16, mean=1.0, vocabulary=vocabulary(perf), seed=4)
     chats = [Request(each.name, each.prompt, tokens) for each in chats]
     prompts = [
-        Request(each.name + len(chats), each.prompt, 2, arrives=perf.sized(1.0, smoke=0.0) + 0.2 * (each.name // pairs))
+        Request(each.name + len(chats), each.prompt, 2, arrives=perf.sized(0.5, smoke=0.0) + 0.2 * (each.name // pairs))
         for each in speed.drawn_requests(4 * pairs, prompt=long, mean=1.0, vocabulary=vocabulary(perf), seed=5)
     ]
     setting = setting_of(perf, pages=perf.sized(4096, smoke=64), slots=8, way=way)
     found = ranks.run(speed.beside_long_prompts, setting=setting, chats=chats, prompts=prompts)
     apart, together = ([each[arm] for each in found] for arm in (0, 1))
-    assert_answered([*chats, *prompts], tokens_of(apart), seed=setting.seed, config=setting.config)
-    for rank, served in enumerate(together):
-        mine = [request for request in (*chats, *prompts) if request.name in served]
-        assert len(mine) == 8, f"rank {rank} by itself"
-        assert_answered(mine, answers_of(served), seed=setting.seed, config=setting.config)
+    ranks.run(answered_right, setting, [*chats, *prompts], tokens_of(apart))
+    for served in (together[:pairs], together[pairs:]):
+        ranks.run(answered_right, setting, [*chats, *prompts], tokens_of(served))
 
     first = min(request.arrives for request in prompts)
     last = max(times[-1] for times in times_of(apart, prompts))
@@ -192,7 +198,8 @@ def test_prefix_of_another_rank(perf: Perf, way: str) -> None:
 
     def answered(ctx: Context, output: torch.Tensor, steps: int) -> None:
         if ctx.rank == ctx.world_size - 1:
-            assert_answered([request], {request.name: output.tolist()}, seed=setting.seed, config=setting.config)
+            answers = {request.name: output.tolist()}
+            assert_answered([request], answers, seed=setting.seed, config=setting.config, device=ctx.device)
 
     pair = perf.compare(
         baseline=speed.prefix_computed,

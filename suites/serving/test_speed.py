@@ -37,6 +37,7 @@ def test_arrivals_are_of_a_rate() -> None:
 def test_percentiles() -> None:
     values = list(range(1, 101))[::-1]
     assert [speed.percentile(values, percent) for percent in (50, 99, 100)] == [50, 99, 100]
+    assert [speed.percentile(values[:10], percent) for percent in (50, 75, 99)] == [95, 98, 100]
     assert speed.percentile([3.0], 99) == 3.0
     with pytest.raises(ValueError, match="there is no 99th percentile of nothing"):
         speed.percentile([], 99)

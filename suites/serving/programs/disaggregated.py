@@ -21,7 +21,7 @@ from suites.serving.programs.pages import ForeignPages, PageFormat, PagePool, Pr
 from suites.serving.programs.transfer import Mailbox, Note, Transport, format_note, noted_format, wired
 from suites.shared.llama import Config
 
-IDLE = 2e-4  # seconds between two looks for offers, if nothing is decoded
+IDLE = 5e-4  # seconds between two looks for offers, if nothing is decoded
 REFUSALS = {each.__name__: each for each in (ForeignPages, PromptTooLong)}
 
 

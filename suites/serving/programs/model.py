@@ -42,11 +42,14 @@ class PagedLlama:
     def __init__(self, model: Llama, pool: PagePool) -> None:
         self.model = model
         self.pool = pool
+        self.seen = 0
+        """Tokens that went through the model."""
 
     @torch.no_grad()
     def next_tokens(self, spans: Sequence[Span]) -> list[int]:
         """Writes the keys and values of all spans, and returns the likeliest token after each of them."""
         batch = _Batch(spans, self.pool)
+        self.seen += batch.tokens.numel()
         assert self.model.embedding is not None
         assert self.model.norm is not None
         assert self.model.head is not None

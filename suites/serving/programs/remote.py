@@ -65,8 +65,11 @@ def take_turns(
                 change_weights(part, setting, turn.seed)
         elif turn.rank == ctx.rank:
             count(part, turn.request, done)
+            before = part.engine.model.seen
             served = serve(part.engine, [turn.request])
             done.answers[turn.request.name] = served[turn.request.name].answer
+            # The last token of an answer is never read.
+            done.computed += part.engine.model.seen - before - (turn.request.new_tokens - 1)
         else:
             lend(part, turn.rank)
     ctx.barrier()  # a rank that has ended may still be read from
@@ -87,14 +90,12 @@ def count(part: Part, request: Request, done: Reused) -> None:
         PromptTooLong: the request needs more pages than the pool has.
     """
     require_room(request, part.pool)
-    page_tokens = part.pool.layout.page_tokens
-    keys = prefix_keys(request.prompt, page_tokens)
+    keys = prefix_keys(request.prompt, part.pool.layout.page_tokens)
     local, fetched, end = bring(part, keys)
     done.counts[LOCAL] += local
     done.counts[FETCHED] += fetched
     if local + fetched < len(keys):
         done.counts[ENDS[end]] += 1
-    done.computed += len(request.prompt) - (local + fetched) * page_tokens
 
 
 def bring(part: Part, keys: Sequence[str]) -> tuple[int, int, Found]:
