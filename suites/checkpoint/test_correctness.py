@@ -6,11 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.checkpoint.programs.layouts import Layout
 from suites.checkpoint.programs.training import Run, Setup, begun, continued
 from suites.shared.comparison import assert_close, assert_same
@@ -99,3 +100,13 @@ def test_replicated_tensors_are_written_once(ranks: Ranks, tmp_path: Path, layou
     assert whole < sum(files.values()) < whole + pieces * HEADER
     largest = max(value.nbytes for value in saved.values())
     assert max(files.values()) <= whole / ranks.world_size + largest + pieces * HEADER
+
+
+@pytest.mark.ranks(1)
+def test_a_view_is_written_without_the_rest(ranks: Ranks, tmp_path: Path) -> None:
+    def program(ctx: Context) -> None:
+        whole = torch.ones(2**20, device=ctx.device)
+        dcp.save({"view": whole[:8]}, storage_writer=dcp.FileSystemWriter(tmp_path))
+
+    ranks.run(program)
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.distcp")) < 8 * 4 + HEADER
