@@ -33,6 +33,12 @@ class Context:
     """``cuda:<local_rank>`` with nccl, ``cpu`` with gloo."""
     seed: int
     """Differs by rank and by test, and is the same in every run of the test. With ``seed="same"``, ranks are alike."""
+    node: int = 0
+    """The number of the rank's node, 0 to num_nodes - 1; 0 without ``--cluster``."""
+    num_nodes: int = 1
+    """Number of nodes that hold the world's ranks; 1 without ``--cluster``."""
+    _local_rank: int | None = field(default=None, repr=False)
+    """None if all ranks are on one machine."""
     _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
     """Those that runs of the test with the same process group have made."""
     _control: Store | None = field(default=None, repr=False, compare=False)
@@ -45,8 +51,8 @@ class Context:
 
     @property
     def local_rank(self) -> int:
-        """The rank within its host; all ranks of a run are on one host."""
-        return self.rank
+        """The rank's number on its node; the same as ``rank`` without ``--cluster``."""
+        return self.rank if self._local_rank is None else self._local_rank
 
     @property
     def group(self) -> ProcessGroup:

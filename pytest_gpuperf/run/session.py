@@ -23,6 +23,7 @@ from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.page.page_file import PageFile
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
 from pytest_gpuperf.report.commands import Commands
@@ -103,7 +104,9 @@ class Session:
         commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
         host: RankHost = Pools(
             # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
-            ForkserverClient(preload, PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}),
+            LocalNode(
+                ForkserverClient(preload, PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES})
+            ),
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
