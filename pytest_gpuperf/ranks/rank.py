@@ -165,9 +165,7 @@ class _Rank:
             backend=self._start.backend,
             device=self._device,
             seed=request.seed + (0 if request.alike else self._start.rank),
-            node=self._place.node,
-            num_nodes=self._place.nodes,
-            _local_rank=self._place.local_rank,
+            _place=self._place,
             _meshes=self._groups.meshes,
             _control=self._groups.store,
         )
