@@ -20,7 +20,7 @@ from typing import Any
 from tests.whole_run import environment
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-CPUS = 2  # of each node, as Ray counts them
+CPUS = 2  # of each node, as Ray counts them, unless told otherwise
 _STORE = 160 * 2**20  # bytes of a node's object store
 
 
@@ -55,11 +55,16 @@ class Raylets:
 
 
 @contextlib.contextmanager
-def raylets(*names: str) -> Iterator[Raylets]:
-    """A cluster with these nodes, the head first."""
+def raylets(*names: str, cpus: int = CPUS) -> Iterator[Raylets]:
+    """A cluster with these nodes, the head first.
+
+    Args:
+        names: of the nodes.
+        cpus: of each, as Ray counts them.
+    """
     with tempfile.TemporaryDirectory(prefix="gp", dir="/tmp") as folder:  # sockets' paths must be short
         env = environment(RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=folder, RAY_DISABLE_DOCKER_CPU_WARNING="1")
-        command = [sys.executable, "-m", "tests.cluster.raylets", folder, *names]
+        command = [sys.executable, "-m", "tests.cluster.raylets", folder, str(cpus), *names]
         with subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
         ) as process:
@@ -81,13 +86,13 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def _main(folder: str, head: str, *others: str) -> None:
+def _main(folder: str, cpus: str, head: str, *others: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     out = os.dup(1)
     os.dup2(2, 1)  # Ray prints there
     from ray.cluster_utils import Cluster
 
-    shape: dict[str, Any] = {"num_cpus": CPUS, "include_dashboard": False, "object_store_memory": _STORE}
+    shape: dict[str, Any] = {"num_cpus": int(cpus), "include_dashboard": False, "object_store_memory": _STORE}
     cluster = Cluster(initialize_head=True, head_node_args={"node_name": head, **shape})
     nodes = {name: cluster.add_node(node_name=name, **shape) for name in others}
 
