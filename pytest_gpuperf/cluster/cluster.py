@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import ray
-from ray.util import placement_group, remove_placement_group
+from ray.util import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from pytest_gpuperf.cluster.connection import Connection
@@ -74,12 +74,9 @@ class Cluster:
         """The nodes, the one of rank 0 first."""
         self.losses: list[str] = []
         """How nodes were lost, in the order of their losses."""
+        # Ray removes it with the job, that is, when this process leaves. To ask for that takes a minute without a head.
         self._group = placement_group(list(reserved.bundles), strategy="STRICT_SPREAD")
-        try:
-            self._join(reserved)
-        except BaseException:
-            remove_placement_group(self._group)
-            raise
+        self._join(reserved)
 
     @classmethod
     def joined(
@@ -231,7 +228,6 @@ class Cluster:
             ray.kill(member.actor)
         for _, actor, _ in self._coming.values():
             ray.kill(actor)
-        remove_placement_group(self._group)
         self._connection.close()
 
     def _living(self) -> list[Member]:

@@ -177,6 +177,19 @@ def test_node_is_stopped(ranks):
 @pytest.mark.ranks(2)
 def test_goes_on_without_it(ranks):
     assert ranks.run(everybody) == [1] * 2
+
+@pytest.mark.ranks(2)
+def test_head_is_killed(ranks):
+    def program(ctx):
+        if ctx.rank == 0:
+            named = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in below(above(raylet()))}
+            os.kill(named["gcs_server"], signal.SIGKILL)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(1, 2)
+def test_goes_on_without_a_head(ranks):
+    assert ranks.run(everybody) == [1] * ranks.world_size
 """
 
 KILLED = """
