@@ -1,6 +1,7 @@
 """What a test on ranks costs with this plugin and with what others use, side by side in one run.
 
     python benchmarks/rank_cost.py [--ranks N] [--gpus N] [--turns 5] [--tests 3] [--json FILE]
+    python benchmarks/rank_cost.py --cluster [--ranks N] [--turns 5] [--tests 3]
 
 All do the same test: a process group, one all_reduce of four numbers, its result checked, the group
 destroyed; on CPUs with gloo, with --gpus on GPUs with NCCL, each rank on its own. Where a row says that the
@@ -185,8 +186,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--tests", type=int, default=3, help="of each kind in a turn; five times as many of the cheap")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cluster", action="store_true", help="the plugin on raylets of this machine instead of peers")
     options = parser.parse_args()
     ranks = options.ranks or options.gpus or 2
+    if options.cluster:
+        from benchmarks.cluster_cost import compare  # which needs Ray
+
+        print(*compare(ranks, options.tests, options.turns), sep="\n")
+        return
     if options.gpus and ranks > options.gpus:
         parser.error(f"each rank has its own GPU: {ranks} ranks do not fit on {options.gpus}")
     for interface in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):

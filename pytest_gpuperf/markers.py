@@ -14,7 +14,7 @@ from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, VISIB
 
 MARKERS = (
     "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
-    "launcher_env=False, seed='rank'): run "
+    "launcher_env=False, seed='rank', nodes=None, per_node=None): run "
     "the test once for each world size, its programs on so many ranks; timeout is in seconds and for each run; "
     "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'file' "
     "those of its test file, 'group' a process group on warm ones; env is a dict of environment variables for its "
@@ -22,10 +22,22 @@ MARKERS = (
     "{rank} in a value is the rank's number, {gpu} its GPU; largest=True leaves out, on GPUs, what is smaller than the "
     "largest world that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets "
     "RANK, MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; "
-    "seed='same' seeds all ranks alike, 'rank' each by its number",
+    "seed='same' seeds all ranks alike, 'rank' each by its number; nodes deals the ranks evenly to so many nodes of a "
+    "cluster, per_node puts so many on each; without world sizes these say how many ranks there are",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
-_KEYWORDS = ("timeout", "device", "isolation", "env", "largest", "nccl_log", "launcher_env", "seed")
+_KEYWORDS = (
+    "timeout",
+    "device",
+    "isolation",
+    "env",
+    "largest",
+    "nccl_log",
+    "launcher_env",
+    "seed",
+    "nodes",
+    "per_node",
+)
 _DEVICES = ("cuda", "cpu")
 _SEEDS = ("rank", "same")
 
@@ -49,15 +61,23 @@ class RanksMarker:
     """Whether ranks have the environment of a launcher and open their process group themselves."""
     seed: str = "rank"
     """``same`` if all ranks are seeded alike."""
+    nodes: int | None = None
+    """On how many nodes the ranks are, as many on each; None if that does not matter."""
+    per_node: int | None = None
+    """How many ranks each node has; None if that does not matter."""
 
-    def sizes_on(self, gpus: int) -> tuple[int, ...]:
+    def sizes_on(self, gpus: int, nodes: int = 1) -> tuple[int, ...]:
         """The world sizes that are tests of a run.
 
         Those that need more GPUs are among them, to be skipped with the reason.
 
         Args:
             gpus: how many the run uses; 0 for gloo.
+            nodes: how many nodes it has.
         """
+        if not self.world_sizes:
+            on_each = gpus // nodes if gpus and self.device != "cpu" else 1
+            return ((self.nodes or nodes) * (self.per_node or max(1, on_each)),)
         if not self.largest or self.device == "cpu":
             return self.world_sizes
         least = max((size for size in self.world_sizes if size <= gpus), default=0)
@@ -94,13 +114,19 @@ def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: st
     if unknown:
         known = f"{', '.join(_KEYWORDS[:-1])} and {_KEYWORDS[-1]}"
         raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {known}")
-    if not sizes:
+    nodes, per_node = (_count(keywords.get(name), name, where) for name in ("nodes", "per_node"))
+    if not sizes and nodes is None and per_node is None:
         raise ValueError(f"{where} names no world size; write for example @pytest.mark.ranks(2, 4)")
     for size in sizes:
         if type(size) is not int or size < 1:
             raise ValueError(f"{where} takes world sizes of 1 or more as integers, got {size!r}")
     if len(set(sizes)) != len(sizes):
         raise ValueError(f"{where} names a world size twice: {', '.join(map(str, sizes))}")
+    per_nodes = [(one, name) for one, name in ((nodes, "nodes"), (per_node, "per_node")) if one is not None]
+    for size in sizes:
+        for one, name in per_nodes:
+            if size % one or (nodes and per_node and size != nodes * per_node):
+                raise ValueError(f"{where} cannot deal {size} ranks evenly with {name}={one}")
     return RanksMarker(
         world_sizes=sizes,
         timeout=_timeout(keywords.get("timeout"), where),
@@ -110,6 +136,8 @@ def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: st
         largest=_flag(keywords.get("largest", False), "largest", where),
         launcher_env=_launcher_env(keywords, where),
         seed=_one_of(keywords.get("seed"), _SEEDS, "seed", where) or "rank",
+        nodes=nodes,
+        per_node=per_node,
     )
 
 
@@ -117,6 +145,12 @@ def ranks_marker(node: pytest.Item | pytest.Function, nodeid: str) -> RanksMarke
     """The closest ``ranks`` marker of the node, checked; None if there is none."""
     mark = node.get_closest_marker("ranks")
     return None if mark is None else parse_ranks(mark, nodeid)
+
+
+def _count(value: Any, keyword: str, where: str) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{where} takes {keyword} as an integer of 1 or more, got {value!r}")
+    return value
 
 
 def _timeout(value: Any, where: str) -> float | None:

@@ -51,6 +51,22 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--cluster",
+        {
+            "default": None,
+            "metavar": "ADDRESS|auto",
+            "help": "run ranks on the nodes of a Ray cluster: host:port of its head, or that of this machine (auto); "
+            "needs pytest-gpuperf[cluster]",
+        },
+    ),
+    (
+        "--allow-unlike-nodes",
+        {
+            "action": "store_true",
+            "help": "with --cluster: run on nodes whose GPUs or links differ",
+        },
+    ),
+    (
         "--require-gpus",
         {
             "action": "store_true",
@@ -208,6 +224,7 @@ _INI: tuple[tuple[str, str, str], ...] = (
         "3600",
         "seconds to wait for GPUs or cores that other tests on this machine have leased",
     ),
+    ("gpuperf_node_timeout", "15", "seconds in which a node of a cluster must answer; one that does not is lost"),
     ("gpuperf_leases", "", "folder of the leases, the same for all users of the machine (default: in the temp folder)"),
     ("gpuperf_adopt_classes", "", "group, file or process: as the option --adopt-classes, which overrides it"),
     ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
@@ -261,6 +278,12 @@ class Options:
     """The isolation of classes of other harnesses that are not marked; None if they stay on their own harness."""
     share: tuple[int, int] | None = None
     """Of several workers with the same GPUs, which one this is, and how many there are."""
+    cluster: str | None = None
+    """The address of a Ray cluster; None for this machine alone."""
+    unlike_nodes: bool = False
+    """Whether the nodes of a cluster may differ in hardware."""
+    node_timeout: float = 15.0
+    """Seconds in which a node of a cluster must answer."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -320,6 +343,23 @@ class Options:
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
             raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
+        cluster = config.getoption("cluster")
+        if cluster is not None and _distributed(config):
+            raise pytest.UsageError(
+                "--cluster gives one process all nodes, and xdist's workers would each want them: drop -n"
+            )
+        unlike = bool(config.getoption("allow_unlike_nodes"))
+        if unlike and cluster is None:
+            raise pytest.UsageError("--allow-unlike-nodes is about the nodes of a cluster: add --cluster")
+        if cluster is not None and update:
+            raise pytest.UsageError(
+                "--update-baselines records one machine; figures of a cluster are shown, and kept by --gpuperf-json: "
+                "drop --cluster"
+            )
+        if cluster is not None and race.against is not None:
+            raise pytest.UsageError(
+                "--against, --against-python and --bisect race two codes on one machine: drop --cluster"
+            )
         if race.against is not None and _distributed(config):
             raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")
         if race.explain:
@@ -350,6 +390,9 @@ class Options:
             profiles=profiles,
             race=race,
             environment_fails=config.getoption("environment") == "fail",
+            cluster=cluster,
+            unlike_nodes=unlike,
+            node_timeout=_positive(config, "gpuperf_node_timeout"),
         )
 
 

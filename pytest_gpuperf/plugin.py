@@ -18,6 +18,7 @@ from pytest_gpuperf.options import Options, add_options, is_worker
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
+from pytest_gpuperf.run.clustering import joined
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
@@ -54,18 +55,27 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
         config.addinivalue_line("markers", line)
     options = Options.from_config(config)
+    cluster = joined(options)
     try:
-        machine = Machine.of(options.gpus)
-    except HardwareError as error:
-        raise pytest.UsageError(str(error)) from error
+        machine = Machine.of(options.gpus) if cluster is None else cluster.machine
+        _require(options, machine)
+        config.stash[SESSION] = session = Session.of(config, options, machine, cluster)
+    except BaseException as error:
+        if cluster is not None:
+            cluster.close()
+        if isinstance(error, HardwareError):
+            raise pytest.UsageError(str(error)) from error
+        raise
+    session.register(config)
+    if session.profiling is not None and _runs_tests(config):
+        session.profiling.require()
+
+
+def _require(options: Options, machine: Machine) -> None:
     if options.update_baselines and not machine.gpus:
         raise pytest.UsageError("--update-baselines records what GPUs do, and none are visible")
     if options.require_gpus and not machine.gpus:
         raise pytest.UsageError("--require-gpus: no GPU is visible")
-    config.stash[SESSION] = session = Session.of(config, options, machine)
-    session.register(config)
-    if session.profiling is not None and _runs_tests(config):
-        session.profiling.require()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -76,9 +86,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Reports what ranks run on, and the worst that is wrong with a machine with GPUs."""
-    machine = config.stash[SESSION].machine
-    lines = [machine.describe()]
-    if machine.gpus:
+    session = config.stash[SESSION]
+    machine = session.machine
+    lines = [machine.describe() if session.cluster is None else session.cluster.describe()]
+    if machine.gpus and session.cluster is None:
         # Imported here: without GPUs no run waits for modules that it does not need.
         from pytest_gpuperf.doctor.gather import gather
         from pytest_gpuperf.doctor.glance import glance
@@ -89,7 +100,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One variant for each world size."""
-    parametrize(metafunc, len(metafunc.config.stash[SESSION].machine.gpus))
+    session = metafunc.config.stash[SESSION]
+    parametrize(metafunc, len(session.machine.gpus), session.capacity.nodes)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -124,7 +136,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skips, order and launches; after other plugins have deselected."""
     yield
     session = config.stash[SESSION]
-    arrange(items, session.options, session.machine, shared=is_worker(config))
+    arrange(items, session.options, session.machine, shared=is_worker(config), capacity=session.capacity)
     if session.recording is not None and _runs_tests(config):
         try:
             measured = drop_measured(items, session.recording.plan(planned(items)))
@@ -142,7 +154,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if ours.explaining is not None:
         ours.explaining.collected()
-    if ours.machine.gpus and need_ranks(session.items) and _runs_tests(session.config):
+    if (ours.machine.gpus or ours.cluster) and need_ranks(session.items) and _runs_tests(session.config):
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         keep_bodies(session.items)

@@ -12,7 +12,7 @@ WRONG = [
     (
         "2, size=3",
         "has no keyword 'size'; it takes world sizes, and timeout, device, isolation, env, largest, nccl_log, "
-        "launcher_env and seed",
+        "launcher_env, seed, nodes and per_node",
     ),
     ("0", "takes world sizes of 1 or more as integers, got 0"),
     ("-1", "takes world sizes of 1 or more as integers, got -1"),
@@ -52,6 +52,10 @@ WRONG = [
     ("2, largest=None", "takes largest=True or largest=False, got None"),
     ("2, launcher_env=1", "takes launcher_env=True or launcher_env=False, got 1"),
     ("2, launcher_env=True, env={'RANK': '0'}", "takes env without RANK, which launcher_env=True sets"),
+    ("2, nodes=0", "takes nodes as an integer of 1 or more, got 0"),
+    ("2, per_node=True", "takes per_node as an integer of 1 or more, got True"),
+    ("3, nodes=2", "cannot deal 3 ranks evenly with nodes=2"),
+    ("8, nodes=2, per_node=2", "cannot deal 8 ranks evenly with nodes=2"),
     ("2, seed='equal'", "takes seed='rank' or seed='same', got 'equal'"),
 ]
 
@@ -170,6 +174,26 @@ def test_the_largest_world_that_the_gpus_hold_stands_for_smaller_ones(
     assert marker.sizes_on(gpus) == sizes
 
 
+@pytest.mark.parametrize(
+    ("marker", "gpus", "nodes", "sizes"),
+    [
+        (RanksMarker((), nodes=2), 16, 2, (16,)),
+        (RanksMarker((), nodes=2), 32, 4, (16,)),
+        (RanksMarker((), nodes=2), 8, 1, (16,)),  # to be skipped with its reason
+        (RanksMarker((), nodes=2), 0, 2, (2,)),
+        (RanksMarker((), nodes=2, device="cpu"), 16, 2, (2,)),
+        (RanksMarker((), per_node=8), 16, 2, (16,)),
+        (RanksMarker((), per_node=2), 0, 3, (6,)),
+        (RanksMarker((), per_node=4, nodes=2), 0, 1, (8,)),
+        (RanksMarker((4, 8), nodes=2), 16, 2, (4, 8)),
+    ],
+)
+def test_without_world_sizes_the_nodes_say_how_many_ranks_there_are(
+    marker: RanksMarker, gpus: int, nodes: int, sizes: tuple[int, ...]
+) -> None:
+    assert marker.sizes_on(gpus, nodes) == sizes
+
+
 def test_a_run_has_what_its_gpus_hold(pytester: pytest.Pytester, eight_gpus: None) -> None:
     pytester.makepyfile(test_sizes=TEST.format(arguments="2, 4, 8, largest=True", fixtures="ranks"))
     for gpus, expected in ((0, [2, 4, 8]), (2, [2, 4, 8]), (4, [4, 8]), (8, [8])):
@@ -210,7 +234,8 @@ def test_markers_are_listed(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "@pytest.mark.ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, "
-            "nccl_log=False, launcher_env=False, seed='rank')*",
+            "nccl_log=False, launcher_env=False, seed='rank', nodes=None, "
+            "per_node=None)*",
             "@pytest.mark.perf: *",
         ]
     )

@@ -17,8 +17,10 @@ ENUMS = ("_value_",)  # which enum documents for those who write a __new__
 ALLOWED = {
     "adopted/deepspeed_internals.py",
     "adopted/torch_testing_internals.py",
+    "cluster/ray_internals.py",
     "ranks/accelerate_internals.py",
     "ranks/cloudpickle_internals.py",
+    "ranks/cython_internals.py",
     "torch_internals.py",
     "run/hypothesis_internals.py",
     "run/pytest_internals.py",
@@ -28,7 +30,7 @@ PYTHONS = {"_target"}
 OTHERS = ("_pytest", "hypothesis.internal")
 
 
-_OUR_FIELDS = {"_control", "_meshes"}
+_OUR_FIELDS = {"_control", "_meshes", "_place"}
 """Fields of a dataclass of ours that another module of ours sets."""
 
 

@@ -32,8 +32,12 @@ class Test:
         return sum(self.phases.values())
 
 
-def run(asked: Arguments) -> list[Test]:
+def run(asked: Arguments, *options: str) -> list[Test]:
     """Runs the tests; in the order of their running.
+
+    Args:
+        asked: how many ranks and tests.
+        options: of pytest.
 
     Raises:
         RuntimeError: one failed; has pytest's output.
@@ -46,7 +50,7 @@ def run(asked: Arguments) -> list[Test]:
         file = folder / "phases.jsonl"
         gpus = asked.world.size if asked.world.gpus else 0
         done = subprocess.run(
-            pytest_command("-p", "no:cacheprovider", f"--gpus={gpus}", "test_cost.py"),
+            pytest_command("-p", "no:cacheprovider", f"--gpus={gpus}", *options, "test_cost.py"),
             cwd=folder,
             env={
                 **os.environ,
@@ -80,9 +84,8 @@ def named(tests: Sequence[Test], function: str) -> list[Test]:
     return [test for test in tests if test.name.partition("[")[0] == function]
 
 
-def main() -> None:
-    """Sorts the tests into rows."""
-    tests = run(arguments())
+def rows_of(tests: Sequence[Test]) -> tuple[dict[str, list[float]], list[tuple[str, str]]]:
+    """Seconds by row, and rows that are missing, with the reason."""
     fresh = named(tests, "test_fresh")
     missing = [("fresh", skip) for skip in {test.skip for test in fresh} if skip is not None]
     (examples,), (plain,) = named(tests, "test_examples"), named(tests, "test_examples_without_ranks")
@@ -95,7 +98,12 @@ def main() -> None:
     }
     if not missing:
         rows["fresh"] = [test.seconds for test in fresh[1:]]
-    report(rows, missing)
+    return rows, missing
+
+
+def main() -> None:
+    """Reports the rows."""
+    report(*rows_of(run(arguments())))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ _HIDDEN = Distance.SYS  # what a virtual machine that hides its topology is take
 class Linkage:
     """The links that every pair of a set of GPUs has."""
 
-    kind: Literal["nvlink", "pcie", "none"]
+    kind: Literal["nvlink", "pcie", "none", "network"]
     label: str
-    """As nvidia-smi topo -m says it, in lower case: nv18, pix, sys; empty for a single GPU."""
+    """As nvidia-smi topo -m says it, in lower case: nv18, pix, sys; empty for a single GPU. In a cluster, a node's."""
     bytes_per_second: float | None
     """Line rate of one GPU to all others together, one direction; None where no one rate is a bound."""
 

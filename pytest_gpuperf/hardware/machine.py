@@ -37,6 +37,10 @@ class Machine:
     """Version of the NVIDIA driver."""
     everything: tuple[str, ...] = ()
     """UUIDs of all GPUs of the machine, also of those that the run does not use; a perf test wants them quiet."""
+    nodes: int = 1
+    """How many nodes of a cluster have the GPUs."""
+    fabric: str = ""
+    """Label of the network between nodes; empty for one node."""
     devices: Devices = field(default_factory=installed_devices, compare=False, repr=False)
     """Describes the GPUs, and watches them."""
 
@@ -54,7 +58,12 @@ class Machine:
     @property
     def key(self) -> str:
         """The hardware key; ``cpu`` where there is no GPU, which has no baselines."""
-        return "cpu" if self.linkage is None else hardware_key(self.gpus, self.linkage)
+        if self.linkage is None:
+            return "cpu"
+        if self.nodes == 1:
+            return hardware_key(self.gpus, self.linkage)
+        of_a_node = self.gpus[: len(self.gpus) // self.nodes]
+        return f"{self.nodes}n-{hardware_key(of_a_node, self.linkage)}-{self.fabric}"
 
     @property
     def match(self) -> dict[str, Any]:
@@ -70,13 +79,20 @@ class Machine:
 
     @property
     def host_rate(self) -> float | None:
-        """Bytes/s between the host's memory and the GPU with the slowest slot, one direction; None if unknown."""
+        """Bytes/s between the host's memory and the GPU with the slowest slot, one direction; None if unknown.
+
+        Those of other nodes are.
+        """
+        if self.nodes > 1:
+            return None
         with self.devices.session() as present:
             return pcie_rate(self.devices, self.gpus) if present and self.gpus else None
 
     @property
     def memory_rate(self) -> float | None:
-        """Bytes/s of the slowest GPU's own memory, reads and writes together; None if unknown."""
+        """Bytes/s of the slowest GPU's own memory, reads and writes together; None if unknown, as on other nodes."""
+        if self.nodes > 1:
+            return None
         with self.devices.session() as present:
             rates = [self.devices.memory_rate(gpu.uuid) for gpu in self.gpus] if present else []
         told = [rate for rate in rates if rate is not None]

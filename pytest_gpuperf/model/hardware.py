@@ -48,7 +48,7 @@ class Rates:
             memory=machine.memory_rate,
             power=min(1.0, min(limits) / watts) if limits and watts else 1.0,
         )
-        if linkage is None or line is None:
+        if linkage is None or line is None or linkage.kind == "network":
             return rates
         if linkage.kind == "nvlink":
             one, whole = table.NCCL_LINK.get(gpu.compute_capability), _link_rate(machine)

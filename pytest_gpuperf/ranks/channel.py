@@ -25,7 +25,7 @@ _NUMBER = struct.Struct("=Q")
 Buffer = bytes | bytearray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Parcel:
     """A pickled object on its way."""
 

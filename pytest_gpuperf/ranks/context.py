@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_gpuperf.ranks.spec import Place
 from pytest_gpuperf.torch_internals import default_store, is_open
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Context:
     """``cuda:<local_rank>`` with nccl, ``cpu`` with gloo."""
     seed: int
     """Differs by rank and by test, and is the same in every run of the test. With ``seed="same"``, ranks are alike."""
+    _place: Place | None = field(default=None, repr=False)
+    """In a cluster; None if all ranks are on one machine."""
     _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
     """Those that runs of the test with the same process group have made."""
     _control: Store | None = field(default=None, repr=False, compare=False)
@@ -45,8 +48,18 @@ class Context:
 
     @property
     def local_rank(self) -> int:
-        """The rank within its host; all ranks of a run are on one host."""
-        return self.rank
+        """The rank's number on its node; the same as ``rank`` without ``--cluster``."""
+        return self.rank if self._place is None else self._place.local_rank
+
+    @property
+    def node(self) -> int:
+        """The number of the rank's node, 0 to num_nodes - 1; 0 without ``--cluster``."""
+        return 0 if self._place is None else self._place.node
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes that hold the world's ranks; 1 without ``--cluster``."""
+        return 1 if self._place is None else self._place.nodes
 
     @property
     def group(self) -> ProcessGroup:

@@ -29,6 +29,8 @@ class Died:
     """The exception of C++ that ended it, where one did."""
     stack: str = ""
     """The main thread's stack when a signal ended it, as faulthandler printed it; empty where it could not."""
+    lost: str = ""
+    """Why its node was given up, in words, if it was: nothing else is known of the rank then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ from pytest_gpuperf.ranks.caches import forget_meshes
 from pytest_gpuperf.ranks.closing import Closing
 from pytest_gpuperf.ranks.context import Meshes
 from pytest_gpuperf.ranks.messages import OpenGroup, Start
-from pytest_gpuperf.ranks.spec import Opening
+from pytest_gpuperf.ranks.spec import LOOPBACK, Opening
 
-LOOPBACK = "127.0.0.1"
 SHARE = "NCCL_COMM_SPLIT_SHARE_RESOURCES"
 
 
@@ -133,7 +132,9 @@ class Groups:
 
     def _find_store(self, request: OpenGroup) -> None:
         if self._store is None:
-            self._store = dist.TCPStore(LOOPBACK, request.store_port, is_master=False)
+            place = self._start.place
+            address = LOOPBACK if place is None else place.store
+            self._store = dist.TCPStore(address, request.store_port, is_master=False)
 
     def _init(self, request: OpenGroup) -> None:
         dist.init_process_group(

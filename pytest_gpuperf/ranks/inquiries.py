@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 
 from pytest_gpuperf.ranks.collectives import Collective
@@ -15,26 +15,27 @@ _RECORDER_TIMEOUT = 1.0  # seconds; a rank that holds the GIL cannot tell its co
 _LOOK_TIMEOUT = 0.1  # seconds, for an account without the recorder
 
 
-class Inquiries:
-    """Asks the ranks of one pool."""
+def issued_by(accounts: Mapping[int, Account]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
+    """The collectives of each rank whose account has them, and the members of all groups, by name."""
+    issued: dict[int, list[Collective]] = {}
+    groups: dict[str, Sequence[int]] = {}
+    for rank, account in sorted(accounts.items()):
+        groups.update(account.members)
+        if account.collectives is not None:
+            issued[rank] = account.collectives
+    return issued, groups
 
-    def __init__(self, processes: Sequence[RankProcess]) -> None:
-        """Has asked nothing yet; ``processes`` are in rank order, and may still be added."""
+
+class Inquiries:
+    """Asks the ranks that this machine has of one pool."""
+
+    def __init__(self, processes: Mapping[int, RankProcess]) -> None:
+        """Has asked nothing yet; ``processes`` are by rank, and may still be added."""
         self._processes = processes
         self._count = 0
 
-    def issued(self, ranks: Iterable[int]) -> tuple[dict[int, list[Collective]], dict[str, Sequence[int]]]:
-        """The collectives of each of these ranks that answers, and the members of all groups, by name."""
-        issued: dict[int, list[Collective]] = {}
-        groups: dict[str, Sequence[int]] = {}
-        for rank, account in sorted(self.accounts(ranks, whole=True).items()):
-            groups.update(account.members)
-            if account.collectives is not None:
-                issued[rank] = account.collectives
-        return issued, groups
-
-    def accounts(self, ranks: Iterable[int], *, whole: bool) -> dict[int, Account]:
-        """The accounts of those of the ranks that answer in time.
+    def ask(self, ranks: Iterable[int], *, whole: bool) -> Callable[[], dict[int, Account]]:
+        """Asks these ranks; what it returns waits for the accounts of those that answer in time.
 
         Args:
             ranks: to ask.
@@ -46,8 +47,11 @@ class Inquiries:
             with contextlib.suppress(OSError):
                 self._processes[rank].inquiries.send(Inquiry(self._count, whole))
                 asked[self._processes[rank].inquiries.fileno()] = rank
-        accounts: dict[int, Account] = {}
         deadline = time.monotonic() + (_RECORDER_TIMEOUT if whole else _LOOK_TIMEOUT)
+        return lambda: self._collected(asked, deadline)
+
+    def _collected(self, asked: dict[int, int], deadline: float) -> dict[int, Account]:
+        accounts: dict[int, Account] = {}
         while asked and (ready := wait(list(asked), timeout=max(0.0, deadline - time.monotonic()))):
             for fd in ready:
                 assert isinstance(fd, int)

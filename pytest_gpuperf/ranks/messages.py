@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_gpuperf.ranks.collectives import Collective
-from pytest_gpuperf.ranks.spec import Opening
+from pytest_gpuperf.ranks.spec import Opening, Place
 
 
 class Withdrawal(Enum):
@@ -34,6 +34,8 @@ class Start:
     cores: frozenset[int] = frozenset()
     """That the rank's threads run on; empty: where the system puts them."""
     opening: Opening = Opening.GROUP
+    place: Place | None = None
+    """Where it is in a cluster; None if all ranks are on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Started:
     """The rank is up; rank 0 has opened the store."""
 
     store_port: int | None
-    """Port of the rendezvous store on the loopback interface; only rank 0 names one."""
+    """Port of the rendezvous store; only rank 0 names one."""
     main_thread: int
     """Its identity, by which faulthandler names it."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping
 
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.node_ranks import Nodes
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
@@ -20,9 +19,9 @@ class Pools:
     """Live pools by what they are made of. Ranks are started when first asked for."""
 
     def __init__(
-        self, client: ForkserverClient, *, grace: float = GRACE, listener: Listener | None = None, debug: bool = False
+        self, nodes: Nodes, *, grace: float = GRACE, listener: Listener | None = None, debug: bool = False
     ) -> None:
-        self._client = client
+        self._nodes = nodes
         self._grace = grace
         self._listener = listener
         self._debug = debug
@@ -32,8 +31,7 @@ class Pools:
 
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start; waits for nothing."""
-        with contextlib.suppress(OSError):  # the first test that needs ranks fails by the same, and says so
-            self._client.start()
+        self._nodes.warm_up()
 
     def get(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str] | None = None) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
@@ -70,7 +68,7 @@ class Pools:
         if pool is not None:
             pool.kill()  # a rank may be held for the debugger
         pool = self._pools[spec] = Pool(
-            self._client, spec, environ, grace=self._grace, listener=self._listener, debug=self._debug
+            self._nodes, spec, environ, grace=self._grace, listener=self._listener, debug=self._debug
         )
         pool.open_group(group, timeout)
         return pool
@@ -167,6 +165,6 @@ class Pools:
             self.retire(spec)
 
     def close(self) -> None:
-        """Ends every pool and the forkserver."""
+        """Ends every pool, and what ranks are started from."""
         self.retire_all()
-        self._client.close()
+        self._nodes.close()

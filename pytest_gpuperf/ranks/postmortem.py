@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from pytest_gpuperf.ranks.failures import (
     ResultError,
 )
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
+from pytest_gpuperf.ranks.spec import rank_name
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
 from pytest_gpuperf.ranks.stalemate import Stalemate
 
@@ -39,6 +41,20 @@ class World:
     """Seconds that the run was given."""
     own: bool = True
     """Whether it was the test's; groups are opened and closed for tests without their having a say in it."""
+    whereabouts: tuple[str, ...] = ()
+    """In a cluster, of each rank its node and GPU, in words."""
+
+    def rank(self, rank: int) -> str:
+        """A rank, as reports name it: ``rank 9 of 16 (node gpu-b, GPU 1, nccl)``."""
+        return rank_name(rank, self.size, self.backend, self.whereabouts[rank] if self.whereabouts else "")
+
+    @property
+    def nodes(self) -> list[str]:
+        """In a cluster, which ranks are on which nodes, in a line."""
+        nodes: dict[str, list[int]] = {}
+        for rank, where in enumerate(self.whereabouts):
+            nodes.setdefault(where.partition(",")[0], []).append(rank)
+        return ["; ".join(f"{node} has {say_ranks(ranks)}" for node, ranks in nodes.items())] if nodes else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +113,8 @@ def post_mortem(
     notes = [] if isinstance(error, RanksSkipped) else _others(endings, root)
     if parted is not None:
         notes.append(parted)
+    if not isinstance(error, RanksSkipped):
+        notes += world.nodes
     for note in notes:
         error.add_note(note)
     collectives = [("collectives", "\n".join(last_of_each(issued)))] if issued else []
@@ -124,7 +142,7 @@ def _error(endings: Sequence[Ending], root: int | None, world: World) -> BaseExc
     if root is None:
         return _timeout(endings, world)
     ending = endings[root]
-    where = f"rank {root} of {world.size} ({world.backend}) in {world.program}"
+    where = f"{world.rank(root)} in {world.program}"
     if isinstance(ending, Died):
         death = RankDied(f"{where} {_say(ending)}")
         death.codes = {rank: one.code for rank, one in enumerate(endings) if isinstance(one, Died)}
@@ -163,7 +181,10 @@ def _is_order(error: Exception) -> bool:
 
 
 def _moment(ending: Raised | Died) -> float:
-    # A process that dies closes its sockets first: its peers may raise before the death is known here.
+    # A process that dies closes its sockets first: its peers may raise before the death is known here. And before
+    # that of a node, which nobody tells.
+    if isinstance(ending, Died) and ending.lost:
+        return -math.inf
     return ending.at - NOTICE if isinstance(ending, Died) else ending.at
 
 
@@ -172,11 +193,11 @@ def _withdrawal(endings: Sequence[Ending], first: int, world: World) -> BaseExce
     assert isinstance(ending, Raised)
     assert ending.withdrew is not None
     ways = {(other.withdrew, other.message) if isinstance(other, Raised) else None for other in endings}
-    where = f"rank {first} of {world.size} ({world.backend}) in {world.program}"
+    where = f"{world.rank(first)} in {world.program}"
     if len(ways) == 1:
         return RanksSkipped(ending.message) if ending.withdrew is Withdrawal.SKIPPED else _exception(ending, where)
     return RankError(
-        f"rank {first} of {world.size} ({world.backend}) {ending.withdrew.value} in {world.program} and the others "
+        f"{world.rank(first)} {ending.withdrew.value} in {world.program} and the others "
         f"did not do the same: ranks must agree, so that none hides another's failure. It {_say(endings[first])}"
     )
 
@@ -261,6 +282,8 @@ def _say(ending: Ending) -> str:
 
 
 def _end(ending: Died, where: str = "") -> str:
+    if ending.lost:
+        return f"was lost: {ending.lost}"
     return describe_exit(ending.code) + where + (f": {ending.last_words}" if ending.last_words else "")
 
 

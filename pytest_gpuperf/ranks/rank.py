@@ -29,7 +29,7 @@ from pytest_gpuperf.ranks import malloc, nccl_debug, payload, stacks
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
-from pytest_gpuperf.ranks.groups import LOOPBACK, Groups
+from pytest_gpuperf.ranks.groups import Groups
 from pytest_gpuperf.ranks.informant import Informant
 from pytest_gpuperf.ranks.messages import (
     Debug,
@@ -45,7 +45,7 @@ from pytest_gpuperf.ranks.messages import (
     Withdrawal,
 )
 from pytest_gpuperf.ranks.module_state import ModuleState
-from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening
+from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening, Place
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 from pytest_gpuperf.torch_internals import sequence_number
 
@@ -90,6 +90,7 @@ class _Rank:
         self._start = start
         self._informant = informant
         self._connection = connection
+        self._place = start.place or Place(start.rank, start.world_size)
         torch.set_num_threads(start.threads)
         self._device = torch.device("cpu")
         if start.backend == "nccl":
@@ -99,9 +100,9 @@ class _Rank:
                     "run with --gpus 0"
                 )
             # A rank that sees its own GPU alone has it as the first.
-            self._device = torch.device("cuda", start.rank % torch.cuda.device_count())
+            self._device = torch.device("cuda", self._place.local_rank % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
-        store = _open_store() if start.rank == 0 else None
+        store = _open_store(self._place.store) if start.rank == 0 else None
         self.store_port = None if store is None else store.port
         self._groups = Groups(start, self._device, store)
         self._found = Surroundings.now()
@@ -164,6 +165,7 @@ class _Rank:
             backend=self._start.backend,
             device=self._device,
             seed=request.seed + (0 if request.alike else self._start.rank),
+            _place=self._place,
             _meshes=self._groups.meshes,
             _control=self._groups.store,
         )
@@ -304,11 +306,12 @@ def _kind(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _open_store() -> dist.TCPStore:
-    # Bound here, to the loopback interface alone and to a port that the kernel picks: nothing is probed.
-    listener = socket.create_server((LOOPBACK, 0))
+def _open_store(address: str) -> dist.TCPStore:
+    # Bound here, to one interface alone (loopback without a cluster) and to a port that the kernel picks: nothing is
+    # probed.
+    listener = socket.create_server((address, 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 def _flush_output() -> None:

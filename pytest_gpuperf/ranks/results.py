@@ -29,7 +29,7 @@ def read_results(payloads: Sequence[Parcel], spec: PoolSpec, program: str) -> li
             results.append(payload.loads(data))
         except Exception as error:  # the result's own code runs here
             raise ResultError(
-                f"rank {rank} of {spec.world_size} ({spec.backend}) in {program}: what it returned cannot be read in "
+                f"{spec.name(rank)} in {program}: what it returned cannot be read in "
                 f"the pytest process ({type(error).__name__}: {error}): return tensors, numbers, strings or containers "
                 "of them"
             ) from error

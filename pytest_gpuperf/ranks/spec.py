@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 
 _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
 RANK = "{rank}"  # in a value that a test sets: the rank's number
 GPU = "{gpu}"  # in a value that a test sets: the UUID of the rank's GPU, empty without GPUs
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+LOOPBACK = "127.0.0.1"
+SOCKET_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""Name the interface that ranks open their sockets on."""
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 
 ISOLATIONS = ("group", "file", "process")
@@ -27,27 +31,56 @@ class Opening(Enum):
     """No process group, and the environment variables that torchrun sets, from which the program opens its own."""
 
 
-def launcher_environ(rank: int, world_size: int) -> dict[str, str]:
-    """The variables that torchrun sets on one host, except ``MASTER_PORT``, which rank 0's store provides later.
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a cluster, and its part of a pool's ranks."""
+
+    name: str
+    """As Ray knows it."""
+    address: str
+    """IP address by which the other nodes reach it."""
+    ranks: int
+    """How many ranks of the pool it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is among its pool's nodes."""
+
+    local_rank: int
+    """Its number on its node."""
+    local_size: int
+    """How many ranks of the pool are on its node."""
+    node: int = 0
+    """The node's number."""
+    nodes: int = 1
+    """How many nodes the pool has."""
+    store: str = LOOPBACK
+    """The IP address on which rank 0's store listens."""
+
+
+def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]:
+    """The variables that torchrun sets, except ``MASTER_PORT``, which rank 0's store provides later.
 
     ``TORCHELASTIC_USE_AGENT_STORE`` makes ``init_method="env://"`` a client of that store, so that nobody binds a port.
 
     Args:
         rank: the rank's number.
-        world_size: how many ranks there are, all on this host.
+        world_size: how many ranks there are.
+        place: where the rank is.
     """
     of_rank, of_world = str(rank), str(world_size)
     return {
         "RANK": of_rank,
-        "LOCAL_RANK": of_rank,
+        "LOCAL_RANK": str(place.local_rank),
         "ROLE_RANK": of_rank,
-        "GROUP_RANK": "0",
+        "GROUP_RANK": str(place.node),
         "WORLD_SIZE": of_world,
-        "LOCAL_WORLD_SIZE": of_world,
+        "LOCAL_WORLD_SIZE": str(place.local_size),
         "ROLE_WORLD_SIZE": of_world,
-        "GROUP_WORLD_SIZE": "1",
+        "GROUP_WORLD_SIZE": str(place.nodes),
         "ROLE_NAME": "default",
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": place.store,
         "TORCHELASTIC_RUN_ID": "gpuperf",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
@@ -56,7 +89,7 @@ def launcher_environ(rank: int, world_size: int) -> dict[str, str]:
 
 
 MASTER_PORT = "MASTER_PORT"
-LAUNCHER_VARIABLES = frozenset({*launcher_environ(0, 1), MASTER_PORT})
+LAUNCHER_VARIABLES = frozenset({*launcher_environ(0, 1, Place(0, 1)), MASTER_PORT})
 """The names of all variables that ``Opening.LAUNCHER`` sets."""
 
 
@@ -76,20 +109,60 @@ class PoolSpec:
     opening: Opening = Opening.GROUP
     owner: str = ""
     """The test file whose tests alone use the pool; empty if any test may."""
+    nodes: tuple[Node, ...] = ()
+    """The nodes of a cluster, each with its part of the ranks, in rank order; empty: all ranks on this machine."""
 
     @property
     def backend(self) -> str:
         """``nccl`` on GPUs, ``gloo`` without."""
         return "nccl" if self.gpus else "gloo"
 
+    @property
+    def parts(self) -> tuple[range, ...]:
+        """The ranks of each node; all of them if there is no cluster."""
+        counts = [node.ranks for node in self.nodes] or [self.world_size]
+        ends = list(accumulate(counts))
+        return tuple(range(end - count, end) for count, end in zip(counts, ends, strict=True))
+
+    def place(self, rank: int) -> Place:
+        """Where a rank is."""
+        node, part = next((number, part) for number, part in enumerate(self.parts) if rank in part)
+        store = self.nodes[0].address if self.nodes else LOOPBACK
+        return Place(rank - part.start, len(part), node, len(self.parts), store)
+
+    def name(self, rank: int) -> str:
+        """A rank, as reports name it: ``rank 9 of 16 (node gpu-b, GPU 1, nccl)``."""
+        return rank_name(rank, self.world_size, self.backend, self.whereabouts(rank))
+
+    def whereabouts(self, rank: int) -> str:
+        """Of a rank of a cluster, its node and its GPU, in words; empty without a cluster."""
+        if not self.nodes:
+            return ""
+        place = self.place(rank)
+        return f"node {self.nodes[place.node].name}" + (f", GPU {place.local_rank}" if self.gpus else "")
+
+
+def rank_name(rank: int, world_size: int, backend: str, where: str = "") -> str:
+    """A rank, as reports name it.
+
+    Args:
+        rank: its number.
+        world_size: how many ranks there are.
+        backend: ``nccl`` or ``gloo``.
+        where: its node and GPU, in words; empty without a cluster.
+    """
+    return f"rank {rank} of {world_size} ({where + ', ' if where else ''}{backend})"
+
 
 def rank_environ(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the pool's ranks: the controller's, the test's, its own GPUs, loopback for the sockets.
 
-    What the user set stays: the socket interfaces, the flight recorder's size, and that NCCL's groups may share
-    channels, are only defaults.
+    The interface of a node of a cluster is the node's to find. What the user set stays: the socket interfaces, the
+    flight recorder's size, and that NCCL's groups may share channels, are only defaults.
     """
-    defaults = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_BUFFER_SIZE": _RECORDED}
+    defaults = {"TORCH_FR_BUFFER_SIZE": _RECORDED}
+    if not spec.nodes:
+        defaults |= dict.fromkeys(SOCKET_INTERFACES, "lo")
     if spec.gpus and not spec.timed:
         defaults["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"  # a group for each test, without a set of channels for each
     inherited = {name: value for name, value in environ.items() if name != _CURRENT_TEST}
@@ -110,5 +183,8 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
         for name, value in spec.environ
         if RANK in value or GPU in value
     }
-    launcher = launcher_environ(rank, spec.world_size) if spec.opening is Opening.LAUNCHER else {}
-    return {**environ, **launcher, **own}
+    place = spec.place(rank)
+    launcher = launcher_environ(rank, spec.world_size, place) if spec.opening is Opening.LAUNCHER else {}
+    part = spec.parts[place.node]
+    visible = {VISIBLE: ",".join(spec.gpus[part.start : part.stop])} if spec.nodes else {}
+    return {**environ, **visible, **launcher, **own}

@@ -17,7 +17,7 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.spec import Opening
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.pytest_internals import arguments
-from pytest_gpuperf.run.selection import device_reason
+from pytest_gpuperf.run.selection import device_reason, of_machine
 
 _READ_ONCE = ("NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_")
 """How variables begin that libraries read once in a process's life: a warm rank would take no notice of them."""
@@ -114,7 +114,7 @@ class Adopting:
         if world_size < 1:
             raise ValueError(f"{nodeid}: the class's world_size is {world_size}: it must be 1 or more")
         marker = adoption.marker(world_size, nodeid)
-        if (reason := device_reason(marker, world_size, len(self._machine.gpus))) is not None:
+        if (reason := device_reason(marker, world_size, of_machine(self._machine))) is not None:
             if self._options.require_gpus:
                 pytest.fail(f"--require-gpus: {reason}", pytrace=False)
             raise unittest.SkipTest(reason)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from pytest_gpuperf.hardware.fitness import AtStart, conditions
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nccl_log import NcclLog
 from pytest_gpuperf.hardware.watch import Watch
-from pytest_gpuperf.leases.leasing import Leasing
+from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.excerpt import Excerpt
@@ -29,11 +29,14 @@ from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.ranks.results import read_results
-from pytest_gpuperf.ranks.spec import Opening, PoolSpec
+from pytest_gpuperf.ranks.spec import Node, Opening, PoolSpec
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.packing import Packing, name_of
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.cluster.cluster import Cluster
 
 _AFTER_A_HANG = 10  # times the longest run that returned: what a run gets once another of its test has hung
 _LEAST_AFTER_A_HANG = 5.0  # seconds
@@ -86,9 +89,10 @@ class CurrentRanks:
         machine: Machine,
         options: Options,
         host: RankHost,
-        leasing: Leasing,
+        leasing: Lessor,
         packing: Packing,
         launch: CurrentLaunch,
+        cluster: Cluster | None = None,
     ) -> None:
         self.machine = machine
         self._options = options
@@ -96,6 +100,7 @@ class CurrentRanks:
         self._leasing = leasing
         self._packing = packing
         self._launch = launch
+        self._cluster = cluster
         self._current: CurrentTest | None = None
         self.reported: CurrentTest | None = None
         """The test that began last; its teardown is reported when it has ended."""
@@ -164,6 +169,8 @@ class CurrentRanks:
         if world_size is None or current.prepared:
             return
         current.prepared = True
+        if self._cluster is not None:
+            self._cluster.look()
         self._lease(current, world_size)
         if current.launch is not None:
             self._prepare_launch(current, world_size, current.launch)
@@ -401,11 +408,11 @@ class CurrentRanks:
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
     ) -> tuple[list[Any], Conditions]:
         __tracebackhide__ = True
-        gpus = self.current.gpus[:world_size]
+        gpus = self._spec(world_size).gpus
         if not gpus or not self._launch.measured:
             return self._execute(world_size, entry, args, {}, program), FIT
         processes = self._pool(world_size).pids
-        with Watch(gpus, self.machine.devices) as watch:
+        with Watch(gpus, self.machine.devices) if self._cluster is None else self._cluster.watch(gpus) as watch:
             results = self._execute(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
         return results, conditions(watch.seen, AtStart(nvlinks, processes), watch.xids)
@@ -455,13 +462,24 @@ class CurrentRanks:
     def _spec(self, world_size: int) -> PoolSpec:
         current, timed = self.current, self.current.launch is not None or self.current.probes
         gpus = current.gpus[:world_size]
+        nodes: tuple[Node, ...] = ()
+        if self._cluster is not None:
+            nodes, gpus = self._placed(self._cluster, world_size)
         cores: tuple[frozenset[int], ...] = ()
-        if timed and gpus and self._options.numa_binding:
+        if timed and gpus and not nodes and self._options.numa_binding:
             cores = self.machine.cores_near(gpus, frozenset(os.sched_getaffinity(0)))
         marker = current.marker
         opening = Opening.LAUNCHER if marker.launcher_env else current.opening
         owner = str(current.item.path) if marker.isolation == "file" else ""
-        return PoolSpec(world_size, gpus, marker.env, cores, timed=timed, opening=opening, owner=owner)
+        return PoolSpec(world_size, gpus, marker.env, cores, timed, opening, owner, nodes)
+
+    def _placed(self, cluster: Cluster, world_size: int) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+        marker = self.current.marker
+        asked = world_size == self.current.world_size  # a smaller world that the test draws is packed
+        nodes = cluster.place(
+            world_size, nodes=marker.nodes if asked else None, per_node=marker.per_node if asked else None
+        )
+        return nodes, () if marker.device == "cpu" else cluster.gpus_of(nodes)
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current

@@ -15,16 +15,25 @@ import pytest
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.channel import Parcel
+from pytest_gpuperf.ranks.cython_internals import is_shared_by_cython
 from pytest_gpuperf.ranks.stubs import Stubs
 from pytest_gpuperf.run.pytest_internals import rewrites_assertions
 
+_OWN = __name__.partition(".")[0]  # which all nodes have in the same version
 _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
 
 
 class Packing:
     """Pickles what ranks are to call. What lies beside the run's tests travels by value."""
 
-    def __init__(self, rootpath: Path) -> None:
+    def __init__(self, rootpath: Path, *, everything: bool = False) -> None:
+        """Knows of no tests yet.
+
+        Args:
+            rootpath: pytest's rootdir.
+            everything: whether ranks may not have the files below it: then whatever is not installed travels.
+        """
+        self._everything = everything
         self._root = os.path.join(rootpath, "")
         self._directories: set[str] = set()
         self._submodules = payload.SubmoduleCache()
@@ -73,6 +82,8 @@ class Packing:
         # What is installed can be imported, and a virtual environment may well lie below the rootdir.
         if not folder.startswith(self._root) or folder.startswith(_INSTALLED) or module.__name__ == "__main__":
             return False
+        if self._everything:
+            return module.__name__.partition(".")[0] != _OWN
         return not _importable(module.__name__.partition(".")[0])
 
 
@@ -99,7 +110,9 @@ def _is_put_in_by_hand(name: str, module: object) -> bool:
     package = name.partition(".")[0]
     if isinstance(getattr(module, "__spec__", None), ModuleSpec) or getattr(module, "__file__", None) or module is None:
         return False
-    return not package.startswith("__") and package not in sys.stdlib_module_names and not _importable(package)
+    if package.startswith("__") or is_shared_by_cython(package):
+        return False
+    return package not in sys.stdlib_module_names and not _importable(package)
 
 
 def _namespace(module: object) -> dict[str, Any]:

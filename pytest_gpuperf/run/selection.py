@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
+from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.launches import launch_of, repeated
@@ -21,12 +24,13 @@ LACKS = pytest.StashKey[str]()
 """Why an item cannot run here, where that is a failure."""
 
 
-def parametrize(metafunc: pytest.Metafunc, gpus: int) -> None:
+def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1) -> None:
     """Gives a test that uses ranks one variant for each world size of its marker.
 
     Args:
         metafunc: the test.
         gpus: how many the run uses; 0 for gloo.
+        nodes: how many nodes it has.
     """
     nodeid = metafunc.definition.nodeid
     if foreign(metafunc.definition, WORLD_PARAM):
@@ -48,7 +52,7 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int) -> None:
             f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, @pytest.mark.ranks(2)",
             pytrace=False,
         )
-    sizes = marker.sizes_on(gpus)
+    sizes = marker.sizes_on(gpus, nodes)
     metafunc.parametrize(
         WORLD_PARAM,
         sizes,
@@ -108,7 +112,14 @@ class PerfLast:
         items.sort(key=lambda item: (1, world_size(item) or 0) if is_perf_function(item) else (0, 0))
 
 
-def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, shared: bool = False) -> None:
+def arrange(
+    items: list[pytest.Item],
+    options: Options,
+    machine: Machine,
+    *,
+    shared: bool = False,
+    capacity: Capacity | None = None,
+) -> None:
     """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch.
 
     Args:
@@ -117,9 +128,11 @@ def arrange(items: list[pytest.Item], options: Options, machine: Machine, *, sha
         machine: what there is to run on.
         shared: whether other workers of the same run share the GPUs: then other tests go by world size too. Small ones
             run side by side as long as no large one needs all GPUs at once, and each worker starts ranks less often.
+        capacity: what ranks may be put on; None for this machine alone.
     """
+    capacity = capacity or of_machine(machine)
     for item in items:
-        reason = reason_to_skip(item, options, machine)
+        reason = reason_to_skip(item, options, capacity)
         if reason is not None and options.require_gpus:
             item.stash[LACKS] = reason
         elif reason is not None:
@@ -149,29 +162,36 @@ def in_launches(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (launch_of(item).number, world_size(item) or 0) if item in measured else (0, 0))
 
 
-def reason_to_skip(item: pytest.Item, options: Options, machine: Machine) -> str | None:
+def of_machine(machine: Machine) -> Capacity:
+    """What this machine alone may have ranks on."""
+    return Capacity((len(machine.gpus) or os.cpu_count() or 1,), gpus=bool(machine.gpus), clustered=False)
+
+
+def reason_to_skip(item: pytest.Item, options: Options, capacity: Capacity) -> str | None:
     """Why the item cannot run here; None if it can."""
     size = world_size(item)
     if size is None:
         return None
     marker = ranks_marker(item, item.nodeid)
-    gpus = len(machine.gpus)
     perf = is_perf(item)
-    if gpus == 0 and perf and not options.smoke and options.race.against is None:
+    if not capacity.gpus and perf and not options.smoke and options.race.against is None:
         return (
             "perf tests measure GPUs and none are in use: pass --gpus N, --against REF to race two commits on CPUs, or "
             "--smoke to try each body unjudged"
         )
-    return device_reason(marker, size, gpus)
+    return device_reason(marker, size, capacity)
 
 
-def device_reason(marker: RanksMarker | None, size: int, gpus: int) -> str | None:
-    """Why a test of so many ranks cannot run on so many GPUs, 0 for gloo; None if it can."""
+def device_reason(marker: RanksMarker | None, size: int, capacity: Capacity) -> str | None:
+    """Why a test of so many ranks cannot run on what there is; None if it can."""
     device = None if marker is None else marker.device
-    if device == "cuda" and gpus == 0:
+    if device == "cuda" and not capacity.gpus:
         return "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
-    if gpus and device != "cpu" and size > gpus:
-        return f"needs {size} GPUs, {gpus} in use (--gpus)"
+    nodes, per_node = (None, None) if marker is None else (marker.nodes, marker.per_node)
+    try:
+        deal(size, replace(capacity, gpus=capacity.gpus and device != "cpu"), nodes=nodes, per_node=per_node)
+    except NoPlaceError as error:
+        return str(error)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -19,10 +19,13 @@ from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.leasing import Leasing
+from pytest_gpuperf.leases.lessor import Lessor, RunOfItsOwn
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.page.page_file import PageFile
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
+from pytest_gpuperf.ranks.local_ranks import LocalNode
+from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
 from pytest_gpuperf.report.commands import Commands
@@ -50,11 +53,14 @@ from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.relaunching import Relaunching
-from pytest_gpuperf.run.selection import is_perf, measures
+from pytest_gpuperf.run.selection import is_perf, measures, of_machine
 from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.cluster.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,11 @@ class Session:
     machine: Machine
     console: Console
     commands: Commands
+    cluster: Cluster | None
+    """None without ``--cluster``."""
     host: RankHost
     """Starts and holds the ranks."""
-    leasing: Leasing
+    leasing: Lessor
     packing: Packing
     storage: Storage
     ranks: CurrentRanks
@@ -100,29 +108,41 @@ class Session:
     """None unless this process is an arm of a race."""
 
     @classmethod
-    def of(cls, config: pytest.Config, options: Options, machine: Machine) -> Self:
-        """Makes the parts of a run."""
+    def of(cls, config: pytest.Config, options: Options, machine: Machine, cluster: Cluster | None = None) -> Self:
+        """Makes the parts of a run.
+
+        Args:
+            config: pytest's.
+            options: what the user said.
+            machine: what there is to run on.
+            cluster: whose nodes have the ranks; None for this machine alone.
+        """
         console, root = Console(config), config.rootpath
         link = config.stash.get(LINK, None)
         preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
         given = config.getoption("baselines") or ""
         commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
+        # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
+        if_used = PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}
         host: RankHost = Pools(
-            # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
-            ForkserverClient(preload, PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}),
+            LocalNode(ForkserverClient(preload, if_used)) if cluster is None else cluster,
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
-        leasing = Leasing(
-            machine,
-            options.leases,
-            timeout=options.lease_timeout,
-            tell=console.print_line,
-            leave=host.retire_all,
-            share=options.share,
+        leasing: Lessor = (
+            Leasing(
+                machine,
+                options.leases,
+                timeout=options.lease_timeout,
+                tell=console.print_line,
+                leave=host.retire_all,
+                share=options.share,
+            )
+            if cluster is None
+            else RunOfItsOwn(machine.gpu_uuids)
         )
-        packing = Packing(root)
+        packing = Packing(root, everything=cluster is not None)
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
@@ -131,11 +151,11 @@ class Session:
         judging: Judging | Contesting | None = None
         if link is None and raced is not None:
             judging = Contesting(machine.key, options.policy, raced)
-        elif link is None and launch.measured and recording is None:
+        elif link is None and launch.measured and recording is None and cluster is None:
             judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
-        ranks = CurrentRanks(machine, options, host, leasing, packing, launch)
+        ranks = CurrentRanks(machine, options, host, leasing, packing, launch, cluster)
         relaunching = Relaunching(launch) if link is None else Relaunching(launch, link.name)
         choosing, spending = Choosing(ranks, console.print_line), Spending(options.race.budget)
 
@@ -169,6 +189,7 @@ class Session:
             machine=machine,
             console=console,
             commands=commands,
+            cluster=cluster,
             host=host,
             leasing=leasing,
             packing=packing,
@@ -253,6 +274,11 @@ class Session:
             self.summary.stored = frozenset(stored.tests)
         if isinstance(self.judging, Judging):
             self.judging.load(stored, tests)
+
+    @property
+    def capacity(self) -> Capacity:
+        """What ranks may be put on."""
+        return of_machine(self.machine) if self.cluster is None else self.cluster.capacity
 
     @property
     def reads_baselines(self) -> bool:

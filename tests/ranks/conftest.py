@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.forked_rank import PRELOAD
@@ -57,7 +58,7 @@ def torch_client() -> Iterator[ForkserverClient]:
 @pytest.fixture
 def pool(torch_client: ForkserverClient) -> Iterator[Pool]:
     """Two fresh ranks with a process group."""
-    pool = Pool(torch_client, PoolSpec(2), {"PATH": "/bin", "OF_THE_POOL": "yes"})
+    pool = Pool(LocalNode(torch_client), PoolSpec(2), {"PATH": "/bin", "OF_THE_POOL": "yes"})
     pool.open_group("first", 60)
     yield pool
     pool.close()

@@ -10,6 +10,7 @@ import pytest
 from pytest_gpuperf import Context, RankDied
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.processes import alive, survivors
@@ -17,7 +18,7 @@ from tests.ranks.processes import alive, survivors
 
 @pytest.fixture
 def debugged(torch_client: ForkserverClient) -> Iterator[Pool]:
-    pool = Pool(torch_client, PoolSpec(2), {}, debug=True)
+    pool = Pool(LocalNode(torch_client), PoolSpec(2), {}, debug=True)
     pool.open_group("first", 60)
     yield pool
     pool.close()

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, kill
 from pytest_gpuperf.ranks.spec import PoolSpec
@@ -175,14 +176,14 @@ def test_nobody_waits_for_a_forkserver_that_imports_to_tell_that_ranks_have_ende
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(60)")
     monkeypatch.syspath_prepend(tmp_path)
     client = ForkserverClient(PRELOAD, {"wanted_in_the_middle": "slow_to_import"})
-    pool = Pool(client, PoolSpec(2), {})
+    pool = Pool(LocalNode(client), PoolSpec(2), {})
     pids = pool.pids
     client.used(["wanted_in_the_middle"])
     signal.signal(signal.SIGALRM, _interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         with pytest.raises(KeyboardInterrupt):
-            Pool(client, PoolSpec(2), {})  # whose first rank is forked once the import is over
+            Pool(LocalNode(client), PoolSpec(2), {})  # whose first rank is forked once the import is over
         start = time.monotonic()
         pool.close()
         client.close()

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.closing import await_ended
 from pytest_gpuperf.ranks.excerpt import HEAD, TAIL
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode, LocalRanks
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec, environ_of, rank_environ
 from tests.ranks.conftest import Call, pids
@@ -64,7 +65,7 @@ def test_ranks_run_on_the_cores_that_they_are_given(torch_client: ForkserverClie
         threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
         return os.sched_getaffinity(0), set[int]().union(*map(os.sched_getaffinity, threads))
 
-    pool = Pool(torch_client, PoolSpec(2, cores=own), {"PATH": "/bin"})
+    pool = Pool(LocalNode(torch_client), PoolSpec(2, cores=own), {"PATH": "/bin"})
     try:
         pool.open_group("first", 60)
         task = payload.dumps((program, (), {}), [sys.modules[__name__]])
@@ -184,7 +185,7 @@ def test_no_file_is_left_open_by_runs_groups_and_pools(torch_client: ForkserverC
 
     before = open_files()
     for attempt in range(2):
-        pool = Pool(torch_client, PoolSpec(2), {})
+        pool = Pool(LocalNode(torch_client), PoolSpec(2), {})
         few = exercise(pool, range(2), 3)
         in_use = open_files()
         assert exercise(pool, range(2, 7), 6) == few
@@ -216,7 +217,7 @@ def test_a_listener_hears_what_ranks_print_while_they_run(torch_client: Forkserv
             (tmp_path / "answer").touch()
 
     told: list[Any] = []
-    pool = Pool(torch_client, PoolSpec(2), {}, listener=listener)
+    pool = Pool(LocalNode(torch_client), PoolSpec(2), {}, listener=listener)
     try:
         pool.open_group("first", 60)
         task = payload.dumps((program, (tmp_path / "answer",), {}), [sys.modules[__name__]])
@@ -234,11 +235,12 @@ def test_a_listener_hears_all_that_a_rank_printed_and_what_it_printed_after_its_
         os.write(1, b"x" * MUCH)
 
     heard: list[str] = []
-    pool = Pool(torch_client, PoolSpec(1), {}, listener=lambda rank, size, stream, text: heard.append(text))
+    pool = Pool(LocalNode(torch_client), PoolSpec(1), {}, listener=lambda rank, size, stream, text: heard.append(text))
     try:
         pool.open_group("first", 60)
         pool.run(payload.dumps((program, (), {}), [sys.modules[__name__]]), program="p", seed=0, timeout=60)
-        (process,) = pool._processes
+        (node,) = pool._nodes
+        (process,) = cast(LocalRanks, node)._processes.values()
         process.stdout.write(b" late")  # as a thread of the rank's would
         process.stdout.flush()
         assert pool.output() == []
@@ -408,7 +410,7 @@ def test_what_a_test_imported_on_its_ranks_is_loaded_for_those_that_come_later(
 
     call(program)
     assert pool.settle() == []
-    later = Pool(torch_client, PoolSpec(1), {"PATH": "/bin"})
+    later = Pool(LocalNode(torch_client), PoolSpec(1), {"PATH": "/bin"})
     try:
         later.open_group("first", 60)
         task = payload.dumps((lambda ctx: [name in sys.modules for name in ("wave", "cgitb")], (), {}), [])

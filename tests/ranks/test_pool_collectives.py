@@ -11,6 +11,7 @@ import torch.distributed as dist
 from pytest_gpuperf import CollectiveMismatch, Context, RankTimeout
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import Call, notes, pids
@@ -65,7 +66,7 @@ def test_a_collective_that_only_some_ranks_issue_is_an_error_though_all_return(p
 
 @pytest.fixture
 def three(torch_client: ForkserverClient) -> Iterator[Pool]:
-    pool = Pool(torch_client, PoolSpec(3), {})
+    pool = Pool(LocalNode(torch_client), PoolSpec(3), {})
     pool.open_group("first", 60)
     yield pool
     pool.close()

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from pytest_gpuperf import CollectiveMismatch, Context, RankTimeout
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.conftest import notes
@@ -30,7 +31,7 @@ Run = Callable[..., list[Any]]
 @pytest.fixture
 def pool(torch_client: ForkserverClient) -> Iterator[Pool]:
     """Three ranks with a short grace."""
-    pool = Pool(torch_client, PoolSpec(3), {"PATH": "/bin"}, grace=GRACE)
+    pool = Pool(LocalNode(torch_client), PoolSpec(3), {"PATH": "/bin"}, grace=GRACE)
     pool.open_group("first", 60)
     yield pool
     pool.close()
@@ -275,7 +276,7 @@ def test_a_broadcast_whose_root_is_slow_is_no_stalemate(run: Run) -> None:
 
 
 def test_ranks_that_measure_are_not_asked_before_one_has_returned(torch_client: ForkserverClient) -> None:
-    pool = Pool(torch_client, PoolSpec(2, timed=True), {}, grace=0.2)
+    pool = Pool(LocalNode(torch_client), PoolSpec(2, timed=True), {}, grace=0.2)
 
     def program(ctx: Context) -> None:
         if ctx.rank:

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, RankDied
-from pytest_gpuperf.ranks import pool as pool_module
+from pytest_gpuperf.ranks import local_ranks
 from pytest_gpuperf.ranks import rank as rank_module
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.process import RankProcess
 from pytest_gpuperf.ranks.spec import PoolSpec
@@ -27,7 +28,7 @@ def test_a_rank_that_cannot_start_says_why(torch_client: ForkserverClient) -> No
     if torch.cuda.is_available():
         pytest.skip("the GPU of no other machine would do here")
     with pytest.raises(LaunchError) as caught:
-        Pool(torch_client, PoolSpec(1, ("GPU-not-there",)), {})
+        Pool(LocalNode(torch_client), PoolSpec(1, ("GPU-not-there",)), {})
     assert str(caught.value).startswith("rank 0 of 1 (nccl) ended while it started; it printed: Traceback")
     assert "CUDA" in str(caught.value)
 
@@ -42,13 +43,13 @@ def test_a_rank_that_cannot_start_says_why(torch_client: ForkserverClient) -> No
 def test_ranks_that_do_not_come_up_are_a_launch_error_and_are_ended(
     monkeypatch: pytest.MonkeyPatch, source: str, timeout: float, message: str
 ) -> None:
-    monkeypatch.setattr(pool_module, "Start", lambda *args: source)  # a light rank does what it is sent
-    monkeypatch.setattr(pool_module, "START_TIMEOUT", timeout)
+    monkeypatch.setattr(local_ranks, "Start", lambda *args: source)  # a light rank does what it is sent
+    monkeypatch.setattr(local_ranks, "START_TIMEOUT", timeout)
     client = ForkserverClient(("tests.ranks.light_rank",))
     before = open_files()
     try:
         with pytest.raises(LaunchError) as caught:
-            Pool(client, PoolSpec(2), {})
+            Pool(LocalNode(client), PoolSpec(2), {})
         assert str(caught.value) == f"rank 0 of 2 (gloo) {message}"
     finally:
         client.close()
@@ -68,7 +69,7 @@ def test_a_rank_that_ended_before_it_was_told_anything_is_a_launch_error_too(mon
     client = ForkserverClient(("tests.ranks.light_rank",))
     try:
         with pytest.raises(LaunchError) as caught:
-            Pool(client, PoolSpec(2), {})
+            Pool(LocalNode(client), PoolSpec(2), {})
         assert str(caught.value) == "rank 0 of 2 (gloo) ended while it started; it printed: nothing"
     finally:
         client.close()
@@ -79,7 +80,7 @@ def test_a_rank_that_cannot_be_forked_leaves_no_file_open(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     before = open_files()
     with pytest.raises(LaunchError, match="no such driver") as caught:
-        Pool(ForkserverClient(("breaks_on_import",)), PoolSpec(1), {})
+        Pool(LocalNode(ForkserverClient(("breaks_on_import",))), PoolSpec(1), {})
     assert open_files() == before, caught  # whose frames still hold what was made
 
 
@@ -102,7 +103,7 @@ def test_a_rank_that_ignores_every_polite_signal_is_ended_all_the_same(pool: Poo
 
 def test_ranks_die_with_the_forkserver_and_the_run_says_that_they_died() -> None:
     client = ForkserverClient(("tests.ranks.light_rank",))
-    pool = Pool(client, PoolSpec(2), {})
+    pool = Pool(LocalNode(client), PoolSpec(2), {})
     try:
         processes = [int(answer.stream) for answer in pool.run(EMPTY, program="p", seed=0, timeout=60)]
         server = int(Path(f"/proc/{processes[0]}/stat").read_text().rpartition(")")[2].split()[1])
@@ -120,9 +121,10 @@ OWNER = """
 import sys
 from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
-pool = Pool(ForkserverClient(("tests.ranks.light_rank",)), PoolSpec(3), {})
+pool = Pool(LocalNode(ForkserverClient(("tests.ranks.light_rank",))), PoolSpec(3), {})
 print(*(pid.stream.decode() for pid in pool.run(EMPTY, program="p", seed=0, timeout=60)), flush=True)
 sys.stdin.read()
 """

@@ -9,6 +9,7 @@ from pytest_gpuperf.ranks.channel import EMPTY
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.host import HostedRanks, RankHost
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.spec import PoolSpec
@@ -17,7 +18,7 @@ from tests.ranks.processes import alive, survivors
 
 @pytest.fixture
 def pools() -> Iterator[Pools]:
-    pools = Pools(ForkserverClient(("tests.ranks.light_rank",)))
+    pools = Pools(LocalNode(ForkserverClient(("tests.ranks.light_rank",))))
     yield pools
     pools.close()
 

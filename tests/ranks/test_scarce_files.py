@@ -18,6 +18,7 @@ import pytest
 
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.ranks.process import FILES, RankProcess
@@ -82,32 +83,32 @@ def test_a_forkserver_that_lacks_a_file_leaves_none_open(files: int) -> None:
 
 @pytest.mark.parametrize("files", [0, 1, 6, 13, 30, 41])
 def test_a_pool_that_lacks_a_file_says_so_in_one_error(own_client: ForkserverClient, files: int) -> None:
-    Pool(own_client, PoolSpec(1), {}).close()
+    Pool(LocalNode(own_client), PoolSpec(1), {}).close()
     before = open_files()
     with limited(files):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         with pytest.raises(LaunchError) as caught:
-            Pool(own_client, PoolSpec(8), {})
+            Pool(LocalNode(own_client), PoolSpec(8), {})
         gc.collect()
     found = SCARCE.match(str(caught.value))
     assert found is not None, str(caught.value)
     assert int(found[1]) == limit
     assert open_files() == before
-    Pool(own_client, PoolSpec(2), {}).close()  # with a higher limit there is nothing in the way
+    Pool(LocalNode(own_client), PoolSpec(2), {}).close()  # with a higher limit there is nothing in the way
 
 
 def test_what_else_the_system_refuses_is_said_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", mock.Mock(side_effect=BlockingIOError(errno.EAGAIN, "Try again")))
     message = r"^1 rank \(gloo\) cannot be started: got BlockingIOError\(11, 'Try again'\)$"
     with pytest.raises(LaunchError, match=message):
-        Pool(ForkserverClient(PRELOAD), PoolSpec(1), {})
+        Pool(LocalNode(ForkserverClient(PRELOAD)), PoolSpec(1), {})
 
 
 def test_a_hard_limit_below_what_is_needed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (40, 50))
     monkeypatch.setattr(socket, "socketpair", mock.Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
     with pytest.raises(LaunchError) as caught:
-        Pool(ForkserverClient(PRELOAD), PoolSpec(8), {})
+        Pool(LocalNode(ForkserverClient(PRELOAD)), PoolSpec(8), {})
     assert str(caught.value).endswith(
         "raise the limit (ulimit -n 1024; the hard limit is 50: a new shell may have a higher one, or root can set it)"
     )
@@ -117,7 +118,7 @@ def test_a_forkserver_that_is_to_be_warmed_up_and_cannot_is_left_to_the_first_te
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", mock.Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
-    pools = Pools(ForkserverClient(PRELOAD))
+    pools = Pools(LocalNode(ForkserverClient(PRELOAD)))
     before = open_files()
     pools.warm_up()
     assert open_files() == before

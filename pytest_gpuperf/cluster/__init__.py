@@ -1,0 +1,1 @@
+"""Ranks on the nodes of a Ray cluster. Only ``--cluster`` imports Ray."""

@@ -1,0 +1,116 @@
+"""The controller's connection to Ray: made quietly, and undone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import ray
+
+from pytest_gpuperf.cluster.failures import ClusterError
+from pytest_gpuperf.cluster.ray_internals import print_nothing
+from pytest_gpuperf.cluster.reservation import RayNode
+
+_ADDRESS = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d+)")
+_LISTENER_TIMEOUT = 10.0  # seconds
+_WITHOUT_HEAD = 3600  # seconds; Ray ends a process whose head is gone for longer, and with it the report of the run
+
+
+@dataclass(slots=True)
+class Connection:
+    """To a cluster that is there. A process has one."""
+
+    _nodes: dict[str, RayNode]
+
+    @classmethod
+    def to(cls, address: str) -> Self:
+        """Connects this process, which runs on a node of the cluster.
+
+        Args:
+            address: ``host:port`` of the head, or ``auto`` for that of this machine.
+
+        Raises:
+            ClusterError: there is no cluster, or this process cannot be part of it.
+        """
+        if address != "auto" and not _ADDRESS.fullmatch(address):
+            raise ClusterError(f"--cluster takes the head's host:port or 'auto', got {address!r}")
+        if address != "auto":
+            _require_listener(address)
+        if ray.is_initialized():
+            raise ClusterError("--cluster: this process is connected to Ray already, and can be to one cluster alone")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_WITHOUT_HEAD))
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL)
+        except Exception as error:  # whatever Ray raises, a RuntimeError for two versions of Python, for one
+            ray.shutdown()
+            raise ClusterError(_refusal(address, error)) from None
+        if on_sigterm is not None:
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there
+        print_nothing()
+        return cls({})
+
+    def nodes(self) -> list[RayNode]:
+        """The nodes that are alive, by name."""
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        names = Counter(node["NodeName"] for node in alive)
+        self._nodes = {}
+        for node in alive:
+            name, identity, resources = node["NodeName"], node["NodeID"], node["Resources"]
+            self._nodes[identity] = RayNode(
+                identity,
+                name if names[name] == 1 else f"{name}-{identity[:6]}",
+                node["NodeManagerAddress"],
+                int(resources.get("CPU", 0)),
+                int(resources.get("GPU", 0)),
+            )
+        return sorted(self._nodes.values(), key=lambda node: node.name)
+
+    def node(self, identity: str) -> RayNode:
+        """The node of an actor, which may have joined since."""
+        if identity not in self._nodes:
+            self.nodes()
+        return self._nodes[identity]
+
+    def slots(self, identity: str, gpus: bool, bundle: Mapping[str, float]) -> int:
+        """How many ranks a node has room for.
+
+        Args:
+            identity: the node's.
+            gpus: whether the run uses GPUs.
+            bundle: what is reserved there.
+        """
+        return int(bundle["GPU"]) if gpus else max(1, self.node(identity).cpus)
+
+    def close(self) -> None:
+        """Leaves the cluster."""
+        ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    # Ray itself tries for more than a minute, and prints.
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _LISTENER_TIMEOUT).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(_refusal(address, error)) from None
+
+
+def _refusal(address: str, error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "ersion mismatch" in text:
+        return f"--cluster {address}: this process and the cluster differ: {text}"
+    where = "no Ray cluster is known on this machine" if address == "auto" else f"no Ray cluster answers at {address}"
+    return (
+        f"--cluster {address}: {where} ({text[:300]}). Start one (`ray start --head` on one node, `ray start "
+        "--address=HEAD:6379` on the others), and run pytest on one of its nodes"
+    )

@@ -1,0 +1,119 @@
+"""A node of the run, as the controller reaches it: its actor, and whether it still answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayError, RayTaskError
+
+from pytest_gpuperf.cluster.failures import NodeLostError
+from pytest_gpuperf.cluster.wire import NodeFacts
+
+_PINGS = 5
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A node that holds ranks of the run, from when its actor is up until the node is lost."""
+
+    name: str
+    """As reports have it."""
+    address: str
+    """IP address by which other nodes reach it."""
+    bundle: int
+    """Its number in the placement group."""
+    slots: int
+    """GPUs that the run has there; without GPUs, its CPUs as Ray counts them."""
+    actor: Any
+    facts: NodeFacts
+    patience: float
+    """Seconds in which it must answer what it can answer at once, or in the few seconds that it takes to kill ranks."""
+    lost: str = ""
+    """How it was lost; empty as long as it answers."""
+    offset: float = 0.0
+    """Seconds by which its ``time.monotonic`` is ahead of this process's."""
+    _told: list[Callable[[], None]] = field(default_factory=list)
+
+    def call(self, method: str, *args: Any, wake: bool = False) -> Any:
+        """Calls a method of the node's host; returns Ray's reference to the result.
+
+        Args:
+            method: its name.
+            args: its arguments.
+            wake: whether it may run beside another.
+
+        Raises:
+            NodeLostError: the node is lost.
+        """
+        if self.lost:
+            raise NodeLostError(self.lost)
+        function = getattr(self.actor, method)
+        return (function.options(concurrency_group="wake") if wake else function).remote(*args)
+
+    def result(self, reference: Any, timeout: float | None = None) -> Any:
+        """The result of a call.
+
+        Args:
+            reference: what ``call`` returned.
+            timeout: seconds after which the node is taken for lost.
+
+        Raises:
+            NodeLostError: the node is lost.
+        """
+        timeout = self.patience if timeout is None else timeout
+        try:
+            return ray.get(reference, timeout=timeout)
+        except GetTimeoutError:
+            self.lose(f"node {self.name} did not answer within {timeout:g} s: it is stopped, cut off or overloaded")
+        except RayTaskError as error:
+            raise error.cause from None
+        except RayError as error:
+            self.lose(gone(self.name, error))
+        raise NodeLostError(self.lost)
+
+    def lose(self, reason: str) -> None:
+        """Takes the node for lost, and does not ask it again."""
+        if not self.lost:
+            self.lost = reason
+            ray.kill(self.actor)  # waits for nothing
+            for tell in self._told:
+                tell()
+
+    def when_lost(self, tell: Callable[[], None]) -> None:
+        """Calls this when the node is lost."""
+        self._told.append(tell)
+
+    def forget(self, tell: Callable[[], None]) -> None:
+        """Calls this no more."""
+        self._told.remove(tell)
+
+    def compare_clocks(self) -> None:
+        """Finds the offset of the node's clock: of several answers, the one that came soonest is taken.
+
+        Raises:
+            NodeLostError: the node is lost.
+        """
+        found = []
+        for _ in range(_PINGS):
+            began = time.monotonic()
+            there = self.result(self.call("clock"))
+            ended = time.monotonic()
+            found.append((ended - began, there - (began + ended) / 2))
+        self.offset = min(found)[1]
+
+
+def gone(name: str, error: BaseException) -> str:
+    """How a node was lost, as Ray tells it.
+
+    Args:
+        name: the node's.
+        error: what Ray raised.
+    """
+    how = "Ray's daemon on it ended, or it is cut off"
+    if isinstance(error, OutOfMemoryError):
+        how = "Ray killed its host, since the node had no memory left"
+    return f"node {name} is gone: {how} ({type(error).__name__})"

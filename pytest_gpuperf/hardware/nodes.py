@@ -1,0 +1,46 @@
+"""The machines of a cluster as one: what they must have in common, and the name of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_gpuperf.hardware.linkage import Linkage
+from pytest_gpuperf.hardware.machine import Machine
+
+_MUST_BE_ALIKE = {"gpu_name": "GPUs", "gpu_count": "GPUs' count", "topology": "links between GPUs", "mem_gib": "memory"}
+
+
+def difference(machines: Mapping[str, Machine]) -> str | None:
+    """Which node's hardware differs from the first one's, and in what; None if all are alike.
+
+    Args:
+        machines: by the nodes' names, in their order.
+    """
+    (first, like), *others = ((name, machine.match) for name, machine in machines.items())
+    for name, match in others:
+        for field, words in _MUST_BE_ALIKE.items():
+            if match.get(field) != like.get(field):
+                return (
+                    f"nodes {first} and {name} are unlike: {words} {like.get(field, 'none')} there, "
+                    f"{match.get(field, 'none')} here"
+                )
+    return None
+
+
+def as_one(machines: Mapping[str, Machine], fabric: str) -> Machine:
+    """All GPUs of a cluster's nodes, in the order of the nodes; that of the only node as it is.
+
+    Between nodes no line rate is known, so figures of several nodes have no physical limit.
+
+    Args:
+        machines: by the nodes' names.
+        fabric: label of the network between them.
+    """
+    first = next(iter(machines.values()))
+    if len(machines) == 1 or not first.gpus:
+        return first
+    label = "" if first.linkage is None else first.linkage.label
+    gpus = tuple(gpu for machine in machines.values() for gpu in machine.gpus)
+    everything = tuple(uuid for machine in machines.values() for uuid in machine.everything)
+    multicast = all(machine.environ_multicast for machine in machines.values())
+    return Machine(gpus, Linkage("network", label, None), multicast, first.driver, everything, len(machines), fabric)

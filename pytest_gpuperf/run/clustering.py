@@ -1,0 +1,46 @@
+"""``--cluster``: the nodes of the run, and what is said if it cannot have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
+from pytest_gpuperf.options import Options
+from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED
+from pytest_gpuperf.report.one_line import one_line
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.cluster.cluster import Cluster
+
+
+def joined(options: Options) -> Cluster | None:
+    """The cluster of the run; None without ``--cluster``. Ray is imported for it alone.
+
+    Raises:
+        pytest.UsageError: Ray is not installed, or the run cannot have the nodes.
+    """
+    if options.cluster is None:
+        return None
+    try:
+        import ray  # noqa: F401  # the next import would tell of a part of it
+    except ImportError:
+        raise pytest.UsageError(
+            "--cluster needs Ray: install pytest-gpuperf[cluster], the same version on all nodes"
+        ) from None
+    from pytest_gpuperf.cluster.cluster import Cluster
+    from pytest_gpuperf.cluster.failures import ClusterError
+
+    if_used = {**PRELOAD_IF_USED, **OF_HARNESSES} if options.gpus == 0 else PRELOAD_IF_USED
+    try:
+        return Cluster.joined(
+            options.cluster,
+            options.gpus,
+            PRELOAD,
+            if_used,
+            patience=options.node_timeout,
+            unlike=options.unlike_nodes,
+        )
+    except ClusterError as error:
+        raise pytest.UsageError(one_line(str(error))) from None

@@ -1,0 +1,208 @@
+"""Tests that run on a cluster of two nodes, two CPUs each; read as text."""
+
+MODULE = """
+def tell(ctx):
+    return ctx.rank, ctx.node, ctx.local_rank, ctx.num_nodes
+"""
+
+VERDICTS = """
+import os, sys, time
+import hypothesis, hypothesis.strategies as st
+import pytest, torch, torch.distributed as dist
+import beside
+
+@pytest.mark.ranks(1, 2, 4)
+def test_sums(ranks):
+    def program(ctx, x):
+        x += ctx.rank
+        dist.all_reduce(x)
+        return x
+    for x in ranks.run(program, torch.ones(3)):
+        assert torch.equal(x, torch.full((3,), float(sum(range(1, ranks.world_size + 1)))))
+
+@pytest.mark.ranks(2, 4)
+def test_is_packed(ranks):
+    nodes = 2 if ranks.world_size == 4 else 1
+    assert ranks.run(beside.tell) == [(rank, rank // 2, rank % 2, nodes) for rank in range(ranks.world_size)]
+
+@pytest.mark.ranks(5)
+def test_shares_cpus(ranks):
+    assert [node for _, node, _, _ in ranks.run(beside.tell)] == [0, 0, 0, 1, 1]
+
+@pytest.mark.ranks(nodes=2)
+def test_one_on_each(ranks):
+    assert ranks.run(beside.tell) == [(0, 0, 0, 2), (1, 1, 0, 2)]
+
+@pytest.mark.ranks(nodes=2, per_node=2)
+def test_outer_axis_is_nodes(ranks):
+    def program(ctx):
+        mesh = ctx.mesh((ctx.num_nodes, ctx.world_size // ctx.num_nodes), ("node", "local"))
+        x = torch.tensor([float(ctx.node)])
+        dist.all_reduce(x, group=mesh["local"].get_group())
+        return tuple(mesh.get_coordinate()), x.item()
+    assert ranks.run(program) == [((0, 0), 0.0), ((0, 1), 0.0), ((1, 0), 2.0), ((1, 1), 2.0)]
+
+@pytest.mark.ranks(2, per_node=1, launcher_env=True)
+def test_launched(ranks):
+    def program(ctx):
+        dist.init_process_group("gloo")
+        names = "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"
+        dist.destroy_process_group()
+        return [int(os.environ[name]) for name in names]
+    assert ranks.run(program) == [[0, 0, 0, 2, 1, 2], [1, 0, 1, 2, 1, 2]]
+
+@pytest.mark.ranks(nodes=3)
+def test_needs_three(ranks):
+    pass
+
+@pytest.mark.ranks(4)
+def test_skips(ranks):
+    ranks.run(lambda ctx: pytest.skip("not today"))
+
+@pytest.mark.ranks(4)
+def test_raises(ranks):
+    def program(ctx):
+        if ctx.rank == 3:
+            raise ValueError("no")
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(4)
+def test_dies(ranks):
+    def program(ctx):
+        print("last words")
+        if ctx.rank == 2:
+            os._exit(3)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(4, timeout=4)
+def test_hangs(ranks):
+    def program(ctx):
+        if ctx.rank == 1:
+            time.sleep(600)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(4)
+def test_never_ends(ranks):
+    def program(ctx):
+        if ctx.rank != 3:
+            dist.all_reduce(torch.ones(1))
+    ranks.run(program)
+
+@hypothesis.settings(max_examples=8, deadline=None, database=None)
+@hypothesis.given(numel=st.integers(1, 100))
+@pytest.mark.ranks(nodes=2)
+def test_draws(ranks, numel):
+    def program(ctx):
+        x = torch.full((numel,), float(ctx.node))
+        dist.all_reduce(x)
+        return x
+    assert all(x.sum() == numel for x in ranks.run(program))
+
+@pytest.mark.ranks(4)
+def test_sends_much(ranks):
+    much = torch.arange(4 * 2**20, dtype=torch.float32)  # 16 MiB
+    def program(ctx, x):
+        x[0] = ctx.rank  # it is the rank's own
+        return x
+    for rank, x in enumerate(ranks.run(program, much)):
+        assert x[0] == rank and torch.equal(x[1:], much[1:])
+        x[1] = 0  # and the result is this process's
+
+@pytest.mark.ranks(4)
+def test_prints(ranks):
+    ranks.run(lambda ctx: print(f"here is rank {ctx.rank}"))
+    assert False
+"""
+
+LOSES = """
+import os, signal, sys, time
+from pathlib import Path
+import pytest, torch.distributed as dist
+
+HERE = Path(__file__).parent
+
+def above(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+def raylet():
+    pid = os.getpid()
+    while Path(f"/proc/{pid}/comm").read_text().strip() != "raylet":
+        pid = above(pid)
+    return pid
+
+def below(pid):
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            yield int(child)
+            yield from below(int(child))
+
+def everybody(ctx):
+    dist.barrier()
+    return ctx.num_nodes
+
+@pytest.mark.ranks(4, timeout=60)
+def test_node_is_killed(ranks):
+    def program(ctx):
+        if ctx.rank == 3:
+            os.kill(raylet(), signal.SIGKILL)
+            time.sleep(600)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(4)
+def test_goes_on_with_what_is_left(ranks):
+    assert ranks.run(everybody) == [1] * 4
+    (HERE / "add").touch()
+
+@pytest.mark.ranks(nodes=2)
+def test_waits_for_another(ranks):
+    assert ranks.run(everybody) == [2] * 2
+
+@pytest.mark.ranks(nodes=2, timeout=4)
+def test_node_is_stopped(ranks):
+    def program(ctx):
+        if ctx.node == 1:
+            stopped = raylet()
+            (HERE / "stopped").write_text(str(stopped))
+            for pid in [stopped, *below(stopped)]:
+                if pid != os.getpid():
+                    os.kill(pid, signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(2)
+def test_goes_on_without_it(ranks):
+    assert ranks.run(everybody) == [1] * 2
+
+@pytest.mark.ranks(2)
+def test_head_is_killed(ranks):
+    def program(ctx):
+        if ctx.rank == 0:
+            named = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in below(above(raylet()))}
+            os.kill(named["gcs_server"], signal.SIGKILL)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(1, 2)
+def test_goes_on_without_a_head(ranks):
+    assert ranks.run(everybody) == [1] * ranks.world_size
+"""
+
+KILLED = """
+import os, time
+from pathlib import Path
+import pytest
+
+@pytest.mark.ranks(4)
+def test_it(ranks):
+    def program(ctx, here):
+        pid = os.getpid()
+        (here / f"{pid}.pid").touch()
+        (here / f"{os.getppid()}.pid").touch()
+        time.sleep(600)
+    ranks.run(program, Path(__file__).parent)
+"""

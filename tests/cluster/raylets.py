@@ -1,0 +1,131 @@
+"""A Ray cluster on this machine, in a process of its own: what it is told on its input, it does.
+
+Nothing of it outlives the process that started it: it adopts whatever Ray's processes leave behind, and ends it.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.whole_run import environment
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+CPUS = 2  # of each node, as Ray counts them, unless told otherwise
+_STORE = 160 * 2**20  # bytes of a node's object store
+
+
+class Raylets:
+    """The cluster, as a test holds it."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.address: str = self._answer()["address"]
+
+    def add(self, name: str) -> None:
+        """Has a node join, and waits until it has."""
+        self._tell("add", name)
+
+    def remove(self, name: str) -> None:
+        """Ends a node, as its user would."""
+        self._tell("remove", name)
+
+    def _tell(self, *words: str) -> Mapping[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(words) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Mapping[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], 120)
+        line = self._process.stdout.readline() if ready else ""
+        assert line, "the cluster did not come up"
+        answer: Mapping[str, Any] = json.loads(line)
+        return answer
+
+
+@contextlib.contextmanager
+def raylets(*names: str, cpus: int = CPUS) -> Iterator[Raylets]:
+    """A cluster with these nodes, the head first.
+
+    Args:
+        names: of the nodes.
+        cpus: of each, as Ray counts them.
+    """
+    with tempfile.TemporaryDirectory(prefix="gp", dir="/tmp") as folder:  # sockets' paths must be short
+        env = environment(RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=folder, RAY_DISABLE_DOCKER_CPU_WARNING="1")
+        command = [sys.executable, "-m", "tests.cluster.raylets", folder, str(cpus), *names]
+        with subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
+        ) as process:
+            try:
+                yield Raylets(process)
+            finally:
+                assert process.stdin is not None
+                process.stdin.close()
+                process.wait(60)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one has started, and those that they have."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *children(child)]
+    return found
+
+
+def _main(folder: str, cpus: str, head: str, *others: str) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    out = os.dup(1)
+    os.dup2(2, 1)  # Ray prints there
+    from ray.cluster_utils import Cluster
+
+    shape: dict[str, Any] = {"num_cpus": int(cpus), "include_dashboard": False, "object_store_memory": _STORE}
+    cluster = Cluster(initialize_head=True, head_node_args={"node_name": head, **shape})
+    nodes = {name: cluster.add_node(node_name=name, **shape) for name in others}
+
+    def say(**what: Any) -> None:
+        os.write(out, json.dumps(what).encode() + b"\n")
+
+    try:
+        say(address=cluster.address)
+        for line in sys.stdin:
+            match line.split():
+                case ["add", name]:
+                    nodes[name] = cluster.add_node(node_name=name, **shape)
+                case ["remove", name]:
+                    cluster.remove_node(nodes.pop(name))
+            say(done=line.strip())
+    finally:
+        with contextlib.suppress(Exception):  # a node that a test has killed is no reason to leave others
+            cluster.shutdown()
+        _end(children(os.getpid()))
+
+
+def _end(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

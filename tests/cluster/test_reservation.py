@@ -1,0 +1,195 @@
+"""What a run asks Ray for, what it refuses to run on, and in which words."""
+
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.cluster.cluster import _require_same_software, _unusable
+from pytest_gpuperf.cluster.connection import _refusal
+from pytest_gpuperf.cluster.failures import ClusterError
+from pytest_gpuperf.cluster.member import Member
+from pytest_gpuperf.cluster.node_host import fabric, interface_of
+from pytest_gpuperf.cluster.reservation import RayNode, Reservation, reservation
+from pytest_gpuperf.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.nodes import as_one, difference
+from pytest_gpuperf.ranks.channel import Parcel
+from pytest_gpuperf.ranks.endings import Answered, Died
+from tests.fake_gpus import machine_of
+from tests.whole_run import run_pytest
+
+
+def nodes(*gpus: int, cpus: int = 4) -> list[RayNode]:
+    names = "abcdefgh"
+    return [RayNode(str(index), f"gpu-{names[index]}", "10.0.0.1", cpus, count) for index, count in enumerate(gpus)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "bundles"),
+    [
+        ((8, 8), 16, [8, 8]),
+        ((8, 8), None, [8, 8]),
+        ((8, 8), 4, [4]),
+        ((8, 8), 12, [8, 4]),
+        ((2, 0, 8), 10, [8, 2]),
+    ],
+)
+def test_gpus_are_taken_of_as_few_nodes_as_have_them(
+    gpus: tuple[int, ...], wanted: int | None, bundles: list[int]
+) -> None:
+    assert [bundle["GPU"] for bundle in reservation(nodes(*gpus), wanted).bundles] == bundles
+
+
+def test_without_gpus_all_nodes_with_a_cpu_are_taken() -> None:
+    assert reservation([*nodes(0, 0), *nodes(0, cpus=0)], 0) == Reservation(({"CPU": 1.0},) * 2, gpus=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "message"),
+    [
+        (nodes(8, 4), 16, "--gpus 16: the cluster has 12: gpu-a has 8 GPUs and 4 CPUs, gpu-b has 4 GPUs and 4 CPUs"),
+        (nodes(0), 2, "the cluster has no GPU for Ray (gpu-a has 0 GPUs and 4 CPUs): pass --gpus 0 to run ranks with"),
+        (nodes(0), None, "the cluster has no GPU for Ray"),
+        (nodes(8, cpus=0), 0, "no node of the cluster has a CPU for Ray: gpu-a has 8 GPUs and 0 CPUs"),
+    ],
+)
+def test_what_the_nodes_do_not_have_is_said_with_what_they_have(
+    found: list[RayNode], wanted: int | None, message: str
+) -> None:
+    with pytest.raises(ClusterError) as caught:
+        reservation(found, wanted)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_reservation_is_told_in_words() -> None:
+    assert str(reservation(nodes(8, 8), 12)) == "1 node with 8 GPUs and 1 node with 4 GPUs"
+    assert str(reservation(nodes(0, 0), 0)) == "2 nodes with a CPU"
+
+
+def member(name: str, **software: str) -> Member:
+    facts = NodeFacts(software, Machine((), None, False), "tcp")
+    return Member(name, "10.0.0.1", 0, 1, None, facts, 1.0)
+
+
+def test_nodes_with_other_versions_are_refused_by_name() -> None:
+    _require_same_software([member("a", python="3.11.7", torch="2.13.0"), member("b", python="3.11.7", torch="2.13.0")])
+    with pytest.raises(ClusterError, match=r"^node b has torch 2\.12\.0, and node a has 2\.13\.0: what one pickles"):
+        _require_same_software([member("a", torch="2.13.0"), member("b", torch="2.12.0")])
+    with pytest.raises(ClusterError, match=r"^node b has torch \(none\), and node a has 2\.13\.0"):
+        _require_same_software([member("a", torch="2.13.0"), member("b", torch="")])
+
+
+def test_a_node_that_cannot_import_the_package_is_told_what_to_install() -> None:
+    error = RuntimeError("...\nModuleNotFoundError: No module named 'pytest_gpuperf'")
+    assert _unusable(error) == "a node of the cluster lacks pytest-gpuperf: install the same version on all nodes"
+    assert _unusable(RuntimeError("x\nno disk")) == "a node of the cluster cannot host ranks: no disk"
+
+
+def test_unlike_nodes_are_named_with_what_differs() -> None:
+    eight = machine_of(8)
+    assert difference({"a": eight, "b": eight}) is None
+    said = difference({"a": eight, "b": machine_of(4)})
+    assert said == "nodes a and b are unlike: GPUs' count 8 there, 4 here"
+    other = replace(eight, gpus=tuple(replace(gpu, name="NVIDIA B300") for gpu in eight.gpus))
+    assert "GPUs NVIDIA " in str(difference({"a": eight, "c": other}))
+
+
+def test_the_key_of_a_cluster_tells_its_nodes_and_their_network() -> None:
+    eight = machine_of(8)
+    both = as_one({"a": eight, "b": eight}, "ib")
+    assert both.key == f"2n-{eight.key}-ib"
+    assert len(both.gpus) == 16
+    assert (both.memory_rate, both.host_rate) == (None, None)
+    assert as_one({"a": eight}, "ib") is eight
+
+
+def test_large_parts_travel_and_arrive_in_memory_that_can_be_written() -> None:
+    parcel = Parcel(b"stream", [bytearray(b"part"), pickle.PickleBuffer(b"more")])
+    assert size_of(parcel) == 14
+    there = received(sent(parcel))
+    assert (bytes(there.stream), [bytes(memoryview(part)) for part in there.buffers]) == (b"stream", [b"part", b"more"])
+    assert all(isinstance(part, bytearray) for part in (there.stream, *there.buffers))
+
+
+def test_moments_of_a_node_are_told_by_the_controllers_clock() -> None:
+    endings = endings_sent({0: Answered(Parcel(b"x")), 1: Died(105.0, 1)})
+    there: dict[int, Any] = endings_received(endings, offset=100.0)
+    assert there[1].at == 5.0
+    assert bytes(there[0].payload.stream) == b"x"
+
+
+def test_the_interface_of_an_address_is_found() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.1") is None
+
+
+@pytest.mark.parametrize(("layers", "label"), [([], "tcp"), (["Ethernet"], "roce"), (["Ethernet", "InfiniBand"], "ib")])
+def test_the_network_is_labelled_by_its_adapters(tmp_path: Path, layers: list[str], label: str) -> None:
+    for index, layer in enumerate(layers):
+        port = tmp_path / f"mlx5_{index}" / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(f"{layer}\n")
+    assert fabric(tmp_path) == label
+
+
+def refusal(pytester: pytest.Pytester, *options: str) -> str:
+    result = pytester.runpytest_inprocess(*options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
+    return line.removeprefix("ERROR: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--cluster=auto", "-n2"),
+            "--cluster gives one process all nodes, and xdist's workers would each want them: ",
+        ),
+        (
+            ("--cluster=auto", "--against=HEAD"),
+            "--against, --against-python and --bisect race two codes on one machine",
+        ),
+        (
+            ("--cluster=auto", "--gpus=1", "--update-baselines", "--reason=x"),
+            "--update-baselines records one machine; ",
+        ),
+        (("--allow-unlike-nodes",), "--allow-unlike-nodes is about the nodes of a cluster: add --cluster"),
+        (("--cluster=ray://head:1",), "--cluster takes the head's host:port or 'auto', got 'ray://head:1'"),
+        (("--cluster=127.0.0.1:1",), "--cluster 127.0.0.1:1: no Ray cluster answers at 127.0.0.1:1 ([Errno 111] "),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(
+    pytester: pytest.Pytester, options: tuple[str, ...], message: str
+) -> None:
+    assert refusal(pytester, *options).startswith(message)
+
+
+def test_without_ray_the_extra_is_named(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert refusal(pytester, "--cluster=auto") == (
+        "--cluster needs Ray: install pytest-gpuperf[cluster], the same version on all nodes"
+    )
+
+
+def test_no_run_imports_ray_that_has_no_cluster(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import sys\ndef test_it():\n    assert 'ray' not in sys.modules\n")
+    assert run_pytest(tmp_path).outcomes == {"test_it": "PASSED"}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ConnectionError("Could not find any running\nRay instance."),
+            "no Ray cluster is known on this machine (Could ",
+        ),
+        (RuntimeError("Version mismatch: Python: 3.12"), "this process and the cluster differ: Version mismatch: "),
+    ],
+)
+def test_a_cluster_that_cannot_be_joined_says_why(error: Exception, said: str) -> None:
+    assert _refusal("auto", error).startswith(f"--cluster auto: {said}")
