@@ -52,9 +52,10 @@ FIRST, AGAIN = asked(0, 0, (*PREFIX, 7)), asked(1, 1, (*PREFIX, 5))
 OUTCOMES: dict[str, tuple[list[Turn], dict[str, int], int]] = {
     "hit": ([FIRST, AGAIN], {"fetched": 2}, 1),
     "hit in scattered pages": (
-        [asked(0, 2, (9, 9, 9, 9, 9)), asked(0, 3, (8, 8, 8, 8, 8)), FIRST, AGAIN],
-        {"fetched": 2},
-        1,
+        # The last one sees the first page alone: two pages in each other's place look alike to all that see both.
+        [asked(0, 2, (9, 9, 9, 9, 9)), asked(0, 3, (8, 8, 8, 8, 8)), FIRST, AGAIN, asked(1, 4, (*PREFIX[:4], 0, 0))],
+        {"fetched": 2, "local": 1},
+        3,
     ),
     "hit at home": ([FIRST, AGAIN, asked(1, 2, (*PREFIX, 6))], {"fetched": 2, "local": 2}, 2),
     "miss": ([FIRST, asked(1, 1, (9, *PREFIX))], {"miss": 1}, 9),
