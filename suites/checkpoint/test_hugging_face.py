@@ -56,7 +56,7 @@ def read_by_safetensors(folder: Path) -> Tensors:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.examples(0.2)
+@pytest.mark.examples(0.16)
 @given(
     of=st.sampled_from(LAYOUTS),
     to=st.sampled_from(LAYOUTS),
