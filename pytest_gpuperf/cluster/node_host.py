@@ -13,6 +13,7 @@ import platform
 import select
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,6 +76,10 @@ class NodeHost:
         """
         machine = replace(Machine.of(None if gpus else 0), devices=installed_devices())  # one that holds nothing open
         return NodeFacts({"python": platform.python_version(), **_versions()}, machine, fabric())
+
+    def has(self, package: str, elsewhere: Sequence[str]) -> bool:
+        """Whether the node can import a package from other folders than these."""
+        return importable(package, elsewhere)
 
     def clock(self) -> float:
         """``time.monotonic`` of the node."""
@@ -191,6 +196,21 @@ class NodeHost:
 
 def _failed(endings: Mapping[int, Ending]) -> bool:
     return not all(isinstance(ending, Answered) for ending in endings.values())
+
+
+def importable(package: str, elsewhere: Sequence[str]) -> bool:
+    """Whether a package can be imported here, if some folders do not count.
+
+    Args:
+        package: its name.
+        elsewhere: folders of ``sys.path`` that do not count.
+    """
+    before = sys.path[:]
+    sys.path[:] = [folder for folder in before if folder not in elsewhere]
+    try:
+        return any(finder.find_spec(package, None) is not None for finder in sys.meta_path)
+    finally:
+        sys.path[:] = before
 
 
 def interface_of(address: str) -> str | None:
