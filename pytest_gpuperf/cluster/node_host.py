@@ -87,6 +87,7 @@ class NodeHost:
 
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start."""
+        _be_no_nicer()
         with contextlib.suppress(OSError):  # the first pool fails by the same, and says so
             self._client.start()
 
@@ -104,6 +105,7 @@ class NodeHost:
             used: modules that ranks before them had imported.
         """
         self._client.used(used)
+        _be_no_nicer()  # before the forkserver starts, whose ranks inherit it
         try:
             ranks = LocalRanks(self._client, spec, self._environ(environ), part, live=live)
         except LaunchError as error:
@@ -192,6 +194,14 @@ class NodeHost:
         own = {name: value for name, value in os.environ.items() if name in OF_THE_NODE}
         interface = {} if self._interface is None else dict.fromkeys(SOCKET_INTERFACES, self._interface)
         return {**interface, **run, **own}
+
+
+def _be_no_nicer() -> None:
+    # Ray gives its workers a niceness of 15, so whatever else runs on the node would come before ranks that measure.
+    with contextlib.suppress(PermissionError):  # only root may; others start Ray with RAY_worker_niceness=0
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, int(thread), 0)
 
 
 def _failed(endings: Mapping[int, Ending]) -> bool:
