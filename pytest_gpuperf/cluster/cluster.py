@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import sys
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,6 +69,7 @@ class Cluster:
         self._preload = tuple(preload), dict(preload_if_used)
         self._pools = itertools.count(1)
         self._used: set[str] = set()
+        self._lacking: dict[str, bool] = {}
         self._shipped: tuple[weakref.ref[Parcel], Any] | None = None
         self._coming: dict[int, tuple[Any, Any, Any]] = {}
         """Actors in place of lost ones, by bundle: they start when Ray has a node for it."""
@@ -158,6 +161,13 @@ class Cluster:
                 raise LaunchError(f"{error}; the run has lost nodes: {'; '.join(self.losses)}") from None
         living = self._living()
         return tuple(Node(one.name, one.address, count) for one, count in zip(living, counts, strict=False))
+
+    def lacks(self, package: str) -> bool:
+        """Whether it is installed on fewer than all nodes; what lies in this process's folder is no installation."""
+        if package not in self._lacking:
+            asked = [(member, member.call("has", package, _own_folders())) for member in self._living()]
+            self._lacking[package] = not all(member.result(reference) for member, reference in asked)
+        return self._lacking[package]
 
     def look(self) -> None:
         """Finds out which nodes are lost, and takes in what Ray gave in their place."""
@@ -316,6 +326,11 @@ class Cluster:
 
     def _unship(self, _: object) -> None:
         self._shipped = None
+
+
+def _own_folders() -> list[str]:
+    # What Ray adds to its workers' paths: they would find, below the same name, whatever is there on their node.
+    return ["", os.path.abspath(os.curdir), os.path.dirname(os.path.realpath(sys.argv[0]))]
 
 
 def _require_same_software(members: Sequence[Member]) -> None:

@@ -70,7 +70,7 @@ class Member:
         except GetTimeoutError:
             self.lose(f"node {self.name} did not answer within {timeout:g} s: it is stopped, cut off or overloaded")
         except RayTaskError as error:
-            raise error.cause from None
+            raise raised_there(error) from None
         except RayError as error:
             self.lose(gone(self.name, error))
         raise NodeLostError(self.lost)
@@ -104,6 +104,12 @@ class Member:
             ended = time.monotonic()
             found.append((ended - began, there - (began + ended) / 2))
         self.offset = min(found)[1]
+
+
+def raised_there(error: RayTaskError) -> BaseException:
+    """What a method of the host raised; what Ray made of it, if it could not be pickled."""
+    cause: object = error.cause
+    return cause if isinstance(cause, BaseException) else error
 
 
 def gone(name: str, error: BaseException) -> str:

@@ -13,6 +13,7 @@ import platform
 import select
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,12 +77,17 @@ class NodeHost:
         machine = replace(Machine.of(None if gpus else 0), devices=installed_devices())  # one that holds nothing open
         return NodeFacts({"python": platform.python_version(), **_versions()}, machine, fabric())
 
+    def has(self, package: str, elsewhere: Sequence[str]) -> bool:
+        """Whether the node can import a package from other folders than these."""
+        return importable(package, elsewhere)
+
     def clock(self) -> float:
         """``time.monotonic`` of the node."""
         return time.monotonic()
 
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start."""
+        _be_no_nicer()
         with contextlib.suppress(OSError):  # the first pool fails by the same, and says so
             self._client.start()
 
@@ -99,6 +105,7 @@ class NodeHost:
             used: modules that ranks before them had imported.
         """
         self._client.used(used)
+        _be_no_nicer()  # before the forkserver starts, whose ranks inherit it
         try:
             ranks = LocalRanks(self._client, spec, self._environ(environ), part, live=live)
         except LaunchError as error:
@@ -189,8 +196,31 @@ class NodeHost:
         return {**interface, **run, **own}
 
 
+def _be_no_nicer() -> None:
+    # Ray gives its workers a niceness of 15, so whatever else runs on the node would come before ranks that measure.
+    with contextlib.suppress(PermissionError):  # only root may; others start Ray with RAY_worker_niceness=0
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, int(thread), 0)
+
+
 def _failed(endings: Mapping[int, Ending]) -> bool:
     return not all(isinstance(ending, Answered) for ending in endings.values())
+
+
+def importable(package: str, elsewhere: Sequence[str]) -> bool:
+    """Whether a package can be imported here, if some folders do not count.
+
+    Args:
+        package: its name.
+        elsewhere: folders of ``sys.path`` that do not count.
+    """
+    before = sys.path[:]
+    sys.path[:] = [folder for folder in before if folder not in elsewhere]
+    try:
+        return any(finder.find_spec(package, None) is not None for finder in sys.meta_path)
+    finally:
+        sys.path[:] = before
 
 
 def interface_of(address: str) -> str | None:

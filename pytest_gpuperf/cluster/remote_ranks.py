@@ -12,7 +12,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.member import Member, gone
+from pytest_gpuperf.cluster.member import Member, gone, raised_there
 from pytest_gpuperf.cluster.wire import News, endings_received
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Died, Ending
@@ -85,7 +85,7 @@ class RemoteRanks:
         try:
             news: News = self._asked.result()
         except RayTaskError as error:
-            raise error.cause from None
+            raise raised_there(error) from None
         except RayError as error:
             self._member.lose(gone(self._member.name, error))
             return self._all_lost()

@@ -26,14 +26,14 @@ _INSTALLED = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_
 class Packing:
     """Pickles what ranks are to call. What lies beside the run's tests travels by value."""
 
-    def __init__(self, rootpath: Path, *, everything: bool = False) -> None:
+    def __init__(self, rootpath: Path, lacks: Callable[[str], bool] | None = None) -> None:
         """Knows of no tests yet.
 
         Args:
             rootpath: pytest's rootdir.
-            everything: whether ranks may not have the files below it: then whatever is not installed travels.
+            lacks: whether a node with ranks lacks an installed package; None if ranks import what this process does.
         """
-        self._everything = everything
+        self._lacks = lacks
         self._root = os.path.join(rootpath, "")
         self._directories: set[str] = set()
         self._submodules = payload.SubmoduleCache()
@@ -82,9 +82,10 @@ class Packing:
         # What is installed can be imported, and a virtual environment may well lie below the rootdir.
         if not folder.startswith(self._root) or folder.startswith(_INSTALLED) or module.__name__ == "__main__":
             return False
-        if self._everything:
-            return module.__name__.partition(".")[0] != _OWN
-        return not _importable(module.__name__.partition(".")[0])
+        package = module.__name__.partition(".")[0]
+        if self._lacks is not None:
+            return package != _OWN and self._lacks(package)
+        return not _importable(package)
 
 
 def _stubs(by_value: tuple[ModuleType, ...]) -> Stubs:

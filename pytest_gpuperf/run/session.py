@@ -142,7 +142,7 @@ class Session:
             if cluster is None
             else RunOfItsOwn(machine.gpu_uuids)
         )
-        packing = Packing(root, everything=cluster is not None)
+        packing = Packing(root, None if cluster is None else cluster.lacks)
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None

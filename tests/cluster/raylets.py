@@ -21,6 +21,7 @@ from tests.whole_run import environment
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 CPUS = 2  # of each node, as Ray counts them, unless told otherwise
+_SOON = {"RAY_health_check_period_ms": "500"}  # after five refusals a node counts as dead
 _STORE = 160 * 2**20  # bytes of a node's object store
 
 
@@ -63,7 +64,7 @@ def raylets(*names: str, cpus: int = CPUS) -> Iterator[Raylets]:
         cpus: of each, as Ray counts them.
     """
     with tempfile.TemporaryDirectory(prefix="gp", dir="/tmp") as folder:  # sockets' paths must be short
-        env = environment(RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=folder, RAY_DISABLE_DOCKER_CPU_WARNING="1")
+        env = environment(RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=folder, **_SOON)
         command = [sys.executable, "-m", "tests.cluster.raylets", folder, str(cpus), *names]
         with subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder

@@ -12,7 +12,7 @@ from pytest_gpuperf.cluster.cluster import _require_same_software, _unusable
 from pytest_gpuperf.cluster.connection import _refusal
 from pytest_gpuperf.cluster.failures import ClusterError
 from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_host import fabric, interface_of
+from pytest_gpuperf.cluster.node_host import fabric, importable, interface_of
 from pytest_gpuperf.cluster.reservation import RayNode, Reservation, reservation
 from pytest_gpuperf.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
@@ -120,6 +120,17 @@ def test_moments_of_a_node_are_told_by_the_controllers_clock() -> None:
     there: dict[int, Any] = endings_received(endings, offset=100.0)
     assert there[1].at == 5.0
     assert bytes(there[0].payload.stream) == b"x"
+
+
+def test_what_lies_in_the_controllers_folder_is_no_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lies_here.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importable("lies_here", [])
+    assert not importable("lies_here", [str(tmp_path)])
+    assert importable("torch", [str(tmp_path)])
+    assert str(tmp_path) in sys.path
 
 
 def test_the_interface_of_an_address_is_found() -> None:

@@ -33,7 +33,13 @@ def test_the_header_names_the_nodes(run: WholeRun) -> None:
 
 
 def test_verdicts_are_those_of_one_machine(run: WholeRun) -> None:
-    passed = ["test_draws[2ranks]", "test_is_packed[2ranks]", "test_is_packed[4ranks]", "test_launched[2ranks]"]
+    passed = [
+        "test_draws[2ranks]",
+        "test_is_as_nice_as_pytest[2ranks]",
+        "test_is_packed[2ranks]",
+        "test_is_packed[4ranks]",
+        "test_launched[2ranks]",
+    ]
     passed += ["test_one_on_each[2ranks]", "test_outer_axis_is_nodes[4ranks]", "test_sends_much[4ranks]"]
     passed += ["test_shares_cpus[5ranks]", "test_sums[1rank]", "test_sums[2ranks]", "test_sums[4ranks]"]
     failed = ["test_dies[4ranks]", "test_hangs[4ranks]", "test_never_ends[4ranks]", "test_prints[4ranks]"]

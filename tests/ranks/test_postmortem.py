@@ -66,6 +66,20 @@ def root_cause(*endings: Ending) -> BaseException:
     return inquest(*endings).error
 
 
+def test_a_lost_node_is_the_cause_whoever_raised_before_it_was_known() -> None:
+    where = ("node a", "node a", "node b, GPU 0")
+    world = World(3, "nccl", "suite:program", timeout=2.5, whereabouts=where)
+    lost = Died(9.0, None, lost="node b is gone")
+    found = post_mortem([raised(1.0, RuntimeError("peer closed")), RETURNED, lost], world)
+    assert str(found.error) == "rank 2 of 3 (node b, GPU 0, nccl) in suite:program was lost: node b is gone"
+    assert notes(found.error) == [
+        "rank 0 raised RuntimeError: peer closed",
+        "rank 1 returned",
+        "node a has ranks 0, 1; node b has rank 2",
+    ]
+    assert found.cause == "was lost: node b is gone"
+
+
 def test_the_earliest_failure_is_raised_whatever_its_rank() -> None:
     found = inquest(raised(3.0, RuntimeError("peer closed")), RETURNED, raised(1.0, ValueError("cause"), place="x:1"))
     assert type(found.error) is ValueError

@@ -24,6 +24,21 @@ class EditableFinder(MetaPathFinder):
         return ModuleSpec(fullname, None) if fullname == "editable_package" else None
 
 
+def test_what_a_node_lacks_travels_though_this_process_can_import_it(tmp_path: Path) -> None:
+    made = packing.Packing(tmp_path, lambda package: package == "only_here")
+    travels = {
+        name: made._travels(module(name, tmp_path / name / "__init__.py"))
+        for name in ("only_here", "everywhere", "pytest_gpuperf", "__main__")
+    }
+    assert travels == {"only_here": True, "everywhere": False, "pytest_gpuperf": False, "__main__": False}
+
+
+def test_what_modules_of_cython_share_is_made_anew_on_ranks() -> None:
+    shared = ModuleType("_cython_3_0_12")
+    shared.__spec__ = None
+    assert not packing._is_put_in_by_hand("_cython_3_0_12", shared)
+
+
 def test_what_is_installed_is_imported_even_below_the_rootdir(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
