@@ -408,7 +408,7 @@ class CurrentRanks:
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
     ) -> tuple[list[Any], Conditions]:
         __tracebackhide__ = True
-        gpus = self._spec(world_size).gpus
+        gpus = self.current.gpus[:world_size] if self._cluster is None else self._spec(world_size).gpus
         if not gpus or not self._launch.measured:
             return self._execute(world_size, entry, args, {}, program), FIT
         processes = self._pool(world_size).pids
