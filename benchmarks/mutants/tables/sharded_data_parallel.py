@@ -140,9 +140,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="clipping by the norm of the rank's own shards",
         module=TRAINING,
-        old="        norm = nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)\n        optimizer.step()\n",
+        old="        norm = nn.utils.clip_grad_norm_(network.parameters(), max_norm)\n        optimizer.step()\n",
         new="        norm = torch.stack([p.grad.to_local().norm() for p in network.parameters()]).norm()\n"
-        "        for p in network.parameters():\n            p.grad.to_local().mul_(min(1.0, MAX_NORM / float(norm)))\n"
+        "        for p in network.parameters():\n            p.grad.to_local().mul_(min(1.0, max_norm / float(norm)))\n"
         "        optimizer.step()\n",
     ),
     Fault(
