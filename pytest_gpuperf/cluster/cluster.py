@@ -263,7 +263,7 @@ class Cluster:
             raise ClusterError(f"{found}: take such a node out of the cluster, or pass --allow-unlike-nodes")
 
     def _host(self, bundle: int) -> tuple[Any, Any, Any]:
-        """An actor on a bundle: what tells its node, the actor, and what tells the node's facts."""
+        """Start an actor on a bundle; return the future of its node, the actor, and the future of the node's facts."""
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
         resources = self._reserved.bundles[bundle]
         remote: Any = ray.remote  # which is annotated without some of what it takes

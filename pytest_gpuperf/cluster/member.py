@@ -113,7 +113,7 @@ def raised_there(error: RayTaskError) -> BaseException:
 
 
 def gone(name: str, error: BaseException) -> str:
-    """How a node was lost, as Ray tells it.
+    """How a node was lost, by Ray's own report.
 
     Args:
         name: the node's.

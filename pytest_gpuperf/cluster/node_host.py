@@ -69,7 +69,7 @@ class NodeHost:
         return str(ray.get_runtime_context().get_node_id())
 
     def facts(self, gpus: bool) -> NodeFacts:
-        """What the node tells of itself.
+        """The facts of the node.
 
         Args:
             gpus: whether the run uses GPUs.

@@ -34,7 +34,7 @@ class ClusterWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Looks once more. A node that is lost meanwhile is the run's failure, which is told elsewhere."""
+        """Looks once more. If a node is lost meanwhile, the run itself fails and reports it."""
         for seen, xids in self._answers("unwatch", [[] for _ in self._watched]):
             self.seen += seen
             self.xids += xids

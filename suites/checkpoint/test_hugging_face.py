@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.checkpoint.programs.hugging_face import INDEX, export, imported, require_whole, their_name, write
+from suites.checkpoint.programs.hugging_face import INDEX, export, imported, require_whole, write
 from suites.checkpoint.programs.layouts import Layout
 from suites.checkpoint.programs.training import Setup
 from suites.shared.comparison import assert_same
 from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, Llama, initial_weights, load_initial_weights
 from suites.shared.step import Tensors
 from suites.shared.strategies import seeds
+from suites.shared.transformers_names import their_name
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed: pip install safetensors")
 

@@ -80,7 +80,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="gate and up of the feed-forward layer are exchanged",
-        module=HUGGING_FACE,
+        module="suites.shared.transformers_names",
         old='    "feed_forward.gate": "mlp.gate_proj",\n    "feed_forward.up": "mlp.up_proj",\n',
         new='    "feed_forward.gate": "mlp.up_proj",\n    "feed_forward.up": "mlp.gate_proj",\n',
     ),

@@ -156,7 +156,7 @@ FAULTS: tuple[Fault, ...] = (
         new="            work.is_completed()\n",
     ),
     Fault(
-        name="pages that are told of before they are copied",
+        name="pages that are announced before they are copied",
         module=TRANSFER,
         old="""        self.copy(pages, there, to)
         if self._streams:

@@ -22,34 +22,11 @@ from suites.checkpoint.programs.layouts import split_model
 from suites.checkpoint.programs.training import Setup
 from suites.shared.step import Tensors
 from suites.shared.training import Packed
+from suites.shared.transformers_names import their_name
 
 INDEX = "model.safetensors.index.json"
 SHARDS = "sharded"
 """Where torch's writer puts what each rank has, below the checkpoint's folder."""
-MODULES = {
-    "embedding": "model.embed_tokens",
-    "attention_norm": "input_layernorm",
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.o_proj",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward.gate": "mlp.gate_proj",
-    "feed_forward.up": "mlp.up_proj",
-    "feed_forward.down": "mlp.down_proj",
-    "norm": "model.norm",
-    "head": "lm_head",
-}
-"""Our names of a Llama's modules, and those of transformers; below ``layers.N`` for those that each layer has."""
-
-
-def their_name(name: str) -> str:
-    """The name of one of our parameters in transformers' Llama."""
-    module = name.removesuffix(".weight")
-    if not module.startswith("layers."):
-        return f"{MODULES[module]}.weight"
-    _, number, rest = module.split(".", 2)
-    return f"model.layers.{number}.{MODULES[rest]}.weight"
 
 
 def files_of_at_most(tensors: Mapping[str, torch.Tensor], nbytes: int) -> dict[str, int]:

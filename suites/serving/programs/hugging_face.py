@@ -16,21 +16,8 @@ import torch
 
 from suites.serving.programs.engine import Emitted, Request
 from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, initial_weights
+from suites.shared.transformers_names import their_name
 
-NAMES = {
-    "embedding": "model.embed_tokens",
-    "norm": "model.norm",
-    "head": "lm_head",
-    "attention_norm": "input_layernorm",
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.o_proj",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward.gate": "mlp.gate_proj",
-    "feed_forward.up": "mlp.up_proj",
-    "feed_forward.down": "mlp.down_proj",
-}
 PATIENCE = 60.0  # seconds without a token, after which the engine is given up
 POLL = 0.2  # seconds; between two looks whether its thread still runs
 
@@ -62,17 +49,8 @@ def transformers_llama(
             pad_token_id=None,
         )
     )
-    made.load_state_dict({_named(name): value for name, value in initial_weights(config, dtype, seed).items()})
+    made.load_state_dict({their_name(name): value for name, value in initial_weights(config, dtype, seed).items()})
     return made.to(device=device, dtype=dtype).eval().requires_grad_(False)
-
-
-def _named(name: str) -> str:
-    """The name that transformers has for a weight."""
-    module, _, _ = name.rpartition(".weight")
-    if not module.startswith("layers."):
-        return f"{NAMES[module]}.weight"
-    _, index, rest = module.split(".", 2)
-    return f"model.layers.{index}.{NAMES[rest]}.weight"
 
 
 class ContinuousTransformers:
