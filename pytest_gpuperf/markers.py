@@ -86,8 +86,7 @@ class RanksMarker:
     @property
     def own_processes(self) -> bool:
         """Whether no other test may use the ranks."""
-        # Much is read from the environment once in a process's life.
-        return self.isolation == "process" or bool(self.env)
+        return self.isolation == "process"
 
 
 def parse_ranks(mark: pytest.Mark, nodeid: str) -> RanksMarker:

@@ -147,10 +147,10 @@ def test_a_marker_means_what_it_says(
     [
         (RanksMarker((2,)), False),
         (RanksMarker((2,), isolation="process"), True),
-        (RanksMarker((2,), env=(("A", "1"),)), True),  # read once in a process's life
+        (RanksMarker((2,), env=(("A", "1"),)), False),  # tests of the same environment share them
     ],
 )
-def test_a_test_with_an_environment_of_its_own_has_processes_of_its_own(marker: RanksMarker, own: bool) -> None:
+def test_a_test_has_processes_of_its_own_if_it_asks_for_them(marker: RanksMarker, own: bool) -> None:
     assert marker.own_processes is own
 
 

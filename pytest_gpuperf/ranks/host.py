@@ -84,7 +84,7 @@ class RankHost(Protocol):
         ...
 
     def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
-        """Ends all ranks that were started for a test with this environment of its own."""
+        """Ends all ranks whose test set these variables for them."""
         ...
 
     def retire_owned(self, *, but: str) -> None:

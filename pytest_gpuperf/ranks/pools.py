@@ -139,6 +139,9 @@ class Pools:
         alike = [other for other in self._pools if other.gpus and len(other.gpus) == len(spec.gpus) and other != spec]
         for surplus in alike[: max(0, len(alike) + 1 - MOST_OF_A_SIZE)]:
             self.retire(surplus)
+        if spec.environ:  # tests that share an environment are neighbours: ranks with another one have had theirs
+            for other in [other for other in self._pools if other.environ not in ((), spec.environ)]:
+                self.retire(other)
 
     def retire(self, spec: PoolSpec) -> None:
         """Ends the pool that is made of this, if there is one."""
@@ -146,7 +149,7 @@ class Pools:
             self._pools.pop(spec).close()
 
     def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
-        """Ends every pool that was started for a test with this environment of its own."""
+        """Ends every pool whose test set these variables for it."""
         for spec in [spec for spec in self._pools if spec.environ == environ]:
             self.retire(spec)
 

@@ -109,7 +109,7 @@ class PerfLast:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """In the order in which tests run; other plugins deselect by it."""
-        items.sort(key=lambda item: (1, world_size(item) or 0) if is_perf_function(item) else (0, 0))
+        items.sort(key=lambda item: (1, *_processes(item)) if is_perf_function(item) else (0,))
 
 
 def arrange(
@@ -120,7 +120,7 @@ def arrange(
     shared: bool = False,
     capacity: Capacity | None = None,
 ) -> None:
-    """Marks what cannot run with its reason, and puts perf tests last, by world size, once for each launch.
+    """Marks what cannot run with its reason, and puts perf tests last, by their processes, once for each launch.
 
     Args:
         items: what was collected; changed in place.
@@ -142,8 +142,7 @@ def arrange(
     rest = [item for item in items if item not in last]
     if shared and machine.gpus:
         rest.sort(key=lambda item: world_size(item) or 0)
-    # The world changes, and with it the processes, as seldom as can be.
-    perf.sort(key=lambda item: world_size(item) or 0)
+    perf.sort(key=_processes)
     measured = [item for item in perf if _runs(item)]
     skipped = [item for item in perf if not _runs(item)]
     launches = repeated(measured, options.launches)
@@ -156,10 +155,16 @@ def in_launches(items: list[pytest.Item]) -> None:
     """Puts what a recording measures last, launch after launch: what ordered it otherwise split launches in many.
 
     Args:
-        items: what is going to run; changed in place. Within a launch and a world size their order stays.
+        items: what is going to run; changed in place. Within a launch, tests of the same processes keep their order.
     """
     measured = set(_measured(items))
-    items.sort(key=lambda item: (launch_of(item).number, world_size(item) or 0) if item in measured else (0, 0))
+    items.sort(key=lambda item: (launch_of(item).number, *_processes(item)) if item in measured else (0,))
+
+
+def _processes(item: pytest.Item) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """What a launch's processes depend on, to be sorted by: so the launch starts them as seldom as can be."""
+    marker = ranks_marker(item, item.nodeid)
+    return world_size(item) or 0, () if marker is None else marker.env
 
 
 def of_machine(machine: Machine) -> Capacity:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuperf.figures.precision import relative_halfwidth
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, punctual, slowest
-from pytest_gpuperf.timing.sampling import BATCH, MAX_WARMUP_BATCHES, STEADY, WARMUP_BATCH, Plan, Sampling, plan
+from pytest_gpuperf.timing.sampling import BATCH, STEADY, WARMUP_BATCH, Plan, Sampling, plan
 from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, captured, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
 
@@ -96,12 +96,10 @@ class Timed:
             return
         for _ in range(max(2, self.plan.warmup_steps // self.plan.steps_per_sample)):
             self.sample()
-        if self._warm:
-            return
-        before = self._warm_median()
-        for _ in range(MAX_WARMUP_BATCHES):
+        before: float | None = None
+        for _ in range(self.plan.settling_batches):
             after = self._warm_median()
-            if abs(after - before) <= STEADY * before:
+            if before is not None and abs(after - before) <= STEADY * before:
                 return
             before = after
 

@@ -10,10 +10,13 @@ BATCH = 10  # samples between two looks at the precision, which cost a collectiv
 MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
 MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
-MIN_WARMUP_STEPS = 5
+MIN_WARMUP_STEPS = 2  # besides the four that a plan takes
+MAX_WARMUP_STEPS = 200
+WARM_STEPS = 5  # at most, if the device is warm
 WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 5  # samples whose medians are compared to tell whether a step is warm
-MAX_WARMUP_BATCHES = 10  # beyond the plan's steps; some steps never settle, under a power cap for example
+SETTLING_SECONDS = 0.5  # beyond the plan's steps; some steps never settle, under a power cap for example
+MAX_WARMUP_BATCHES = 10
 STEADY = 0.02  # medians of two batches in a row are no further apart than this: then the step is warm
 
 
@@ -24,8 +27,8 @@ class Sampling:
     samples: int = 200
     """At most so many samples."""
     budget: float = 0.5
-    """Seconds of a step's sampling after which ``MIN_SAMPLES`` samples are enough; a comparison's first three groups
-    share it, and so do the sizes of a sweep."""
+    """Seconds of a step's sampling after which ``MIN_SAMPLES`` samples are enough. The sizes of a sweep share it, and
+    so do the first three groups of a comparison that asks for a speedup."""
     precision: float = 0.005
     """Half the width of the median's 95 % interval, relative to it, at which sampling ends."""
     cold: bool = False
@@ -55,6 +58,8 @@ class Plan:
     """Numbers that every rank derives from the same estimate, so that all issue the same steps."""
 
     warmup_steps: int
+    settling_batches: int
+    """At most so many batches of samples follow, until the step is steady; fewer than two tell nothing, so none."""
     samples: int
     steps_per_sample: int
 
@@ -69,16 +74,17 @@ def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True, wa
         warm: whether the device is warm already, and only the step itself is new.
     """
     if sampling.smoke:
-        return Plan(warmup_steps=0, samples=2, steps_per_sample=1)
+        return Plan(warmup_steps=0, settling_batches=0, samples=2, steps_per_sample=1)
     step_seconds = max(step_seconds, 1e-7)
     most = MAX_STEPS_PER_GRAPH if sampling.cuda_graph else MAX_STEPS_PER_SAMPLE
     several = min(most, max(1, math.ceil(MIN_SAMPLE_SECONDS / step_seconds)))
     steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))
+    batches = 0 if warm else min(MAX_WARMUP_BATCHES, int(SETTLING_SECONDS / (WARMUP_BATCH * steps * step_seconds)))
+    wanted = max(MIN_WARMUP_STEPS, math.ceil(WARMUP_SECONDS / step_seconds))
     return Plan(
-        warmup_steps=MIN_WARMUP_STEPS
-        if warm
-        else max(MIN_WARMUP_STEPS, min(200, math.ceil(WARMUP_SECONDS / step_seconds))),
+        warmup_steps=min(WARM_STEPS if warm else MAX_WARMUP_STEPS, wanted),
+        settling_batches=batches if batches > 1 else 0,
         samples=max(MIN_SAMPLES, min(sampling.samples, affordable)),
         steps_per_sample=steps,
     )

@@ -21,8 +21,9 @@ pytestmark = pytest.mark.perf
 # Sizes of Llama 3 8B (arXiv 2407.21783, table 3), with fewer words and as many layers as memory and patience have.
 LARGE = Config(heads=32, kv_heads=8, head_dim=128, hidden=14336, vocabulary=32000)
 MOST_LAYERS = 4  # a step then takes 2 H200 some 60 ms
-# Over sockets the parameters alone take half a second.
-MIDDLE = Config(layers=2, heads=16, kv_heads=8, head_dim=128, hidden=5632, vocabulary=8192)
+# Over sockets the 30 million parameters alone take tens of milliseconds.
+SMALL = Config(layers=2, heads=8, kv_heads=8, head_dim=128, hidden=2816, vocabulary=2048)
+OF_ENGINES = Config(layers=2, heads=16, kv_heads=8, head_dim=128, hidden=5632, vocabulary=8192)
 SMOKE = Config(layers=2, heads=4, kv_heads=2, head_dim=2, hidden=16, vocabulary=16)
 
 # A parameter, its gradient and AdamW's two moments in float32.
@@ -156,7 +157,7 @@ def test_step(perf: Perf, ranks: Ranks) -> None:
 def judge(perf: Perf, ranks: Ranks, seen: Seen, way: Way) -> None:
     """Trains over a way that NCCL's log proves, and shows how many times longer a step takes than over the links."""
     way.require(ranks.run(connected))
-    work = workload(perf, SMOKE if perf.smoke else MIDDLE, perf.sized(1024, smoke=16))
+    work = workload(perf, SMOKE if perf.smoke else SMALL, perf.sized(1024, smoke=16))
     timing = seen[perf.world_size, way.name] = perf.measure(fsdp2, verify=learns(work), work=work)
     perf.check(tokens=speed(perf, work, timing))
     show_waiting(perf, work)
@@ -188,7 +189,7 @@ def test_over_net(perf: Perf, ranks: Ranks, seen: Seen) -> None:
 @pytest.mark.ranks(2, 4, 8, largest=True, isolation="process")
 def test_deepspeed(perf: Perf) -> None:
     """FSDP2 against ZeRO-3: both split parameters, gradients and moments, and send the same."""
-    work = workload(perf, SMOKE if perf.smoke else MIDDLE, perf.sized(4096, smoke=16))
+    work = workload(perf, SMOKE if perf.smoke else OF_ENGINES, perf.sized(4096, smoke=16))
     pair = perf.configured(rtol=RTOL, atol=0.0).compare(
         baseline=programs.zero3, optimized=fsdp2, verify=learns(work), work=work
     )

@@ -108,7 +108,7 @@ def test_of_one_world_size_the_pools_used_last_are_kept(pools: Pools) -> None:
     assert get(pools, 2) is cores  # on no GPU
 
 
-def test_ranks_of_a_test_with_its_own_environment_end_with_it(pools: Pools) -> None:
+def test_ranks_with_an_environment_of_their_own_end_by_it(pools: Pools) -> None:
     own = PoolSpec(2, environ=(("A", "1"),))
     kept, gone = get(pools, 2), pools.get(own, "group", 60)
     assert kept is not gone
@@ -116,6 +116,20 @@ def test_ranks_of_a_test_with_its_own_environment_end_with_it(pools: Pools) -> N
     pools.retire_with(own.environ)
     assert survivors(gone_pids) == []
     assert get(pools, 2) is kept
+
+
+def test_of_ranks_with_environments_of_their_own_only_those_of_one_live(pools: Pools) -> None:
+    def of(value: str, world_size: int) -> Pool:
+        return pools.get(PoolSpec(world_size, environ=(("A", value),)), "group", 60)
+
+    plain, first, smaller = get(pools, 2), of("1", 2), of("1", 1)
+    gone = [*pids(first), *pids(smaller)]
+    assert of("1", 2) is first  # tests of the same environment share them
+    assert get(pools, 2) is plain
+    second = of("2", 2)
+    assert survivors(gone) == []
+    assert get(pools, 2) is plain
+    assert of("2", 2) is second
 
 
 def test_a_pool_is_replaced_when_the_environment_has_changed(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:

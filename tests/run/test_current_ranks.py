@@ -154,7 +154,7 @@ def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(
     request: pytest.FixtureRequest, standing: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holding(standing, request)
-    standing.ranks.current.marker = RanksMarker((2,), env=(("A", "1"),))
+    standing.ranks.current.marker = RanksMarker((2,), isolation="process", env=(("A", "1"),))
     retired = mock.Mock()
     monkeypatch.setattr(standing.host, "settle", mock.Mock(side_effect=RankDied("rank 0 was killed")))
     monkeypatch.setattr(standing.host, "retire_with", retired)

@@ -94,3 +94,34 @@ def test_stepwise_goes_on_in_the_order_in_which_tests_run(pytester: pytest.Pytes
     pytester.runpytest_inprocess("--stepwise").assert_outcomes(passed=1, failed=1)
     # Perf tests come last, in each world, and so none has run yet.
     pytester.runpytest_inprocess("--stepwise").assert_outcomes(passed=2, skipped=2, deselected=1)
+
+
+ENVIRONMENTS = """
+import pytest
+
+ways = {name: pytest.mark.ranks(1, 2, env={"WAY": name}) for name in "ab"}
+
+@ways["a"]
+def test_first(perf):
+    pass
+
+@ways["b"]
+def test_second(perf):
+    pass
+
+@pytest.mark.ranks(2)
+def test_plain(perf):
+    pass
+
+@ways["a"]
+def test_third(perf):
+    pass
+"""
+
+
+def test_perf_tests_of_the_same_processes_follow_one_another(pytester: pytest.Pytester) -> None:
+    items, _record = pytester.inline_genitems(pytester.makepyfile(ENVIRONMENTS), "-p", "no:cacheprovider")
+    arrange(items, Options.from_config(pytester.parseconfig()), machine_of(4))
+    ones = ["test_first[1rank]", "test_third[1rank]", "test_second[1rank]"]
+    twos = ["test_plain[2ranks]", "test_first[2ranks]", "test_third[2ranks]", "test_second[2ranks]"]
+    assert [item.name for item in items] == ones + twos

@@ -20,16 +20,23 @@ from pytest_gpuperf.timing.sampling import (
 @pytest.mark.parametrize(
     ("step_seconds", "expected"),
     [
-        (20e-3, Plan(warmup_steps=5, samples=25, steps_per_sample=1)),
-        (2e-3, Plan(warmup_steps=50, samples=200, steps_per_sample=1)),
-        (0.3e-3, Plan(warmup_steps=200, samples=200, steps_per_sample=4)),
-        (10e-6, Plan(warmup_steps=200, samples=200, steps_per_sample=100)),
-        (2.0, Plan(warmup_steps=5, samples=10, steps_per_sample=1)),
-        (0.0, Plan(warmup_steps=200, samples=200, steps_per_sample=150)),
+        (20e-3, Plan(warmup_steps=5, settling_batches=5, samples=25, steps_per_sample=1)),
+        (2e-3, Plan(warmup_steps=50, settling_batches=10, samples=200, steps_per_sample=1)),
+        (0.3e-3, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=4)),
+        (10e-6, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=100)),
+        (60e-3, Plan(warmup_steps=2, settling_batches=0, samples=10, steps_per_sample=1)),
+        (2.0, Plan(warmup_steps=2, settling_batches=0, samples=10, steps_per_sample=1)),
+        (0.0, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=150)),
     ],
 )
 def test_a_plan_fits_the_step(step_seconds: float, expected: Plan) -> None:
     assert plan(Sampling(), step_seconds) == expected
+
+
+@pytest.mark.parametrize(("step_seconds", "steps"), [(2e-3, 5), (2.0, 2)])
+def test_a_warm_device_needs_few_steps(step_seconds: float, steps: int) -> None:
+    made = plan(Sampling(), step_seconds, warm=True)
+    assert (made.warmup_steps, made.settling_batches) == (steps, 0)
 
 
 def test_a_graph_holds_fewer_steps_than_a_queue() -> None:
@@ -56,7 +63,9 @@ def test_a_sample_that_must_begin_anew_is_of_one_step(sampling: Sampling) -> Non
 
 
 def test_a_smoke_run_takes_two_samples_without_warm_up() -> None:
-    assert plan(Sampling(samples=500, smoke=True), 1.0) == Plan(warmup_steps=0, samples=2, steps_per_sample=1)
+    assert plan(Sampling(samples=500, smoke=True), 1.0) == Plan(
+        warmup_steps=0, settling_batches=0, samples=2, steps_per_sample=1
+    )
 
 
 @pytest.mark.parametrize(
