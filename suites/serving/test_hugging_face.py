@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import random
+import re
 
 import pytest
 
@@ -13,13 +14,8 @@ from suites.serving.programs.engine import Request, Served, serve
 from suites.serving.programs.hugging_face import ContinuousTransformers, EngineStopped, StaticTransformers
 from suites.serving.reference import CONFIG, DTYPE, answers_of, assert_answered, one_thread
 
-pytestmark = [
-    pytest.mark.ranks(1),
-    pytest.mark.skipif(
-        importlib.util.find_spec("transformers") is None,
-        reason="transformers is not installed: pip install 'pytest-gpuperf[serving]'",
-    ),
-]
+LACKING = hugging_face.lacking()
+pytestmark = [pytest.mark.ranks(1), pytest.mark.skipif(LACKING is not None, reason=LACKING or "")]
 
 
 def drawn(seed: int, number: int) -> list[Request]:
@@ -86,3 +82,26 @@ def test_an_engine_that_gives_no_tokens_is_named() -> None:
     engine.submit(Request(4, (1,), 1))
     with pytest.raises(EngineStopped, match=r"transformers gave no token for \['4'\]: its thread has ended"):
         engine.step()
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (None, r"transformers is not installed: pip install 'pytest-gpuperf\[serving\]'"),
+        (
+            "5.17.0",
+            r"transformers 5\.17\.0 is installed, and its continuous batching is used from 5\.23 on: pip install .+",
+        ),
+        ("5.23.0", None),
+        ("6.0.0.dev0", None),
+    ],
+)
+def test_what_is_lacking_is_named(monkeypatch: pytest.MonkeyPatch, version: str | None, told: str | None) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    found = hugging_face.lacking()
+    assert found is None if told is None else re.fullmatch(told, found or "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Metric, MiB, Perf, Ranks
-from suites.serving.programs import speed
+from suites.serving.programs import hugging_face, speed
 from suites.serving.programs.disaggregated import Setting, tokens_of
 from suites.serving.programs.engine import Request, Served
 from suites.serving.reference import CONFIG, DTYPE, answers_of, assert_answered, most_speedup
@@ -88,8 +87,8 @@ def seconds(values: Sequence[float], percent: float) -> Metric:
 @pytest.mark.parametrize("kind", ["paged", "transformers"])
 def test_arrivals(perf: Perf, ranks: Ranks, kind: str) -> None:
     """Tokens per second if all requests are there, and latency if they arrive one by one."""
-    if kind == "transformers" and importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed: pip install 'pytest-gpuperf[serving]'")
+    if kind == "transformers" and (lacking := hugging_face.lacking()) is not None:
+        pytest.skip(lacking)
     slots, number = perf.sized(8, smoke=2), perf.sized(64, smoke=4)
     requests = speed.drawn_requests(
         number, prompt=perf.sized(64, smoke=3), mean=perf.sized(8.0, smoke=2.0), vocabulary=vocabulary(perf), seed=2

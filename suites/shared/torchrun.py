@@ -32,6 +32,14 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 the attempt before, so that no restart succeeds on gloo (torch 2.11 and 2.13; pytorch/pytorch#135712)."""
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """cuBLAS gives equal bits in each run only with a workspace of a fixed size (its manual, "Results Reproducibility")."""
+WATCHDOG = {
+    # Ends a rank whose collective has timed out without an abort of its communicator first. torchrun's own value is 1:
+    # between the abort and the end the script goes on, with a sum that lacks a rank, and may save it.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+    # Before the end it sleeps four times as long, so that flight recorders are written: by default 60 s.
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+}
+"""How NCCL's watchdog ends a rank; what the user has set comes first."""
 _ROOT = Path(__file__).resolve().parents[2]
 _GUARD = Path(__file__).with_name("guard.py")
 # Where NCCL's watchdog leaves the collectives of a rank that it ends, by the names old and new.
@@ -287,6 +295,7 @@ def _environ(gpus: str, log: Path) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     return {
         **defaults,
+        **WATCHDOG,
         **traces,
         **inherited,
         **OWN_STORE,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -20,10 +21,24 @@ from suites.shared.transformers_names import their_name
 
 PATIENCE = 60.0  # seconds without a token, after which the engine is given up
 POLL = 0.2  # seconds; between two looks whether its thread still runs
+OLDEST = (5, 23)  # earlier ones configure their continuous batching otherwise
+_INSTALL = "pip install 'pytest-gpuperf[serving]'"
 
 
 class EngineStopped(RuntimeError):
     """The engine's thread has ended, or gives no token."""
+
+
+def lacking() -> str | None:
+    """Why transformers' continuous batching cannot run here, with what to do; None if it can."""
+    try:
+        version = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return f"transformers is not installed: {_INSTALL}"
+    if tuple(map(int, version.split(".")[:2])) >= OLDEST:
+        return None
+    oldest = ".".join(map(str, OLDEST))
+    return f"transformers {version} is installed, and its continuous batching is used from {oldest} on: {_INSTALL}"
 
 
 def transformers_llama(
