@@ -79,6 +79,22 @@ class Repository:
         """
         return bool(self._asked("status", "--porcelain", "--", str(folder or self.top)))
 
+    def holds(self, commit: str, but: Path) -> bool:
+        """Whether the checkout has exactly the files of a commit: no change since, and no file that is not committed.
+
+        Args:
+            commit: a hash, branch or tag.
+            but: a folder whose files do not count.
+
+        Raises:
+            CannotRace: git cannot tell.
+        """
+        sha = self.resolve(commit)
+        files = [".", f":(exclude){but}"] if but.resolve().is_relative_to(self.top) else ["."]
+        changed = self._asked("diff", "--name-only", "--end-of-options", sha, "--", *files)
+        untracked = self._asked("ls-files", "--others", "--exclude-standard", "--", *files)
+        return not changed and not untracked
+
     def rev_list(self, good: str, bad: str) -> list[str]:
         """The commits after ``good`` up to ``bad`` by their full hashes, the oldest first; merges count as one.
 

@@ -52,6 +52,21 @@ def block_line(number: int, most: int, against: str, tests: Sequence[str], secon
     )
 
 
+def same_code_line(number: int, most: int, commit: str, tests: Sequence[str], seconds: float) -> str:
+    """A launch begins of suspects whose code is that of their record.
+
+    Args:
+        number: Of the launch, 1 and up.
+        most: Launches.
+        commit: Of the record.
+        tests: The suspects.
+        seconds: That the launch will take.
+    """
+    return (
+        f"the code is that of the record ({commit}), launch {number} of {most} ({lasting(seconds)}): {', '.join(tests)}"
+    )
+
+
 def bisecting_line(commit: str, subject: str, tests: int, left: int) -> str:
     """A step of a bisection begins.
 

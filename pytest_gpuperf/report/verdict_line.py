@@ -53,6 +53,8 @@ def reasons(verdict: Verdict) -> list[str]:
                 lines.append(f"baseline {format_value(baseline.center, baseline.unit)}, {_spread(baseline)}{where}")
             if verdict.code is not None:
                 lines.append(f"code {_share(verdict.code, 'of each')}, against {verdict.against}")
+            elif verdict.against:
+                lines.append(f"code unchanged since {verdict.against}")
             if verdict.environment is not None:
                 lines.append(f"environment {_share(verdict.environment)}, against the record")
             if verdict.outcome is Outcome.UNDECIDED:
@@ -275,6 +277,8 @@ def _raced(verdict: Verdict) -> str:
     told = []
     if verdict.code is not None:
         told.append(f"the code {_share(verdict.code, 'of each')} against {verdict.against}")
+    elif verdict.against:
+        told.append(f"the code unchanged since {verdict.against}")
     if verdict.environment is not None:
         told.append(f"the environment {_share(verdict.environment)} against the record")
     return ", ".join(told)
@@ -287,8 +291,8 @@ def _share(share: Share, of: str = "") -> str:
 
 
 def _not_reproduced(verdict: Verdict) -> str:
-    if verdict.code is not None:
-        return f": {_raced(verdict)}"
+    if raced := _raced(verdict):
+        return f": {raced}"
     return f", by {format_count(verdict.launches, 'launch', 'launches')}" if verdict.reason is Reason.CLEARED else ""
 
 

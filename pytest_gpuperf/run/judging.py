@@ -99,6 +99,11 @@ class Judging:
         """What a race makes of a suspect; None if it is still open."""
         return self._named(self.judge.raced(suspect, arms, over=over, now=self._software()))
 
+    def same_code(self, suspect: Verdict, launches: Sequence[Metric], commit: str) -> Verdict:
+        """What launches make of a suspect whose code is that of its record."""
+        verdict = self.judge.same_code(suspect, launches, commit, now=self._software())
+        return self.judge.named(verdict, self._software())
+
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
         return self._named(self.judge.not_raced(suspect, present, why, over=over))

@@ -19,10 +19,11 @@ from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
 from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.race_options import RaceOptions
-from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
+from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, same_code_line, second_line
 from pytest_gpuperf.run.bisecting import bisected, regressed
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.changed_code import ChangedCode
+from pytest_gpuperf.run.same_code import LAUNCHES, SameCode
 from pytest_gpuperf.run.spending import PATIENCE, Spending, ids, limit_of
 from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.verdicts.judge import Arms
@@ -118,6 +119,7 @@ class Racing:
         folder: Path,
         spending: Spending,
         explain: Callable[[Sequence[Held]], None] | None = None,
+        same_code: SameCode | None = None,
     ) -> None:
         """Nothing is launched yet.
 
@@ -132,6 +134,7 @@ class Racing:
             folder: in the repository.
             spending: makes the launches.
             explain: looks for what moved the figures of decided tests; None if nobody asked for it.
+            same_code: decides about suspects whose code did not change; None if they race all the same.
         """
         self._held = held
         self._deciding = deciding
@@ -143,6 +146,7 @@ class Racing:
         self._folder = folder
         self._spending = spending
         self._explain = explain
+        self._same_code = same_code
         self._changes = ChangedCode(folder)
         self._old: dict[str, Arm] = {}
         """Arms of other code that are open, by commit."""
@@ -179,7 +183,11 @@ class Racing:
         if moved := list(self._deciding.moved) if whole_run else []:
             self._second_launch(moved)
         self._clear()
-        if by_commit := self._by_commit():
+        by_commit = self._by_commit()
+        if self._same_code is not None:
+            for commit in [commit for commit in by_commit if self._same_code.of(commit)]:
+                self._of_same_code(self._same_code, commit, by_commit.pop(commit))
+        if by_commit:
             self._vacate()
             with closing(self._open_arms(ids(self._held.tests))) as arms:
                 for commit, racing in by_commit.items():
@@ -228,6 +236,21 @@ class Racing:
                     figures = test.present.get(suspect.metric_name, [])
                     if (verdict := self._deciding.cleared(suspect, figures)) is not None:
                         test.decide(verdict)
+
+    def _of_same_code(self, same: SameCode, commit: str, tests: Sequence[Held]) -> None:
+        """Launches the present code, which is the record's: there is nothing to race."""
+        earlier = {test.identity: {name: len(figures) for name, figures in test.present.items()} for test in tests}
+        for number in range(1, LAUNCHES + 1):
+            open_ = [test for test in tests if test.suspects and not test.broken]
+            if not open_ or not self._affords(open_, LAUNCHES + 1 - number):
+                return
+            self._say(same_code_line(number, LAUNCHES, _short(commit), _names(open_), self._spending.expected(open_)))
+            self._launch_here(open_)
+        for test in tests:
+            for suspect in [] if test.broken else test.suspects:
+                name = suspect.metric_name
+                launches = test.present[name][earlier[test.identity].get(name, 0) :]
+                test.decide(same.verdict(suspect, launches, _short(commit)))
 
     def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""

@@ -53,6 +53,7 @@ from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.relaunching import Relaunching
+from pytest_gpuperf.run.same_code import SameCode
 from pytest_gpuperf.run.selection import is_perf, measures, of_machine
 from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
@@ -165,6 +166,9 @@ class Session:
         explaining = None
         if options.race.explain and isinstance(judging, Judging):
             explaining = Explaining(judging, spending, open_arms, ranks.vacate, choosing.ask, console.print_line)
+        same_code = None
+        if isinstance(judging, Judging) and options.race.python is None and options.race.build is None:
+            same_code = SameCode(judging, root, options.baselines)
         racing = (
             None
             if judging is None
@@ -179,6 +183,7 @@ class Session:
                 root,
                 spending,
                 None if explaining is None else explaining.explain,
+                same_code,
             )
         )
         results = None

@@ -206,8 +206,34 @@ class Judge:
             return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=None)))
         if code.decision is Decision.OPEN:
             return asked(found.undecided(Reason.OPEN))
+        return self._of_the_environment(found, environment, now)
+
+    def same_code(
+        self, suspect: Verdict, launches: Sequence[Metric], commit: str, *, now: Mapping[str, str]
+    ) -> Verdict:
+        """What launches make of a suspect whose code is that of its record: ENVIRONMENT if they lost, else SAME.
+
+        Args:
+            suspect: The screening's verdict, whose launch does not count.
+            launches: A figure of each launch after that.
+            commit: Of the record, which the checkout holds.
+            now: Versions and variables of this run.
+        """
+        stored, history = suspect.baseline, self._history_of(suspect)
+        assert stored is not None
+        environment = self._rule.environment(history, logs_of(launches))
+        found = replace(
+            self._of(suspect, launches, history),
+            against=commit,
+            environment=share_of(environment, stored.better, len(launches)),
+        )
+        return self._of_the_environment(found, environment, now)
+
+    def _of_the_environment(self, found: Verdict, environment: Sequential, now: Mapping[str, str]) -> Verdict:
+        """The verdict on a figure whose code is no slower than that of its record."""
         if environment.decision is Decision.ACCUSED:
-            differs = differing([info.environment for info in self._infos(stored)], now)
+            assert found.baseline is not None
+            differs = differing([info.environment for info in self._infos(found.baseline)], now)
             lost = replace(found, outcome=Outcome.ENVIRONMENT, reason=None, differs=differs)
             return asked(self._excused(lost))
         return asked(replace(found, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED))

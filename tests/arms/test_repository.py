@@ -43,6 +43,24 @@ def test_a_checkout_is_dirty_by_changes_and_by_new_files_below_the_folder(folder
     assert repository.is_dirty(folder / "a")
 
 
+def test_a_checkout_holds_a_commit_if_no_file_differs_but_records(folder: Path, tmp_path: Path) -> None:
+    repository, records = Repository.of(folder), folder / "a" / "records"
+    assert repository.holds("HEAD", but=records)
+    assert not repository.holds("HEAD~1", but=records)
+    recorded = commit(folder, {"a/records/one.json": "{}"})
+    assert repository.holds("HEAD~1", but=records)
+    assert not repository.holds("HEAD~1", but=tmp_path / "elsewhere")
+    commit(folder, {"a/a.py": "3"})
+    commit(folder, {"a/a.py": "2"})
+    assert repository.holds(recorded, but=records)  # the same files by another way
+    (folder / "a/new.py").touch()
+    assert not repository.holds(recorded, but=records)
+    (folder / ".git/info/exclude").write_text("new.py")
+    assert repository.holds(recorded, but=records)
+    with pytest.raises(CannotRace, match=r"^commit 'nowhere' is not in "):
+        repository.holds("nowhere", but=records)
+
+
 def test_commits_are_listed_from_the_oldest_after_the_good_one(folder: Path) -> None:
     repository = Repository.of(folder)
     third = commit(folder, {"a/a.py": "3"})

@@ -1,6 +1,6 @@
 """What a run says while it launches more."""
 
-from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, second_line
+from pytest_gpuperf.report.race_lines import alone_line, block_line, clearing_line, same_code_line, second_line
 
 
 def test_a_launch_against_the_record() -> None:
@@ -18,6 +18,12 @@ def test_a_launch_of_what_cannot_race() -> None:
 def test_a_block_of_a_race() -> None:
     assert block_line(2, 7, "abc1234", ["t.py::a"], 0.2) == (
         "race against abc1234, block 2 of at most 7 (4 launches, about 1 s): t.py::a"
+    )
+
+
+def test_a_launch_of_code_that_did_not_change() -> None:
+    assert same_code_line(2, 4, "abc1234", ["t.py::a"], 3.0) == (
+        "the code is that of the record (abc1234), launch 2 of 4 (about 3 s): t.py::a"
     )
 
 

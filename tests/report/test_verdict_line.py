@@ -39,6 +39,8 @@ SHARES = (
     "the code -5.0 % (-6.0 % to -4.1 % in 6 launches of each) against abc1234, "
     "the environment -11.3 % (-12.0 % to -10.0 % in 6 launches) against the record"
 )
+UNCHANGED = replace(RACED, code=None, outcome=Outcome.ENVIRONMENT)
+OF_UNCHANGED = f"the code unchanged since abc1234, {SHARES.partition('abc1234, ')[2]}"
 CONTEST = replace(RACED, baseline=None, change=None, bound=None, environment=None)
 SPEEDUP = Metric(1.1, "x", "higher", interval=(1.05, 1.15), at_least=1.2)
 EXPECTED = KnownRegression("a slow driver", date(2027, 1, 31), 310e9)
@@ -58,6 +60,11 @@ def command(identity: str, *more: str, mode: str = "") -> str:
         (replace(CONTEST, outcome=Outcome.IMPROVED), f"298.0 GB/s: {SHARES.partition(', ')[0]}"),
         (replace(CONTEST, outcome=Outcome.SAME), f"298.0 GB/s is the same as abc1234: {SHARES.partition(', ')[0]}"),
         (replace(RACED, outcome=Outcome.ENVIRONMENT), f"298.0 GB/s is 16.3 % worse than {AGAINST}: {SHARES}"),
+        (UNCHANGED, f"298.0 GB/s is 16.3 % worse than {AGAINST}: {OF_UNCHANGED}"),
+        (
+            replace(UNCHANGED, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED),
+            f"298.0 GB/s is the same as {AGAINST}: {OF_UNCHANGED}",
+        ),
         (
             replace(RACED, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED),
             f"298.0 GB/s is the same as {AGAINST}: {SHARES}",

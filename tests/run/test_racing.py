@@ -125,6 +125,73 @@ def test_a_loss_of_the_environment_skips_its_tests_and_fails_the_run_once(
     assert judged(project, "--environment=warn").ret == 0
 
 
+@pytest.fixture
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkout has the record's code."""
+    monkeypatch.setattr("pytest_gpuperf.run.same_code.SameCode.of", lambda self, against: against == COMMIT)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_code_that_did_not_change_races_nobody(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch)
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    figures(project, a=SUSPECT, b=SUSPECT)
+    script(project, "present", a=[90e9, 90.1e9], b=[100e9])
+    result = judged(project, "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    assert launched(project) == ["here ab"] * 4
+    told = (
+        "gpuperf: the code is that of the record (abc123400000), launch 1 of 4 (about 1 s): "
+        "test_it.py::test_a[2ranks], test_it.py::test_b[2ranks]"
+    )
+    assert told in result.outlines
+    shares = "the code unchanged since abc123400000, the environment -9.9 % (* in 4 launches) against the record"
+    result.stdout.fnmatch_lines([f"SKIPPED * environment: *test_a* busbw: 90.10 GB/s is 9.9 % worse than *: {shares}"])
+    finding = line_of(result, "the environment is slower, not the code: 1 figure lost against the record")
+    assert finding.endswith("(abc123400000) is as slow today; what differs: NCCL_ALGO not set -> Tree")
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_launches_that_may_clear_a_suspect_do_not_count_for_code_that_did_not_change(project: pytest.Pytester) -> None:
+    figures(project, b=SUSPECT)
+    script(project, "present", b=[90e9])
+    result = judged(project, "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    lines = launched(project)
+    assert set(lines) == {"here b"}
+    assert 4 < len(lines) <= 3 + 4
+    result.stdout.fnmatch_lines(["SKIPPED * environment: *test_b* in 4 launches) against the record"])
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_launch_of_unchanged_code_that_breaks_fails_its_test(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, a=SUSPECT, b=SUSPECT)
+    script(project, "present", a=[90e9], b=[90e9, "it raised"])
+    result = judged(project)
+    result.assert_outcomes(passed=1, skipped=1, failed=1)
+    assert launched(project) == ["here ab", "here ab", "here a", "here a"]
+    result.stdout.fnmatch_lines(["*test_b*a later launch of the test came to nothing: it raised*"])
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_budget_bounds_launches_of_unchanged_code(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch)
+    figures(project, b=SUSPECT)
+    result = judged(project, "--race-budget=1e-9")
+    result.assert_outcomes(passed=2, skipped=1)
+    assert launched(project) == []
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_code_that_did_not_change_races_a_commit_that_the_user_names(project: pytest.Pytester) -> None:
+    result = judged(project, "--against=HEAD")
+    result.assert_outcomes(passed=3)
+    assert "HEAD abc" in launched(project)  # whoever names a commit wants a race
+
+
 def test_the_run_lets_go_of_its_gpus_before_its_arms_lease_them(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

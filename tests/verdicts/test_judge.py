@@ -183,6 +183,29 @@ def test_a_loss_that_neither_arm_has_is_not_reproduced() -> None:
     assert said(verdict) == (Outcome.SAME, Reason.NOT_REPRODUCED)
 
 
+@pytest.mark.parametrize(
+    ("launches", "expected"),
+    [
+        ([90.0, 90.2, 90.1, 90.0], (Outcome.ENVIRONMENT, None)),
+        ([100.0, 99.9, 100.1, 100.0], (Outcome.SAME, Reason.NOT_REPRODUCED)),
+        ([100.0, 94.0, 100.1, 100.0], (Outcome.SAME, Reason.NOT_REPRODUCED)),  # one bad launch decides nothing
+    ],
+)
+def test_a_loss_of_unchanged_code_is_the_environments(
+    launches: list[float], expected: tuple[Outcome, Reason | None]
+) -> None:
+    judge = judge_of(STEADY)
+    verdict = judge.same_code(screened(judge, 90.0), metrics(*launches), "abc", now={"nccl": "2.29.0"})
+    assert said(verdict) == expected
+    assert (verdict.against, verdict.code, verdict.launches) == ("abc", None, 4)
+    assert verdict.environment is not None
+    assert verdict.environment.launches == 4
+    both = raced(judge, launches[:2], launches[2:])  # a race that clears the code says the same of the environment
+    assert both is not None
+    assert verdict.environment.change == pytest.approx(both.environment.change if both.environment else None)
+    assert verdict.differs == both.differs
+
+
 def test_a_race_goes_on_until_it_is_over() -> None:
     old, present = [100.0, 100.2] * 7, [97.6, 97.6] * 7  # half way between the same and 5 % slower
     assert raced(judge_of(STEADY), old[:2], [100.0, 94.0]) is None
