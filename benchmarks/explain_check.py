@@ -1,6 +1,6 @@
 """What `--explain` finds on this machine: variables that slow NCCL, cuBLAS or a program are set, one run for each.
 
-    python benchmarks/explain_check.py --gpus 2 [--out DIR] [--only NCCL_P2P_DISABLE] [--launches 5]
+    python benchmarks/explain_check.py --gpus 2 [--out DIR] [--only NCCL_P2P_DISABLE=1] [--launches 5] [--within 300]
 
 It records all_reduces, sends and matrix products without these variables, in a git repository of its own. Then it sets
 one variable after another and judges again with `--explain`. For each it prints whether the run was red, which figures
@@ -152,10 +152,11 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": paths, **variables}
 
 
-def prepare(folder: Path, gpus: int) -> None:
-    """Write the tests, and commit them: a race needs the record's commit."""
-    side = "8192" if gpus else "64"
-    tests = TESTS.replace("SIDE", side) + (OF_NCCL.replace("WORLD", str(gpus)) if gpus > 1 else "")
+def prepare(folder: Path, gpus: int, cases: Sequence[Case]) -> None:
+    """Write the tests that feel the cases, and commit them: a race needs the record's commit."""
+    head, *of_one = TESTS.partition("@pytest.mark.ranks(1)")
+    felt = "".join(of_one).replace("SIDE", "8192" if gpus else "64") if any(case.gpus < 2 for case in cases) else ""
+    tests = head + felt + (OF_NCCL.replace("WORLD", str(gpus)) if gpus > 1 else "")
     files = {
         "programs.py": PROGRAMS,
         "test_it.py": tests,
@@ -208,13 +209,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--launches", type=int, default=5, help="of the record")
-    parser.add_argument("--only", action="append", default=[], metavar="VARIABLE", help="only cases with this variable")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="CASE", help="NAME=VALUE ..., as the table has it"
+    )
+    parser.add_argument("--within", type=float, default=3600.0, help="seconds after which no other case begins")
     parser.add_argument("--out", type=Path, default=None, help="keep the tests, their record and the results there")
     chosen = parser.parse_args()
+    began = time.monotonic()
+    cases = [one for one in CASES if one.gpus <= chosen.gpus and (not chosen.only or one.name in chosen.only)]
     folder = chosen.out or Path(tempfile.mkdtemp(prefix="explain-check-"))
     folder.mkdir(parents=True, exist_ok=True)
     gpus = max(1, chosen.gpus)
-    prepare(folder, chosen.gpus)
+    prepare(folder, chosen.gpus, cases)
     status, seconds = run(
         folder, {}, f"--gpus={gpus}", "--update-baselines=all", f"--launches={chosen.launches}", "--reason=check"
     )
@@ -222,8 +228,12 @@ def main() -> int:
     for path in (folder / "baselines").glob("*.json"):
         launches = json.loads(path.read_text())["launches"].values()
         print(f"what NCCL chose, of {len(launches)} launches: {next(iter(launches)).get('nccl', 'not known')}")
-    cases = [one for one in CASES if one.gpus <= chosen.gpus and set(chosen.only) <= set(one.variables)]
-    found = [tried(folder, case, gpus) for case in cases]
+    found = []
+    for case in cases:
+        if time.monotonic() > began + chosen.within:
+            print(f"\n=== {case.name}: not tried, since {chosen.within:g} s are over", flush=True)
+        else:
+            found.append(tried(folder, case, gpus))
     print(f"\n{'variables':70}  red  figures moved  named  proved  seconds")
     for one in found:
         red, named, proved = ("yes" if yes else "no" for yes in (one.red, one.named, one.proved))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,18 +79,19 @@ class Repository:
         """
         return bool(self._asked("status", "--porcelain", "--", str(folder or self.top)))
 
-    def holds(self, commit: str, but: Path) -> bool:
+    def holds(self, commit: str, but: Iterable[Path]) -> bool:
         """Whether the checkout has exactly the files of a commit: no change since, and no file that is not committed.
 
         Args:
             commit: a hash, branch or tag.
-            but: a folder whose files do not count.
+            but: files, and folders with all that is in them, that do not count.
 
         Raises:
             CannotRace: git cannot tell.
         """
         sha = self.resolve(commit)
-        files = [".", f":(exclude){but}"] if but.resolve().is_relative_to(self.top) else ["."]
+        real = [path.resolve() for path in but]
+        files = [".", *(f":(exclude,literal){path}" for path in real if path.is_relative_to(self.top))]
         changed = self._asked("diff", "--name-only", "--end-of-options", sha, "--", *files)
         untracked = self._asked("ls-files", "--others", "--exclude-standard", "--", *files)
         return not changed and not untracked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_gpuperf.arms.arm import CannotRace
@@ -18,24 +18,24 @@ LAUNCHES = 4
 class SameCode:
     """Asks git once for each commit, and has suspects judged whose code did not change."""
 
-    def __init__(self, judging: Judging, folder: Path, baselines: Path) -> None:
+    def __init__(self, judging: Judging, folder: Path, written: Iterable[Path]) -> None:
         """Nothing is asked yet.
 
         Args:
             judging: knows the records.
             folder: in the repository.
-            baselines: a folder whose files are no code: a record is committed after what it measured.
+            written: files and folders that are no code, as runs write them: baselines, results, pages.
         """
         self._judging = judging
         self._folder = folder
-        self._baselines = baselines
+        self._written = tuple(written)
         self._same: dict[str, bool] = {}
 
     def of(self, commit: str) -> bool:
         """Whether the checkout has the code of this commit, and nothing besides; False if git cannot tell."""
         if commit not in self._same:
             try:
-                self._same[commit] = Repository.of(self._folder).holds(commit, but=self._baselines)
+                self._same[commit] = Repository.of(self._folder).holds(commit, but=self._written)
             except CannotRace:
                 self._same[commit] = False
         return self._same[commit]

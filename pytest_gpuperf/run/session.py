@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -34,7 +35,7 @@ from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import ResultsFile
-from pytest_gpuperf.report.run_journal import Head, RunJournal
+from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.run.adopting import Adopting
 from pytest_gpuperf.run.arm_loop import ArmLoop
@@ -168,7 +169,7 @@ class Session:
             explaining = Explaining(judging, spending, open_arms, ranks.vacate, choosing.ask, console.print_line)
         same_code = None
         if isinstance(judging, Judging) and options.race.python is None and options.race.build is None:
-            same_code = SameCode(judging, root, options.baselines)
+            same_code = SameCode(judging, root, _written(options))
         racing = (
             None
             if judging is None
@@ -328,6 +329,14 @@ class Session:
         """Ends all ranks, and lets go of what is leased."""
         self.host.close()
         self.leasing.close()
+
+
+def _written(options: Options) -> Iterator[Path]:
+    """Where runs with such options write, which is no code of the tests."""
+    yield options.baselines
+    if options.results is not None:
+        yield from (options.results, journal_of(options.results))
+    yield from filter(None, (options.page, options.profiles))
 
 
 def _measured(machine: Machine, options: Options) -> bool:

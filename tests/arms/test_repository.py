@@ -44,12 +44,15 @@ def test_a_checkout_is_dirty_by_changes_and_by_new_files_below_the_folder(folder
 
 
 def test_a_checkout_holds_a_commit_if_no_file_differs_but_records(folder: Path, tmp_path: Path) -> None:
-    repository, records = Repository.of(folder), folder / "a" / "records"
+    repository, records = Repository.of(folder), [folder / "a/records", folder / "a/[1].json", tmp_path / "elsewhere"]
     assert repository.holds("HEAD", but=records)
     assert not repository.holds("HEAD~1", but=records)
     recorded = commit(folder, {"a/records/one.json": "{}"})
     assert repository.holds("HEAD~1", but=records)
-    assert not repository.holds("HEAD~1", but=tmp_path / "elsewhere")
+    (folder / "a/[1].json").touch()
+    assert repository.holds("HEAD~1", but=records)
+    assert not repository.holds("HEAD~1", but=records[1:])
+    assert not repository.holds("HEAD~1", but=records[:1])
     commit(folder, {"a/a.py": "3"})
     commit(folder, {"a/a.py": "2"})
     assert repository.holds(recorded, but=records)  # the same files by another way

@@ -499,3 +499,19 @@ def test_a_budget_bounds_the_launch_that_it_began(project: pytest.Pytester, monk
     figures(project, b=SUSPECT)
     judged(project)
     assert min(limits) > 120  # more than what a rank gets that hangs
+
+
+def test_what_runs_write_is_no_code(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.path / ".gitignore").write_text("*.json\n__pycache__\nlog\nlaunches\n.*\n")
+    sha = commit(project.path, {})
+    monkeypatch.setattr("pytest_gpuperf.run.current_launch.commit_of", lambda folder: sha)
+    recorded(project, "--update-baselines=all", b=STEADY * 2)
+    elsewhere(monkeypatch)
+    written = ["--gpuperf-json=written.jsonl", "--report=page.html"]
+    figures(project, b=SUSPECT)
+    judged(project, *written)
+    assert launched(project) == ["here b"] * 4
+    (project.path / "new.py").touch()
+    figures(project, b=SUSPECT)
+    judged(project, *written)
+    assert launched(project)[0] == f"{sha[:7]} b"
