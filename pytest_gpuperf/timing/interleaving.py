@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -10,7 +11,7 @@ import torch
 from pytest_gpuperf.figures.precision import relative_halfwidth
 from pytest_gpuperf.timing.clock import punctual, slowest
 from pytest_gpuperf.timing.measure import Timed
-from pytest_gpuperf.timing.sampling import BATCH
+from pytest_gpuperf.timing.sampling import BATCH, MIN_SAMPLES
 
 Ratios: TypeAlias = Callable[[Sequence[Sequence[float]]], list[float]]
 """Of blocks: from the slowest rank's samples of each arm, two a block, to a figure for each block."""
@@ -22,10 +23,11 @@ def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device:
     """Seconds of each arm, two a block, from blocks of ABBA, ABCCBA and so on.
 
     A drift over a block weighs on all arms alike. Blocks are added until the median of ``ratios`` is as precise as
-    asked for, or an arm has as many samples as its plan affords. All ranks stop together. A block in which a sample
-    waited for a host does not count: see ``punctual``.
+    asked for, an arm has as many samples as its plan affords, or the arms' budgets are spent. All ranks stop together.
+    A block in which a sample waited for a host does not count: see ``punctual``.
     """
     most = max(1, min(arm.plan.samples for arm in arms) // 2)
+    budget, began = sum(arm.budget for arm in arms), time.perf_counter()
     there = range(len(arms))
     seconds: list[list[float]] = [[] for _ in arms]
     found: list[float] = []
@@ -39,8 +41,11 @@ def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device:
                 seconds[index].append(arms[index].sample())
                 mine[block] = max(mine[block], float(arms[index].late))
         found += ratios([slowest(arm[2 * before :], device) for arm in seconds])
-        late += slowest(mine, device)
+        *told, lasted = slowest([*mine, time.perf_counter() - began], device)
+        late += told
         kept = punctual(late)
         if relative_halfwidth([found[block] for block in kept]) <= precision:
+            break
+        if lasted >= budget and 2 * len(kept) >= MIN_SAMPLES:
             break
     return [[sample for block in kept for sample in arm[2 * block : 2 * block + 2]] for arm in seconds]

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.figures.precision import relative_halfwidth
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, punctual, slowest
-from pytest_gpuperf.timing.sampling import BATCH, STEADY, WARMUP_BATCH, Plan, Sampling, plan
+from pytest_gpuperf.timing.sampling import (
+    BATCH,
+    MAX_STEPS_PER_SAMPLE,
+    MIN_SAMPLES,
+    STEADY,
+    WARMUP_BATCH,
+    Plan,
+    Sampling,
+    plan,
+)
 from pytest_gpuperf.timing.stepping import CAPTURE_WARMUP, Step, captured, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
 
@@ -51,6 +61,7 @@ class Timed:
         *,
         taken: int = 0,
         warm: bool = False,
+        most_steps: int = MAX_STEPS_PER_SAMPLE,
     ) -> None:
         """Plans the samples of a step.
 
@@ -62,6 +73,7 @@ class Timed:
             verification: looks at what the first step returns, and at others when ``verify`` is called.
             taken: how many steps were taken already; whoever took them looked at the first.
             warm: whether the device is warm by steps of the same kind.
+            most_steps: of a sample.
         """
         self._verification = verification
         self._taken = taken
@@ -69,6 +81,8 @@ class Timed:
         self._clock = clock
         self._device = context.device
         self._precision = sampling.precision
+        self._most_steps = most_steps
+        self.budget = sampling.budget
         self._reset = reset_of(step)
         graph = sampling.cuda_graph and context.device.type == "cuda"
         self._graph = graph
@@ -122,15 +136,19 @@ class Timed:
         of_slowest: list[float] = []
         late: list[float] = []
         kept: list[int] = []
+        began = time.perf_counter()
         while len(kept) < self.plan.samples:
             size = min(BATCH, self.plan.samples - len(kept))
             batch = [(self.sample(), float(self.late)) for _ in range(size)]
             seconds += [taken for taken, _ in batch]
-            told = slowest([*seconds[-size:], *(flag for _, flag in batch)], self._device)
+            lasted = time.perf_counter() - began
+            *told, lasted = slowest([*seconds[-size:], *(flag for _, flag in batch), lasted], self._device)
             of_slowest += told[:size]  # the same on all ranks, so that all stop together
             late += told[size:]
             kept = punctual(late)
             if relative_halfwidth([of_slowest[place] for place in kept]) <= self._precision:
+                break
+            if lasted >= self.budget and len(kept) >= MIN_SAMPLES:
                 break
         return [seconds[place] for place in kept]
 
@@ -192,4 +210,10 @@ class Timed:
         self._step()
         self._taken += 1 + _ESTIMATES
         estimate = min(self._clock.time(self._step, 1, self._reset) for _ in range(_ESTIMATES))
-        return plan(sampling, slowest([estimate], self._device)[0], repeatable=self._reset is None, warm=self._warm)
+        return plan(
+            sampling,
+            slowest([estimate], self._device)[0],
+            repeatable=self._reset is None,
+            warm=self._warm,
+            most_steps=self._most_steps,
+        )

@@ -9,6 +9,7 @@ MIN_SAMPLES = 10  # fewer give no quartiles worth the name
 BATCH = 10  # samples between two looks at the precision, which cost a collective
 MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
 MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
+MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as long to launch a small step as it lasts
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
 MIN_WARMUP_STEPS = 2  # besides the four that a plan takes
 MAX_WARMUP_STEPS = 200
@@ -27,8 +28,8 @@ class Sampling:
     samples: int = 200
     """At most so many samples."""
     budget: float = 0.5
-    """Seconds of a step's sampling after which ``MIN_SAMPLES`` samples are enough. The sizes of a sweep share it, and
-    so do the first three groups of a comparison that asks for a speedup."""
+    """Seconds of a step's sampling, by the host's clock, after which ``MIN_SAMPLES`` samples are enough. The sizes of a
+    sweep share it, and so do the first three groups of a comparison that asks for a speedup."""
     precision: float = 0.005
     """Half the width of the median's 95 % interval, relative to it, at which sampling ends."""
     cold: bool = False
@@ -64,7 +65,14 @@ class Plan:
     steps_per_sample: int
 
 
-def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True, warm: bool = False) -> Plan:
+def plan(
+    sampling: Sampling,
+    step_seconds: float,
+    *,
+    repeatable: bool = True,
+    warm: bool = False,
+    most_steps: int = MAX_STEPS_PER_SAMPLE,
+) -> Plan:
     """The plan for a step that takes about so long on the slowest rank.
 
     Args:
@@ -72,11 +80,12 @@ def plan(sampling: Sampling, step_seconds: float, *, repeatable: bool = True, wa
         step_seconds: seconds.
         repeatable: whether a sample may be of several steps, one after the other.
         warm: whether the device is warm already, and only the step itself is new.
+        most_steps: of a sample.
     """
     if sampling.smoke:
         return Plan(warmup_steps=0, settling_batches=0, samples=2, steps_per_sample=1)
     step_seconds = max(step_seconds, 1e-7)
-    most = MAX_STEPS_PER_GRAPH if sampling.cuda_graph else MAX_STEPS_PER_SAMPLE
+    most = min(most_steps, MAX_STEPS_PER_GRAPH) if sampling.cuda_graph else most_steps
     several = min(most, max(1, math.ceil(MIN_SAMPLE_SECONDS / step_seconds)))
     steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for
 from pytest_gpuperf.timing.measure import Timed
-from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.sampling import MAX_STEPS_PER_SWEPT, Sampling
 from pytest_gpuperf.timing.stepping import Step, named
 from pytest_gpuperf.timing.verification import Verification
 
@@ -65,7 +65,15 @@ def _samples(
         verify(context, output, steps, nbytes)
 
     verification = None if verify is None else Verification(look, context, name)
-    timed = Timed(context, clock_for(context.device, sampling), step, sampling, verification, warm=warm)
+    timed = Timed(
+        context,
+        clock_for(context.device, sampling),
+        step,
+        sampling,
+        verification,
+        warm=warm,
+        most_steps=MAX_STEPS_PER_SWEPT,
+    )
     timed.warm_up()
     samples = timed.samples(timed.until_precise())
     timed.verify()

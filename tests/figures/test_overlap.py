@@ -55,7 +55,7 @@ def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monk
     monkeypatch.setattr(interleaving, "slowest", lambda seconds, device: list(seconds))
     times = (float(number**2) for number in count(1))  # so that no two blocks agree
     plan = SimpleNamespace(samples=24)
-    arms = [SimpleNamespace(plan=plan, sample=lambda: next(times), late=False) for _ in range(2)]
+    arms = [SimpleNamespace(plan=plan, budget=60.0, sample=lambda: next(times), late=False) for _ in range(2)]
     looked: list[list[float]] = []
 
     def ratios(of_slowest: Sequence[Sequence[float]]) -> list[float]:
@@ -65,6 +65,26 @@ def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monk
     first, _ = interleaving.interleaved(cast(Any, arms), ratios, 0.0, torch.device("cpu"))
     assert [len(look) for look in looked] == [10, 10, 4]
     assert [value for look in looked for value in look] == first
+
+
+@pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 50), (1.0, 10)])
+def test_blocks_end_when_the_arms_budgets_are_spent_by_the_hosts_clock(
+    monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int
+) -> None:
+    """Of two arms with 0.2 s each; a block has two samples of each."""
+    monkeypatch.setattr(interleaving, "slowest", lambda seconds, device: list(seconds))
+    times = (float(number**2) for number in count(1))
+    taken: list[float] = []
+    monkeypatch.setattr("time.perf_counter", lambda: len(taken) * host_seconds)
+
+    def sample() -> float:
+        taken.append(next(times))
+        return taken[-1]
+
+    plan = SimpleNamespace(samples=200)
+    arms = [SimpleNamespace(plan=plan, budget=0.2, sample=sample, late=False) for _ in range(2)]
+    first, _ = interleaving.interleaved(cast(Any, arms), lambda arms: block_ratios(*arms), 0.0, torch.device("cpu"))
+    assert len(first) == samples
 
 
 def test_what_was_observed_goes_with_the_figures() -> None:

@@ -85,6 +85,16 @@ def test_a_slow_look_makes_no_plan_for_a_slow_step(monkeypatch: pytest.MonkeyPat
     assert alone(ScriptedClock([0.2e-3, 50e-3, 10e-3]), monkeypatch).plan.steps_per_sample == 5
 
 
+@pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 130), (0.1, 10), (1.0, 10)])
+def test_the_budget_is_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int) -> None:
+    """Samples of 1 ms on the device of which each takes the host longer; 0.5 s, looked at after every 10."""
+    clock = ScriptedClock([1e-3 * (1 + index % 7 / 10) for index in range(500)])
+    timed = alone(clock, monkeypatch)
+    monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)
+    assert timed.plan.samples == 200
+    assert len(timed.until_precise()) == samples
+
+
 def sampled(ctx: Context, of_rank: list[list[float]], sampling: Sampling) -> tuple[int, int]:
     """Number of samples, and of samples planned."""
     timed = Timed(ctx, ScriptedClock(of_rank[ctx.rank]), lambda: None, sampling)

@@ -39,6 +39,12 @@ def test_a_warm_device_needs_few_steps(step_seconds: float, steps: int) -> None:
     assert (made.warmup_steps, made.settling_batches) == (steps, 0)
 
 
+def test_a_size_among_many_has_fewer_steps_in_a_sample() -> None:
+    assert plan(Sampling(), 1e-6, most_steps=50).steps_per_sample == 50
+    assert plan(Sampling(cuda_graph=True), 1e-6, most_steps=20).steps_per_sample == 20
+    assert plan(Sampling(), 1e-4, most_steps=50).steps_per_sample == 10
+
+
 def test_a_graph_holds_fewer_steps_than_a_queue() -> None:
     assert plan(Sampling(cuda_graph=True), 1e-6).steps_per_sample == MAX_STEPS_PER_GRAPH < MAX_STEPS_PER_SAMPLE
 
