@@ -41,7 +41,7 @@ def test_asynchronous_save_hardly_blocks(perf: Perf, tmp_path: Path) -> None:
         at_least=LEAST,
         verify=written,
         folder=tmp_path,
-        nbytes=perf.sized(32 * MiB, smoke=SMOKE),
+        nbytes=perf.sized(8 * MiB, smoke=SMOKE),
         uploads=speed.Uploads(),
     )
     perf.check(speedup=raced.speedup)

@@ -46,7 +46,7 @@ def vocabulary(perf: Perf) -> int:
 
 @pytest.mark.ranks(1)
 def test_batching(perf: Perf) -> None:
-    slots, number = perf.sized(4, smoke=2), perf.sized(12, smoke=4)
+    slots, number = perf.sized(4, smoke=2), perf.sized(8, smoke=4)
     requests = speed.drawn_requests(
         number, prompt=perf.sized(32, smoke=3), mean=perf.sized(6.0, smoke=2.0), vocabulary=vocabulary(perf), seed=1
     )
