@@ -58,19 +58,19 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="8 bits that are truncated, not rounded",
         module=QUANTIZED,
-        old="rounded = scaled if self.dtype.is_floating_point else scaled.round()",
-        new="rounded = scaled if self.dtype.is_floating_point else scaled.trunc()",
+        old="rounded = scaled if dtype.is_floating_point else scaled.round()",
+        new="rounded = scaled if dtype.is_floating_point else scaled.trunc()",
     ),
     Fault(
         name="scales of the neighbouring block",
         module=QUANTIZED,
-        old="return quantized.view(self.dtype).float() * scales",
-        new="return quantized.view(self.dtype).float() * scales.roll(1, 0)",
+        old="return quantized.view(dtype).float() * scales",
+        new="return quantized.view(dtype).float() * scales.roll(1, 0)",
     ),
     Fault(
         name="8 bits without a scale",
         module=QUANTIZED,
-        old="scales = torch.where(magnitude == 0, 1.0, magnitude / self.largest)",
+        old="scales = torch.where(magnitude == 0, 1.0, magnitude / largest)",
         new="scales = torch.ones_like(magnitude)",
     ),
     Fault(
@@ -94,14 +94,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a mean of 8 bits that is a sum",
         module=QUANTIZED,
-        old=".view(dist.get_world_size(), -1, own.shape[1]).mean(dim=0)",
-        new=".view(dist.get_world_size(), -1, own.shape[1]).sum(dim=0)",
+        old=".view(ranks, -1, parts.shape[1]).mean(dim=0)",
+        new=".view(ranks, -1, parts.shape[1]).sum(dim=0)",
     ),
     Fault(
         name="a mean of 8 bits that leaves out the last rank",
         module=QUANTIZED,
-        old=".view(dist.get_world_size(), -1, own.shape[1]).mean(dim=0)",
-        new=".view(dist.get_world_size(), -1, own.shape[1])[:-1].sum(dim=0) / dist.get_world_size()",
+        old=".view(ranks, -1, parts.shape[1]).mean(dim=0)",
+        new=".view(ranks, -1, parts.shape[1])[:-1].sum(dim=0) / ranks",
     ),
     Fault(
         name="8 bits whose second rounding is left to chance: the blocks' first scales again",
@@ -298,7 +298,7 @@ FAULTS: tuple[Fault, ...] = (
             "    if shard_error is not None:\n"
             "        shard += shard_error\n"
             "\n"
-            "    rounded, shard_scales = quantizer.quantize(shard)\n"
+            "    rounded, shard_scales = quantize(shard, dtype, quantizer.largest)\n"
         ),
         new=(
             "    corrected = shard if shard_error is None else shard + shard_error\n"
