@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
-from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, VISIBLE
+from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, OF_RANK, VISIBLE
 
 MARKERS = (
     "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
@@ -18,8 +18,8 @@ MARKERS = (
     "the test once for each world size, its programs on so many ranks; timeout is in seconds and for each run; "
     "device='cuda' or 'cpu' binds the test to one kind; isolation='process' gives it processes of its own, 'file' "
     "those of its test file, 'group' a process group on warm ones; env is a dict of environment variables for its "
-    "ranks, which are then its own, and "
-    "{rank} in a value is the rank's number, {gpu} its GPU; largest=True leaves out, on GPUs, what is smaller than the "
+    "ranks, which are then its own, and {rank} in a value is the rank's number, {gpu} its GPU, {rank==2} is 1 on "
+    "rank 2 and 0 on all others; largest=True leaves out, on GPUs, what is smaller than the "
     "largest world that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets "
     "RANK, MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; "
     "seed='same' seeds all ranks alike, 'rank' each by its number; nodes deals the ranks evenly to so many nodes of a "
@@ -54,7 +54,8 @@ class RanksMarker:
     isolation: str = "group"
     """``process`` if the ranks must be the test's own; ``file`` if they may be those of its test file."""
     env: tuple[tuple[str, str], ...] = ()
-    """Variables of the ranks' environment, sorted by name; ``{rank}`` in a value is the rank, ``{gpu}`` its GPU."""
+    """Variables of the ranks' environment, sorted by name; ``{rank}``, ``{rank==2}`` and ``{gpu}`` in a value are each
+    rank's own."""
     largest: bool = False
     """Whether, on GPUs, no world runs that is smaller than the largest that they hold."""
     launcher_env: bool = False
@@ -194,6 +195,10 @@ def _environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str
             raise ValueError(f"{where} takes env with strings as values, got {name}={text!r}: write {str(text)!r}")
         if "\0" in text:
             raise ValueError(f"{where} takes env with values that a variable can have, got {name}={text!r}")
+        if "{rank" in OF_RANK.sub("", text):
+            raise ValueError(
+                f"{where} takes env with {{rank}} or, for one rank apart, {{rank==2}} in a value, got {name}={text!r}"
+            )
     if value.get(VISIBLE, GPU) != GPU:
         raise ValueError(
             f"{where} cannot set {VISIBLE} to {value[VISIBLE]!r}: a test has the GPUs that it leased; write {GPU!r} to "

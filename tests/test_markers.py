@@ -39,6 +39,14 @@ WRONG = [
     ("2, env={1: 'x'}", "takes env with names that a variable can have, got 1"),
     ("2, env={'': 'x'}", "takes env with names that a variable can have, got ''"),
     ("2, env={'A=B': 'x'}", "takes env with names that a variable can have, got 'A=B'"),
+    (
+        "2, env={'A': 'is {rank==}'}",
+        "takes env with {rank} or, for one rank apart, {rank==2} in a value, got A='is {rank==}'",
+    ),
+    (
+        "2, env={'A': '{rank}{rank == 1}'}",
+        "takes env with {rank} or, for one rank apart, {rank==2} in a value, got A='{rank}{rank == 1}'",
+    ),
     ("2, env={'A\\0': 'x'}", "takes env with names that a variable can have, got 'A\\x00'"),
     ("2, env={'NCCL_NTHREADS': 64}", "takes env with strings as values, got NCCL_NTHREADS=64: write '64'"),
     ("2, env={'A': None}", "takes env with strings as values, got A=None: write 'None'"),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
 from pytest_gpuperf.doctor.readers.text import spelled
 from pytest_gpuperf.hardware.inspection import Inspection
+from pytest_gpuperf.hardware.numa import Nodes, node_of
 from pytest_gpuperf.hardware.topology import UNKNOWN, Topology
 
 
-def node_of(cores: Collection[int], nodes: Mapping[str, Collection[int]]) -> str:
-    """The NUMA node that has all of these cores; empty if none has."""
-    return next((node for node, own in nodes.items() if cores and set(cores) <= set(own)), "")
-
-
-def table(seen: Inspection, nodes: Mapping[str, Collection[int]]) -> list[str]:
+def table(seen: Inspection, nodes: Nodes) -> list[str]:
     """The lines of the table; nothing without GPUs.
 
     Args:

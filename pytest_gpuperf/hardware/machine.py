@@ -14,6 +14,7 @@ from typing import Any
 from pytest_gpuperf.hardware.device import Devices, Gpu, HardwareError
 from pytest_gpuperf.hardware.key import hardware_key, match_fields
 from pytest_gpuperf.hardware.linkage import Linkage, linkage, pcie_rate
+from pytest_gpuperf.hardware.numa import nodes_of, read_nodes
 from pytest_gpuperf.hardware.nvml import Nvml
 from pytest_gpuperf.hardware.setup import setup_of
 
@@ -118,7 +119,23 @@ class Machine:
     @property
     def setup(self) -> dict[str, str]:
         """How the GPUs of the run are set up now, by the names of ``setup_of``."""
-        return setup_of(self.devices.inspect(), self.gpu_uuids) if self.gpus else {}
+        return setup_of(self.devices.inspect(), self.gpu_uuids, read_nodes()) if self.gpus else {}
+
+    def placement(self, allowed: frozenset[int], *, binds: bool) -> dict[str, str]:
+        """Where ranks that measure run, by name: ``numa binding`` is on or off.
+
+        ``cpu numa nodes`` are the nodes of the cores that they may use: each is bound to those of its GPU's node among
+        them, or to none. Nothing without GPUs.
+
+        Args:
+            allowed: cores that this process may use.
+            binds: whether the user lets ranks be bound.
+        """
+        if not self.gpus:
+            return {}
+        bound = binds and bool(self.cores_near(self.gpu_uuids, allowed))
+        told = {"cpu numa nodes": nodes_of(allowed, read_nodes()), "numa binding": "on" if bound else "off"}
+        return {name: text for name, text in told.items() if text}
 
     def describe(self) -> str:
         """One line for the header of a run."""

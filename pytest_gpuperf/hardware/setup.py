@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
+from pytest_gpuperf.hardware.numa import Nodes, node_of
 
 
-def setup_of(seen: Inspection, uuids: Collection[str]) -> dict[str, str]:
+def setup_of(seen: Inspection, uuids: Collection[str], nodes: Nodes) -> dict[str, str]:
     """Return what of the GPUs' setup may change how fast they are, and no figure's test can change.
 
     ``ecc``, ``mig`` and ``persistence`` are ``on`` or ``off``. ``pcie`` is ``gen 5 x16``: the generation of the slot
-    and the lanes in use. ``application clock`` is in MHz. GPUs that differ are told apart by commas, in their order.
+    and the lanes in use. ``application clock`` is in MHz. ``gpu numa nodes`` are the numbers of the nodes that the GPUs
+    are at. GPUs that differ are told apart by commas, in their order.
 
     Args:
         seen: All GPUs of the machine.
         uuids: Those of the run.
+        nodes: The host's NUMA nodes.
 
     Returns:
         Texts by name; what any of the GPUs does not tell is missing.
@@ -24,6 +27,7 @@ def setup_of(seen: Inspection, uuids: Collection[str]) -> dict[str, str]:
     asked: dict[str, Callable[[GpuFacts], str]] = {
         "application clock": lambda gpu: "" if gpu.sm_set_hertz is None else f"{gpu.sm_set_hertz / 1e6:.0f} MHz",
         "ecc": lambda gpu: _switch(gpu.ecc),
+        "gpu numa nodes": lambda gpu: node_of(gpu.cores, nodes),
         "mig": lambda gpu: _switch(gpu.mig),
         "pcie": _pcie,
         "persistence": lambda gpu: _switch(gpu.persistence),

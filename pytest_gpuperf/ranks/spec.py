@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 
 _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
-RANK = "{rank}"  # in a value that a test sets: the rank's number
+OF_RANK = re.compile(r"\{rank(?:==(\d+))?\}")
+"""In a value that a test sets: ``{rank}`` is the rank's number; ``{rank==2}`` is 1 on rank 2, and 0 on all others."""
 GPU = "{gpu}"  # in a value that a test sets: the UUID of the rank's GPU, empty without GPUs
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LOOPBACK = "127.0.0.1"
@@ -101,7 +103,7 @@ class PoolSpec:
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs, one for each rank; empty for gloo."""
     environ: tuple[tuple[str, str], ...] = ()
-    """Variables that the test sets for its ranks; ``{rank}`` is the rank's number, ``{gpu}`` its GPU."""
+    """Variables that the test sets for its ranks; in a value ``OF_RANK`` and ``GPU`` stand for what a rank has."""
     cores: tuple[frozenset[int], ...] = ()
     """That each rank's threads run on; empty: where the system puts them."""
     timed: bool = False
@@ -178,13 +180,16 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
         environ: of the pool's ranks, by ``rank_environ``.
     """
     gpu = spec.gpus[rank] if spec.gpus else ""
+    values = {name: OF_RANK.sub(lambda told: _of_rank(told, rank), value) for name, value in spec.environ}
     own = {
-        name: value.replace(RANK, str(rank)).replace(GPU, gpu)
-        for name, value in spec.environ
-        if RANK in value or GPU in value
+        name: values[name].replace(GPU, gpu) for name, value in spec.environ if OF_RANK.search(value) or GPU in value
     }
     place = spec.place(rank)
     launcher = launcher_environ(rank, spec.world_size, place) if spec.opening is Opening.LAUNCHER else {}
     part = spec.parts[place.node]
     visible = {VISIBLE: ",".join(spec.gpus[part.start : part.stop])} if spec.nodes else {}
     return {**environ, **visible, **launcher, **own}
+
+
+def _of_rank(told: re.Match[str], rank: int) -> str:
+    return str(rank) if told[1] is None else str(int(int(told[1]) == rank))

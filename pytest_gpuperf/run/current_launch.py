@@ -19,7 +19,15 @@ from pytest_gpuperf.run.recording import Recording
 class CurrentLaunch:
     """Describes each launch when it begins, and tells those who judge or record."""
 
-    def __init__(self, machine: Machine, rootpath: Path, *, measured: bool, recording: Recording | None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        rootpath: Path,
+        *,
+        measured: bool,
+        recording: Recording | None,
+        numa_binding: bool | None = None,
+    ) -> None:
         """No launch has begun.
 
         Args:
@@ -27,10 +35,13 @@ class CurrentLaunch:
             rootpath: of the checkout whose commit is measured.
             measured: whether figures of the run say how fast something is.
             recording: is told of each launch, if figures are recorded.
+            numa_binding: whether ranks may be bound to the cores of their GPU's NUMA node; None if they are not on
+                this machine, whose nodes say nothing of them then.
         """
         self._machine = machine
         self._rootpath = rootpath
         self._recording = recording
+        self._numa_binding = numa_binding
         self._launch: Launch | None = None
         self._ended = False
         self.measured = measured
@@ -61,6 +72,7 @@ class CurrentLaunch:
                 **self._machine.software,
                 **self._machine.setup,
                 **host_setup(),
+                **self._placement(),
                 **settings(os.environ),
             },
             gpus=self._machine.identity,
@@ -70,6 +82,11 @@ class CurrentLaunch:
         self._launch = Launch(number, f"{info.at}-{number}-{uuid.uuid4().hex[:6]}", info)
         if self._recording is not None:
             self._recording.begin_launch(self._launch)
+
+    def _placement(self) -> dict[str, str]:
+        if self._numa_binding is None:
+            return {}
+        return self._machine.placement(frozenset(os.sched_getaffinity(0)), binds=self._numa_binding)
 
     def end(self) -> None:
         """The launch is over, though tests of its number may come: its processes are gone."""

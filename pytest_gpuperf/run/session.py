@@ -149,7 +149,13 @@ class Session:
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
         raced = options.race.against
-        launch = CurrentLaunch(machine, root, measured=_measured(machine, options), recording=recording)
+        launch = CurrentLaunch(
+            machine,
+            root,
+            measured=_measured(machine, options),
+            recording=recording,
+            numa_binding=options.numa_binding if cluster is None else None,
+        )
         judging: Judging | Contesting | None = None
         if link is None and raced is not None:
             judging = Contesting(machine.key, options.policy, raced)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.step import Step, once
-from suites.stragglers import programs
+from suites.shared.step_seconds import seconds_of_steps
+from suites.stragglers.programs import late as programs
 
 DELAY = 0.05
 """Seconds: far longer than what a busy host adds to a product of small matrices."""
@@ -17,18 +18,9 @@ ABOUT = 0.7
 """Of the delay: on a GPU it is counted in cycles, and the clocks rise and fall by a fifth."""
 
 
-def seconds_of(ctx: Context, program: object, late: int) -> list[float]:
+def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], late: int) -> list[float]:
     """How long each of two steps takes this rank, all ranks beginning together."""
-    step: Step[torch.Tensor] = program(ctx, late=late, delay=DELAY)  # type: ignore[operator]
-    taken = []
-    for _ in range(2):
-        ctx.barrier()
-        start = time.perf_counter()
-        step()
-        if ctx.device.type == "cuda":
-            torch.cuda.synchronize()
-        taken.append(time.perf_counter() - start)
-    return taken
+    return seconds_of_steps(ctx, program(ctx, late=late, delay=DELAY), 2)
 
 
 @pytest.mark.ranks(2, 3, 4)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
 
 from pytest_gpuperf import Context, KiB, Metric, MiB, Perf, Sweep
-from suites.shared.step import Step
-from suites.symmetric_memory.programs import chase, pages, shards_in_turn, sweeping
+from suites.shared.step import Step, StepOf
+from suites.symmetric_memory.programs import chase, exchanges, pages, shards_in_turn, sweeping
+from suites.symmetric_memory.programs.one_sided import ENVIRON
+from suites.symmetric_memory.test_exchanges import GRADIENTS, HANDOFFS, Verify
 from suites.symmetric_memory.test_sweeping import ON_GPUS, verify
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
@@ -124,3 +126,27 @@ def test_optimizer_shards(perf: Perf) -> None:
     rate = pair.optimized.rate(moved, "B/s", limit=link.line_rate, limit_name=link.name)
     perf.check(speedup=pair.speedup, bandwidth=rate)
     perf.show(nccl=pair.baseline.rate(moved, "B/s"))
+
+
+def race(perf: Perf, ways: Mapping[str, Callable[..., StepOf]], op: str, verify: Verify) -> None:
+    """Judges the latency and the peak of NCCL's way and of NVSHMEM's, and shows both times at each size."""
+    sizes = [4**power * KiB for power in range(perf.sized(3, smoke=0), perf.sized(9, smoke=2))]
+    brief = perf.configured(budget=0.3)
+    curves = {name: brief.sweep(way, sizes=sizes, op=op, verify=verify) for name, way in ways.items()}
+    for name, curve in curves.items():
+        perf.check(**{f"{name}.alpha": curve.alpha, f"{name}.peak": curve.peak})
+        perf.show(**{f"{name}.time_at_{size}": timing.time for size, timing in zip(sizes, curve.timings, strict=True)})
+    gains = [nccl / nvshmem for nccl, nvshmem in zip(curves["nccl"].seconds, curves["nvshmem"].seconds, strict=True)]
+    perf.show(**{f"speedup_at_{size}": Metric(gain, "x", "higher") for size, gain in zip(sizes, gains, strict=True)})
+
+
+@pytest.mark.ranks(2, 4, 8, largest=True, env=ENVIRON)
+def test_handoff_by_nvshmem(perf: Perf) -> None:
+    """Activations go from each stage of a pipeline to the next, 64 KiB to 64 MiB."""
+    race(perf, HANDOFFS, "send_recv", exchanges.verify_handoff)
+
+
+@pytest.mark.ranks(2, 4, 8, largest=True, env=ENVIRON)
+def test_gradients_by_nvshmem(perf: Perf) -> None:
+    """Each rank gets the sum of its part of all gradients, 64 KiB to 64 MiB."""
+    race(perf, GRADIENTS, "reduce_scatter", exchanges.verify_gradients)

@@ -12,6 +12,7 @@ LL = {**OLD, "NCCL_PROTO": "LL"}
 
 def test_what_is_likeliest_to_move_a_figure_comes_first() -> None:
     versions = ["python", "kernel", "triton", "driver", "nccl", "torch", "nvidia-cublas", "new", "pcie", "cpu cores"]
+    versions += ["cpu numa nodes", "numa binding", "gpu numa nodes"]
     names = [*versions, "OMP_NUM_THREADS", "NCCL_ALGO", "CUDA_HOME"]
     ordered = [name for name, _ in likeliest_first(dict.fromkeys(names, ("1", "2")))]
     assert ordered == [
@@ -21,9 +22,12 @@ def test_what_is_likeliest_to_move_a_figure_comes_first() -> None:
         "nccl",
         "driver",
         "pcie",
+        "gpu numa nodes",
+        "numa binding",
         "nvidia-cublas",
         "torch",
         "triton",
+        "cpu numa nodes",
         "cpu cores",
         "kernel",
         "python",

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf.doctor.diagnosis import blocks, diagnose
 from pytest_gpuperf.doctor.finding import Severity
-from pytest_gpuperf.doctor.topology_table import node_of, table
+from pytest_gpuperf.doctor.topology_table import table
 from pytest_gpuperf.hardware.topology import labels
 from tests.doctor.machines import FOLDER, NAMES, machine
 
@@ -90,9 +90,3 @@ def test_the_table_of_a_box_with_bridges() -> None:
 def test_a_machine_that_hides_its_topology_has_question_marks() -> None:
     facts = machine("l4-phb", lambda facts: [pair.update(distance="") for pair in facts["inspection"]["pairs"]])
     assert "GPU0  X     ?     ?     ?     0-95       0" in table(facts.inspection, facts.system.nodes)
-
-
-def test_a_gpu_near_cores_of_two_nodes_is_at_neither() -> None:
-    assert node_of((0, 1), {"0": (0, 1, 2), "1": (3,)}) == "0"
-    assert node_of((2, 3), {"0": (0, 1, 2), "1": (3,)}) == ""
-    assert node_of((), {"0": (0, 1, 2)}) == ""

@@ -14,7 +14,7 @@ from pytest_gpuperf.doctor.readers.network import read_network
 from pytest_gpuperf.doctor.readers.processes import read_processes
 from pytest_gpuperf.doctor.readers.software import cuda_of, read_software
 from pytest_gpuperf.doctor.readers.system import read_system, read_xids
-from pytest_gpuperf.doctor.readers.text import cores_of, spelled
+from pytest_gpuperf.doctor.readers.text import spelled
 from pytest_gpuperf.doctor.readers.variables import read_configured, read_variables
 from tests.hardware.fake_devices import FakeDevices
 
@@ -29,8 +29,6 @@ def tree(root: Path, **files: str) -> Path:
 
 
 def test_lists_of_cores() -> None:
-    assert cores_of("0-3,8,10-11") == (0, 1, 2, 3, 8, 10, 11)
-    assert cores_of("") == ()
     assert spelled((0, 1, 2, 3, 8, 10, 11)) == "0-3,8,10-11"
     assert spelled(()) == ""
 

@@ -10,8 +10,10 @@ import pytest
 
 from pytest_gpuperf.baselines.json_files import load
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from tests.fake_gpus import install, without_ranks
+from tests.hardware.fake_devices import FakeDevices
 from tests.options.test_option_gpus import usage_error
 from tests.scripted_arms import repeat
 
@@ -148,6 +150,42 @@ def test_a_variable_that_was_not_set_before_is_named(project: pytest.Pytester, m
     result.assert_outcomes(failed=1)
     line = "*busbw: 200.0 GB/s is 33.3 % worse than *; what differs: NCCL_MAX_NCHANNELS not set -> 12"
     result.stdout.fnmatch_lines([line])
+
+
+def test_the_numa_nodes_of_a_slower_run_are_named(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = {"GPU-0": (0, 1), "GPU-1": (2, 3)}
+    told = Inspection(gpus=tuple(GpuFacts(uuid, cores=near) for uuid, near in cores.items()))
+    monkeypatch.setattr(FakeDevices, "cores", lambda self, uuid: frozenset(cores.get(uuid, ())))
+    monkeypatch.setattr(FakeDevices, "inspect", lambda self: told)
+    monkeypatch.setattr("pytest_gpuperf.hardware.machine.read_nodes", lambda: {"0": (0, 1), "1": (2, 3)})
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    record(project)
+    measure(project, 200e9)
+    result = run(project, "--no-numa-binding")
+    result.stdout.fnmatch_lines(["*is 33.3 % worse than *; what differs: numa binding on -> off"])
+    cores["GPU-1"] = (0, 1)
+    moved = Inspection(gpus=tuple(GpuFacts(uuid, cores=(0,)) for uuid in cores))
+    monkeypatch.setattr(FakeDevices, "inspect", lambda self: moved)
+    result = run(project)
+    result.stdout.fnmatch_lines(["*is 33.3 % worse than *; what differs: gpu numa nodes 0, 1 -> 0"])
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    result = run(project)
+    differ = "gpu numa nodes 0, 1 -> 0, numa binding on -> off, cpu numa nodes 0, 1 -> 0, cpu cores 4 -> 2"
+    result.stdout.fnmatch_lines([f"*is 33.3 % worse than *; what differs: {differ}"])
+
+
+def test_a_record_that_tells_no_numa_nodes_differs_in_none(project: pytest.Pytester) -> None:
+    record(project)
+    path = project.path / "baselines" / f"{KEY}.json"
+    stored = json.loads(path.read_text())
+    for launch in stored["launches"].values():
+        assert launch["environment"].pop("numa binding") == "off"
+        launch["environment"].pop("cpu numa nodes", None)
+    path.write_text(json.dumps(stored))
+    measure(project, 200e9)
+    result = run(project)
+    result.stdout.fnmatch_lines(["*is 33.3 % worse than *"])
+    assert "what differs" not in result.stdout.str()
 
 
 def test_a_test_that_changed_has_a_stale_baseline(project: pytest.Pytester) -> None:

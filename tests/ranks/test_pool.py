@@ -109,6 +109,9 @@ def test_a_test_may_show_each_rank_its_own_gpu_alone() -> None:
     assert [environ["CUDA_VISIBLE_DEVICES"] for environ in of_each] == ["GPU-c", "GPU-a"]
     assert [environ["WHO"] for environ in of_each] == ["0 on GPU-c", "1 on GPU-a"]
     assert environ_of(1, PoolSpec(2, environ=(("WHO", "{gpu}"),)), {})["WHO"] == ""
+    apart = PoolSpec(12, environ=(("POD", "pod-{rank==1}{rank==11} of {rank}"),))
+    pods = [environ_of(rank, apart, {})["POD"] for rank in (0, 1, 11)]
+    assert pods == ["pod-00 of 0", "pod-10 of 1", "pod-01 of 11"]
 
 
 def test_groups_share_channels_only_where_nothing_is_timed_and_the_user_lets_them() -> None:

@@ -201,3 +201,17 @@ def test_ranks_that_measure_run_on_their_gpus_nodes(
         )
     finally:
         session.close()
+
+
+@pytest.mark.parametrize("cluster", [None, mock.Mock()], ids=["here", "on nodes of a cluster"])
+def test_only_ranks_of_this_machine_are_at_its_numa_nodes(
+    pytester: pytest.Pytester, tmp_path: Path, cluster: mock.Mock | None
+) -> None:
+    config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}")
+    session = Session.of(config, Options.from_config(config), machine_of(2), cluster)
+    try:
+        session.launch.begin(1, {"torch": "2.13.0"})
+        assert session.launch.software["torch"] == "2.13.0"
+        assert session.launch.software.get("numa binding") == ("off" if cluster is None else None)
+    finally:
+        session.close()

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_gpuperf.report import results_file
 from pytest_gpuperf.run.choosing import Choosing
+from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.verdicts.explanation import Explained
 from tests import scripted_arms
@@ -105,6 +106,21 @@ def test_a_variable_that_makes_a_figure_slower_is_named(
     assert of_judging == "closed"
     assert blocks[:4] == ["undo:NCCL_MAX_NCHANNELS b", "present b", "present b", "undo:NCCL_MAX_NCHANNELS b"]
     assert blocks[-1] == "closed"
+
+
+def test_the_run_lets_go_of_its_gpus_before_the_arms_lease_them(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vacate(ranks: CurrentRanks) -> None:
+        with (project.path / "launches").open("a") as log:
+            print("vacated", file=log)
+
+    monkeypatch.setattr(CurrentRanks, "vacate", vacate)
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    slow(project, NCCL_ALGO=100e9)
+    explained(project)
+    lines = launched(project)
+    assert lines[lines.index("undo:NCCL_ALGO b") - 1] == "vacated"
 
 
 def test_a_variable_that_costs_nothing_does_not_explain(

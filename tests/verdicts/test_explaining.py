@@ -61,6 +61,15 @@ def test_launches_that_differ_too_much_decide_nothing() -> None:
     assert rule.suffices(undone, now, over=True) is False
 
 
+def test_one_odd_launch_does_not_say_whether_a_figure_is_as_recorded() -> None:
+    rule = undoing(-0.2)
+    assert rule.as_recorded(logs(100, 100, 60))
+    assert not rule.as_recorded(logs(80, 80, 100))
+    gained = undoing(0.2)
+    assert gained.as_recorded(logs(100, 100, 140))
+    assert not gained.as_recorded(logs(120, 120, 100))
+
+
 @pytest.mark.parametrize(
     ("change", "fewer", "suffices"), [(-0.2, 100.0, True), (-0.2, 80.0, False), (0.2, 100.0, True), (0.2, 120.0, False)]
 )

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-ARENA, CACHE, HEAP, OPERATIONS, PAGES, SHARDS, SWEEPING = (
+ARENA, CACHE, EXCHANGES, HEAP, ONE_SIDED, OPERATIONS, PAGES, SHARDS, SWEEPING = (
     f"suites.symmetric_memory.programs.{name}"
-    for name in ("arena", "kv_cache", "heap", "operations", "pages", "optimizer_shards", "sweeping")
+    for name in (
+        "arena",
+        "kv_cache",
+        "exchanges",
+        "heap",
+        "one_sided",
+        "operations",
+        "pages",
+        "optimizer_shards",
+        "sweeping",
+    )
 )
 MEMORY = "suites.shared.peer_memory"
 RING = "suites.shared.ring"
@@ -405,5 +415,103 @@ FAULTS: tuple[Fault, ...] = (
         module=IN_TURN,
         old="        self._optimizer.step()\n",
         new="        self._optimizer.state.clear()\n        self._optimizer.step()\n",
+    ),
+    # Exchanges through NVSHMEM's heap.
+    Fault(
+        name="activations that are sent before the last ones were read",
+        module=EXCHANGES,
+        old="                memory.wait(READ, ctx.rank + 1)\n",
+        new="",
+    ),
+    Fault(
+        name="activations that are read before they have come",
+        module=EXCHANGES,
+        old="            if ctx.rank:\n                memory.wait(ARRIVED, ctx.rank - 1)\n",
+        new="",
+    ),
+    Fault(
+        name="a place that is never called free",
+        module=EXCHANGES,
+        old="            if ctx.rank:\n                memory.signal(ctx.rank - 1, READ)\n            if not",
+        new="            if not",
+    ),
+    Fault(
+        name="activations that come in where the stage sends from",
+        module=EXCHANGES,
+        old="places[1 - ctx.rank % 2]",
+        new="places[ctx.rank % 2]",
+    ),
+    Fault(
+        name="stages that all send from the first place",
+        module=EXCHANGES,
+        old="sent, received = places[ctx.rank % 2], places[1 - ctx.rank % 2]",
+        new="sent, received = places[0], places[0] if ctx.rank % 2 else places[1]",
+    ),
+    Fault(
+        name="a pipeline whose last stage sends to the first",
+        module=EXCHANGES,
+        old="    return ctx.rank == ctx.world_size - 1\n",
+        new="    return False\n",
+    ),
+    Fault(
+        name="activations that the first stage keeps from the last batch",
+        module=EXCHANGES,
+        old="    return received if ctx.rank else received[:0]\n",
+        new="    return received\n",
+    ),
+    Fault(
+        name="gradients that arrive in one place, which the next step's overwrite",
+        module=EXCHANGES,
+        old="for _ in range(2)])",
+        new="for _ in range(1)])",
+    ),
+    Fault(
+        name="gradients of the step before",
+        module=EXCHANGES,
+        old="            arrived = next(arrivals)\n            memory.all_to_all(gradients, arrived)\n",
+        new="            memory.all_to_all(gradients, next(arrivals))\n            arrived = next(arrivals)\n",
+    ),
+    Fault(
+        name="a sum without the last rank's gradients",
+        module=EXCHANGES,
+        old="torch.sum(arrived.view(ctx.world_size, -1), 0, out=part)",
+        new="torch.sum(arrived.view(ctx.world_size, -1)[:-1], 0, out=part)",
+    ),
+    Fault(
+        name="a sum over the elements of each rank",
+        module=EXCHANGES,
+        old="torch.sum(arrived.view(ctx.world_size, -1), 0, out=part)",
+        new="torch.sum(arrived.view(-1, ctx.world_size), 1, out=part)",
+    ),
+    Fault(
+        name="gradients that NCCL averages",
+        module=EXCHANGES,
+        old="            dist.reduce_scatter_tensor(part, gradients)\n",
+        new="            dist.reduce_scatter_tensor(part, gradients)\n            part /= ctx.world_size\n",
+    ),
+    Fault(
+        name="a signal before its data",
+        module=ONE_SIDED,
+        old="        self._there(tensor, peer).copy_(tensor)\n        self.signal(peer, word)\n",
+        new="        self.signal(peer, word)\n        time.sleep(0.05)\n"
+        "        self._there(tensor, peer).copy_(tensor)\n",
+    ),
+    Fault(
+        name="a signal that is not taken back",
+        module=ONE_SIDED,
+        old="        self._own[word] = 0\n",
+        new="",
+    ),
+    Fault(
+        name="parts in the order of their receivers",
+        module=ONE_SIDED,
+        old="chunk(self._ctx.world_size)[self._ctx.rank].copy_(part)",
+        new="chunk(self._ctx.world_size)[peer].copy_(part)",
+    ),
+    Fault(
+        name="an all-to-all that returns before all have made their copies",
+        module=ONE_SIDED,
+        old="        self._meet()\n",
+        new="",
     ),
 )

@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 from pytest_gpuperf.doctor.facts import SystemFacts
-from pytest_gpuperf.doctor.readers.text import cores_of, listed, number, read
+from pytest_gpuperf.doctor.readers.text import listed, number, read
+from pytest_gpuperf.hardware.numa import cores_of, read_nodes
 
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "nv_peer_mem", "gdrdrv", "efa", "mlx5_ib", "ib_uverbs", "nouveau")
 """The kernel modules that are looked for."""
@@ -37,7 +38,7 @@ def read_system(root: Path, cores_allowed: tuple[int, ...]) -> SystemFacts:
         cores_online=None if online is None else len(cores_of(online)),
         cores_allowed=cores_allowed,
         cpu_quota=_quota(sys / "fs/cgroup"),
-        nodes=_nodes(sys),
+        nodes=read_nodes(sys),
         governors=_governors(sys),
         numa_balancing=_flag(number(proc / "sys/kernel/numa_balancing")),
         iommu_translates=_iommu(sys / "kernel/iommu_groups"),
@@ -93,12 +94,6 @@ def _quota(cgroup: Path) -> float | None:
         return int(words[0]) / int(words[1])
     quota, period = number(cgroup / "cpu/cpu.cfs_quota_us"), number(cgroup / "cpu/cpu.cfs_period_us")
     return quota / period if quota and period and quota > 0 else None
-
-
-def _nodes(sys: Path) -> dict[str, tuple[int, ...]]:
-    nodes = [path for path in listed(sys / "devices/system/node") if re.fullmatch(r"node\d+", path.name)]
-    cores = {path.name.removeprefix("node"): read(path / "cpulist") for path in nodes}
-    return {node: cores_of(text) for node, text in cores.items() if text}
 
 
 def _governors(sys: Path) -> tuple[str, ...]:

@@ -30,21 +30,8 @@ def listed(path: Path) -> list[Path]:
         return []
 
 
-def cores_of(text: str) -> tuple[int, ...]:
-    """The numbers of a list such as 0-3,8: the kernel's form for CPUs.
-
-    Raises:
-        ValueError: It is no such list.
-    """
-    found: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found)
-
-
 def spelled(cores: tuple[int, ...]) -> str:
-    """The same the other way round: 0-3,8."""
+    """Cores as the kernel lists them: 0-3,8."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and core == runs[-1][1] + 1:

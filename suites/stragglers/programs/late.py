@@ -22,7 +22,7 @@ def work(ctx: Context, *, late: int | None, delay: float) -> Step[torch.Tensor]:
         delay: seconds.
     """
     x = matrix(ctx.rank).to(ctx.device)
-    wait = _Delay(ctx, delay) if ctx.rank == late else None
+    wait = Delay(ctx, delay) if ctx.rank == late else None
 
     def step() -> torch.Tensor:
         if wait is not None:
@@ -44,13 +44,13 @@ def work_then_sum(ctx: Context, *, late: int | None, delay: float) -> Step[torch
     return step
 
 
-def matrix(rank: int) -> torch.Tensor:
+def matrix(rank: int, *, width: int = WIDTH) -> torch.Tensor:
     """A rank's own, of whole numbers: its square is exact in float32, and in float16's inputs of TF32."""
     generator = torch.Generator().manual_seed(rank)
-    return torch.randint(-15, 16, (WIDTH, WIDTH), generator=generator).float()
+    return torch.randint(-15, 16, (width, width), generator=generator).float()
 
 
-class _Delay:
+class Delay:
     """Keeps the device busy for so long; on a GPU by cycles, whose rate is measured once."""
 
     def __init__(self, ctx: Context, seconds: float) -> None:
