@@ -118,6 +118,7 @@ class Racing:
         folder: Path,
         spending: Spending,
         explain: Callable[[Sequence[Held]], None] | None = None,
+        cannot: str = "",
     ) -> None:
         """Nothing is launched yet.
 
@@ -132,6 +133,7 @@ class Racing:
             folder: in the repository.
             spending: makes the launches.
             explain: looks for what moved the figures of decided tests; None if nobody asked for it.
+            cannot: why no suspect of the run can race; empty if it can.
         """
         self._held = held
         self._deciding = deciding
@@ -143,6 +145,7 @@ class Racing:
         self._folder = folder
         self._spending = spending
         self._explain = explain
+        self._cannot = cannot
         self._changes = ChangedCode(folder)
         self._old: dict[str, Arm] = {}
         """Arms of other code that are open, by commit."""
@@ -239,6 +242,9 @@ class Racing:
         """The tests that race, by what they race."""
         found: dict[str, list[Held]] = {}
         for test in self._held.tests:
+            if self._cannot:
+                test.no_race = self._cannot
+                continue
             for suspect in test.suspects:
                 commit = self._deciding.commit_to_race(suspect)
                 if commit is None:
