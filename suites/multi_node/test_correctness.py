@@ -24,7 +24,7 @@ ON_NODES = pytest.mark.ranks(2, 4, nodes=2)
 AS_IF = pytest.mark.ranks(2, 4)
 """On one machine, or packed on as few nodes as hold them."""
 WAYS = ("inside", "between")
-sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=4, unique=True).map(sorted)
+message_sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=4, unique=True).map(sorted)
 
 
 def node_counts(world_size: int) -> st.SearchStrategy[int]:
@@ -100,7 +100,7 @@ def exchanged(ctx: Context, nodes: int, way: str, sizes: list[int]) -> None:
 
 
 @ON_NODES
-@given(way=st.sampled_from(WAYS), sizes=sizes)
+@given(way=st.sampled_from(WAYS), sizes=message_sizes)
 def test_messages(ranks: Ranks, way: str, sizes: list[int]) -> None:
     if way == "inside" and ranks.world_size == 2:
         way = "between"  # each is alone on its node
@@ -108,7 +108,7 @@ def test_messages(ranks: Ranks, way: str, sizes: list[int]) -> None:
 
 
 @pytest.mark.ranks(4)
-@given(way=st.sampled_from(WAYS), sizes=sizes)
+@given(way=st.sampled_from(WAYS), sizes=message_sizes)
 def test_messages_as_if_on_nodes(ranks: Ranks, way: str, sizes: list[int]) -> None:
     ranks.run(exchanged, 2, way, sizes)
 
@@ -139,12 +139,12 @@ def task(world_size: int, seed: int, blocks: int = 2) -> Task:
     )
 
 
-def assert_trained(ranks: Ranks, nodes: int, given: Task) -> None:
+def assert_as_one_device(ranks: Ranks, nodes: int, given: Task) -> None:
     """Both layouts train as one device does: losses, gradients and weights, exactly."""
     each, steps = ranks.world_size // nodes, 2
     expected = on_one_device(given, steps)
     for inside in (True, False):
-        got = ranks.run(layouts.trained, task=given, nodes=nodes, inside=inside, steps=steps)
+        got = ranks.run(layouts.train_steps, task=given, nodes=nodes, inside=inside, steps=steps)
         splits = each if inside else nodes
         for step, whole in enumerate(expected):
             numbers = [rank % each if inside else rank // each for rank in range(ranks.world_size)]
@@ -155,10 +155,10 @@ def assert_trained(ranks: Ranks, nodes: int, given: Task) -> None:
 @ON_NODES
 @given(seed=seeds, blocks=st.integers(1, 2))
 def test_training_in_both_layouts(ranks: Ranks, seed: int, blocks: int) -> None:
-    assert_trained(ranks, 2, task(ranks.world_size, seed, blocks))
+    assert_as_one_device(ranks, 2, task(ranks.world_size, seed, blocks))
 
 
 @AS_IF
 @given(data=st.data(), seed=seeds)
 def test_training_in_both_layouts_as_if_on_nodes(ranks: Ranks, data: st.DataObject, seed: int) -> None:
-    assert_trained(ranks, data.draw(node_counts(ranks.world_size)), task(ranks.world_size, seed))
+    assert_as_one_device(ranks, data.draw(node_counts(ranks.world_size)), task(ranks.world_size, seed))

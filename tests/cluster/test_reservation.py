@@ -232,6 +232,12 @@ def test_no_run_imports_ray_that_has_no_cluster(tmp_path: Path) -> None:
     assert run_pytest(tmp_path).outcomes == {"test_it": "PASSED"}
 
 
+def test_a_cluster_that_does_not_let_one_in_is_told_from_one_that_is_not_there() -> None:
+    said = _refusal("head:6379", ConnectionError("Failed to connect"), listens=True)
+    assert said.startswith("--cluster head:6379: something listens there, and this process cannot join it as a Ray ")
+    assert "If the cluster wants a token, set RAY_AUTH_MODE=token and have its ~/.ray/auth_token here; " in said
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -117,7 +117,7 @@ class Training:
         return _sum(loss.detach(), self._data)
 
 
-def trained(ctx: Context, *, task: Task, nodes: int, inside: bool, steps: int) -> list[Tensors]:
+def train_steps(ctx: Context, *, task: Task, nodes: int, inside: bool, steps: int) -> list[Tensors]:
     """For each step the loss, and the rank's part of gradients and weights after it."""
     training = Training(ctx, task, nodes, inside=inside)
     told = []
