@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -23,7 +23,8 @@ MARKERS = (
     "largest world that they hold; nccl_log=True keeps NCCL's log, which ctx.nccl_log() reads; launcher_env=True sets "
     "RANK, MASTER_ADDR and the other variables of torchrun and leaves the process group to the program; "
     "seed='same' seeds all ranks alike, 'rank' each by its number; nodes deals the ranks evenly to so many nodes of a "
-    "cluster, per_node puts so many on each; without world sizes these say how many ranks there are",
+    "cluster, or to all of them ('all'), per_node puts so many on each; without world sizes these say how many ranks "
+    "there are",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
 )
 _KEYWORDS = (
@@ -40,6 +41,8 @@ _KEYWORDS = (
 )
 _DEVICES = ("cuda", "cpu")
 _SEEDS = ("rank", "same")
+ALL: Final = "all"
+"""As a number of nodes: those that the run has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,8 @@ class RanksMarker:
     """Whether ranks have the environment of a launcher and open their process group themselves."""
     seed: str = "rank"
     """``same`` if all ranks are seeded alike."""
-    nodes: int | None = None
-    """On how many nodes the ranks are, as many on each; None if that does not matter."""
+    nodes: int | Literal["all"] | None = None
+    """On how many nodes the ranks are, as many on each; ``all``: those of the cluster; None if it does not matter."""
     per_node: int | None = None
     """How many ranks each node has; None if that does not matter."""
 
@@ -78,11 +81,15 @@ class RanksMarker:
         """
         if not self.world_sizes:
             on_each = gpus // nodes if gpus and self.device != "cpu" else 1
-            return ((self.nodes or nodes) * (self.per_node or max(1, on_each)),)
+            return ((self.nodes_of(nodes) or nodes) * (self.per_node or max(1, on_each)),)
         if not self.largest or self.device == "cpu":
             return self.world_sizes
         least = max((size for size in self.world_sizes if size <= gpus), default=0)
         return tuple(size for size in self.world_sizes if size >= least)
+
+    def nodes_of(self, nodes: int) -> int | None:
+        """On how many nodes the ranks are to be in a run that has so many; None if that does not matter."""
+        return nodes if self.nodes == ALL else self.nodes
 
     @property
     def own_processes(self) -> bool:
@@ -114,7 +121,7 @@ def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: st
     if unknown:
         known = f"{', '.join(_KEYWORDS[:-1])} and {_KEYWORDS[-1]}"
         raise ValueError(f"{where} has no keyword {unknown[0]!r}; it takes world sizes, and {known}")
-    nodes, per_node = (_count(keywords.get(name), name, where) for name in ("nodes", "per_node"))
+    nodes, per_node = _nodes(keywords.get("nodes"), sizes, where), _count(keywords.get("per_node"), "per_node", where)
     if not sizes and nodes is None and per_node is None:
         raise ValueError(f"{where} names no world size; write for example @pytest.mark.ranks(2, 4)")
     for size in sizes:
@@ -122,10 +129,10 @@ def checked_ranks(sizes: tuple[Any, ...], keywords: Mapping[str, Any], where: st
             raise ValueError(f"{where} takes world sizes of 1 or more as integers, got {size!r}")
     if len(set(sizes)) != len(sizes):
         raise ValueError(f"{where} names a world size twice: {', '.join(map(str, sizes))}")
-    per_nodes = [(one, name) for one, name in ((nodes, "nodes"), (per_node, "per_node")) if one is not None]
     for size in sizes:
-        for one, name in per_nodes:
-            if size % one or (nodes and per_node and size != nodes * per_node):
+        for one, name in ((nodes, "nodes"), (per_node, "per_node")):
+            uneven = isinstance(nodes, int) and per_node is not None and size != nodes * per_node
+            if isinstance(one, int) and (size % one or uneven):
                 raise ValueError(f"{where} cannot deal {size} ranks evenly with {name}={one}")
     return RanksMarker(
         world_sizes=sizes,
@@ -145,6 +152,19 @@ def ranks_marker(node: pytest.Item | pytest.Function, nodeid: str) -> RanksMarke
     """The closest ``ranks`` marker of the node, checked; None if there is none."""
     mark = node.get_closest_marker("ranks")
     return None if mark is None else parse_ranks(mark, nodeid)
+
+
+def _nodes(value: Any, sizes: Sequence[int], where: str) -> int | Literal["all"] | None:
+    if value == ALL:
+        if sizes:
+            raise ValueError(
+                f"{where} takes nodes={ALL!r} without world sizes, which the cluster's nodes say, got "
+                f"{', '.join(map(str, sizes))}"
+            )
+        return ALL
+    if isinstance(value, str):
+        raise ValueError(f"{where} takes nodes as an integer of 1 or more, or {ALL!r}, got {value!r}")
+    return _count(value, "nodes", where)
 
 
 def _count(value: Any, keyword: str, where: str) -> int | None:

@@ -351,14 +351,15 @@ class Options:
         unlike = bool(config.getoption("allow_unlike_nodes"))
         if unlike and cluster is None:
             raise pytest.UsageError("--allow-unlike-nodes is about the nodes of a cluster: add --cluster")
-        if cluster is not None and update:
-            raise pytest.UsageError(
-                "--update-baselines records one machine; figures of a cluster are shown, and kept by --gpuperf-json: "
-                "drop --cluster"
-            )
         if cluster is not None and race.against is not None:
             raise pytest.UsageError(
-                "--against, --against-python and --bisect race two codes on one machine: drop --cluster"
+                "--against, --against-python and --bisect race two codes on one machine, as no other code is checked "
+                "out on the nodes of a cluster: drop --cluster; its figures are held against its record"
+            )
+        if cluster is not None and race.explain:
+            raise pytest.UsageError(
+                "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: "
+                "drop --cluster"
             )
         if race.against is not None and _distributed(config):
             raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")

@@ -243,6 +243,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         yield
         _judge(item, session)
     except (Exception, pytest.fail.Exception) as error:
+        checks = item.stash.get(CHECKS, None)
+        if checks is not None and not checks.closed and isinstance(item, pytest.Function):
+            session.concluding.show(item, checks)  # what the body has shown may say why it failed
         if is_perf(item) and (session.judging or session.recording):
             item.stash[FAILURE] = error
         raise

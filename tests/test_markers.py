@@ -62,6 +62,8 @@ WRONG = [
     ("2, launcher_env=True, env={'RANK': '0'}", "takes env without RANK, which launcher_env=True sets"),
     ("2, nodes=0", "takes nodes as an integer of 1 or more, got 0"),
     ("2, per_node=True", "takes per_node as an integer of 1 or more, got True"),
+    ("nodes='every'", "takes nodes as an integer of 1 or more, or 'all', got 'every'"),
+    ("4, nodes='all'", "takes nodes='all' without world sizes, which the cluster's nodes say, got 4"),
     ("3, nodes=2", "cannot deal 3 ranks evenly with nodes=2"),
     ("8, nodes=2, per_node=2", "cannot deal 8 ranks evenly with nodes=2"),
     ("2, seed='equal'", "takes seed='rank' or seed='same', got 'equal'"),
@@ -190,6 +192,9 @@ def test_the_largest_world_that_the_gpus_hold_stands_for_smaller_ones(
         (RanksMarker((), nodes=2), 8, 1, (16,)),  # to be skipped with its reason
         (RanksMarker((), nodes=2), 0, 2, (2,)),
         (RanksMarker((), nodes=2, device="cpu"), 16, 2, (2,)),
+        (RanksMarker((), nodes="all"), 24, 3, (24,)),
+        (RanksMarker((), nodes="all", per_node=2), 24, 3, (6,)),
+        (RanksMarker((), nodes="all"), 0, 3, (3,)),
         (RanksMarker((), per_node=8), 16, 2, (16,)),
         (RanksMarker((), per_node=2), 0, 3, (6,)),
         (RanksMarker((), per_node=4, nodes=2), 0, 1, (8,)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import platform
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,11 +40,6 @@ def today() -> datetime.date:
 def settings(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may change how fast everything is, by name."""
     return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS) or name in MORE_SETTINGS}
-
-
-def host_setup() -> dict[str, str]:
-    """The kernel, and the CPU cores that this process may use, which limit its ranks too."""
-    return {"kernel": platform.release(), "cpu cores": str(len(os.sched_getaffinity(0)))}
 
 
 def commit_of(folder: Path) -> str:

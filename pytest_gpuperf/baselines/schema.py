@@ -72,6 +72,8 @@ class LaunchInfo:
     """Whether the checkout had changes that were not committed: the commit is not what was measured."""
     nccl: Mapping[str, str] = field(default_factory=dict, metadata=OMITTED)
     """What NCCL chose, by the names of ``hardware.nccl_choices``; empty if nobody asked, or its log was not known."""
+    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, metadata=OMITTED)
+    """Of a cluster, the facts of each node by its name; empty for a machine."""
 
 
 @dataclass(frozen=True, slots=True)

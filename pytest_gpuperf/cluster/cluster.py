@@ -25,6 +25,7 @@ from pytest_gpuperf.cluster.watching import ClusterWatch
 from pytest_gpuperf.cluster.wire import NodeFacts, Up, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one, difference
+from pytest_gpuperf.hardware.site import Site, joined
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.node_ranks import Started
@@ -110,9 +111,26 @@ class Cluster:
         return Capacity(tuple(member.slots for member in self._living()), self._reserved.gpus)
 
     @property
+    def size(self) -> int:
+        """How many nodes the run has, if none is lost."""
+        return len(self._reserved.bundles)
+
+    @property
     def machine(self) -> Machine:
         """The GPUs of all nodes, as one machine's."""
         return as_one(self._machines, self.members[0].facts.fabric)
+
+    def site(self) -> Site:
+        """The nodes, and how they are set up now.
+
+        Raises:
+            LaunchError: a node is lost.
+        """
+        try:
+            asked = [(member, member.call("site")) for member in self.members]
+            return joined({member.name: member.result(reference) for member, reference in asked}, self.machine.identity)
+        except NodeLostError as error:
+            raise LaunchError(str(error)) from None
 
     @property
     def _machines(self) -> dict[str, Machine]:

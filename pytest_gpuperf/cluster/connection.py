@@ -53,7 +53,7 @@ class Connection:
             ray.init(address=address, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL)
         except Exception as error:  # whatever Ray raises, a RuntimeError for two versions of Python, for one
             ray.shutdown()
-            raise ClusterError(_refusal(address, error)) from None
+            raise ClusterError(_refusal(address, error, listens=address != "auto")) from None
         if on_sigterm is not None:
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there
         print_nothing()
@@ -105,10 +105,16 @@ def _require_listener(address: str) -> None:
         raise ClusterError(_refusal(address, error)) from None
 
 
-def _refusal(address: str, error: Exception) -> str:
+def _refusal(address: str, error: Exception, *, listens: bool = False) -> str:
     text = " ".join(str(error).split())
     if "ersion mismatch" in text:
         return f"--cluster {address}: this process and the cluster differ: {text}"
+    if listens:
+        return (
+            f"--cluster {address}: something listens there, and this process cannot join it as a Ray cluster "
+            f"({text[:300]}). If the cluster wants a token, set RAY_AUTH_MODE=token and have its ~/.ray/auth_token "
+            "here; else look whether this is the port of its head, and whether this machine is one of its nodes"
+        )
     where = "no Ray cluster is known on this machine" if address == "auto" else f"no Ray cluster answers at {address}"
     return (
         f"--cluster {address}: {where} ({text[:300]}). Start one (`ray start --head` on one node, `ray start "

@@ -25,6 +25,7 @@ import ray
 from pytest_gpuperf.cluster.wire import News, NodeFacts, Up, endings_sent
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
+from pytest_gpuperf.hardware.site import Site, site_of
 from pytest_gpuperf.hardware.watch import Watch
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Ending
@@ -35,10 +36,12 @@ from pytest_gpuperf.ranks.messages import Account
 from pytest_gpuperf.ranks.node_ranks import Request
 from pytest_gpuperf.ranks.spec import SOCKET_INTERFACES, PoolSpec
 
+HOST_IDENTITY = "NCCL_HOSTID"
+"""By this NCCL takes ranks for those of one machine, or of several."""
 # What belongs to a machine rather than to a run: ranks have the node's own.
 OF_THE_NODE = (
-    *("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME", "PATH", "PYTHONHOME", "PYTHONPATH", "SHELL"),
-    *("TMPDIR", "USER", "VIRTUAL_ENV", "XDG_RUNTIME_DIR"),
+    *("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME", HOST_IDENTITY, "PATH", "PYTHONHOME"),
+    *("PYTHONPATH", "SHELL", "TMPDIR", "USER", "VIRTUAL_ENV", "XDG_RUNTIME_DIR"),
 )
 ALIKE = ("torch", "pytest-gpuperf", "cloudpickle", "numpy")
 """Distributions of which all nodes must have the same version: what one pickles the other reads."""
@@ -61,6 +64,7 @@ class NodeHost:
         self._pools: dict[int, LocalRanks] = {}
         self._live: dict[int, bool] = {}
         self._watch: Watch | None = None
+        self._machine = Machine((), None, False)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
 
@@ -74,8 +78,19 @@ class NodeHost:
         Args:
             gpus: whether the run uses GPUs.
         """
-        machine = replace(Machine.of(None if gpus else 0), devices=installed_devices())  # one that holds nothing open
-        return NodeFacts({"python": platform.python_version(), **_versions()}, machine, fabric())
+        machine = Machine.of(None if gpus else 0)
+        told = replace(  # with devices that hold nothing open
+            machine, devices=installed_devices(), memory_told=machine.memory_rate, host_told=machine.host_rate
+        )
+        self._machine = told
+        return NodeFacts({"python": platform.python_version(), **_versions()}, told, fabric())
+
+    def site(self) -> Site:
+        """The node, and how it is set up now."""
+        own = site_of(self._machine)
+        found = {} if self._interface is None else {"interface": self._interface}
+        identity = os.environ.get(HOST_IDENTITY)
+        return replace(own, setup={**own.setup, **found, **({HOST_IDENTITY: identity} if identity else {})})
 
     def has(self, package: str, elsewhere: Sequence[str]) -> bool:
         """Whether the node can import a package from other folders than these."""
@@ -107,7 +122,7 @@ class NodeHost:
         self._client.used(used)
         _be_no_nicer()  # before the forkserver starts, whose ranks inherit it
         try:
-            ranks = LocalRanks(self._client, spec, self._environ(environ), part, live=live)
+            ranks = LocalRanks(self._client, spec, self._environ(spec, environ), part, live=live)
         except LaunchError as error:
             return Up(error=str(error))
         self._pools[pool], self._live[pool] = ranks, live
@@ -189,11 +204,11 @@ class NodeHost:
     def _printed(ranks: LocalRanks, live: bool) -> News:
         return News(heard=list(ranks.heard())) if live else News(output=ranks.output())
 
-    def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
+    def _environ(self, spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, str]:
         run = {name: value for name, value in environ.items() if name not in OF_THE_NODE}
         own = {name: value for name, value in os.environ.items() if name in OF_THE_NODE}
         interface = {} if self._interface is None else dict.fromkeys(SOCKET_INTERFACES, self._interface)
-        return {**interface, **run, **own}
+        return {**interface, **run, **own, **dict(spec.environ)}  # what a test sets comes before what the node has
 
 
 def _be_no_nicer() -> None:

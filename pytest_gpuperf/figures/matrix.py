@@ -1,4 +1,4 @@
-"""A quantity between each two ranks, as a table: which pairs are slow. Knows no torch."""
+"""A quantity between each two ranks, or hosts, as a table: which pairs are slow. Knows no torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Figures of ordered pairs: from the row's rank to the column's.
+    """Figures of ordered pairs: from the row's rank, or host, to the column's.
 
     Raises:
         ValueError: the rows are not a square of positive numbers and None.
@@ -36,12 +36,16 @@ class Matrix:
     unit: str
     """SI unit without prefix."""
     better: Better
+    names: tuple[str, ...] = ()
+    """Of the rows and columns, such as hosts; empty: they are ranks by number."""
 
     def __post_init__(self) -> None:
         """Refuses what is no table of pairs."""
         if not self.rows or any(len(row) != len(self.rows) for row in self.rows):
             lengths = [len(row) for row in self.rows]
             raise ValueError(f"matrix has rows of {lengths} figures, expected a square: pass a row for each rank")
+        if self.names and len(self.names) != len(self.rows):
+            raise ValueError(f"matrix has {len(self.rows)} rows and {len(self.names)} names, expected one for each row")
         for number, row in enumerate(self.rows):
             for value in row:
                 if value is not None and ((figure := finite(value)) is None or figure <= 0):
@@ -50,9 +54,13 @@ class Matrix:
             raise ValueError("matrix holds None alone, expected a figure of at least one pair")
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[float | None]], unit: str, better: Better) -> Matrix:
+    def of(cls, rows: Iterable[Sequence[float | None]], unit: str, better: Better, names: Sequence[str] = ()) -> Matrix:
         """The matrix of any sequences of rows."""
-        return cls(tuple(tuple(row) for row in rows), unit, better)
+        return cls(tuple(tuple(row) for row in rows), unit, better, tuple(names))
+
+    def name(self, number: int) -> str:
+        """Of a row or column."""
+        return self.names[number] if self.names else str(number)
 
     @property
     def values(self) -> list[float]:
@@ -77,3 +85,8 @@ class Matrix:
                 if loss > ODD:
                     cells.append(Cell(number, column, value, loss))
         return sorted(cells, key=lambda cell: -cell.loss)
+
+    @property
+    def slow_pairs(self) -> list[Cell]:
+        """The same, but a pair that has one figure for both ways is there once."""
+        return [cell for cell in self.slow if cell.row < cell.column or self.rows[cell.column][cell.row] != cell.value]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.figures.student import upper_quantile
@@ -22,6 +22,8 @@ CHANCE = 0.001
 LEAST_LOSS = 0.015  # never worth an accusation, however sure; the judge's own bound
 LEAST_SPREAD = 0.001  # as a logarithm: figures of some digits are equal on many hosts, and a spread of 0 accuses all
 LEAST_HOSTS = 5  # a median of fewer has no deviation that means anything
+FEW = 8  # fewer hosts know their spread so badly that Student's t lets a loss of 40 % pass
+LOSS_OF_FEW = 0.1  # what one of few must lose against the others; GPUs of one kind are within 3 % of one another
 _NORMAL = 2.2219  # 1 / (sqrt(2) * the 5/8 quantile of a normal distribution): Rousseeuw and Croux, section 3
 _EFFICIENCY = 0.82  # of Qn against the standard deviation, for normal data: the same, section 3
 
@@ -35,6 +37,7 @@ class Standing:
     loss: float
     """As a logarithm; above 0 is worse."""
     z: float
+    """Loss over spread; NaN if there are too few hosts to know a spread."""
     slow: bool
     """Whether chance does not explain it."""
 
@@ -71,6 +74,27 @@ def compare(figures: Sequence[Figure], chance: float = CHANCE) -> tuple[Compared
     enough = [figure for figure in figures if len(figure.values) >= LEAST_HOSTS]
     tests = sum(len(figure.values) for figure in enough)
     return tuple(_compared(figure, chance / tests) for figure in enough)
+
+
+def odd_of_few(figure: Figure, others: Callable[[Iterable[float]], float] = statistics.median) -> tuple[Standing, ...]:
+    """The hosts that lose a tenth or more against the others, the slowest first; for fewer than ``FEW`` hosts.
+
+    The slowest is named first, and the next is held against those that are left.
+
+    Args:
+        figure: of two hosts or more; of fewer none is named.
+        others: makes of the others' losses what the slowest is held against.
+    """
+    sign = -1.0 if figure.better == "higher" else 1.0
+    logs = {host: sign * math.log(value) for host, value in figure.values.items()}
+    found = []
+    while len(logs) > 1:
+        host = max(logs, key=lambda one: logs[one])
+        loss = logs.pop(host) - others(logs.values())
+        if loss < -math.log1p(-LOSS_OF_FEW):
+            break
+        found.append(Standing(host, figure.values[host], loss, math.nan, slow=True))
+    return tuple(found)
 
 
 def spread_of(values: Sequence[float]) -> float:

@@ -4,6 +4,9 @@ To measure every pair of n hosts takes n - 1 rounds of n / 2 pairs that share no
 rounds, twice the logarithm of n: so each host meets as many partners. A host's loss is the median over its partners,
 which a slow partner does not move as long as most are well. What is left of a pair's loss is the link's between them.
 Both are held against the same bound as any figure of a fleet.
+
+Few hosts, or pairs, do not know their spread. Of fewer than eight the slowest is named if it loses a tenth or more
+against each of the others: then no slow link of its partner explains it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.fleet.outliers import Standing, compare
+from pytest_gpuperf.fleet.outliers import CHANCE, FEW, Standing, compare, odd_of_few
 from pytest_gpuperf.fleet.results_of_hosts import Figure
 
 Pair = tuple[str, str]
@@ -59,24 +62,25 @@ def rounds(hosts: Sequence[str], count: int | None = None) -> list[list[Pair]]:
     return played
 
 
-def judge(bandwidths: Mapping[Pair, float]) -> Outcome:
+def judge(bandwidths: Mapping[Pair, float], chance: float = CHANCE) -> Outcome:
     """Names slow hosts, and slow links between hosts that are well.
 
     Args:
         bandwidths: of the pairs that were measured; in any one unit.
+        chance: how likely any host is accused wrongly, and any link.
     """
     middle = statistics.median(bandwidths.values())
     losses = {pair: math.log(middle / value) for pair, value in bandwidths.items()}
     slow: list[Standing] = []
     # The slowest first, and without its pairs the next: else hosts that met several slow ones would look slow.
-    while found := _slow("host", _medians(losses), middle):
+    while found := _slow("host", _medians(losses), middle, chance):
         slow.append(found[0])
         losses = {pair: loss for pair, loss in losses.items() if found[0].host not in pair}
     hosts = _medians(losses)
     # The slower of two hosts explains what their pair has lost.
     left = {pair: loss - max(hosts[host] for host in pair) for pair, loss in losses.items()}
     named = {_BETWEEN.join(pair): pair for pair in left}
-    links = _slow("link", {name: left[pair] for name, pair in named.items()}, middle)
+    links = _slow("link", {name: left[pair] for name, pair in named.items()}, middle, chance)
     return Outcome(tuple(slow), tuple((named[one.host], -math.expm1(-one.loss)) for one in links))
 
 
@@ -88,8 +92,9 @@ def _medians(losses: Mapping[Pair, float]) -> dict[str, float]:
     return {host: statistics.median(found) for host, found in of_host.items()}
 
 
-def _slow(name: str, losses: Mapping[str, float], middle: float) -> tuple[Standing, ...]:
+def _slow(name: str, losses: Mapping[str, float], middle: float, chance: float) -> tuple[Standing, ...]:
     values = {one: middle * math.exp(-loss) for one, loss in losses.items()}
-    return tuple(
-        standing for found in compare([Figure("tournament", name, "B/s", "higher", values)]) for standing in found.slow
-    )
+    figure = Figure("tournament", name, "B/s", "higher", values)
+    if len(values) < FEW:
+        return odd_of_few(figure, max)[:1]
+    return tuple(standing for found in compare([figure], chance) for standing in found.slow)

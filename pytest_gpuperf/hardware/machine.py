@@ -42,6 +42,10 @@ class Machine:
     """How many nodes of a cluster have the GPUs."""
     fabric: str = ""
     """Label of the network between nodes; empty for one node."""
+    memory_told: float | None = None
+    """What a node of a cluster has told of ``memory_rate``; None if this machine is to be asked."""
+    host_told: float | None = None
+    """The same of ``host_rate``."""
     devices: Devices = field(default_factory=installed_devices, compare=False, repr=False)
     """Describes the GPUs, and watches them."""
 
@@ -80,20 +84,17 @@ class Machine:
 
     @property
     def host_rate(self) -> float | None:
-        """Bytes/s between the host's memory and the GPU with the slowest slot, one direction; None if unknown.
-
-        Those of other nodes are.
-        """
-        if self.nodes > 1:
-            return None
+        """Bytes/s between the host's memory and the GPU with the slowest slot, one direction; None if unknown."""
+        if self.host_told is not None or self.nodes > 1:
+            return self.host_told
         with self.devices.session() as present:
             return pcie_rate(self.devices, self.gpus) if present and self.gpus else None
 
     @property
     def memory_rate(self) -> float | None:
-        """Bytes/s of the slowest GPU's own memory, reads and writes together; None if unknown, as on other nodes."""
-        if self.nodes > 1:
-            return None
+        """Bytes/s of the slowest GPU's own memory, reads and writes together; None if unknown."""
+        if self.memory_told is not None or self.nodes > 1:
+            return self.memory_told
         with self.devices.session() as present:
             rates = [self.devices.memory_rate(gpu.uuid) for gpu in self.gpus] if present else []
         told = [rate for rate in rates if rate is not None]

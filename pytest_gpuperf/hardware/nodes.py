@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
@@ -42,5 +42,21 @@ def as_one(machines: Mapping[str, Machine], fabric: str) -> Machine:
     label = "" if first.linkage is None else first.linkage.label
     gpus = tuple(gpu for machine in machines.values() for gpu in machine.gpus)
     everything = tuple(uuid for machine in machines.values() for uuid in machine.everything)
-    multicast = all(machine.environ_multicast for machine in machines.values())
-    return Machine(gpus, Linkage("network", label, None), multicast, first.driver, everything, len(machines), fabric)
+    return Machine(
+        gpus,
+        Linkage("network", label, None),
+        environ_multicast=all(machine.environ_multicast for machine in machines.values()),
+        driver=first.driver,
+        everything=everything,
+        nodes=len(machines),
+        fabric=fabric,
+        memory_told=_least(machine.memory_told for machine in machines.values()),
+        host_told=_least(machine.host_told for machine in machines.values()),
+    )
+
+
+def _least(rates: Iterable[float | None]) -> float | None:
+    """The lowest; None if one is unknown."""
+    told = list(rates)
+    known = [rate for rate in told if rate is not None]
+    return min(known) if len(known) == len(told) else None

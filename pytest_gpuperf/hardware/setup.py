@@ -1,7 +1,9 @@
-"""How an administrator has set up the GPUs of a run, as texts by name that a record keeps and a later run compares."""
+"""How an administrator has set up GPUs and host, as texts by name that a record keeps and a later run compares."""
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Collection
 
 from pytest_gpuperf.hardware.inspection import GpuFacts, Inspection
@@ -38,6 +40,11 @@ def setup_of(seen: Inspection, uuids: Collection[str], nodes: Nodes) -> dict[str
         if told and all(told):
             found[name] = told[0] if len(set(told)) == 1 else ", ".join(told)
     return found
+
+
+def host_setup() -> dict[str, str]:
+    """The kernel, and the CPU cores that this process may use, which limit its ranks too."""
+    return {"kernel": platform.release(), "cpu cores": str(len(os.sched_getaffinity(0)))}
 
 
 def _switch(value: bool | None) -> str:

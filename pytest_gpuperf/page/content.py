@@ -134,12 +134,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """A figure for each ordered pair of ranks."""
+    """A figure for each ordered pair of ranks or hosts."""
 
     title: str
     summary: str
     cells: Sequence[Sequence[tuple[str, float, bool]]]
     """Rows of text, share of the best cell, and whether the pair is slow."""
+    names: Sequence[str]
+    """Of the rows and columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +381,8 @@ class Content:
         rows = [
             (name, now.get(name, "not set"), changes[name][0] or "not set" if name in changes else "") for name in names
         ]
+        nodes = run.launches[-1].nodes
+        rows += [(f"node {name}", ", ".join(f"{key} {nodes[name][key]}" for key in nodes[name]), "") for name in nodes]
         return Environment(run, rows)
 
 
@@ -496,9 +500,12 @@ def _square(told: Mapping[str, Any]) -> Square:
     ]
     middle = format_value(table.median, unit)
     found = (
-        f"{format_count(len(slow), 'pair')} slower by more than 10 %" if slow else "no pair is slower by more than 10 %"
+        f"{format_count(len(table.slow_pairs), 'pair')} slower by more than 10 %"
+        if slow
+        else "no pair is slower by more than 10 %"
     )
-    return Square(f"{told['test']} {told['name']}", f"median {middle}, {found}", cells)
+    names = [table.name(number) for number in range(len(cells))]
+    return Square(f"{told['test']} {told['name']}", f"median {middle}, {found}", cells, names)
 
 
 def _table(number: int, told: Mapping[str, Any]) -> Table:

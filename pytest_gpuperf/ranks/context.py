@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -55,6 +56,11 @@ class Context:
     def node(self) -> int:
         """The number of the rank's node, 0 to num_nodes - 1; 0 without ``--cluster``."""
         return 0 if self._place is None else self._place.node
+
+    @property
+    def node_name(self) -> str:
+        """The name of the rank's node, as reports have it; the host's name without ``--cluster``."""
+        return platform.node() if self._place is None else self._place.node_name
 
     @property
     def num_nodes(self) -> int:

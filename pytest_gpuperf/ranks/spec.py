@@ -59,6 +59,8 @@ class Place:
     """How many nodes the pool has."""
     store: str = LOOPBACK
     """The IP address on which rank 0's store listens."""
+    node_name: str = ""
+    """The node's name; empty without a cluster."""
 
 
 def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]:
@@ -129,8 +131,8 @@ class PoolSpec:
     def place(self, rank: int) -> Place:
         """Where a rank is."""
         node, part = next((number, part) for number, part in enumerate(self.parts) if rank in part)
-        store = self.nodes[0].address if self.nodes else LOOPBACK
-        return Place(rank - part.start, len(part), node, len(self.parts), store)
+        store, name = (self.nodes[0].address, self.nodes[node].name) if self.nodes else (LOOPBACK, "")
+        return Place(rank - part.start, len(part), node, len(self.parts), store, name)
 
     def name(self, rank: int) -> str:
         """A rank, as reports name it: ``rank 9 of 16 (node gpu-b, GPU 1, nccl)``."""

@@ -22,6 +22,8 @@ class Commands:
     """Whether perf tests run unjudged."""
     baselines: str = ""
     """The folder that the command line names; empty if it names none."""
+    cluster: str = ""
+    """What the command line says of a cluster; empty without one."""
 
     def run(self, identity: str, path: Path | None = None) -> str:
         """The command that runs the test alone.
@@ -31,7 +33,7 @@ class Commands:
             path: of its file, for a node id that has none, as those outside of the root may.
         """
         gpus = f" --gpus {self.gpus}" if self.gpus else ""
-        return f"pytest {self._selected(identity, path)}{gpus}{' --smoke' if self.smoke else ''}"
+        return f"pytest {self._selected(identity, path)}{self._nodes}{gpus}{' --smoke' if self.smoke else ''}"
 
     def record(self, identity: str, *more: str, mode: str = "") -> str:
         """The command that records a baseline for the test on this machine.
@@ -43,7 +45,11 @@ class Commands:
         """
         folder = [f"--baselines {_quoted(self.baselines)}"] if self.baselines else []
         options = " ".join([f"--update-baselines={mode}" if mode else "--update-baselines", *more, *folder])
-        return f'pytest {self._selected(identity)} --gpus {self.gpus} {options} --reason "why"'
+        return f'pytest {self._selected(identity)}{self._nodes} --gpus {self.gpus} {options} --reason "why"'
+
+    @property
+    def _nodes(self) -> str:
+        return f" --cluster {self.cluster}" if self.cluster else ""
 
     def _selected(self, identity: str, path: Path | None = None) -> str:
         file, separator, name = identity.partition("::")

@@ -1,4 +1,4 @@
-"""Matrices of pairs of ranks: how they travel with a test's report, and their slow pairs in words."""
+"""Matrices of pairs of ranks or hosts: how they travel with a test's report, and their slow pairs in words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def matrix(carried_one: Mapping[str, Any]) -> Matrix:
     Raises:
         ValueError: it is no matrix.
     """
-    return Matrix.of(carried_one["rows"], carried_one["unit"], carried_one["better"])
+    return Matrix.of(
+        carried_one["rows"], carried_one["unit"], carried_one["better"], carried_one.get("names", ())
+    )  # results of earlier versions have no names
 
 
 def matrix_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
@@ -48,14 +50,19 @@ def matrix_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
             continue
         scale, symbol = scale_of(table.median, table.unit)
         slow = {(cell.row, cell.column) for cell in table.slow}
-        lines.append(Line(f"{one['test']} {one['name']}, {symbol} from rank (row) to rank (column), * is slow:"))
-        lines.append(Line("     " + "".join(f"{column:>9}" for column in range(len(table.rows)))))
+        places = range(len(table.rows))
+        what = "host" if table.names else "rank"
+        wide = max(5, *(len(table.name(place)) for place in places))
+        widths = [max(9, len(table.name(place)) + 2) for place in places]
+        lines.append(Line(f"{one['test']} {one['name']}, {symbol} from {what} (row) to {what} (column), * is slow:"))
+        lines.append(Line(" " * wide + "".join(f"{table.name(place):>{widths[place]}}" for place in places)))
         for number, row in enumerate(table.rows):
             cells = [
                 "-" if value is None else f"{value / scale:.4g}{'*' if (number, column) in slow else ''}"
                 for column, value in enumerate(row)
             ]
-            lines.append(Line(f"{number:>5}" + "".join(f"{cell:>9}" for cell in cells)))
+            told = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+            lines.append(Line(f"{table.name(number):>{wide}}" + told))
     return lines
 
 
@@ -63,15 +70,17 @@ def slow_lines(matrices: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return a line for each matrix that has slow pairs."""
     lines = []
     for one in matrices:
-        slow = matrix(one).slow
+        table = matrix(one)
+        slow = table.slow_pairs
         if not slow:
             continue
-        unit = one["unit"]
+        unit = table.unit
         pairs = ", ".join(
-            f"{cell.row} to {cell.column} at {format_value(cell.value, unit)}, {format_percent(cell.loss)} worse"
+            f"{table.name(cell.row)} to {table.name(cell.column)} at {format_value(cell.value, unit)}, "
+            f"{format_percent(cell.loss)} worse"
             for cell in slow[:_NAMED]
         )
         more = f" and {format_count(len(slow) - _NAMED, 'pair')} more" if len(slow) > _NAMED else ""
-        middle = format_value(matrix(one).median, unit)
+        middle = format_value(table.median, unit)
         lines.append(Line(f"slow pairs: {one['test']} {one['name']}: {pairs}{more}; the median is {middle}", "yellow"))
     return lines

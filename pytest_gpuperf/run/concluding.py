@@ -118,10 +118,7 @@ class Concluding:
                 "perf.check, for example perf.check(time=timing.time)",
                 pytrace=False,
             )
-        if launch.number == 1 and not self._smoke:  # what smoke times is noise
-            item.user_properties += curve_properties(launch.identity, checks.sweeps)
-            item.user_properties += matrix_properties(launch.identity, checks.matrices)
-            item.user_properties += search_properties(launch.identity, checks.searches)
+        self.show(item, checks)
         body = body_hash(item)
         candidate = self._launch.candidate(launch.identity, body, checks.metrics) if self._results else None
         if candidate is not None:
@@ -138,6 +135,14 @@ class Concluding:
             return
         item.user_properties += verdict_properties(verdicts)
         self._rule(verdicts)
+
+    def show(self, item: pytest.Function, checks: Checks) -> None:
+        """Has reports show the test's curves, matrices and searches, also of a body that failed."""
+        launch = launch_of(item)
+        if launch.number == 1 and not self._smoke:  # what smoke times is noise
+            item.user_properties += curve_properties(launch.identity, checks.sweeps)
+            item.user_properties += matrix_properties(launch.identity, checks.matrices)
+            item.user_properties += search_properties(launch.identity, checks.searches)
 
     def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:
         __tracebackhide__ = True

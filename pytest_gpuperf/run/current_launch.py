@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import platform
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pytest_gpuperf.baselines.provenance import commit_of, host_setup, is_dirty, now, settings
+from pytest_gpuperf.baselines.provenance import commit_of, is_dirty, now, settings
 from pytest_gpuperf.baselines.recorded import Launch
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.site import Site
 from pytest_gpuperf.run.recording import Recording
 
 
@@ -22,26 +22,25 @@ class CurrentLaunch:
     def __init__(
         self,
         machine: Machine,
+        site: Callable[[], Site],
         rootpath: Path,
         *,
         measured: bool,
         recording: Recording | None,
-        numa_binding: bool | None = None,
     ) -> None:
         """No launch has begun.
 
         Args:
             machine: of the run.
+            site: where it runs, and how that is set up now.
             rootpath: of the checkout whose commit is measured.
             measured: whether figures of the run say how fast something is.
             recording: is told of each launch, if figures are recorded.
-            numa_binding: whether ranks may be bound to the cores of their GPU's NUMA node; None if they are not on
-                this machine, whose nodes say nothing of them then.
         """
         self._machine = machine
+        self._site = site
         self._rootpath = rootpath
         self._recording = recording
-        self._numa_binding = numa_binding
         self._launch: Launch | None = None
         self._ended = False
         self.measured = measured
@@ -63,30 +62,20 @@ class CurrentLaunch:
         Raises:
             JournalError: another run is recording, or the one that was interrupted ran with other versions.
         """
+        site = self._site()
         info = LaunchInfo(
             at=now(),
             commit=commit_of(self._rootpath),
-            host=platform.node(),
-            environment={
-                **software,
-                **self._machine.software,
-                **self._machine.setup,
-                **host_setup(),
-                **self._placement(),
-                **settings(os.environ),
-            },
-            gpus=self._machine.identity,
+            host=site.host,
+            environment={**software, **site.setup, **settings(os.environ)},
+            gpus=site.gpus,
             dirty=is_dirty(self._rootpath),
+            nodes=site.nodes,
         )
         self._ended = False
         self._launch = Launch(number, f"{info.at}-{number}-{uuid.uuid4().hex[:6]}", info)
         if self._recording is not None:
             self._recording.begin_launch(self._launch)
-
-    def _placement(self) -> dict[str, str]:
-        if self._numa_binding is None:
-            return {}
-        return self._machine.placement(frozenset(os.sched_getaffinity(0)), binds=self._numa_binding)
 
     def end(self) -> None:
         """The launch is over, though tests of its number may come: its processes are gone."""

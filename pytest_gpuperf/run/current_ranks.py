@@ -24,7 +24,7 @@ from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.markers import RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.excerpt import Excerpt
-from pytest_gpuperf.ranks.failures import RankDied, RanksSkipped, RankTimeout
+from pytest_gpuperf.ranks.failures import LaunchError, RankDied, RanksSkipped, RankTimeout
 from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.postmortem import PostMortem
@@ -336,6 +336,11 @@ class CurrentRanks:
         return [(title, str(text)) for title, text in output.items()]
 
     def _prepare_launch(self, current: CurrentTest, world_size: int, launch: int) -> None:
+        if self._cluster is not None and self._cluster.losses:
+            raise LaunchError(
+                f"perf tests measure the nodes that the run began with, and it has lost some: "
+                f"{'; '.join(self._cluster.losses)}: run them again (a recording with --resume)"
+            )
         if launch != self._launch.number:
             self._host.retire_all()
             software = self._software(world_size)  # if these ranks fail, the next test begins the launch
@@ -477,7 +482,9 @@ class CurrentRanks:
         marker = self.current.marker
         asked = world_size == self.current.world_size  # a smaller world that the test draws is packed
         nodes = cluster.place(
-            world_size, nodes=marker.nodes if asked else None, per_node=marker.per_node if asked else None
+            world_size,
+            nodes=marker.nodes_of(cluster.size) if asked else None,
+            per_node=marker.per_node if asked else None,
         )
         return nodes, () if marker.device == "cpu" else cluster.gpus_of(nodes)
 

@@ -35,6 +35,8 @@ class Packing:
         """
         self._lacks = lacks
         self._root = os.path.join(rootpath, "")
+        # Suites that a package brings lie among what is installed, and their root with them.
+        self._installed = () if self._root.startswith(_INSTALLED) else _INSTALLED
         self._directories: set[str] = set()
         self._submodules = payload.SubmoduleCache()
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
@@ -80,7 +82,7 @@ class Packing:
             return True
         # Under --import-mode=importlib a test's package may be on no path that a rank could import it from.
         # What is installed can be imported, and a virtual environment may well lie below the rootdir.
-        if not folder.startswith(self._root) or folder.startswith(_INSTALLED) or module.__name__ == "__main__":
+        if not folder.startswith(self._root) or folder.startswith(self._installed) or module.__name__ == "__main__":
             return False
         package = module.__name__.partition(".")[0]
         if self._lacks is not None:

@@ -120,6 +120,7 @@ class Racing:
         spending: Spending,
         explain: Callable[[Sequence[Held]], None] | None = None,
         same_code: SameCode | None = None,
+        cannot: str = "",
     ) -> None:
         """Nothing is launched yet.
 
@@ -135,6 +136,7 @@ class Racing:
             spending: makes the launches.
             explain: looks for what moved the figures of decided tests; None if nobody asked for it.
             same_code: decides about suspects whose code did not change; None if they race all the same.
+            cannot: why no suspect of the run can race; empty if it can.
         """
         self._held = held
         self._deciding = deciding
@@ -147,6 +149,7 @@ class Racing:
         self._spending = spending
         self._explain = explain
         self._same_code = same_code
+        self._cannot = cannot
         self._changes = ChangedCode(folder)
         self._old: dict[str, Arm] = {}
         """Arms of other code that are open, by commit."""
@@ -187,7 +190,10 @@ class Racing:
         if self._same_code is not None:
             for commit in [commit for commit in by_commit if self._same_code.of(commit)]:
                 self._of_same_code(self._same_code, commit, by_commit.pop(commit))
-        if by_commit:
+        if self._cannot:
+            for test in self._held.tests:
+                test.no_race = self._cannot
+        elif by_commit:
             self._vacate()
             with closing(self._open_arms(ids(self._held.tests))) as arms:
                 for commit, racing in by_commit.items():

@@ -10,7 +10,7 @@ from typing import TypeGuard
 import pytest
 
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.markers import RanksMarker, ranks_marker
+from pytest_gpuperf.markers import ALL, RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
@@ -192,7 +192,9 @@ def device_reason(marker: RanksMarker | None, size: int, capacity: Capacity) -> 
     device = None if marker is None else marker.device
     if device == "cuda" and not capacity.gpus:
         return "the test is bound to CUDA and no GPUs are in use: pass --gpus N"
-    nodes, per_node = (None, None) if marker is None else (marker.nodes, marker.per_node)
+    nodes, per_node = (None, None) if marker is None else (marker.nodes_of(capacity.nodes), marker.per_node)
+    if marker is not None and marker.nodes == ALL and not capacity.clustered:
+        return "needs the nodes of a cluster, and the run has this machine alone: pass --cluster"
     try:
         deal(size, replace(capacity, gpus=capacity.gpus and device != "cpu"), nodes=nodes, per_node=per_node)
     except NoPlaceError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +19,7 @@ from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.site import site_of
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.leases.lessor import Lessor, RunOfItsOwn
@@ -63,6 +65,8 @@ from pytest_gpuperf.timing.sampling import Sampling
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
+
+_NO_RACE_ON_A_CLUSTER = "on a cluster the record alone decides, since no older commit is checked out on its nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,9 @@ class Session:
         link = config.stash.get(LINK, None)
         preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
         given = config.getoption("baselines") or ""
-        commands = Commands(root, config.invocation_params.dir, len(machine.gpus), options.smoke, given)
+        commands = Commands(
+            root, config.invocation_params.dir, len(machine.gpus), options.smoke, given, options.cluster or ""
+        )
         # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
         if_used = PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}
         host: RankHost = Pools(
@@ -149,17 +155,12 @@ class Session:
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
         raced = options.race.against
-        launch = CurrentLaunch(
-            machine,
-            root,
-            measured=_measured(machine, options),
-            recording=recording,
-            numa_binding=options.numa_binding if cluster is None else None,
-        )
+        site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
+        launch = CurrentLaunch(machine, site, root, measured=_measured(machine, options), recording=recording)
         judging: Judging | Contesting | None = None
         if link is None and raced is not None:
             judging = Contesting(machine.key, options.policy, raced)
-        elif link is None and launch.measured and recording is None and cluster is None:
+        elif link is None and launch.measured and recording is None:
             judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
@@ -191,6 +192,7 @@ class Session:
                 spending,
                 None if explaining is None else explaining.explain,
                 same_code,
+                "" if cluster is None else _NO_RACE_ON_A_CLUSTER,
             )
         )
         results = None

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.shared.bits import bits_of
+from suites.shared.bits import bits_of, digest
 
 _BEFORE_A_LOOK = 8
 """Products between two looks at the clock."""
@@ -70,13 +70,6 @@ def matrix(width: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
 def expected_sum(world_size: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     """What the collective must give: each rank adds its number to the same matrix."""
     return (world_size * matrix(width, torch.float64, 3) + sum(range(world_size))).to(dtype)
-
-
-def digest(tensor: torch.Tensor) -> int:
-    """A number of all bits, weighted by place: equal for equal tensors, and rarely otherwise."""
-    bits = bits_of(tensor.reshape(-1)).to(torch.int64)
-    places = torch.arange(1, bits.numel() + 1, device=bits.device)
-    return int((bits * places).sum())
 
 
 def _now(ctx: Context) -> torch.cuda.Event | float:

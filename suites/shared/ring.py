@@ -24,11 +24,17 @@ def sent_bytes(ctx: Context, nbytes: int) -> torch.Tensor:
     return source
 
 
-def ring(ctx: Context, *, sizes: Sequence[int]) -> StepOf:
-    """Each rank sends so many bytes to the next, and receives as many from the one before."""
+def ring(ctx: Context, *, sizes: Sequence[int], ends: tuple[int, int] | None = None) -> StepOf:
+    """Each rank sends so many bytes to the next, and receives as many from the one before.
+
+    Args:
+        ctx: the rank's context.
+        sizes: in bytes, the largest last.
+        ends: the rank that it sends to and the one that it receives from; None: its neighbours among all ranks.
+    """
     source = sent_bytes(ctx, sizes[-1])
     destination = torch.empty_like(source)
-    following, before = neighbours(ctx)
+    following, before = ends or neighbours(ctx)
 
     def step_of(nbytes: int) -> Step[torch.Tensor]:
         sent, received = source[:nbytes], destination[:nbytes].zero_()

@@ -33,6 +33,10 @@ def test_shares_cpus(ranks):
 def test_one_on_each(ranks):
     assert ranks.run(beside.tell) == [(0, 0, 0, 2), (1, 1, 0, 2)]
 
+@pytest.mark.ranks(nodes="all")
+def test_one_on_all(ranks):
+    assert ranks.run(lambda ctx: (ctx.node, ctx.node_name)) == [(0, "gpu-a"), (1, "gpu-b")]
+
 @pytest.mark.ranks(nodes=2, per_node=2)
 def test_outer_axis_is_nodes(ranks):
     def program(ctx):

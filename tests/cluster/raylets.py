@@ -56,18 +56,20 @@ class Raylets:
 
 
 @contextlib.contextmanager
-def raylets(*names: str, cpus: int = CPUS) -> Iterator[Raylets]:
+def raylets(*names: str, cpus: int = CPUS, gpus: int = 0, env: Mapping[str, str] | None = None) -> Iterator[Raylets]:
     """A cluster with these nodes, the head first.
 
     Args:
         names: of the nodes.
         cpus: of each, as Ray counts them.
+        gpus: of each, for Ray alone: nothing looks whether they are there.
+        env: what Ray's processes have in their environment besides.
     """
     with tempfile.TemporaryDirectory(prefix="gp", dir="/tmp") as folder:  # sockets' paths must be short
-        env = environment(RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR=folder, **_SOON)
-        command = [sys.executable, "-m", "tests.cluster.raylets", folder, str(cpus), *names]
+        environ = environment(**{"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder, **_SOON, **(env or {})})
+        command = [sys.executable, "-m", "tests.cluster.raylets", folder, str(cpus), str(gpus), *names]
         with subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
         ) as process:
             try:
                 yield Raylets(process)
@@ -87,13 +89,14 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def _main(folder: str, cpus: str, head: str, *others: str) -> None:
+def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     out = os.dup(1)
     os.dup2(2, 1)  # Ray prints there
     from ray.cluster_utils import Cluster
 
-    shape: dict[str, Any] = {"num_cpus": int(cpus), "include_dashboard": False, "object_store_memory": _STORE}
+    shape: dict[str, Any] = {"num_cpus": int(cpus), "num_gpus": int(gpus)}
+    shape |= {"include_dashboard": False, "object_store_memory": _STORE}
     cluster = Cluster(initialize_head=True, head_node_args={"node_name": head, **shape})
     nodes = {name: cluster.add_node(node_name=name, **shape) for name in others}
 

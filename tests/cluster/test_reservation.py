@@ -12,13 +12,15 @@ from pytest_gpuperf.cluster.cluster import _require_same_software, _unusable
 from pytest_gpuperf.cluster.connection import _refusal
 from pytest_gpuperf.cluster.failures import ClusterError
 from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_host import fabric, importable, interface_of
+from pytest_gpuperf.cluster.node_host import NodeHost, fabric, importable, interface_of
 from pytest_gpuperf.cluster.reservation import RayNode, Reservation, reservation
 from pytest_gpuperf.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one, difference
+from pytest_gpuperf.hardware.site import Site, joined
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Died
+from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.fake_gpus import machine_of
 from tests.whole_run import run_pytest
 
@@ -103,8 +105,32 @@ def test_the_key_of_a_cluster_tells_its_nodes_and_their_network() -> None:
     both = as_one({"a": eight, "b": eight}, "ib")
     assert both.key == f"2n-{eight.key}-ib"
     assert len(both.gpus) == 16
-    assert (both.memory_rate, both.host_rate) == (None, None)
     assert as_one({"a": eight}, "ib") is eight
+
+
+def test_a_clusters_memory_is_as_fast_as_its_slowest_nodes() -> None:
+    one, other = (replace(machine_of(2), memory_told=rate, host_told=5e10) for rate in (4.8e12, 4.0e12))
+    both = as_one({"a": one, "b": other}, "ib")
+    assert (both.memory_rate, both.host_rate) == (4.0e12, 5e10)
+    untold = as_one({"a": one, "b": machine_of(2)}, "ib")
+    assert (untold.memory_rate, untold.host_rate) == (None, None)
+
+
+def test_facts_of_nodes_stand_beside_what_they_have_in_common() -> None:
+    one, other = (
+        Site(name, gpus, {"driver": driver, "kernel": "6.1", **more})
+        for name, gpus, driver, more in (("host-a", "1", "570", {"ecc": "on"}), ("host-b", "2", "575", {}))
+    )
+    site = joined({"gpu-a": one, "gpu-b": other}, "12")
+    assert site == Site(
+        "gpu-a, gpu-b",
+        "12",
+        {"driver": "570, 575", "kernel": "6.1"},
+        {
+            "gpu-a": {"host": "host-a", "gpus": "1", "driver": "570", "kernel": "6.1", "ecc": "on"},
+            "gpu-b": {"host": "host-b", "gpus": "2", "driver": "575", "kernel": "6.1"},
+        },
+    )
 
 
 def test_large_parts_travel_and_arrive_in_memory_that_can_be_written() -> None:
@@ -131,6 +157,19 @@ def test_what_lies_in_the_controllers_folder_is_no_installation(
     assert not importable("lies_here", [str(tmp_path)])
     assert importable("torch", [str(tmp_path)])
     assert str(tmp_path) in sys.path
+
+
+def test_a_rank_has_its_nodes_own_identity_unless_its_test_sets_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_HOSTID", "gpu-b")
+    monkeypatch.setenv("PATH", "/node/bin")
+    host: Any = object.__new__(NodeHost)
+    host._interface = "eth0"
+    run = {"NCCL_HOSTID": "gpu-a", "PATH": "/controller/bin", "NCCL_DEBUG": "INFO"}
+    own = host._environ(PoolSpec(2), run)
+    assert (own["NCCL_HOSTID"], own["PATH"], own["NCCL_DEBUG"]) == ("gpu-b", "/node/bin", "INFO")
+    assert own["NCCL_SOCKET_IFNAME"] == "eth0"
+    of_test = host._environ(PoolSpec(2, environ=(("NCCL_HOSTID", "pod-{rank}"),)), run)
+    assert of_test["NCCL_HOSTID"] == "pod-{rank}"
 
 
 def test_the_interface_of_an_address_is_found() -> None:
@@ -165,9 +204,10 @@ def refusal(pytester: pytest.Pytester, *options: str) -> str:
             ("--cluster=auto", "--against=HEAD"),
             "--against, --against-python and --bisect race two codes on one machine",
         ),
+        (("--cluster=auto", "--bisect=HEAD"), "--against, --against-python and --bisect race two codes on one machine"),
         (
-            ("--cluster=auto", "--gpus=1", "--update-baselines", "--reason=x"),
-            "--update-baselines records one machine; ",
+            ("--cluster=auto", "--gpus=1", "--explain"),
+            "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: ",
         ),
         (("--allow-unlike-nodes",), "--allow-unlike-nodes is about the nodes of a cluster: add --cluster"),
         (("--cluster=ray://head:1",), "--cluster takes the head's host:port or 'auto', got 'ray://head:1'"),
@@ -190,6 +230,12 @@ def test_without_ray_the_extra_is_named(pytester: pytest.Pytester, monkeypatch: 
 def test_no_run_imports_ray_that_has_no_cluster(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import sys\ndef test_it():\n    assert 'ray' not in sys.modules\n")
     assert run_pytest(tmp_path).outcomes == {"test_it": "PASSED"}
+
+
+def test_a_cluster_that_does_not_let_one_in_is_told_from_one_that_is_not_there() -> None:
+    said = _refusal("head:6379", ConnectionError("Failed to connect"), listens=True)
+    assert said.startswith("--cluster head:6379: something listens there, and this process cannot join it as a Ray ")
+    assert "If the cluster wants a token, set RAY_AUTH_MODE=token and have its ~/.ray/auth_token here; " in said
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,22 @@ def test_slow_pairs_are_named_the_worst_first() -> None:
     assert Matrix.of([[None, 1.0], [1.05, None]], "s", "lower").slow == []
 
 
+def test_hosts_have_names_and_ranks_numbers() -> None:
+    rows = [[None, 1.0], [1.0, None]]
+    assert [Matrix.of(rows, "s", "lower", ["gpu-a", "gpu-b"]).name(place) for place in range(2)] == ["gpu-a", "gpu-b"]
+    assert Matrix.of(rows, "s", "lower").name(1) == "1"
+    with pytest.raises(ValueError, match=r"^matrix has 2 rows and 1 names, expected one for each row$"):
+        Matrix.of(rows, "s", "lower", ["gpu-a"])
+
+
+def test_a_pair_that_has_one_figure_for_both_ways_is_named_once() -> None:
+    both = Matrix.of([[None, 1.0, 2.0], [1.0, None, 1.0], [2.0, 1.0, None]], "s", "lower")
+    assert [(cell.row, cell.column) for cell in both.slow] == [(0, 2), (2, 0)]
+    assert [(cell.row, cell.column) for cell in both.slow_pairs] == [(0, 2)]
+    ways = Matrix.of([[None, 1.0, 2.0], [1.0, None, 1.0], [2.1, 1.0, None]], "s", "lower")
+    assert [(cell.row, cell.column) for cell in ways.slow_pairs] == [(2, 0), (0, 2)]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

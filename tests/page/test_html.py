@@ -112,6 +112,17 @@ def test_the_page_has_the_table_of_a_search_and_its_frontier() -> None:
     assert '"kind":"frontier"' not in page(Run("this run", results(SAME, searches=(unknown,))))
 
 
+def test_pairs_of_hosts_have_their_names() -> None:
+    rows = [[None, 40e9, 20e9], [40e9, None, 40e9], [20e9, 40e9, None]]
+    hosts = {**MATRIX, "rows": rows, "names": ["gpu-a", "gpu-b", "gpu-c"]}
+    text = unescape(markup(page(Run("this run", results(SAME, matrices=(hosts,))))))
+    assert '<th scope="col">gpu-a</th><th scope="col">gpu-b</th><th scope="col">gpu-c</th>' in text
+    assert '<tr><th scope="row">gpu-c</th><td class="slow"' in text
+    assert "1 pair slower by more than 10 %" in text
+    of_ranks = unescape(markup(page(Run("this run", results(SAME, matrices=(MATRIX,))))))
+    assert '<th scope="row">2</th>' in of_ranks
+
+
 def test_the_page_loads_nothing() -> None:
     text = page()
     own = markup(text)

@@ -1,5 +1,7 @@
 """Which node gets how many ranks, and which of them sees what."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,8 +89,8 @@ SPEC = PoolSpec(3, ("GPU-0", "GPU-1", "GPU-2"), nodes=(Node("a", "10.0.0.1", 2),
 
 
 def test_a_rank_knows_its_place() -> None:
-    places = [Place(0, 2, 0, 2, "10.0.0.1"), Place(1, 2, 0, 2, "10.0.0.1"), Place(0, 1, 1, 2, "10.0.0.1")]
-    assert list(map(SPEC.place, range(3))) == places
+    first, last = Place(0, 2, 0, 2, "10.0.0.1", "a"), Place(0, 1, 1, 2, "10.0.0.1", "b")
+    assert list(map(SPEC.place, range(3))) == [first, replace(first, local_rank=1), last]
     assert PoolSpec(2).place(1) == Place(1, 2)
 
 

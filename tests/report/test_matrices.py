@@ -26,6 +26,23 @@ def test_a_small_matrix_is_a_table_that_marks_slow_pairs() -> None:
     assert matrix_lines(matrices_of(report(user_properties=matrix_properties("t", {"m": large})))) == []
 
 
+def test_a_matrix_of_hosts_has_their_names() -> None:
+    rows = [[None, 40e9, 40e9], [40e9, None, 20e9], [40e9, 20e9, None]]
+    hosts = Matrix.of(rows, "B/s", "higher", ["gpu-a", "gpu-b", "10.144.12.107"])
+    carried = matrices_of(report(user_properties=matrix_properties("t", {"hosts": hosts})))
+    assert matrix(carried[0]) == hosts
+    assert [line.text for line in matrix_lines(carried)] == [
+        "t hosts, GB/s from host (row) to host (column), * is slow:",
+        "                 gpu-a    gpu-b  10.144.12.107",
+        "        gpu-a        -       40             40",
+        "        gpu-b       40        -            20*",
+        "10.144.12.107       40      20*              -",
+    ]
+    assert [line.text for line in slow_lines(carried)] == [
+        "slow pairs: t hosts: gpu-b to 10.144.12.107 at 20.00 GB/s, 50.0 % worse; the median is 40.00 GB/s"
+    ]
+
+
 def test_slow_pairs_are_named() -> None:
     (line,) = slow_lines([MATRIX])
     assert line.text == (

@@ -33,6 +33,18 @@ def test_what_a_node_lacks_travels_though_this_process_can_import_it(tmp_path: P
     assert travels == {"only_here": True, "everywhere": False, "pytest_gpuperf": False, "__main__": False}
 
 
+def test_installed_suites_travel_to_nodes_that_cannot_import_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_INSTALLED", (f"{tmp_path}/",))
+    root = tmp_path / "lib" / "site-packages" / "pytest_gpuperf" / "installed_suites"
+    made = packing.Packing(root, lambda package: package == "suites")
+    program = module("suites.example.programs", root / "suites" / "example" / "programs.py")
+    assert made._travels(program)
+    assert not made._travels(module("torch", tmp_path / "lib" / "site-packages" / "torch" / "__init__.py"))
+    assert not packing.Packing(tmp_path / "elsewhere", lambda package: True)._travels(program)
+
+
 def test_what_modules_of_cython_share_is_made_anew_on_ranks() -> None:
     shared = ModuleType("_cython_3_0_12")
     shared.__spec__ = None

@@ -40,7 +40,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a digest that does not know places",
-        module=PROGRAMS,
+        module="suites.shared.bits",
         old="    return int((bits * places).sum())\n",
         new="    return int(bits.sum())\n",
     ),

@@ -21,7 +21,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the delay is taken for milliseconds",
-        module=LATE,
+        module="suites.shared.delay",
         old="            time.sleep(self._seconds)\n",
         new="            time.sleep(self._seconds / 1000)\n",
     ),

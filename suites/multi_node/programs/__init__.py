@@ -1,0 +1,1 @@
+"""Programs of two levels, inside nodes and across them, and what a cluster is accepted by."""

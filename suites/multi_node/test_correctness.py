@@ -1,0 +1,164 @@
+"""Nodes are where ranks say they are, and sums, messages and training of two levels give what one device gives.
+
+What needs no network is tried on one machine too, with ranks that are only thought of as on several nodes.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuperf import Context, Ranks
+from suites.multi_node.programs import exchanging, layouts, summing
+from suites.multi_node.programs.layouts import Task
+from suites.multi_node.programs.levels import Levels, Whereabouts, whereabouts
+from suites.multi_node.reference import on_one_device, share_of
+from suites.shared.comparison import assert_each, assert_same
+from suites.shared.places import addends
+from suites.shared.step import once, second
+from suites.shared.strategies import float_dtypes, seeds
+
+ON_NODES = pytest.mark.ranks(2, 4, nodes=2)
+AS_IF = pytest.mark.ranks(2, 4)
+"""On one machine, or packed on as few nodes as hold them."""
+WAYS = ("inside", "between")
+message_sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=4, unique=True).map(sorted)
+
+
+def node_counts(world_size: int) -> st.SearchStrategy[int]:
+    """On how many nodes so many ranks may be, as many on each."""
+    return st.sampled_from([count for count in range(1, world_size + 1) if world_size % count == 0])
+
+
+def expected_groups(rank: int, nodes: int, world_size: int) -> tuple[list[int], list[int]]:
+    each = world_size // nodes
+    node, place = divmod(rank, each)
+    return list(range(node * each, (node + 1) * each)), list(range(place, world_size, each))
+
+
+@ON_NODES
+def test_ranks_are_where_they_say(ranks: Ranks) -> None:
+    found = ranks.run(whereabouts)
+    each = ranks.world_size // 2
+    for rank, told in enumerate(found):
+        node, place = divmod(rank, each)
+        groups = expected_groups(rank, 2, ranks.world_size)
+        assert told == Whereabouts(node, found[rank].node_name, place, 2, *groups), f"rank {rank}"
+    names = [told.node_name for told in found]
+    assert names == [names[0]] * each + [names[-1]] * each
+    assert names[0] != names[-1], f"both nodes are called {names[0]}"
+
+
+@AS_IF
+@given(data=st.data())
+def test_groups_of_two_levels(ranks: Ranks, data: st.DataObject) -> None:
+    nodes = data.draw(node_counts(ranks.world_size))
+    for rank, told in enumerate(ranks.run(whereabouts, nodes=nodes)):
+        assert (told.inside, told.across) == expected_groups(rank, nodes, ranks.world_size), f"rank {rank}"
+
+
+@pytest.mark.ranks(3)
+def test_ranks_that_nodes_cannot_have_evenly(ranks: Ranks) -> None:
+    with pytest.raises(ValueError, match=r"^3 ranks cannot be dealt evenly to 2 nodes\n"):
+        ranks.run(whereabouts, nodes=2)
+
+
+def assert_summed(ranks: Ranks, nodes: int, numel: int, dtype: torch.dtype) -> None:
+    """Both ways, once and twice: the sum of what each rank adds, exactly."""
+    world_size = ranks.world_size
+    total = torch.stack([addends(numel, dtype=dtype, rank=rank, ranks=world_size) for rank in range(world_size)]).sum(0)
+    for program in (summing.flat, summing.hierarchical):
+        arguments = {"nodes": nodes, "numel": numel, "dtype": dtype}
+        name = program.__name__
+        assert_each(ranks.run(once, program, **arguments), [total] * world_size, name)
+        assert_each(ranks.run(second, program, **arguments), [total * world_size] * world_size, f"{name}, second step")
+
+
+@ON_NODES
+@given(numel=st.integers(1, 3000), dtype=float_dtypes)
+def test_hierarchical_sum(ranks: Ranks, numel: int, dtype: torch.dtype) -> None:
+    assert_summed(ranks, 2, numel, dtype)
+
+
+@AS_IF
+@given(data=st.data(), numel=st.integers(1, 3000), dtype=float_dtypes)
+def test_hierarchical_sum_as_if_on_nodes(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch.dtype) -> None:
+    assert_summed(ranks, data.draw(node_counts(ranks.world_size)), numel, dtype)
+
+
+def exchanged(ctx: Context, nodes: int, way: str, sizes: list[int]) -> None:
+    """Two steps of each size, compared where they arrive."""
+    step_of = exchanging.exchange(ctx, sizes=sizes, nodes=nodes, way=way)
+    for nbytes in sizes:
+        step = step_of(nbytes)
+        for _ in range(2):
+            received = step()
+            assert received.numel() == nbytes
+            exchanging.assert_arrived(ctx, received, nodes=nodes, way=way)
+
+
+@ON_NODES
+@given(way=st.sampled_from(WAYS), sizes=message_sizes)
+def test_messages(ranks: Ranks, way: str, sizes: list[int]) -> None:
+    if way == "inside" and ranks.world_size == 2:
+        way = "between"  # each is alone on its node
+    ranks.run(exchanged, 2, way, sizes)
+
+
+@pytest.mark.ranks(4)
+@given(way=st.sampled_from(WAYS), sizes=message_sizes)
+def test_messages_as_if_on_nodes(ranks: Ranks, way: str, sizes: list[int]) -> None:
+    ranks.run(exchanged, 2, way, sizes)
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("inside", [(1, 2), (2, 0), (0, 1), (4, 5), (5, 3), (3, 4)]),
+        ("between", [(3, 3), (4, 4), (5, 5), (0, 0), (1, 1), (2, 2)]),
+    ],
+)
+def test_who_sends_to_whom(way: str, expected: list[tuple[int, int]]) -> None:
+    places = [Levels(None, 2, 3, *divmod(rank, 3)) for rank in range(6)]  # type: ignore[arg-type]
+    assert [exchanging.ends(place, way) for place in places] == expected
+
+
+def task(world_size: int, seed: int, blocks: int = 2) -> Task:
+    """Whole numbers, which float64 holds: after two steps none is above 2**45."""
+    return Task(
+        blocks=blocks,
+        width=3,
+        hidden=2 * world_size,
+        rows=2 * world_size,
+        dtype=torch.float64,
+        seed=seed,
+        rate=1.0,
+        whole=True,
+    )
+
+
+def assert_as_one_device(ranks: Ranks, nodes: int, given: Task) -> None:
+    """Both layouts train as one device does: losses, gradients and weights, exactly."""
+    each, steps = ranks.world_size // nodes, 2
+    expected = on_one_device(given, steps)
+    for inside in (True, False):
+        got = ranks.run(layouts.train_steps, task=given, nodes=nodes, inside=inside, steps=steps)
+        splits = each if inside else nodes
+        for step, whole in enumerate(expected):
+            numbers = [rank % each if inside else rank // each for rank in range(ranks.world_size)]
+            shares = [share_of(whole, splits, number) for number in numbers]
+            assert_same([of_rank[step] for of_rank in got], shares)
+
+
+@ON_NODES
+@given(seed=seeds, blocks=st.integers(1, 2))
+def test_training_in_both_layouts(ranks: Ranks, seed: int, blocks: int) -> None:
+    assert_as_one_device(ranks, 2, task(ranks.world_size, seed, blocks))
+
+
+@AS_IF
+@given(data=st.data(), seed=seeds)
+def test_training_in_both_layouts_as_if_on_nodes(ranks: Ranks, data: st.DataObject, seed: int) -> None:
+    assert_as_one_device(ranks, data.draw(node_counts(ranks.world_size)), task(ranks.world_size, seed))

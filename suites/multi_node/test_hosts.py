@@ -1,0 +1,196 @@
+"""Accepting the hosts of a cluster: alone, in pairs round by round, all together; what is slow is named.
+
+pytest suites/multi_node/test_hosts.py --cluster auto --gpus auto
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, GiB, Metric, MiB, Perf, Ranks
+from pytest_gpuperf.fleet import tournament
+from suites.multi_node import reference
+from suites.multi_node.programs import hosts
+from suites.multi_node.programs.hosts import Drag, Load, Rounds, Seen
+
+FULL = Load(
+    width=8192,
+    dtype=torch.bfloat16,
+    copied=GiB,
+    linked=256 * MiB,
+    sent=32 * MiB,
+    summed=64 * MiB,
+    samples=8,
+    repeats=2,
+)
+SMALL = Load(width=16, dtype=torch.float32, copied=4096, linked=4096, sent=4096, summed=4096, samples=3, repeats=1)
+HELD_UP = 0.05
+"""Seconds, of each step: far longer than what a busy host adds."""
+
+
+def num_nodes(ctx: Context) -> int:
+    return ctx.num_nodes
+
+
+def surveyed(ranks: Ranks, nodes: int, load: Load, drag: Drag | None = None) -> list[Seen]:
+    """What each rank has measured, in a tournament of so many nodes."""
+    numbers = {str(node): node for node in range(nodes)}
+    played = tournament.rounds(list(numbers)) if nodes > 1 else []
+    rounds: Rounds = [[(numbers[one], numbers[other]) for one, other in pairs] for pairs in played]
+    return ranks.run(hosts.survey, nodes=nodes, rounds=rounds, load=load, drag=drag)
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(nodes="all")
+def test_acceptance(perf: Perf, ranks: Ranks) -> None:
+    """Every host of the cluster: wrong results and slow parts fail the test by name; the matrix of hosts is shown."""
+    load = SMALL if perf.smoke else FULL
+    nodes = ranks.run(num_nodes)[0]
+    if nodes == 1:
+        pytest.skip("the cluster has one node, and pairs are of two: start Ray on another one")
+    seen = surveyed(ranks, nodes, load)
+    wrong = list(reference.differing(seen))
+    assert not wrong, "\n".join(wrong)
+    matrix = reference.matrix_of_hosts(load, seen)
+    perf.show(hosts=matrix)
+    slowest_gpu = min(reference.product_rate(load, one) for one in seen)
+    slowest_memory = min(reference.copy_rate(load, one) for one in seen)
+    together = statistics.median(max(taken) for taken in zip(*(one.together for one in seen), strict=True))
+    busbw = 2 * (len(seen) - 1) / len(seen) * load.summed / together
+    clock = "cuda_event" if ranks.backend == "nccl" else "host"
+
+    def figure(value: float, unit: str) -> Metric:
+        return Metric(value, unit, "higher", samples=load.samples, clock=clock)
+
+    gpu = dataclasses.replace(figure(slowest_gpu, "FLOP/s"), limit=perf.peak(load.dtype), limit_name="matrix units")
+    perf.check(
+        slowest_gpu=gpu,
+        slowest_memory=dataclasses.replace(
+            figure(slowest_memory, "B/s"), limit=perf.memory.line_rate, limit_name=perf.memory.name
+        ),
+        slowest_pair=figure(min(matrix.values), "B/s"),
+        all_hosts=figure(busbw, "B/s"),
+    )
+    slow = reference.found_slow(load, seen)
+    assert perf.smoke or not slow, "\n".join(map(str, slow))
+
+
+ALONE = {"matrix products", "copies in memory"}
+
+
+def assert_named(ranks: Ranks, nodes: int, node: int, figures: set[str]) -> None:
+    """In each of these figures the node that is held up is named, and nothing is slower.
+
+    What else is named is left open: figures of small loads on a busy machine scatter by more than a tenth.
+    """
+    seen = surveyed(ranks, nodes, SMALL, Drag(HELD_UP, node))
+    name = next(one.host for one in seen if one.node == node)
+    found = reference.found_slow(SMALL, seen)
+    told = "\n".join(map(str, found)) or "no part was named"
+    for figure in figures:
+        of_figure = [slow for slow in found if slow.figure == figure]
+        assert of_figure, f"nothing is slow in {figure}; {told}"
+        assert (of_figure[0].part, of_figure[0].name) == ("host", name), told
+
+
+@pytest.mark.ranks(nodes=2)
+def test_of_two_nodes_the_slow_one_is_named(ranks: Ranks) -> None:
+    """By what it does alone: their only pair says nothing of either."""
+    for node in range(2):
+        assert_named(ranks, 2, node, ALONE)
+
+
+@pytest.mark.ranks(nodes=4)
+def test_the_slow_node_is_named(ranks: Ranks) -> None:
+    for node in (0, 2):
+        assert_named(ranks, 4, node, {*ALONE, "pairs"})
+
+
+def assert_slowest(ranks: Ranks, nodes: int, drag: Drag) -> None:
+    """All that is held up takes more than twice as long as all that is not."""
+    seen = surveyed(ranks, nodes, SMALL, drag)
+    node_of = {one.host: one.node for one in seen}
+
+    def is_held(gpu: tuple[str, int]) -> bool:
+        return node_of[gpu[0]] == drag.node and drag.local_rank in (None, gpu[1])
+
+    rates: dict[str, list[tuple[bool, float]]] = {"pairs": []}
+    for (one, other), rate in reference.paired_rates(SMALL, seen).items():
+        ends = {node_of[one[0]], node_of[other[0]]}
+        held = is_held(one) or is_held(other) if drag.partner is None else ends == {drag.node, drag.partner}
+        rates["pairs"].append((held, rate))
+    for figure in reference.of_gpus(SMALL, seen) if drag.partner is None else ():
+        if figure.name in ALONE:  # in sums inside the host all of its ranks wait
+            rates[figure.name] = [(is_held(gpu), rate) for gpu, rate in figure.values.items()]
+    for name, found in rates.items():
+        fastest_held = max(rate for held, rate in found if held)
+        assert 2 * fastest_held < min(rate for held, rate in found if not held), f"{name}: {found}"
+
+
+@pytest.mark.ranks(nodes=4)
+def test_a_slow_link_between_nodes_is_seen(ranks: Ranks) -> None:
+    assert_slowest(ranks, 4, Drag(HELD_UP, 1, partner=3))
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("nodes", "drag"),
+    [
+        (4, Drag(HELD_UP, 0)),
+        (4, Drag(HELD_UP, 3)),
+        (4, Drag(HELD_UP, 0, partner=2)),
+        (2, Drag(HELD_UP, 1, local_rank=0)),
+    ],
+    ids=["first node", "last node", "link", "GPU"],
+)
+def test_what_is_slow_is_seen_as_if_on_nodes(ranks: Ranks, nodes: int, drag: Drag) -> None:
+    assert_slowest(ranks, nodes, drag)
+
+
+# What a rank of a healthy cluster sees: of four nodes, one rank each.
+SEEN = [
+    Seen(
+        f"gpu-{node}",
+        node,
+        0,
+        (1e-3,) * 3,
+        7,
+        (1e-3,) * 3,
+        (),
+        {other: (2e-3,) * 3 for other in range(4) if other != node},
+        (1e-3,),
+    )
+    for node in range(4)
+]
+
+
+def test_a_healthy_cluster_accuses_nobody() -> None:
+    assert reference.found_slow(FULL, SEEN) == ()
+    assert list(reference.differing(SEEN)) == []
+
+
+def test_a_gpu_that_computes_something_else_is_named() -> None:
+    seen = [*SEEN[:2], dataclasses.replace(SEEN[2], digest=8), SEEN[3]]
+    assert list(reference.differing(seen)) == ["gpu-2 GPU 0: its product of the same matrices differs from the others'"]
+
+
+def test_figures_are_rates_of_what_was_done() -> None:
+    (products, copies) = reference.of_gpus(FULL, SEEN)
+    assert products.values["gpu-0", 0] == 2 * FULL.width**3 / 1e-3
+    assert copies.values["gpu-3", 0] == 2 * FULL.copied / 1e-3
+    linked = [dataclasses.replace(one, linked=(4e-3,)) for one in SEEN]
+    assert reference.of_gpus(FULL, linked)[2].values["gpu-1", 0] == FULL.linked / 4e-3
+
+
+def test_a_pair_is_as_fast_as_its_slower_end() -> None:
+    slower = dataclasses.replace(SEEN[1], paired={0: (4e-3,) * 3, 2: (2e-3,) * 3, 3: (1e-3,) * 3})
+    matrix = reference.matrix_of_hosts(FULL, [SEEN[0], slower, *SEEN[2:]])
+    rate = FULL.sent / 2e-3
+    assert matrix.names == ("gpu-0", "gpu-1", "gpu-2", "gpu-3")
+    assert matrix.rows[0] == (None, rate / 2, rate, rate)
+    assert matrix.rows[1] == (rate / 2, None, rate, rate)
+    assert [(cell.row, cell.column) for cell in matrix.slow_pairs] == [(0, 1)]

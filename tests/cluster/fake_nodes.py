@@ -1,0 +1,35 @@
+"""Nodes whose GPUs exist only in a test: Ray counts them, the plugin finds them, and ranks run on gloo all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_gpuperf.cluster.cluster import Cluster
+from pytest_gpuperf.cluster.member import Member
+from pytest_gpuperf.ranks.spec import PoolSpec
+from pytest_gpuperf.run.current_ranks import CurrentRanks
+from tests.fake_gpus import machine_of
+
+MEMORY = 4.8e12  # B/s of each GPU
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Gives every node as many GPUs as Ray says that it has, each with an identity of its own."""
+    real_member, real_spec = Cluster._member, CurrentRanks._spec
+
+    def member(self: Cluster, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
+        found = real_member(self, bundle, identity, actor, facts)
+        machine = machine_of(found.slots)
+        gpus = tuple(replace(gpu, uuid=f"{gpu.uuid}-of-{found.name}") for gpu in machine.gpus)
+        told = replace(machine, gpus=gpus, everything=tuple(gpu.uuid for gpu in gpus), memory_told=MEMORY)
+        found.facts = replace(found.facts, machine=told)
+        return found
+
+    def spec(self: CurrentRanks, world_size: int) -> PoolSpec:
+        return replace(real_spec(self, world_size), gpus=())
+
+    patch.setattr(Cluster, "_member", member)
+    patch.setattr(CurrentRanks, "_spec", spec)

@@ -1,0 +1,59 @@
+"""Ray's token authentication: who has the token runs programs, and who has not is told what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.raylets import Raylets, raylets
+from tests.whole_run import run_pytest
+
+SLOW = 300  # seconds; generous, since a machine may be busy
+TEST = """
+import pytest, torch, torch.distributed as dist
+
+@pytest.mark.ranks(nodes=2)
+def test_it(ranks):
+    def program(ctx, much):
+        x = much[:1] + ctx.node
+        dist.all_reduce(x)
+        return x.item()
+    much = torch.ones(4 * 2**20)  # 16 MiB, which go through Ray's object store
+    assert ranks.run(program, much) == [3.0, 3.0]
+"""
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of a node that has the cluster's token."""
+    path = tmp_path_factory.mktemp("token") / "auth_token"
+    path.write_text("0123456789abcdef" * 4)
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+@pytest.fixture(scope="module")
+def guarded(token: dict[str, str]) -> Iterator[Raylets]:
+    with raylets("gpu-a", "gpu-b", cpus=1, env=token) as cluster:
+        yield cluster
+
+
+def test_with_the_token_programs_run(guarded: Raylets, token: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    run = run_pytest(tmp_path, "--cluster", guarded.address, env=token, timeout=SLOW)
+    assert run.outcomes == {"test_it[2ranks]": "PASSED"}, run.text
+
+
+@pytest.mark.parametrize("mode", ["disabled", "token"])
+def test_without_the_token_the_cluster_is_closed(
+    guarded: Raylets, token: dict[str, str], tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    other = tmp_path / "other_token"
+    other.write_text("f" * 64)
+    env = {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": str(other)}
+    run = run_pytest(tmp_path, "--cluster", guarded.address, env=env, timeout=SLOW)
+    assert run.result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: --cluster {guarded.address}: something listens there, and this process cannot join it" in run.text
+    assert "set RAY_AUTH_MODE=token" in run.text
