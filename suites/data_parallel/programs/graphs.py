@@ -8,7 +8,6 @@ is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,21 +15,11 @@ from torch import nn
 
 from pytest_gpuperf import Context
 from suites.shared.course import Course
-from suites.shared.graphs import WARM_UPS, captured
-from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.graphs import captured, warmed_up
+from suites.shared.step import Tensors, gradient_of
 
 # Dyadic, and so are the rates that it is given: they are the same numbers in float32, which the fused kernel reads.
 BETAS, EPS = (0.5, 0.75), 2.0**-10
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a rank has seen of its steps."""
-
-    results: Tensors
-    """Loss, gradients and parameters after each step, by step and name."""
-    taken: int
-    """How often Python went through a step: a graph is replayed without it."""
 
 
 class Replica:
@@ -52,6 +41,7 @@ class Replica:
         # Fused, which takes the rate from the device's memory when it runs; a number would be part of the graph.
         self._optimizer = torch.optim.Adam(parameters, lr=self._rate, betas=BETAS, eps=EPS, fused=True, capturable=True)
         self.taken = 0
+        """How often Python went through a step: a graph is replayed without it."""
 
     def load(self, number: int, rate: float) -> None:
         """Puts a step's batch and learning rate where the step reads them."""
@@ -85,15 +75,12 @@ class Replica:
                 value.zero_()
 
 
-def warmed_up(step: Step[torch.Tensor]) -> Step[torch.Tensor]:
-    """The step itself, after as many as a capture takes."""
-    for _ in range(WARM_UPS):
-        step()
-    return step
+def train(ctx: Context, *, course: Course, rates: Sequence[float], graph: bool) -> tuple[Tensors, int]:
+    """A step for each of the learning rates, as a CUDA graph or as it is.
 
-
-def trained(ctx: Context, *, course: Course, rates: Sequence[float], graph: bool) -> Told:
-    """A step for each of the learning rates, as a CUDA graph or as it is."""
+    Returns:
+        Loss, gradients and parameters after each step, by step and name; and how often Python went through a step.
+    """
     replica = Replica(ctx, course)
     replica.load(len(rates), 1.0)  # a batch that no step gets
     take = (captured if graph else warmed_up)(replica.step)
@@ -104,7 +91,7 @@ def trained(ctx: Context, *, course: Course, rates: Sequence[float], graph: bool
         loss = take()
         named = {"loss": loss, **dict(replica.network.named_parameters()), **_gradients(replica.network)}
         results |= {f"step {number}, {name}": value.detach().clone() for name, value in named.items()}
-    return Told(results, replica.taken)
+    return results, replica.taken
 
 
 def _gradients(network: nn.Module) -> Tensors:

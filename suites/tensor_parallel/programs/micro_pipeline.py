@@ -64,10 +64,11 @@ class Compilation:
         for direction, calls in zip(directions, self.graphs, strict=True):
             expected = CALLED[self.way]
             assert set(calls) == set(expected), (
-                f"{where}: the {direction} graph of the {self.way} MLP calls "
-                f"{', '.join(f'{name} ({count} times)' for name, count in sorted(calls.items())) or 'no collective'}, "
-                f"expected {' and '.join(expected)} alone: torch fuses a collective with a plain product (aten.mm) "
-                "beside it, if the option is set and the group has symmetric memory"
+                f"{where}: torch {'did not fuse' if self.way == MICRO_PIPELINED else 'fused'} the {direction} graph of "
+                f"the {self.way} MLP, which calls "
+                f"{', '.join(f'{name} ({count} times)' for name, count in sorted(calls.items())) or 'no collective'}: "
+                f"expected {' and '.join(expected)} alone; torch fuses a collective with a plain product (aten.mm) "
+                "beside it if the option is set and the group has symmetric memory"
             )
 
 
