@@ -6,6 +6,7 @@ Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites 
 subject runs with the profile ``quick`` until a test fails. A fault is caught if one does. Each subject runs once
 without a fault as well, and must pass. Exits with 1 if fewer than 95 % are caught, with 2 if the figures cannot be
 trusted: a subject that fails by itself, a fault that does not apply, or a module that no process imports.
+Faults of what runs on GPUs alone are tried with ``PYTEST_ADDOPTS="--gpus 2"``, for example.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Result:
     fault: str
     outcome: str
     """``caught``; ``passed``: no test failed; ``equivalent``: not run; ``skipped``: what has the fault does not run
-    here, since a library is not installed; ``untrue``: the trial itself went wrong."""
+    here, because a library or GPUs are missing; ``untrue``: the trial itself went wrong."""
     test: str = ""
     """The first that failed."""
     message: str = ""
@@ -88,6 +89,8 @@ def tried(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
         return Result(subject=subject, fault=name, outcome=EQUIVALENT, message=fault.equivalent)
     if fault is not None and fault.needs and importlib.util.find_spec(fault.needs) is None:
         return Result(subject=subject, fault=name, outcome=SKIPPED, message=f"{fault.needs} is not installed")
+    if fault is not None and fault.gpus and "--gpus" not in os.environ.get("PYTEST_ADDOPTS", ""):
+        return Result(subject=subject, fault=name, outcome=SKIPPED, message="its tests need GPUs")
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         trial = Trial(Path(folder))
         trial.begin(fault)

@@ -20,6 +20,8 @@ class Fault:
     """Why no test can tell the program with the fault from the one without; empty if one can."""
     needs: str = ""
     """The package without which nothing runs what the fault is in, though tests of the subject run; empty if none."""
+    gpus: bool = False
+    """Whether only tests on GPUs can tell: it is tried if ``PYTEST_ADDOPTS`` has ``--gpus``."""
 
     @property
     def in_suites(self) -> bool:

@@ -1,6 +1,8 @@
-"""The loss that is meant where ranks have other numbers of valid rows, and the gradients of all ranks' rows."""
+"""What one device has of all ranks' rows: a loss of the valid ones, gradients, and a course with Adam."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch.func import functional_call
@@ -8,7 +10,7 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context
 from suites.data_parallel.programs import racing
-from suites.shared.course import IGNORED, Course, Loss
+from suites.shared.course import IGNORED, Course, Loss, mean_square
 from suites.shared.excerpt import excerpt
 from suites.shared.step import Tensors
 
@@ -32,3 +34,35 @@ def mean_gradients(ctx: Context, sizes: racing.Sizes, seed: int, step: int) -> T
         x = racing.batch_of(ctx, sizes, rank, (step - 1) % racing.BATCHES).to(ctx.device)
         (racing.loss_of_rows(module(x)) / ctx.world_size).backward()
     return excerpt(racing.weights_of(module))
+
+
+def adam_course(
+    course: Course, degree: int, rates: Sequence[float], *, betas: tuple[float, float], eps: float
+) -> Tensors:
+    """Loss, gradients and parameters after each step, by step and name.
+
+    Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) by sums of all gradients so far, not by moments that each step
+    updates.
+    """
+    loss = mean_square(course, degree)
+    parameters = {name: value.detach().clone() for name, value in course.network().named_parameters()}
+    past: list[Tensors] = []
+    told: Tensors = {}
+    for number, rate in enumerate(rates):
+        leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        found = loss(leaves, number)
+        past.append(dict(zip(leaves, torch.autograd.grad(found, list(leaves.values())), strict=True)))
+
+        def moment(name: str, power: int) -> torch.Tensor:
+            beta, count = betas[power - 1], len(past)
+            terms = [beta ** (count - 1 - when) * one[name] ** power for when, one in enumerate(past)]
+            return (1 - beta) * torch.stack(terms).sum(0) / (1 - beta**count)
+
+        parameters = {
+            name: value.detach() - rate * moment(name, 1) / (moment(name, 2).sqrt() + eps)
+            for name, value in leaves.items()
+        }
+        named = {"loss": found.detach(), **parameters}
+        named |= {f"{name} gradient": gradient for name, gradient in past[-1].items()}
+        told |= {f"step {number}, {name}": value for name, value in named.items()}
+    return told

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from pytest_gpuperf import Context
-from suites.shared.sharding import is_registered, shard
-from suites.shared.step import Step, Tensors
+from suites.shared.excerpt import excerpt
+from suites.shared.sharding import is_registered, parallelized, shard
+from suites.shared.step import Step, Tensors, gradient_of
 from suites.shared.training import training_step
 
 Microbatch = tuple[torch.Tensor, torch.Tensor]
@@ -46,14 +51,14 @@ def start(ctx: Context, *, tensor: int = 1, pipeline: int = 1) -> None:
     state.initialize_model_parallel(tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline)
 
 
-def _config(ctx: Context, width: int, **kwargs: Any) -> Any:
+def _config(ctx: Context, width: int, dtype: torch.dtype = torch.float64, **kwargs: Any) -> Any:
     # A transformer's, though there is none: the schedule takes the shapes of its messages from it, and asks for fields
     # that other configurations lack. Weights are loaded: their initialization would want Megatron's own generators.
     return core("transformer.transformer_config").TransformerConfig(
         num_layers=ctx.world_size,
         hidden_size=width,
         num_attention_heads=ctx.world_size,
-        params_dtype=torch.float64,
+        params_dtype=dtype,
         use_cpu_initialization=True,
         perform_initialization=False,
         **kwargs,
@@ -69,19 +74,35 @@ def _load(module: nn.Module, ctx: Context, parameters: Tensors, dims: dict[str, 
 
 
 class Mlp(nn.Module):
-    """A column-parallel layer, ReLU, and a row-parallel one. ReLU, since it keeps whole numbers whole."""
+    """A column-parallel layer, ReLU, and a row-parallel one. ReLU, since it keeps whole numbers whole.
 
-    def __init__(self, ctx: Context, parameters: Tensors, *, sequence_parallel: bool) -> None:
+    The ranks are those of ``group``, or of the tensor-parallel group that ``start`` has made.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        parameters: Tensors,
+        *,
+        sequence_parallel: bool = False,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         super().__init__()
         layers = core("tensor_parallel")
-        hidden, width = parameters["column.weight"].shape
+        weight = parameters["column.weight"]
+        hidden, width = weight.shape
         common = {
             "config": _config(
-                ctx, width, tensor_model_parallel_size=ctx.world_size, sequence_parallel=sequence_parallel
+                ctx,
+                width,
+                weight.dtype,
+                tensor_model_parallel_size=ctx.world_size,
+                sequence_parallel=sequence_parallel,
             ),
             "init_method": nn.init.zeros_,
             "bias": "column.bias" in parameters,
             "skip_bias_add": False,
+            "tp_group": group,
         }
         self.column = layers.ColumnParallelLinear(width, hidden, gather_output=False, **common)
         self.row = layers.RowParallelLinear(hidden, width, input_is_parallel=True, **common)
@@ -130,6 +151,84 @@ def mlp(
         return result
 
     return step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpSizes:
+    """Of an MLP that is timed, and of its input."""
+
+    length: int
+    """Of the one sequence."""
+    width: int
+    hidden: int
+    dtype: torch.dtype
+    seed: int = 1
+
+    @property
+    def flop(self) -> float:
+        """Floating-point operations of forward and backward, of all ranks together: 2 a weight and token, then 4."""
+        return 6.0 * self.length * 2 * self.width * self.hidden
+
+    @property
+    def summed_bytes(self) -> int:
+        """What each of the two sums over the ranks is of: the output, and the input's gradient."""
+        return self.length * self.width * self.dtype.itemsize
+
+
+def drawn(ctx: Context, sizes: MlpSizes) -> tuple[Tensors, torch.Tensor, torch.Tensor]:
+    """Parameters, input and the output's gradient, alike on all ranks; activations are near 1."""
+    generator = torch.Generator(ctx.device).manual_seed(sizes.seed)
+
+    def normal(*shape: int, variance: float = 1.0) -> torch.Tensor:
+        numbers = torch.randn(*shape, generator=generator, dtype=sizes.dtype, device=ctx.device)
+        return numbers.mul_(variance**0.5)
+
+    parameters = {
+        "column.weight": normal(sizes.hidden, sizes.width, variance=1 / sizes.width),
+        "row.weight": normal(sizes.width, sizes.hidden, variance=2 / sizes.hidden),  # ReLU keeps half
+    }
+    x, grad = (normal(sizes.length, 1, sizes.width) for _ in range(2))
+    return parameters, x, grad
+
+
+def _excerpts(module: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> Step[Tensors]:
+    """Forward and backward; excerpts of the output and of every gradient, of what is split this rank's shard."""
+    x.requires_grad_()
+
+    def step() -> Tensors:
+        x.grad = None
+        module.zero_grad()
+        output = module(x)
+        output.backward(grad)
+        leaves = {"input": x, **dict(module.named_parameters())}
+        results = {"output": output.detach()} | {f"{name} gradient": gradient_of(leaf) for name, leaf in leaves.items()}
+        return excerpt({name: each.to_local() if isinstance(each, DTensor) else each for name, each in results.items()})
+
+    return step
+
+
+def by_megatron(ctx: Context, *, sizes: MlpSizes) -> Step[Tensors]:
+    """Megatron-Core's layers, for timing: backward sums the input's gradient while it multiplies the weight's.
+
+    They get the default group, in which DTensor's layers sum as well: no group of Megatron's is made.
+    """
+    parameters, x, grad = drawn(ctx, sizes)
+    return _excerpts(Mlp(ctx, parameters, group=ctx.group), x, grad)
+
+
+def by_dtensor(ctx: Context, *, sizes: MlpSizes) -> Step[Tensors]:
+    """The same MLP split by ``parallelize_module``, for timing."""
+    parameters, x, grad = drawn(ctx, sizes)
+    with torch.device("meta"):  # the parameters take the weights' place
+        layers = OrderedDict(
+            column=nn.Linear(sizes.width, sizes.hidden, bias=False),
+            relu=nn.ReLU(),
+            row=nn.Linear(sizes.hidden, sizes.width, bias=False),
+        )
+    module = nn.Sequential(layers)
+    module.load_state_dict(parameters, assign=True)
+    plan: dict[str, ParallelStyle] = {"column": ColwiseParallel(), "row": RowwiseParallel()}
+    return _excerpts(parallelized(ctx, module, plan), x, grad)
 
 
 def embedding(ctx: Context, *, tokens: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor) -> Step[Tensors]:

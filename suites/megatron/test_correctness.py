@@ -7,7 +7,6 @@ by which Megatron divides, is a power of 2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from torch.nn import functional
 from pytest_gpuperf import Context, Ranks
 from suites.megatron import programs
 from suites.megatron.programs import Microbatch
+from suites.megatron.reference import MLP_DIMS, needs_megatron, whole_mlp
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import integers
 from suites.shared.references import by_autograd
@@ -29,14 +29,8 @@ from suites.shared.strategies import seeds
 # Megatron-Core keeps much in its modules, which another test's ranks would find there.
 pytestmark = pytest.mark.ranks(2, isolation="process")
 
-needs_megatron = pytest.mark.skipif(
-    find_spec("megatron") is None, reason="Megatron-Core is not installed: pip install 'pytest-gpuperf[megatron]'"
-)
-
 DTYPE = torch.float64
 
-# How an MLP's parameters and their gradients are split.
-MLP_DIMS = {"column.weight gradient": 0, "column.bias gradient": 0, "row.weight gradient": 1}
 # With sequence parallelism, so are input and output, by their first dimension.
 SEQUENCE_DIMS = {**MLP_DIMS, "output": 0, "input gradient": 0}
 
@@ -56,11 +50,6 @@ def mlp_inputs(*, length: int, batch: int, width: int, hidden: int, bias: bool, 
         parameters = {name: value for name, value in parameters.items() if name.endswith("weight")}
     x, grad = (drawn(length, batch, width, seed=seed, part=part) for part in (4, 5))
     return {"parameters": parameters, "x": x, "grad": grad}
-
-
-def whole_mlp(leaves: Tensors) -> torch.Tensor:
-    hidden = functional.linear(leaves["input"], leaves["column.weight"], leaves.get("column.bias")).relu()
-    return functional.linear(hidden, leaves["row.weight"], leaves.get("row.bias"))
 
 
 def assert_mlp(ranks: Ranks, program: Callable[..., Step[Tensors]], inputs: dict[str, Any], **kwargs: bool) -> None:

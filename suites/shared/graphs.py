@@ -10,6 +10,13 @@ WARM_UPS = 2
 """Steps before the capture: libraries allocate, and communicators connect, in the first ones."""
 
 
+def warmed_up(step: Step[Result]) -> Step[Result]:
+    """The step itself, taken as often as before a capture; for ranks without GPUs, so that all else runs there too."""
+    for _ in range(WARM_UPS):
+        step()
+    return step
+
+
 def captured(step: Step[Result]) -> Step[Result]:
     """Captures a step; the step that is returned replays it, and returns the same tensors each time.
 

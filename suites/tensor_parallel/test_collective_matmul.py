@@ -67,6 +67,12 @@ def test_all_gather_then_matmul(ranks: Ranks, rows: int) -> None:
     assert_gathered_products(ranks, programs.all_gather_then_matmul, rows)
 
 
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("rows", [1, 7])
+def test_all_gather_beside_matmul(ranks: Ranks, rows: int) -> None:
+    assert_gathered_products(ranks, programs.all_gather_beside_matmul, rows)
+
+
 @pytest.mark.ranks(2, 4, 8, device="cuda")
 @pytest.mark.parametrize("rows", [16, 48])
 def test_fused_all_gather_matmul(ranks: Ranks, rows: int) -> None:
@@ -84,8 +90,12 @@ def sent_by_the_second(ctx: Context, program: Callable[..., Callable[[], torch.T
 
 @pytest.mark.parametrize(
     ("program", "collective"),
-    [(programs.all_gather_then_matmul, "all_gather"), (programs.matmul_then_reduce_scatter, "reduce_scatter")],
-    ids=["all-gather", "reduce-scatter"],
+    [
+        (programs.all_gather_then_matmul, "all_gather"),
+        (programs.all_gather_beside_matmul, "all_gather"),
+        (programs.matmul_then_reduce_scatter, "reduce_scatter"),
+    ],
+    ids=["all-gather", "all-gather-beside", "reduce-scatter"],
 )
 @pytest.mark.ranks(2)
 def test_each_step_exchanges(ranks: Ranks, program: Callable[..., Callable[[], torch.Tensor]], collective: str) -> None:

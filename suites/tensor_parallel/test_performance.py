@@ -1,4 +1,4 @@
-"""Products with their collectives, one after the other against fused; and what a split block waits for."""
+"""Products and their collectives, in turn and at once, by hand and by the compiler; what a split block waits for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf import Context, Exchange, Metric, Perf, Work
+from pytest_gpuperf import Context, Exchange, Metric, Perf, Ranks, Work
 from suites.shared.comparison import assert_close
+from suites.shared.excerpt import excerpt
 from suites.shared.exchange import of_all_ranks
-from suites.tensor_parallel.programs import block, rows
+from suites.shared.sharding import per_rank
+from suites.shared.step import Tensors
+from suites.tensor_parallel.programs import block, micro_pipeline, rows
 from suites.tensor_parallel.programs import collective_matmul as programs
+from suites.tensor_parallel.reference import whole_layer
+from suites.tensor_parallel.test_correctness import two_layers
+from suites.tensor_parallel.test_micro_pipeline import DIMS
 
 # A feed-forward layer's shape. Every rank multiplies all M rows by its own N/R columns: 3584 on 8 ranks, where
 # 2 * 16384 * 8192 * 3584 FLOP at the 790 TFLOP/s of an H200 take the 1.22 ms that the matmul alone was seen to
@@ -58,6 +64,24 @@ def test_all_gather_then_matmul(perf: Perf) -> None:
         baseline_time=pair.baseline.time.for_work(work),
         optimized_time=pair.optimized.time.for_work(work),
     )
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True)
+def test_all_gather_beside_matmul(perf: Perf) -> None:
+    """A functional collective returns before its data have come: the rank's own rows are multiplied meanwhile."""
+    m, k, n = perf.sized(M, smoke=64), perf.sized(K, smoke=32), perf.sized(N, smoke=64)
+    pair = perf.configured(rtol=RTOL, atol=ATOL).compare(
+        baseline=programs.all_gather_then_matmul,
+        optimized=programs.all_gather_beside_matmul,
+        verify=functools.partial(gathered_and_multiplied, k),
+        m=m,
+        k=k,
+        n=n,
+    )
+    work = Work(perf.world_size, (Exchange("all_gather", 2 * m * k),), flop=2 * m * k * n / perf.world_size)
+    # The baseline is that of the fused product, and is judged there.
+    perf.check(speedup=pair.speedup, optimized_time=pair.optimized.time.for_work(work))
 
 
 def multiplied_and_scattered(sizes: dict[str, int], ctx: Context, product: torch.Tensor, steps: int) -> None:
@@ -144,3 +168,48 @@ def test_block(perf: Perf) -> None:
     perf.check(time=timing.time)
     mfu = timing.rate(shape.flop / perf.world_size, "FLOP/s", limit=perf.peak(shape.dtype), limit_name="matrix units")
     perf.show(exposed=found.exposed, mfu=mfu, share=found.compute.time, sums=found.communication.time)
+
+
+# In units of the usual size. Each of R = 8 ranks' summands, which are below 4 / sqrt(R), is rounded to bfloat16, by at
+# most 2**-9 of itself: 4 * sqrt(8) * 2**-9 < 2**-5 in all. Between two arms the larger values have RTOL besides.
+EXCERPT_ATOL = 2**-5
+
+
+# Compiling and symmetric memory leave much in the process, see test_micro_pipeline.
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True, isolation="process")
+def test_micro_pipeline(perf: Perf, ranks: Ranks) -> None:
+    """What does torch's pass gain that makes one operation of a product and its collective, and what does it cost?"""
+    shape = micro_pipeline.MlpShape(
+        tokens=perf.sized(M, smoke=64),
+        width=perf.sized(K, smoke=32),
+        hidden=perf.sized(N, smoke=64),
+        dtype=torch.float32 if perf.smoke else torch.bfloat16,
+    )
+
+    def verify(ctx: Context, output: tuple[Tensors, micro_pipeline.Compilation], steps: int) -> None:
+        results, made = output
+        made.assert_made(f"rank {ctx.rank}")
+        whole = whole_layer(two_layers, micro_pipeline.drawn(ctx, shape))
+        for name, expected in excerpt(per_rank(whole, ctx.world_size, DIMS)[ctx.rank]).items():
+            assert_close(results[name], expected, f"rank {ctx.rank}, {name}", rtol=RTOL, atol=EXCERPT_ATOL)
+
+    # To compile takes seconds on each rank; test_micro_pipeline does it on CPUs, too.
+    ways = (micro_pipeline.EAGER,) if perf.smoke else micro_pipeline.WAYS
+    found = perf.configured(rtol=RTOL, atol=EXCERPT_ATOL).search(
+        micro_pipeline.train,
+        configurations={way: {"way": way} for way in ways},
+        tokens=shape.tokens,
+        flop=shape.flop,
+        dtype=shape.dtype,
+        verify=verify,
+        shape=shape,
+    )
+    perf.check(**found.figures)
+    for way in ways:
+        first = max(ranks.run(micro_pipeline.compiling, way=way))
+        perf.show(**{f"first_step_{way.replace('-', '_')}": Metric(first, "s", "lower")})
+    seconds = {trial.name: trial.seconds for trial in found.trials}
+    compiled, fused = (seconds.get(way) for way in (micro_pipeline.COMPILED, micro_pipeline.MICRO_PIPELINED))
+    if compiled is not None and fused is not None:
+        perf.show(gain=Metric(compiled / fused, "x", "higher"))

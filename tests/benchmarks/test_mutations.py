@@ -81,6 +81,17 @@ def test_a_subject_whose_tests_all_skip_tells_nothing(tmp_path: Path) -> None:
     assert result.outcome == SKIPPED
 
 
+@pytest.mark.parametrize(("options", "outcome"), [("", SKIPPED), ("--gpus auto", CAUGHT)])
+def test_a_fault_that_only_gpus_tell_is_tried_if_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, outcome: str
+) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", options)
+    fault = Fault(name="of torch", module="torch.distributed", old="", new=NOTHING, gpus=True)
+    result = tried("collectives", fault, written(tmp_path, TEST))
+    assert result.outcome == outcome, result
+    assert (result.message == "its tests need GPUs") == (outcome == SKIPPED)
+
+
 def test_a_text_that_the_source_holds_twice_is_refused() -> None:
     fault = Fault(name="ambiguous", module="torch", old="x", new="y")
     message = r"^the fault 'ambiguous' replaces 'x', which torch holds 2 times, not once: write the text anew"

@@ -7,6 +7,7 @@ from benchmarks.mutants.fault import Fault
 REPLICAS = "suites.data_parallel.programs.replicas"
 TRAINING = "suites.data_parallel.programs.training"
 RACING = "suites.data_parallel.programs.racing"
+GRAPHS = "suites.data_parallel.programs.graphs"
 WRAPPER = "torch.nn.parallel.distributed"
 
 FAULTS: tuple[Fault, ...] = (
@@ -360,5 +361,91 @@ FAULTS: tuple[Fault, ...] = (
         module=RACING,
         old="[torch.cat([batch_of(ctx, sizes, rank, number) for rank in range(ctx.world_size)])",
         new="[torch.cat([batch_of(ctx, sizes, 0, number) for rank in range(ctx.world_size)])",
+    ),
+    # The step that is captured.
+    Fault(
+        name="a batch that is never copied to where the step reads it",
+        module=GRAPHS,
+        old="        self._x.copy_(self._course.batch(self._ctx.rank, number)[0])\n",
+        new="        if not self.taken:\n            self._x.copy_(self._course.batch(self._ctx.rank, number)[0])\n",
+    ),
+    Fault(
+        name="a batch in a tensor of its own, which a graph does not read",
+        gpus=True,
+        module=GRAPHS,
+        old="        self._x.copy_(self._course.batch(self._ctx.rank, number)[0])\n",
+        new="        self._x = self._course.batch(self._ctx.rank, number)[0].to(self._ctx.device)\n",
+    ),
+    Fault(
+        name="a bucket that adds up over the steps",
+        module=GRAPHS,
+        old="        self._bucket.zero_()\n",
+        new="",
+    ),
+    Fault(
+        name="a bucket that is emptied by Python alone, and not by the graph",
+        gpus=True,
+        module=GRAPHS,
+        old="        self._bucket.zero_()\n",
+        new="        if not (self._x.is_cuda and torch.cuda.is_current_stream_capturing()):\n"
+        "            self._bucket.zero_()\n",
+    ),
+    Fault(
+        name="the first learning rate at every step",
+        module=GRAPHS,
+        old="        self._rate.fill_(rate)\n",
+        new="        if not self.taken:\n            self._rate.fill_(rate)\n",
+    ),
+    Fault(
+        name="a learning rate that a scheduler sets as a number, which the graph has baked in",
+        gpus=True,
+        module=GRAPHS,
+        old="        self._rate.fill_(rate)\n",
+        new='        self._optimizer.param_groups[0]["lr"] = rate\n',
+    ),
+    Fault(
+        name="sums that are left out of the graph",
+        gpus=True,
+        module=GRAPHS,
+        old="        for work in [dist.all_reduce(tensor, async_op=True) for tensor in summed]:\n",
+        new="        captures = self._x.is_cuda and torch.cuda.is_current_stream_capturing()\n"
+        "        for work in [] if captures else [dist.all_reduce(tensor, async_op=True) for tensor in summed]:\n",
+    ),
+    Fault(
+        name="a step that waits for no sum",
+        module=GRAPHS,
+        old="            work.wait()\n",
+        new="            pass\n",
+    ),
+    Fault(
+        name="a step that waits for the gradients and not for the loss",
+        gpus=True,
+        module=GRAPHS,
+        old="            work.wait()\n",
+        new="            work.wait()\n            break\n",
+    ),
+    Fault(
+        name="gradients that stay sums",
+        module=GRAPHS,
+        old="        for tensor in summed:\n            tensor /= self._ctx.world_size\n",
+        new="        self._loss /= self._ctx.world_size\n",
+    ),
+    Fault(
+        name="parameters that warm-ups have trained",
+        module=GRAPHS,
+        old="            value.copy_(self._initial[name])\n",
+        new="            pass\n",
+    ),
+    Fault(
+        name="moments of Adam that warm-ups have filled",
+        module=GRAPHS,
+        old="            for value in state.values():\n                value.zero_()\n",
+        new='            state["step"].zero_()\n',
+    ),
+    Fault(
+        name="Adam's number of steps that counts warm-ups",
+        module=GRAPHS,
+        old="            for value in state.values():\n                value.zero_()\n",
+        new='            state["exp_avg"].zero_()\n            state["exp_avg_sq"].zero_()\n',
     ),
 )

@@ -26,6 +26,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients of what is not split stay those of a part of the sequence",
         needs=NEEDS,
+        gpus=True,
         module=PROGRAMS,
         old='            dist.all_reduce(result[f"{name} gradient"])\n',
         new="            pass\n",
@@ -47,6 +48,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a loss that is scaled",
         needs=NEEDS,
+        gpus=True,
         module=PROGRAMS,
         old="(output * target).sum()",
         new="(output * target).sum() * 2",
@@ -54,6 +56,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the first microbatch's target for all",
         needs=NEEDS,
+        gpus=True,
         module=PROGRAMS,
         old="return model(x), partial(loss, target)",
         new="return model(x), partial(loss, batches[0][1])",
@@ -61,8 +64,31 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients of the step before",
         needs=NEEDS,
+        gpus=True,
         module=PROGRAMS,
         old="        stage.zero_grad()\n",
         new="",
+    ),
+    # What is raced.
+    Fault(
+        name="other weights and inputs on each rank",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="manual_seed(sizes.seed)",
+        new="manual_seed(sizes.seed + ctx.rank)",
+    ),
+    Fault(
+        name="an input's gradient that adds up over the steps",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old="        x.grad = None\n        module.zero_grad()\n        output = module(x)\n",
+        new="        module.zero_grad()\n        output = module(x)\n",
+    ),
+    Fault(
+        name="DTensor's row-parallel layer that keeps the ranks' shards of the output",
+        needs=NEEDS,
+        module=PROGRAMS,
+        old='"row": RowwiseParallel()}\n',
+        new='"row": RowwiseParallel(output_layouts=torch.distributed.tensor.Shard(0))}\n',
     ),
 )

@@ -7,6 +7,9 @@ from benchmarks.mutants.fault import Fault
 PLACEMENTS = "torch.distributed.tensor.placement_types"
 STYLE = "torch.distributed.tensor.parallel.style"
 LOSS = "torch.distributed.tensor.parallel.loss"
+PRODUCTS = "suites.tensor_parallel.programs.collective_matmul"
+MICRO_PIPELINE = "suites.tensor_parallel.programs.micro_pipeline"
+GRAPHS = "suites.tensor_parallel.programs.graphs"
 
 # Where a sum over the ranks ends up, of layers and of gradients.
 REDUCE = """        return funcol.all_reduce(
@@ -517,5 +520,129 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.tensor_parallel.programs.block",
         old="torch.Generator(ctx.device).manual_seed(shape.seed)\n    with",
         new="torch.Generator(ctx.device).manual_seed(shape.seed + ctx.rank)\n    with",
+    ),
+    # An all-gather beside the rank's own product.
+    Fault(
+        name="rows that are multiplied before they have come",
+        module=PRODUCTS,
+        old="        gathered = functional.wait_tensor(coming)\n",
+        new="        gathered = coming\n",
+    ),
+    Fault(
+        name="rows of the ranks after this one that stay as they were",
+        module=PRODUCTS,
+        old="for others in (slice(0, first), slice(last, None)):",
+        new="for others in (slice(0, first),):",
+    ),
+    Fault(
+        name="rows that are gathered once, and not in each step",
+        module=PRODUCTS,
+        old="    def step() -> torch.Tensor:\n"
+        "        coming = functional.all_gather_into_tensor(a, ctx.world_size, group_name)\n",
+        new="    coming = functional.all_gather_into_tensor(a, ctx.world_size, group_name)\n\n"
+        "    def step() -> torch.Tensor:\n",
+    ),
+    # The compiler's pass.
+    Fault(
+        name="tokens that are not gathered",
+        module=MICRO_PIPELINE,
+        old="ColwiseParallel(input_layouts=Shard(0))",
+        new="ColwiseParallel()",
+    ),
+    Fault(
+        name="a sum of all tokens on every rank",
+        module=MICRO_PIPELINE,
+        old="RowwiseParallel(output_layouts=Shard(0))",
+        new="RowwiseParallel()",
+    ),
+    Fault(
+        name="a module that is called as it is, and not compiled",
+        module=MICRO_PIPELINE,
+        old="    if way == EAGER:\n",
+        new="    if way != MICRO_PIPELINED:\n",
+    ),
+    Fault(
+        name="a forward that is compiled layer by layer",
+        module="suites.tensor_parallel.programs.linear_layers",
+        old="    return Mlp(first, nn.ReLU(), second)\n",
+        new="    return nn.Sequential(first, nn.ReLU(), second)\n",
+    ),
+    Fault(
+        name="a pass that nobody asks for",
+        gpus=True,
+        module=MICRO_PIPELINE,
+        old='options={"_micro_pipeline_tp": fuse,',
+        new='options={"_micro_pipeline_tp": False,',
+    ),
+    Fault(
+        name="a group without symmetric memory",
+        gpus=True,
+        module=MICRO_PIPELINE,
+        old="    if fuse:\n        enable_symmetric_memory(ctx)\n",
+        new="",
+    ),
+    Fault(
+        name="a fused reduce-scatter that averages",
+        gpus=True,
+        module="torch._inductor.fx_passes.micro_pipeline_tp",
+        old="                matmul.A_node,\n                matmul.B_node,\n                reduce_op,\n"
+        "                orig_scatter_dim,\n                group_name,\n            ),\n",
+        new="                matmul.A_node,\n                matmul.B_node,\n                'avg',\n"
+        "                orig_scatter_dim,\n                group_name,\n            ),\n",
+    ),
+    Fault(
+        name="a timed step whose input's gradients add up",
+        module=MICRO_PIPELINE,
+        old="        x.grad = None\n",
+        new="",
+    ),
+    # The step that is captured.
+    Fault(
+        name="an input that is never copied to where the step reads it",
+        module=GRAPHS,
+        old="            place.copy_(tensor)\n",
+        new="            if not self.taken:\n                place.copy_(tensor)\n",
+    ),
+    Fault(
+        name="an output gradient in a tensor of its own, which a graph does not read",
+        gpus=True,
+        module=GRAPHS,
+        old="            place.copy_(tensor)\n",
+        new="            if place is self._x:\n                place.copy_(tensor)\n            else:\n"
+        "                self._grad = tensor\n",
+    ),
+    Fault(
+        name="gradients that add up over the steps, of a block",
+        module=GRAPHS,
+        old="        self._optimizer.zero_grad()\n",
+        new="",
+    ),
+    Fault(
+        name="gradients that are put to zero by Python alone, and not by the graph",
+        gpus=True,
+        module=GRAPHS,
+        old="        self._optimizer.zero_grad()\n",
+        new="        if not (self._x.is_cuda and torch.cuda.is_current_stream_capturing()):\n"
+        "            self._optimizer.zero_grad(set_to_none=False)\n",
+    ),
+    Fault(
+        name="momentum that warm-ups have left",
+        module=GRAPHS,
+        old="            momentum.to_local().zero_()\n",
+        new="",
+    ),
+    Fault(
+        name="weights that warm-ups have trained",
+        module=GRAPHS,
+        old="            value.to_local().copy_(self._initial[name])\n",
+        new="",
+    ),
+    Fault(
+        name="an optimizer's step that is left out of the graph",
+        gpus=True,
+        module=GRAPHS,
+        old="        self._optimizer.step()\n",
+        new="        if not (self._x.is_cuda and torch.cuda.is_current_stream_capturing()):\n"
+        "            self._optimizer.step()\n",
     ),
 )

@@ -40,6 +40,27 @@ def all_gather_then_matmul(
     return step
 
 
+def all_gather_beside_matmul(
+    ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype = torch.bfloat16
+) -> Callable[[], torch.Tensor]:
+    """The same product: the rank multiplies its own shard of A while a functional collective gathers the others."""
+    a, b = matmul_inputs(ctx, m=m, k=k, n=n, dtype=dtype)
+    product = torch.empty(a.shape[0] * ctx.world_size, b.shape[1], dtype=dtype, device=ctx.device)
+    first, last = ctx.rank * a.shape[0], (ctx.rank + 1) * a.shape[0]
+    functional, group_name = torch.ops._c10d_functional, ctx.group.group_name
+
+    def step() -> torch.Tensor:
+        coming = functional.all_gather_into_tensor(a, ctx.world_size, group_name)
+        torch.mm(a, b, out=product[first:last])
+        gathered = functional.wait_tensor(coming)
+        for others in (slice(0, first), slice(last, None)):
+            if len(gathered[others]):
+                torch.mm(gathered[others], b, out=product[others])
+        return product
+
+    return step
+
+
 def fused_all_gather_matmul(
     ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype = torch.bfloat16
 ) -> Callable[[], torch.Tensor]:

@@ -25,7 +25,16 @@ def linear(parameters: Tensors) -> nn.Linear:
     return module
 
 
-def two_layers(parameters: Tensors) -> nn.Sequential:
+class Mlp(nn.Sequential):
+    """Layers one after the other, with a forward of its own: torch compiles that of nn.Sequential layer by layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+def two_layers(parameters: Tensors) -> Mlp:
     """Linear, ReLU, linear; the parameters' names begin with the layer's place, ``0.`` or ``2.``.
 
     ReLU, since it keeps whole numbers whole: the results are exact.
@@ -34,7 +43,7 @@ def two_layers(parameters: Tensors) -> nn.Sequential:
         linear({name[2:]: value for name, value in parameters.items() if name.startswith(place)})
         for place in ("0.", "2.")
     )
-    return nn.Sequential(first, nn.ReLU(), second)
+    return Mlp(first, nn.ReLU(), second)
 
 
 def column_parallel_linear(ctx: Context, *, given: Sequence[Given], gather_output: bool) -> Step[Tensors]:
@@ -54,7 +63,7 @@ def row_parallel_linear(ctx: Context, *, given: Sequence[Given], input_is_sharde
     return layer_steps(ctx, layer, given, x_sharded=input_is_sharded)
 
 
-def split_mlp(ctx: Context, parameters: Tensors, *, local_hidden: bool = True) -> nn.Sequential:
+def split_mlp(ctx: Context, parameters: Tensors, *, local_hidden: bool = True) -> Mlp:
     """The MLP, its first layer split by columns and its second one by rows."""
     plan: dict[str, ParallelStyle] = {"0": ColwiseParallel(use_local_output=local_hidden), "2": RowwiseParallel()}
     return parallelized(ctx, two_layers(parameters_on_device(ctx, parameters)), plan)
