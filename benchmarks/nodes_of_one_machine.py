@@ -85,7 +85,7 @@ def started(nodes: int, gpus: int, cpus: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _running(command: Sequence[str], environ: dict[str, str], log: Path) -> Iterator[None]:
-    own = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+    own = [sys.executable, "-m", "ray.scripts.scripts", *command[1:]]  # that of this interpreter, wherever Ray lies
     with log.open("w") as out:
         process = subprocess.Popen(
             own, env={**os.environ, **environ}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True

@@ -15,9 +15,9 @@ from typing import Any
 from pytest_gpuperf.ranks.accelerate_internals import SHARED
 
 _OF_TORCH = frozenset(
-    {"networkx", "sympy", "mpmath", "jinja2", "markupsafe", "triton", "filelock", "fsspec", "setuptools"}
+    {"networkx", "sympy", "mpmath", "jinja2", "markupsafe", "triton", "filelock", "fsspec", "setuptools", "psutil"}
 )
-"""What torch needs and imports when it first does; these fill tables of their own."""
+"""What torch needs and imports when it first does, psutil if it is there; these fill tables of their own."""
 _MOST = 5  # names that a report has of one test
 _MISSING = object()
 

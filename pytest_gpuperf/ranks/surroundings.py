@@ -24,6 +24,10 @@ from pytest_gpuperf.torch_internals import global_module_hooks
 # What torch does by itself in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
 _CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
+_COMPILER = "torch._inductor.compile_fx"
+_LIMIT_OF_COMPILER = 2000  # compile_fx raises the recursion limit to it, and leaves it there
+_FIRST_LIMIT = sys.getrecursionlimit()
+_SHOWN = 80  # characters of a child's command
 _LIMITS = {name: getattr(resource, name) for name in ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_CPU")}
 _AUTOCAST = ("cpu", "cuda")
 _SIGNALS = tuple(getattr(signal, f"SIG{name}") for name in ("HUP", "TERM", "INT", "USR1", "USR2", "ALRM", "CHLD"))
@@ -76,7 +80,7 @@ class Surroundings:
                 if type(value) is FunctionType  # isinstance() would wake deprecated attributes
             },
             garbage_collector="on" if gc.isenabled() else "off",
-            recursion_limit=str(sys.getrecursionlimit()),
+            recursion_limit=str(_recursion_limit()),
             standard_streams={name: _stream(name) for name in ("stdout", "stderr")},
             resource_limits={name: str(resource.getrlimit(number)) for name, number in _LIMITS.items()},
             signal_handlers={number.name: str(signal.getsignal(number)) for number in _SIGNALS},
@@ -137,6 +141,11 @@ def is_tqdms(thread: threading.Thread) -> bool:
     return thread.daemon and any(kind.__module__.partition(".")[0] == "tqdm" for kind in type(thread).__mro__)
 
 
+def _recursion_limit() -> int:
+    limit = sys.getrecursionlimit()
+    return _FIRST_LIMIT if limit == _LIMIT_OF_COMPILER and _COMPILER in sys.modules else limit
+
+
 def _working_directory() -> str:
     try:
         return os.getcwd()
@@ -154,7 +163,7 @@ def _children() -> dict[str, str]:
         for pid in pids:
             command = _command(pid)
             if command and not any(own in command for own in _CHILDREN_OF_TORCH):
-                children[f"{command} (pid {pid})"] = "running"
+                children[f"{command[:_SHOWN]} (pid {pid})"] = "running"
     return children
 
 
@@ -163,4 +172,4 @@ def _command(pid: str) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    return b" ".join(words).decode(errors="replace").strip()[:80]  # empty for one that has ended
+    return b" ".join(words).decode(errors="replace").strip()  # empty for one that has ended

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_each
 from suites.shared.step import once
 from suites.symmetric_memory.programs import nvshmem as programs
@@ -73,3 +73,12 @@ def test_a_heap_holds_what_it_declares(declared: str | None, nbytes: int) -> Non
 def test_a_heap_size_that_is_none_is_refused(declared: str) -> None:
     with pytest.raises(ValueError, match=f"NVSHMEM_SYMMETRIC_SIZE must be a size like 512M or 2G, got '{declared}'"):
         require_heap(1, {"NVSHMEM_SYMMETRIC_SIZE": declared})
+
+
+@pytest.mark.ranks(1, device="cpu", env={"NVSHMEM_SYMMETRIC_SIZE": "16M"})
+def test_the_heap_is_that_of_the_ranks_environment(ranks: Ranks) -> None:
+    def program(ctx: Context) -> None:
+        require_heap(16 << 20)
+
+    with pytest.raises(MemoryError, match="heap of 16777216 bytes: set NVSHMEM_SYMMETRIC_SIZE=17M or more"):
+        ranks.run(program)

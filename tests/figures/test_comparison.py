@@ -62,6 +62,14 @@ def test_the_interval_of_a_speedup_is_students_over_the_groups() -> None:
     assert raced(*GROUPS).speedup.interval == interval
 
 
+def test_one_group_has_an_interval_only_if_a_speedup_is_asked_for() -> None:
+    group = ((4.0, 4.0), (2.0, 2.0))
+    assert raced(group).interval is None
+    assert raced(group, at_least=0.9).interval == pytest.approx((1.0, 4.0))
+    assert raced(group, at_least=1.1).decided is False
+    assert raced(group, at_least=4.1).decided is True
+
+
 @pytest.mark.parametrize(("level", "erred"), [(ONE_SIDED_OF_A_LOOK, 0.06), (ONE_SIDED, 0.15)])
 def test_looks_after_each_group_err_seldom_all_together(level: float, erred: float) -> None:
     """Races whose true speedup is just what is asked for, with seeded noise; at 95 % a look they err far more often."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -182,6 +183,38 @@ def test_a_change_is_told_and_its_undoing_is_none(
     after = now()
     assert left_behind(before, changed) == [words.format(cwd=os.getcwd())]
     assert left_behind(before, after) == []
+
+
+@pytest.mark.parametrize(("compiler", "limit", "told"), [(True, 2000, False), (True, 3000, True), (False, 2000, True)])
+def test_the_recursion_limit_may_be_that_of_torchs_compiler(
+    before: Surroundings, monkeypatch: pytest.MonkeyPatch, compiler: bool, limit: int, told: bool
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch._inductor.compile_fx", raising=False)
+    if compiler:
+        monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", ModuleType("compile_fx"))
+    sys.setrecursionlimit(limit)
+    try:
+        changed = now()
+    finally:
+        sys.setrecursionlimit(LIMIT)
+    assert left_behind(before, changed) == ([f"recursion limit: {LIMIT} -> {limit}"] if told else [])
+
+
+@pytest.mark.parametrize(("folder", "told"), [("torch/_inductor/compile_worker", False), ("a/pool", True)])
+def test_a_worker_of_torchs_compiler_is_no_forgotten_child(
+    before: Surroundings, tmp_path: Path, folder: str, told: bool
+) -> None:
+    """Its folder may stand far behind in the command, and of that a report shows the beginning."""
+    script = tmp_path / ("environment" * 10) / folder / "__main__.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("import sys; print(flush=True); sys.stdin.read()")
+    with subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        lines = left_behind(before, now())
+        process.kill()
+    assert len(lines) == told
+    assert all(re.fullmatch(r"child processes: .{80} \(pid \d+\)", line) for line in lines)
 
 
 def test_the_number_of_threads_that_torch_may_use_is_part_of_it(before: Surroundings) -> None:

@@ -298,7 +298,7 @@ FAULTS: tuple[Fault, ...] = (
             "    if shard_error is not None:\n"
             "        shard += shard_error\n"
             "\n"
-            "    rounded, shard_scales = quantize(shard, dtype, quantizer.largest)\n"
+            "    rounded, shard_scales = quantizer.quantize(shard)\n"
         ),
         new=(
             "    corrected = shard if shard_error is None else shard + shard_error\n"

@@ -6,10 +6,7 @@ rank's whole gradient, (R - 1) N bytes a rank; this one sends 2 (R - 1) / R N, a
 
 # No postponed annotations here: DistributedDataParallel looks at a hook's, and takes no strings.
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -60,12 +57,6 @@ def _mean(parts: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, ranks: 
     return _dequantized(parts, scales, dtype).view(ranks, -1, parts.shape[1]).mean(dim=0)
 
 
-@functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same in one or two kernels, which read and write large tensors once; for buckets of any size."""
-    return torch.compile(function, dynamic=True, fullgraph=True)
-
-
 INT8 = Quantizer(torch.int8, 127.0, 0.0, 0.5)
 # 4 bits of significand: relative 2**-4. Below 2**-6 subnormal numbers lie 2**-9 apart: absolute 2**-10.
 FLOAT8 = Quantizer(torch.float8_e4m3fn, 448.0, 2.0**-4, 2.0**-10)
@@ -79,8 +70,6 @@ class Quantized:
     block: int = BLOCK
     feedback: bool = False
     """Add to each step's gradients what the step before lost of its own (Seide et al., Interspeech 2014)."""
-    compiled: bool = False
-    """Compile what a rank computes by itself. Eagerly it takes a GPU longer than the links take for float32."""
     start: int = START
     """The first step that feeds back; may be 0 where the buckets never change, as with a single parameter."""
     errors: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -108,7 +97,7 @@ def quantized_hook(state: Quantized, bucket: dist.GradBucket) -> torch.futures.F
     if feedback and index in state.errors:
         own += state.errors[index][0]
     shard_error = state.errors[index][1] if feedback and index in state.errors else None
-    mean, errors = quantized_mean(own, state.quantizer, shard_error, compiled=state.compiled, feedback=feedback)
+    mean, errors = quantized_mean(own, state.quantizer, shard_error, feedback=feedback)
     if errors is not None:
         own_error, shard_error = errors
         # A step that overflowed is skipped by whoever scales the loss, and must not haunt all later ones.
@@ -131,34 +120,29 @@ def quantized_mean(
     quantizer: Quantizer,
     shard_error: torch.Tensor | None = None,
     *,
-    compiled: bool = False,
     feedback: bool = True,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     """The mean over the ranks of ``own``, whose rows R divides; with feedback, also what both roundings have lost."""
     dtype, ranks = quantizer.dtype, dist.get_world_size()
-    made = _compiled if compiled else _as_it_is
-    quantize, dequantize, mean = made(_quantized), made(_dequantized), made(_mean)
-    quantized, scales = quantize(own, dtype, quantizer.largest)
+    quantized, scales = quantizer.quantize(own)
     received, their_scales = torch.empty_like(quantized), torch.empty_like(scales)
     dist.all_to_all_single(received, quantized)
     dist.all_to_all_single(their_scales, scales)
-    shard = mean(received, their_scales, dtype, ranks)
+    shard = _mean(received, their_scales, dtype, ranks)
     if shard_error is not None:
         shard += shard_error
 
-    rounded, shard_scales = quantize(shard, dtype, quantizer.largest)
+    rounded, shard_scales = quantizer.quantize(shard)
     gathered, all_scales = torch.empty_like(quantized), torch.empty_like(scales)
     dist.all_gather_into_tensor(gathered, rounded)
     dist.all_gather_into_tensor(all_scales, shard_scales)
-    all_means = dequantize(gathered, all_scales, dtype)
+    all_means = quantizer.dequantize(gathered, all_scales)
     if not feedback:
         return all_means, None
-    lost = own - dequantize(quantized, scales, dtype), shard - dequantize(rounded, shard_scales, dtype)
-    return all_means, lost
-
-
-def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
+    return all_means, (
+        own - quantizer.dequantize(quantized, scales),
+        shard - quantizer.dequantize(rounded, shard_scales),
+    )
 
 
 def quantization_error(quantizer: Quantizer, gradients: torch.Tensor, block: int) -> torch.Tensor:
@@ -170,8 +154,7 @@ def quantization_error(quantizer: Quantizer, gradients: torch.Tensor, block: int
     rounded again, and off by e2 = e(A + e1, M') more. The bound is e1 + e2.
 
     Besides, float32 rounds (u = 2**-24): the quotients and products of both roundings, 4u, and the mean, R u, of
-    numbers no larger than M (1 + relative), and of two more in between: (R + 6) u * 1.25 M covers them. A compiled
-    quotient may be off by 4u instead of u (CUDA's div.full.f32), and there are four: 12u more.
+    numbers no larger than M (1 + relative), and of two more in between: (R + 6) u * 1.25 M covers them.
     """
     world_size, numel = gradients.shape
     blocks = nn.functional.pad(gradients.abs(), (0, -numel % block)).view(world_size, -1, block)
@@ -182,7 +165,7 @@ def quantization_error(quantizer: Quantizer, gradients: torch.Tensor, block: int
 
     first = rounding(average, largest)
     second = rounding(average + first, (average + first).amax(dim=1, keepdim=True))
-    float32 = (world_size + 18) * FLOAT32_ROUNDOFF * 1.25 * largest
+    float32 = (world_size + 6) * FLOAT32_ROUNDOFF * 1.25 * largest
     return (first + second + float32).view(-1)[:numel]
 
 

@@ -30,16 +30,21 @@ def heap_size(environ: Mapping[str, str]) -> int:
         raise ValueError(f"NVSHMEM_SYMMETRIC_SIZE must be a size like 512M or 2G, got {text!r}") from None
 
 
-def require_heap(nbytes: int, environ: Mapping[str, str] = os.environ) -> None:
+def require_heap(nbytes: int, environ: Mapping[str, str] | None = None) -> None:
     """Raises where so many bytes do not fit into the heap that the environment declares.
 
     NVSHMEM answers with a null pointer, which torch does not look at. Where CUDA's virtual memory is in use, as it
     is by default, NVSHMEM lets the heap grow instead; a program that needs that fails where it is not.
 
+    Args:
+        nbytes: of the tensor.
+        environ: the environment that declares the heap; by default this process's own.
+
     Raises:
         MemoryError: says which NVSHMEM_SYMMETRIC_SIZE would do.
     """
-    declared = heap_size(environ)
+    # As a default argument it would be the pytest process's: this module travels to the ranks by value.
+    declared = heap_size(os.environ if environ is None else environ)
     needed = nbytes + HEAP_RESERVE
     if needed > declared:
         raise MemoryError(
