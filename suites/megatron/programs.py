@@ -17,13 +17,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from pytest_gpuperf import Context
 from suites.shared.excerpt import excerpt
 from suites.shared.sharding import is_registered, parallelized, shard
-from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.step import Step, Tensors
 from suites.shared.training import training_step
 
 Microbatch = tuple[torch.Tensor, torch.Tensor]
@@ -193,18 +192,8 @@ def drawn(ctx: Context, sizes: MlpSizes) -> tuple[Tensors, torch.Tensor, torch.T
 
 def _excerpts(module: nn.Module, x: torch.Tensor, grad: torch.Tensor) -> Step[Tensors]:
     """Forward and backward; excerpts of the output and of every gradient, of what is split this rank's shard."""
-    x.requires_grad_()
-
-    def step() -> Tensors:
-        x.grad = None
-        module.zero_grad()
-        output = module(x)
-        output.backward(grad)
-        leaves = {"input": x, **dict(module.named_parameters())}
-        results = {"output": output.detach()} | {f"{name} gradient": gradient_of(leaf) for name, leaf in leaves.items()}
-        return excerpt({name: each.to_local() if isinstance(each, DTensor) else each for name, each in results.items()})
-
-    return step
+    step = training_step(module, x, grad)
+    return lambda: excerpt(step())
 
 
 def by_megatron(ctx: Context, *, sizes: MlpSizes) -> Step[Tensors]:

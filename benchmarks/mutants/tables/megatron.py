@@ -80,7 +80,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an input's gradient that adds up over the steps",
         needs=NEEDS,
-        module=PROGRAMS,
+        module="suites.shared.training",
         old="        x.grad = None\n        module.zero_grad()\n        output = module(x)\n",
         new="        module.zero_grad()\n        output = module(x)\n",
     ),
