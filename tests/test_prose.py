@@ -22,8 +22,6 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 NOT_YET = {
     "docs/baselines.md",
     "docs/design.md",
-    "docs/evidence.md",
-    "docs/how-it-works.md",
     "docs/measuring.md",
     "docs/migrating.md",
     "docs/suites/README.md",
