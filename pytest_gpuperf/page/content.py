@@ -46,7 +46,7 @@ class Run:
 
     @property
     def host(self) -> str:
-        """Where it ran; empty if it measured nothing."""
+        """The host that it ran on; empty if it measured nothing."""
         return self.launches[0].host if self.launches else ""
 
     @property
