@@ -66,7 +66,7 @@
     const option = base(drawing.unit, `${drawing.history.length} centres that commits recorded.`);
     option.xAxis.data = drawing.history.map((row) => moments[row[0]][0]);
     Object.assign(option.yAxis, span(drawing.history.map((row) => row[1])));
-    option.series = [{ type: "line", step: "end", symbolSize: 7, color: colour("--accent"), data: drawing.history.map((row) => ({ value: row[1], tip: `${moments[row[0]].join(" ")}<br>${short(row[1])} ${drawing.unit}` })) }];
+    option.series = [{ type: "line", step: "end", symbolSize: 7, color: colour("--accent"), data: drawing.history.map((row) => ({ value: row[1], tip: `${moments[row[0]].map(echarts.format.encodeHTML).join(" ")}<br>${short(row[1])} ${drawing.unit}` })) }];
     option.tooltip.formatter = (item) => item.data.tip;
     return ["The baseline over commits", option];
   }
