@@ -19,10 +19,6 @@ LONG = 30
 LONG_SHARE = 0.04
 """Sentences of a page that may have more words than ``LONG``; one of a short page may."""
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-NOT_YET = {
-    "docs/design.md",
-}
-"""Pages that still have longer sentences. A page leaves the list when it is rewritten; none is added."""
 _FENCE = re.compile(r"^( *)(```+|:::+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _NOT_PROSE = re.compile(r"^(#.*|\|.*|<!--.*-->|\([\w-]+\)=)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
@@ -64,10 +60,7 @@ def lengths(text: str) -> Lengths:
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
 def test_a_page_is_read_once(page: str) -> None:
     complaint = lengths((ROOT / page).read_text(encoding="utf-8")).complaint
-    if page in NOT_YET:
-        assert complaint, f"{page} has short sentences now: take it out of NOT_YET"
-    else:
-        assert not complaint, complaint
+    assert not complaint, complaint
 
 
 def test_sentences_are_counted_and_code_is_not() -> None:
