@@ -50,8 +50,8 @@ def compare(
         _first_output(steps[0], baseline, looks[0]), _first_output(steps[1], optimized, looks[1]), tolerance
     )
     arms = [
-        Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1)
-        for step, look in zip(steps, looks, strict=True)
+        Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1, warm=index > 0)
+        for index, (step, look) in enumerate(zip(steps, looks, strict=True))
     ]
     for arm in arms:
         arm.warm_up()

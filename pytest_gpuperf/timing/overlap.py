@@ -36,8 +36,15 @@ def overlap(
     """
     whole = Verification.of(verify, context, programs[0])
     arms = [
-        Timed(context, clock_for(context.device, sampling), prepare(context, program, kwargs), sampling, verification)
-        for program, verification in zip(programs, [whole, *[None] * (len(programs) - 1)], strict=True)
+        Timed(
+            context,
+            clock_for(context.device, sampling),
+            prepare(context, program, kwargs),
+            sampling,
+            whole if index == 0 else None,
+            warm=index > 0,
+        )
+        for index, program in enumerate(programs)
     ]
     for arm in arms:
         arm.warm_up()

@@ -50,6 +50,7 @@ def trial(
     sampling: Sampling,
     needs: float | None,
     verify: Verify | None = None,
+    warm: bool = False,
 ) -> RankTrial:
     """Times the step that the program prepares, and looks at its memory; entry function of a run.
 
@@ -60,6 +61,7 @@ def trial(
         sampling: what the author chose.
         needs: bytes of the rank that needs the most, if that is known; more than there are are not tried.
         verify: looks at what the first step and the last one return.
+        warm: whether the device is warm by another configuration.
 
     Raises:
         DoesNotFit: the rank lacks memory for it.
@@ -71,7 +73,7 @@ def trial(
     if needs is not None and needs > there:
         raise DoesNotFit(needs, there, True)
     try:
-        return _timed(context, program, kwargs, sampling, verify)
+        return _timed(context, program, kwargs, sampling, verify, warm)
     except RuntimeError as error:
         if _OUT_OF_MEMORY.search(str(error)) is None:
             raise
@@ -110,6 +112,7 @@ def _timed(
     kwargs: Mapping[str, Any],
     sampling: Sampling,
     verify: Verify | None,
+    warm: bool,
 ) -> RankTrial:
     step = prepare(context, program, kwargs)
     reset = reset_of(step)
@@ -131,7 +134,7 @@ def _timed(
     if cuda:
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_peak_host_memory_stats()
-    timed = Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1)
+    timed = Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1, warm=warm)
     timed.warm_up()
     samples = timed.samples(timed.until_precise())
     peak = torch.cuda.max_memory_allocated() if cuda else None
