@@ -95,3 +95,63 @@ def test_a_killed_run_is_red_and_has_a_page(tmp_path: Path) -> None:
     assert calls[1][2] == "report"
     (tmp_path / "gpuperf.html").touch()
     assert run(step, tmp_path)[0] == 0
+
+
+def proposed(folder: Path, adopted: str) -> tuple[int, list[list[str]], str]:
+    """Run the step that proposes baselines, in a clone, with a package that says and writes what is given."""
+    clone, remote = folder / "clone", folder / "remote.git"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    subprocess.run([*git, "init", "-q", "--bare", str(remote)], check=True)
+    subprocess.run([*git, "clone", "-q", str(remote), str(clone)], check=True, capture_output=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], cwd=clone, check=True)
+    (clone / "baselines").mkdir()
+    (clone / ".venv/bin").mkdir(parents=True)
+    written = "echo '{}' > baselines/2x-gpu.json\n" if adopted else ""
+    package = clone / ".venv/bin/python"
+    package.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > ../adopt\n{written}cat <<'END'\n{adopted}\nEND\n")
+    package.chmod(0o755)
+    programs, record = folder / "programs", folder / "record"
+    programs.mkdir()
+    record.mkdir()
+    (programs / "gh").write_text(RECORDER)
+    (programs / "gh").chmod(0o755)
+    (step,) = [step for step in WORKFLOWS["gpu.yml"]["jobs"]["propose"]["steps"] if "adopt" in step.get("run", "")]
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        cwd=clone,
+        env={
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "RECORD": str(record),
+            "BASE": "main",
+            "BRANCH": "gpuperf/baselines-1",
+            "RUN": "https://example.org/run/1",
+            "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        },
+        capture_output=True,
+        check=False,
+    )
+    calls = [call.read_text().splitlines() for call in sorted(record.iterdir())]
+    branches = subprocess.run([*git, "branch", "--list"], cwd=remote, check=True, capture_output=True, text=True)
+    return done.returncode, calls, branches.stdout.strip()
+
+
+def test_new_baselines_are_proposed_with_the_differences_in_words(tmp_path: Path) -> None:
+    hostile = "t.py::test_a busbw: 340.0 GB/s becomes 356.0 GB/s <img> @everyone `x` $(touch hit)"
+    status, (login, pull_request), branch = proposed(tmp_path, hostile)
+    assert (status, branch) == (0, "gpuperf/baselines-1")
+    assert (tmp_path / "adopt").read_text().split()[:3] == ["-m", "pytest_gpuperf", "adopt"]
+    assert login == ["auth", "setup-git"]
+    assert pull_request[:6] == ["pr", "create", "--base", "main", "--head", "gpuperf/baselines-1"]
+    assert (tmp_path / "clone/body.md").read_text().splitlines() == [
+        "The figures of https://example.org/run/1 become baselines.",
+        "",
+        f"    {hostile}",
+    ]
+    assert not (tmp_path / "clone/hit").exists()
+
+
+def test_without_new_baselines_nothing_is_proposed(tmp_path: Path) -> None:
+    status, calls, branch = proposed(tmp_path, "")
+    assert (status, calls, branch) == (0, [], "")
+    assert "become baselines" in (tmp_path / "summary.md").read_text()

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where and how the process of an arm runs."""
+    """The place and the settings of an arm's process."""
 
     python: str
     """The interpreter."""
@@ -71,7 +71,7 @@ class ChildArm:
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None while there is none."""
+        """The id of its process; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ from pytest_gpuperf.baselines.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Where results went, and what became of each test."""
+    """The place of adopted results, and what became of each test."""
 
     where: str
     merged: Merged

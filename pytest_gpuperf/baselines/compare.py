@@ -29,7 +29,7 @@ class Pair:
 
     @property
     def change(self) -> float | None:
-        """Of the second centre relative to the first; above 0 is better. None where they cannot be compared."""
+        """The second centre's change from the first; above 0 is better. None if they cannot be compared."""
         if self.first is None or self.second is None or self.unlike:
             return None
         return change_of(self.first.better, self.first.center, self.second.center)

@@ -168,7 +168,7 @@ Change: TypeAlias = Annotated[tuple[float, float], Told("a list of two finite nu
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Who replaced which baselines, when and why."""
+    """One update: who replaced which baselines, when and why."""
 
     at: str
     commit: str

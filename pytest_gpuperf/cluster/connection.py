@@ -25,7 +25,7 @@ _WITHOUT_HEAD = 3600  # seconds; Ray ends a process whose head is gone for longe
 
 @dataclass(slots=True)
 class Connection:
-    """To a cluster that is there. A process has one."""
+    """The connection to a running cluster. A process has one."""
 
     _nodes: dict[str, RayNode]
 

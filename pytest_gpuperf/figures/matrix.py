@@ -59,7 +59,7 @@ class Matrix:
         return cls(tuple(tuple(row) for row in rows), unit, better, tuple(names))
 
     def name(self, number: int) -> str:
-        """Of a row or column."""
+        """The name of a row or column."""
         return self.names[number] if self.names else str(number)
 
     @property
@@ -69,7 +69,7 @@ class Matrix:
 
     @property
     def median(self) -> float:
-        """Of all figures."""
+        """The median of all figures."""
         return statistics.median(self.values)
 
     @property

@@ -56,7 +56,7 @@ def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xi
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
+    """Return the median of the known values."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 

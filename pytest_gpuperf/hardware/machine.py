@@ -123,7 +123,7 @@ class Machine:
         return setup_of(self.devices.inspect(), self.gpu_uuids, read_nodes()) if self.gpus else {}
 
     def placement(self, allowed: frozenset[int], *, binds: bool) -> dict[str, str]:
-        """Where ranks that measure run, by name: ``numa binding`` is on or off.
+        """The placement of ranks that measure, by name: ``numa binding`` is on or off.
 
         ``cpu numa nodes`` are the nodes of the cores that they may use: each is bound to those of its GPU's node among
         them, or to none. Nothing without GPUs.

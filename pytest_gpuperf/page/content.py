@@ -46,7 +46,7 @@ class Run:
 
     @property
     def host(self) -> str:
-        """Where it ran; empty if it measured nothing."""
+        """The host that it ran on; empty if it measured nothing."""
         return self.launches[0].host if self.launches else ""
 
     @property
@@ -286,11 +286,25 @@ class Content:
         return [self._environment(run) for run in self.runs if run.launches]
 
     @property
+    def moments(self) -> list[tuple[str, str]]:
+        """When and where each launch of the baselines began, and each of their commits; charts have places in this."""
+        _ = self._tests
+        return list(self._places)
+
+    @property
     def drawings(self) -> dict[str, Mapping[str, Any]]:
         """What the charts draw, by the id of the figure, the curve or the table."""
         figures = {figure.id: figure.drawing for test in self._tests for figure in test.figures}
         tables = {table.id: table.drawing for table in self.tables if table.drawing is not None}
         return {**figures, **{curve.id: curve.drawing for curve in self.curves}, **tables}
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], int]:
+        """The place of each moment. Thousands of figures share a few, so each is on the page once."""
+        return {}
+
+    def _place(self, when: str, where: str) -> int:
+        return self._places.setdefault((when, where), len(self._places))
 
     @cached_property
     def _with_figures(self) -> set[str]:
@@ -352,7 +366,7 @@ class Content:
             drawing["launches"] = self._launches(run.key, baseline, scale)
         past = self.histories.get(run.key, {}).get((verdict.test, verdict.metric_name), ())
         if len(past) > 1:
-            drawing["history"] = [[one.at, one.commit[:12], one.center / scale] for one in past]
+            drawing["history"] = [[self._place(one.at[:10], one.commit[:12]), one.center / scale] for one in past]
         others = [
             [one.name, found.metric.value / scale, found.outcome.value]
             for one, verdicts in self._verdicts
@@ -365,12 +379,13 @@ class Content:
         return drawing
 
     def _launches(self, key: str, baseline: MetricBaseline, scale: float) -> list[list[Any]]:
+        """Return the place of each launch in ``moments``, and the figure's median there."""
         known = self.stored[key].launches if key in self.stored else {}
         rows: list[list[Any]] = []
         for one in baseline.launches:
             info = known.get(one.launch)
             where = "" if info is None else f"{info.host} {info.commit[:12]}"
-            rows.append([one.launch[:20], *_quartiles(one.median, one.q1, one.q3, scale), where])
+            rows.append([self._place(one.launch[:20], where), one.median / scale])
         return rows
 
     def _environment(self, run: Run) -> Environment:

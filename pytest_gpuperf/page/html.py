@@ -10,6 +10,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
+from pytest_gpuperf.baselines.json_text import rounded
 from pytest_gpuperf.page.content import Content
 
 _ASSETS = files("pytest_gpuperf.page") / "assets"
@@ -32,7 +33,7 @@ def html(content: Content) -> str:
         echarts=echarts,
         script=script,
         script_hashes=" ".join(f"'sha256-{_digest(text)}'" for text in (echarts, script)),
-        drawings=_json(content.drawings),
+        drawings=_json({"moments": content.moments, "charts": rounded(content.drawings)}),
     )
 
 

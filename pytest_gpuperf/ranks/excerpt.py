@@ -22,7 +22,7 @@ class Excerpt:
 
     @classmethod
     def cut(cls, size: int, front: bytes, back: bytes) -> Self:
-        """Of a text of this size.
+        """Return the excerpt of a text of this size.
 
         Args:
             size: bytes of the whole.

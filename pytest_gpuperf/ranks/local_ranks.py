@@ -235,7 +235,7 @@ class LocalRanks:
         return LaunchError(f"{self._spec.name(rank)} {what}; it printed: {printed or 'nothing'}")
 
     def _ended(self, ready: Collection[object]) -> list[int]:
-        """Of the channels those that are ready; also of ranks that ended while a child of theirs holds theirs open."""
+        """Return the channels that are ready, and those of ended ranks that a child still holds open."""
         found = [fd for fd in self._waiting if fd in ready]
         if len(found) < len(ready):
             found += [

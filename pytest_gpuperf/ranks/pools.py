@@ -74,7 +74,7 @@ class Pools:
         return pool
 
     def take_death(self) -> RankDied | None:
-        """Of ranks that died after their last test had ended and were replaced since the last call."""
+        """Return and forget the deaths of ranks that died after their last test and were replaced."""
         death, self._death = self._death, None
         return death
 
@@ -105,7 +105,7 @@ class Pools:
 
     @property
     def failures(self) -> list[PostMortem]:
-        """Of pools whose last request failed, how."""
+        """The failures of the pools whose last request failed."""
         return [pool.failure for pool in self._pools.values() if pool.failure is not None]
 
     @property

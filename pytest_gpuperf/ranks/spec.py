@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is among its pool's nodes."""
+    """The place of a rank among its pool's nodes."""
 
     local_rank: int
     """Its number on its node."""
@@ -139,7 +139,7 @@ class PoolSpec:
         return rank_name(rank, self.world_size, self.backend, self.whereabouts(rank))
 
     def whereabouts(self, rank: int) -> str:
-        """Of a rank of a cluster, its node and its GPU, in words; empty without a cluster."""
+        """The node and the GPU of a rank on a cluster, in words; empty without a cluster."""
         if not self.nodes:
             return ""
         place = self.place(rank)

@@ -21,7 +21,7 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a test is written."""
+    """The file and line of a test."""
 
     file: str
     """Relative to the rootdir."""

@@ -73,26 +73,31 @@ class Overview:
         ordered = sorted(tests, key=lambda test: test.file)  # stable: the order of the run within a file
         for file, group in groupby(ordered, key=lambda test: test.file):
             lines.append(Line(file))
-            lines += [self._row(test) for test in group]
+            for test in group:
+                lines += self._rows(test)
         return lines
 
-    def _row(self, test: TestFigures) -> Line:
+    def _rows(self, test: TestFigures) -> list[Line]:
+        """Return the test's line; a sweep's picture that does not fit into it is a second one."""
+        colour = colour_of(test.headline)
+        curves = [curve_in_words(one, ascii_only=self.ascii_only) for one in self.curves if one["test"] == test.test]
         judged = [one for one in test.others if one.outcome is not Outcome.UNJUDGED]
-        after = f" {test.headline.metric_name} +{len(judged)}" if judged else ""
-        for one in self.curves:
-            if one["test"] == test.test:
-                after = f" {curve_in_words(one, ascii_only=self.ascii_only)}"
+        after = f" {curves[-1]}" if curves else f" {test.headline.metric_name} +{len(judged)}" if judged else ""
         before = f"  {_cells(test.headline, 2)}  "
-        room = len(test.name) if self.width is None else max(_LEAST_ROOM, self.width - len(before) - len(after))
-        return Line(before + shortened(test.name, room) + after, colour_of(test.headline))
+        if self.width is None or len(before) + len(test.name) + len(after) <= self.width:
+            return [Line(before + test.name + after, colour)]
+        below = [Line(f"    {curves[-1]}", colour)] if curves else []
+        room = max(_LEAST_ROOM, self.width - len(before) - (0 if below else len(after)))
+        return [Line(before + shortened(test.name, room) + ("" if below else after), colour), *below]
 
     def _unjudged(self) -> list[Line]:
         lines = []
         for test in self.tests:
             shown = [one for one in (test.headline, *test.others) if one.outcome is Outcome.UNJUDGED]
             if shown:
-                figures = ", ".join(
-                    f"{one.metric_name} {format_value(one.metric.value, one.metric.unit)}" for one in shown
+                figures = self._fitting(
+                    [f"{one.metric_name} {format_value(one.metric.value, one.metric.unit)}" for one in shown],
+                    len(test.test),
                 )
                 room = len(test.test) if self.width is None else max(_LEAST_ROOM, self.width - len(figures) - 4)
                 lines.append(Line(f"  {shortened(test.test, room)}: {figures}"))
@@ -101,6 +106,17 @@ class Overview:
         if len(lines) > LINES:
             return [Line(f"not judged: figures of {format_count(len(lines), 'test')} (-v lists them)")]
         return [Line("not judged:"), *lines]
+
+    def _fitting(self, figures: Sequence[str], name: int) -> str:
+        """Return the figures that a line holds beside a name of so many characters, and count the others."""
+        if self.width is None:
+            return ", ".join(figures)
+        room = self.width - min(name, self.width // 2) - len("  :  +99")
+        count = len(figures)
+        while count > 1 and len(", ".join(figures[:count])) > room:
+            count -= 1
+        more = f" +{len(figures) - count}" if count < len(figures) else ""
+        return ", ".join(figures[:count]) + more
 
 
 def _is_odd(verdict: Verdict) -> bool:

@@ -26,7 +26,7 @@ class CommentError(CommandError):
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """Where the comment goes, and who writes it."""
+    """A pull request, and the author of its comment."""
 
     api: str
     """Address of the API, of ``GITHUB_API_URL``."""

@@ -127,12 +127,7 @@ def _rank_events(events: RankEvents, places: _Places) -> Iterator[dict[str, Any]
             "dur": round(one.duration, 3),
             "args": one.args,
         }
-    for arrow in events.arrows:
-        tid = places.starts.get((arrow.track, arrow.at))
-        if tid is None:
-            continue  # its slice is not in the trace
-        number = process * _ARROWS + int(arrow.event["id"])
-        yield {**arrow.event, "pid": process, "tid": tid, "ts": round(arrow.at, 3), "id": number}
+    yield from _arrows(events, places)
     for row, thread in places.threads.items():
         track, number = row
         name = track_name(track, events) + (f", row {number + 1}" if number else "")
@@ -142,6 +137,23 @@ def _rank_events(events: RankEvents, places: _Places) -> Iterator[dict[str, Any]
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "ts": 0, "args": {"name": name}}
         sorting = {"sort_index": order}
         yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": thread, "ts": 0, "args": sorting}
+
+
+def _arrows(events: RankEvents, places: _Places) -> Iterator[dict[str, Any]]:
+    """Yield the ends of the arrows from calls to kernels, of arrows that have both of them.
+
+    torch also writes an end for each call that launches nothing, and a slice of the other end may be missing. Perfetto
+    reports each single end as an error of the import.
+    """
+    whole: dict[int, set[str]] = {}
+    found = []
+    for arrow in events.arrows:
+        tid = places.starts.get((arrow.track, arrow.at))
+        if tid is not None:
+            number = places.process * _ARROWS + int(arrow.event["id"])
+            whole.setdefault(number, set()).add(str(arrow.event["ph"]))
+            found.append({**arrow.event, "pid": places.process, "tid": tid, "ts": round(arrow.at, 3), "id": number})
+    yield from (end for end in found if whole[end["id"]] >= {"s", "f"})
 
 
 def _rows(slices: Sequence[Slice]) -> Iterator[tuple[Slice, _Row]]:

@@ -354,7 +354,7 @@ class Judge:
         return self._histories[verdict.test, verdict.metric_name]
 
     def _infos(self, stored: MetricBaseline) -> list[LaunchInfo]:
-        """Of the launches that count: those on these GPUs if the record knows them, else all."""
+        """The launches that count: those on these GPUs if the record has enough of them, else all."""
         infos = [self._launches[figure.launch] for figure in stored.launches]
         own = [info for info in infos if self._gpus and info.gpus == self._gpus]
         return own if len(own) >= FEWEST_KNOWN else infos

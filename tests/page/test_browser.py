@@ -4,43 +4,67 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
+from pytest_gpuperf.page.content import Content, Run
+from pytest_gpuperf.page.history import Recorded
+from pytest_gpuperf.page.html import html
 from pytest_gpuperf.page.page_file import write_page
-from tests.page.examples import CURVE, FAILED, MATRIX, PROFILE, REGRESSED, SAME, SEARCH, SKIPPED, TOPOLOGY, results
+from tests.page.examples import (
+    CURVE,
+    FAILED,
+    KEY,
+    MATRIX,
+    PROFILE,
+    RECORD,
+    REGRESSED,
+    SAME,
+    SEARCH,
+    SKIPPED,
+    TEST,
+    TOPOLOGY,
+    results,
+)
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        # As root in a container, Chromium has no sandbox of its own.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
 @pytest.fixture(scope="module", params=["light", "dark"])
 def opened(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Page, list[str]]]:
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> tuple[Page, list[str]]:
     """The page, and what its console said."""
-    api: Any = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path_factory.mktemp("page") / "page.html"
     older = results(REGRESSED, at="2026-11-19T10:00:00Z")
     drawn: Any = {"curves": (CURVE,), "matrices": (MATRIX,), "profiles": (PROFILE,), "topology": TOPOLOGY}
     drawn["searches"] = (SEARCH,)
     newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], **drawn)
     write_page(path, [("old", older), ("new", newer)], Path("baselines"))
-    with api.sync_playwright() as playwright:
-        # As root in a container, Chromium has no sandbox of its own.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(color_scheme=request.param)
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(path.as_uri())
-        yield page, said
-        browser.close()
+    page = browser.new_page(color_scheme=request.param)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(path.as_uri())
+    return page, said
 
 
 def test_a_test_opens_and_shows_its_charts(opened: tuple[Page, list[str]]) -> None:
@@ -112,6 +136,37 @@ def test_the_keyboard_opens_a_failure(opened: tuple[Page, list[str]]) -> None:
     failure.locator("summary").first.focus()
     page.keyboard.press("Enter")
     assert failure.locator("pre").first.is_visible()
+
+
+def test_names_from_outside_are_text_in_what_a_chart_shows(tmp_path: Path, browser: Browser) -> None:
+    image = "<img src=x>"
+    launches = tuple(replace(one, launch=f"{image}{number}") for number, one in enumerate(RECORD.launches))
+    bad = replace(REGRESSED, metric_name=image, baseline=replace(RECORD, launches=launches))
+    info = LaunchInfo("2026-11-01T10:00:00Z", image, image, {})
+    stored = Baselines(KEY, {}, {one.launch: info for one in launches}, {})
+    past = [Recorded(image, image, 2.7e11), Recorded(image, f"{image}2", 2.6e11)]
+    rows = [{**row, "name": f"{image}{row['name']}"} for row in SEARCH["trials"]]
+    measured = results(bad, searches=({**SEARCH, "trials": rows},), curves=({**CURVE, "test": image},))
+    content = Content([Run(image, measured), Run(f"{image}2", measured)], {KEY: stored}, {KEY: {(TEST, image): past}})
+    path = tmp_path / "page.html"
+    path.write_text(html(content), encoding="utf-8")
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(path.as_uri())
+    page.locator("details.test summary").click()
+    page.locator("#configurations svg").wait_for()
+    shown = []
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        for mark in chart.locator("path").all():
+            box = mark.bounding_box()
+            if box and 2 < box["width"] < 16 and 2 < box["height"] < 16:
+                page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+                shown += chart.locator("div").all_inner_texts()
+    assert sum(image in text for text in shown) > len(launches) + len(past)
+    assert page.locator("img").count() == 0
+    assert said == []
 
 
 def test_axe_finds_nothing(opened: tuple[Page, list[str]]) -> None:

@@ -2,14 +2,16 @@
 
 import base64
 import hashlib
+import json
 import re
 from dataclasses import replace
 from html import unescape
 from importlib.resources import files
 
-from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.page.content import Content, Run
+from pytest_gpuperf.page.history import Recorded
 from pytest_gpuperf.page.html import html
 from pytest_gpuperf.page.timelines import MOST, timelines
 from pytest_gpuperf.report.ran import Ran
@@ -20,6 +22,7 @@ from tests.page.examples import (
     KEY,
     MATRIX,
     PROFILE,
+    RECORD,
     REGRESSED,
     SAME,
     SEARCH,
@@ -161,9 +164,41 @@ def test_names_from_outside_are_text_alone() -> None:
 
 
 def test_a_page_of_300_tests_is_below_5_mb() -> None:
-    many = [replace(REGRESSED, test=f"{TEST}-{number}", metric_name=name) for number in range(300) for name in "ab"]
-    traced = [replace(one, metric=replace(one.metric, trace=one.metric.trace * 20)) for one in many]
-    assert len(page(Run("many", results(*traced)))) < 5_000_000
+    """Three figures a test, each with 200 samples of all digits, 25 launches and 50 commits."""
+    starts = [f"2026-11-{day:02}T10:00:00Z-1-a" for day in range(1, 26)]
+    record = replace(RECORD, launches=tuple(LaunchFigure(at, 9, 270e9 / 7 * day) for day, at in enumerate(starts, 20)))
+    trace = tuple(213e9 / 7 * (100 + number) for number in range(200))
+    metric = replace(REGRESSED.metric, trace=trace)
+    many = [
+        replace(REGRESSED, test=f"{TEST}-{number}", metric_name=name, metric=metric, baseline=record)
+        for number in range(300)
+        for name in ("busbw", "time", "peak")
+    ]
+    past = [Recorded(f"{number:040}", "2026-11-01T10:00:00+00:00", 1e11 / 7 * number) for number in range(50)]
+    stored = Baselines(KEY, {}, {at: LaunchInfo(at[:20], "c0ffee" * 6 + "cafe", "gpu-a", {}) for at in starts}, {})
+    history = {(one.test, one.metric_name): past for one in many}
+    ran = [replace(FAILED, test=one.test, outcome="passed", text="", sections=()) for one in many[::3]]
+    text = html(Content([Run("many", results(*many, ran=ran))], {KEY: stored}, {KEY: history}))
+    assert 2_000_000 < len(text) < 5_000_000
+
+
+def test_a_launch_and_a_commit_that_many_figures_share_are_on_the_page_once() -> None:
+    others = [replace(REGRESSED, test=f"{TEST}-{number}") for number in range(3)]
+    past = [Recorded("7ba55ceb3f60", "2026-11-01T10:00:00+00:00", 270e9), Recorded("c0ffee00cafe", "2026-11-02", 1e9)]
+    launches = {"2026-11-01T10:00:00Z-1-a": LaunchInfo("2026-11-01T10:00:00Z", "feedbeef" * 5, "gpu-a", {})}
+    history = {(one.test, "busbw"): past for one in others}
+    content = Content([Run("now", results(*others))], {KEY: Baselines(KEY, {}, launches, {})}, {KEY: history})
+    text = html(content)
+    assert text.count("gpu-a feedbeeffeed") == 1
+    assert text.count("7ba55ceb3f60") == 1
+    drawings = json.loads(text.partition('id="drawings">')[2].partition("</script>")[0])
+    chart = drawings["charts"]["f2-0"]
+    first = chart["launches"][0]
+    assert (drawings["moments"][first[0]], first[1]) == (["2026-11-01T10:00:00Z", "gpu-a feedbeeffeed"], 271.0)
+    assert [(drawings["moments"][place][0], center) for place, center in chart["history"]] == [
+        ("2026-11-01", 270.0),
+        ("2026-11-02", 1.0),
+    ]
 
 
 def test_a_run_without_figures_has_a_page_too() -> None:

@@ -111,10 +111,9 @@ def test_every_reason(verdict: Verdict, reason: str) -> None:
 
 
 def test_of_several_figures_the_worst_stands_for_the_test_and_each_that_is_odd_is_named() -> None:
-    slower = replace(RACED, metric_name="time", change=-0.3, code=None, environment=None, baseline=None)
-    lines = texts(
-        SAME, slower, replace(RACED, metric_name="algbw", code=None, environment=None, baseline=None, detail="x")
-    )
+    unraced = replace(RACED, against="", code=None, environment=None, baseline=None)
+    slower = replace(unraced, metric_name="time", change=-0.3)
+    lines = texts(SAME, slower, replace(unraced, metric_name="algbw", detail="x"))
     assert [line.split()[0] for line in lines[1:4]] == ["t.py::test_a", "regressed", "regressed"]
     assert lines[2].endswith(" time")
     assert lines[4:5] == ["    not raced: x"]
@@ -156,6 +155,25 @@ def test_a_sweep_is_one_line_with_a_picture() -> None:
     assert line.endswith("test_curve[2ranks-send_recv] ▁▂▃▃▄▅▆▆▇█ 10.00 us to 52.43 GB/s, half at 256 KiB, 1 dip")
     (line,) = [line for line in texts(peak, curves=[CURVE], ascii_only=True) if line.startswith("  same")]
     assert line.isascii()
+
+
+def test_on_a_narrow_terminal_the_picture_of_a_sweep_has_a_line_of_its_own_and_the_test_keeps_its_name() -> None:
+    peak = replace(SAME, test=CURVE["test"], metric_name="peak")
+    lines = texts(peak, curves=[CURVE], width=80)
+    assert lines[2:4] == [
+        "  same        -0.5 %    354.0 GB/s   78.7 %  test_curve[2ranks-send_recv]",
+        "    ▁▂▃▃▄▅▆▆▇█ 10.00 us to 52.43 GB/s, half at 256 KiB, 1 dip",
+    ]
+    assert len(texts(peak, curves=[CURVE], width=200)) == len(lines) - 1
+
+
+def test_on_a_narrow_terminal_figures_that_nobody_judges_are_as_many_as_fit() -> None:
+    shown = [replace(UNJUDGED, metric_name=f"kelvin_of_{number}") for number in range(16)]
+    (line,) = [line for line in texts(*shown, width=80) if "kelvin" in line]
+    assert line == "  t.py::test_b: kelvin_of_0 27.00 us, kelvin_of_1 27.00 us +14"
+    assert texts(*shown)[1].endswith("kelvin_of_15 27.00 us")
+    (line,) = [line for line in texts(*shown, width=20) if "kelvin" in line]
+    assert line.endswith(": kelvin_of_0 27.00 us +15")
 
 
 def test_on_a_terminal_names_are_shortened_and_numbers_never() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_gpuperf.traces.merging import write
 from pytest_gpuperf.traces.profile import Profile
-from tests.traces.kineto import gpu_step, kernel, launch, trace
+from tests.traces.kineto import HOST, gpu_step, kernel, launch, trace
 from tests.traces.opened import Opened
 
 
@@ -44,6 +44,16 @@ def test_arrows_without_their_slices_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "one.json.gz"
     lost = {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 99, "pid": 4711, "tid": 4711, "ts": 77.0}
     write(path, [trace([*gpu_step(0.0), lost])], {})
+    assert len(Opened(path).arrows) == 1
+
+
+@pytest.mark.parametrize("phase", ["s", "f"])
+def test_an_arrow_with_one_end_is_left_out(phase: str, tmp_path: Path) -> None:
+    # torch writes an end for each call that launches nothing; Perfetto reports each as an import error.
+    path = tmp_path / "one.json.gz"
+    call = {**launch(12.0, 98), "name": "cudaEventQuery"}
+    alone = {"ph": phase, "cat": "ac2g", "name": "ac2g", "id": 98, "pid": HOST, "tid": HOST, "ts": call["ts"]}
+    write(path, [trace([*gpu_step(0.0), call, alone])], {})
     assert len(Opened(path).arrows) == 1
 
 

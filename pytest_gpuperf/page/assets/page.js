@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const drawings = JSON.parse(document.getElementById("drawings").textContent);
+  const { moments, charts: drawings } = JSON.parse(document.getElementById("drawings").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const drawn = new Map();
 
@@ -38,13 +38,13 @@
     const rows = drawing.launches;
     const option = base(drawing.unit, `${rows.length} launches of the baseline, and this run: ${short(drawing.now[0])} ${drawing.unit}, against ${short(drawing.center)} ${drawing.unit}.`);
     const mark = { symbol: "none", silent: true, data: [level(drawing.center, "baseline", "--quiet")] };
-    option.xAxis.data = [...rows.map((row) => row[0]), "now"];
+    option.xAxis.data = [...rows.map((row) => moments[row[0]][0]), "now"];
     option.xAxis.axisLabel = { ...option.xAxis.axisLabel, interval: 0, formatter: (value, index) => (index === rows.length ? "now" : "") };
     const values = [...rows.map((row) => row[1]), drawing.now[0], drawing.center];
     const band = drawing.bound ? [drawing.center * (1 - drawing.bound), drawing.center * (1 + drawing.bound)] : null;
     Object.assign(option.yAxis, span(values));
     option.series = [
-      { type: "scatter", symbolSize: 8, itemStyle: { color: colour("--quiet") }, data: rows.map((row) => ({ value: row[1], tip: `${row[0]}<br>${short(row[1])} ${drawing.unit}<br>${echarts.format.encodeHTML(row[4])}` })), markLine: mark,
+      { type: "scatter", symbolSize: 8, itemStyle: { color: colour("--quiet") }, data: rows.map((row) => ({ value: row[1], tip: `${moments[row[0]].map(echarts.format.encodeHTML).join("<br>")}<br>${short(row[1])} ${drawing.unit}` })), markLine: mark,
         markArea: band ? { silent: true, itemStyle: { color: colour("--grey-soft"), opacity: 0.6 }, data: [[{ yAxis: band[0] }, { yAxis: band[1] }]] } : undefined },
       { type: "scatter", symbolSize: 13, symbol: "diamond", itemStyle: { color: colour(tone[drawing.outcome] || "--accent") }, data: [...rows.map(() => "-"), { value: drawing.now[0], tip: `this run<br>${short(drawing.now[0])} ${drawing.unit}` }] },
     ];
@@ -64,9 +64,9 @@
 
   function past(drawing) {
     const option = base(drawing.unit, `${drawing.history.length} centres that commits recorded.`);
-    option.xAxis.data = drawing.history.map((row) => row[0].slice(0, 10));
-    Object.assign(option.yAxis, span(drawing.history.map((row) => row[2])));
-    option.series = [{ type: "line", step: "end", symbolSize: 7, color: colour("--accent"), data: drawing.history.map((row) => ({ value: row[2], tip: `${row[0].slice(0, 10)} ${row[1]}<br>${short(row[2])} ${drawing.unit}` })) }];
+    option.xAxis.data = drawing.history.map((row) => moments[row[0]][0]);
+    Object.assign(option.yAxis, span(drawing.history.map((row) => row[1])));
+    option.series = [{ type: "line", step: "end", symbolSize: 7, color: colour("--accent"), data: drawing.history.map((row) => ({ value: row[1], tip: `${moments[row[0]].map(echarts.format.encodeHTML).join(" ")}<br>${short(row[1])} ${drawing.unit}` })) }];
     option.tooltip.formatter = (item) => item.data.tip;
     return ["The baseline over commits", option];
   }
