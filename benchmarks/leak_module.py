@@ -43,7 +43,7 @@ def held(pid: int | str) -> dict[str, int]:
 
 
 def mappings(ctx: Context) -> list[tuple[int, int, str, int]]:
-    """Where the rank's memory is: begin and end of each mapping, its file, and how much of it is resident, bytes."""
+    """The rank's memory: begin and end of each mapping, its file, and how many bytes of it are resident."""
     found: list[tuple[int, int, str, int]] = []
     begin, end, file = 0, 0, ""
     for line in Path("/proc/self/smaps").read_text().splitlines():

@@ -266,9 +266,9 @@ class Options:
     strict_baselines: bool = True
     """Whether a figure without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
-    """Where the results of the run go as JSON."""
+    """The file of the results as JSON."""
     page: Path | None = None
-    """Where the page of the run goes."""
+    """The file of the page."""
     profiles: Path | None = None
     """The folder of the traces; None if nothing is profiled."""
     race: RaceOptions = field(default_factory=RaceOptions)

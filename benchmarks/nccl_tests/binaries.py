@@ -124,7 +124,7 @@ class NcclTests:
 
 
 def binary(folder: Path, name: str) -> Path:
-    """Where nccl-tests' Makefile puts a binary."""
+    """The place where nccl-tests' Makefile puts a binary."""
     return folder / "build" / name
 
 

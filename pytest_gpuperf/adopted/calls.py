@@ -12,7 +12,7 @@ from pytest_gpuperf.ranks.context import Context
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where ranks find a class: they import its module, as the processes of its own harness would."""
+    """The place where ranks find a class: they import its module, as the processes of its own harness would."""
 
     module: str
     file: str | None

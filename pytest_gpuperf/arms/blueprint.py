@@ -95,7 +95,7 @@ class Blueprint:
     rootdir: Path
     inipath: Path | None
     directory: Path
-    """Where pytest was invoked."""
+    """The folder in which pytest was invoked."""
     directory_on_path: bool
     """Whether modules are found there, as with ``python -m pytest``."""
     options: Mapping[str, Any]

@@ -68,12 +68,12 @@ class Redirect:
         return bool(self._ours(path))
 
     def mapped(self, path: str) -> str:
-        """Where the worktree has the file or folder; it need not exist."""
+        """The place where the worktree has the file or folder; it need not exist."""
         places = [self.worktree + one[len(self.repository) :] for one in self._ours(path)]
         return next(filter(os.path.exists, places), places[0])
 
     def present(self, path: str) -> str | None:
-        """Where the repository has what is in the worktree; None for what is elsewhere."""
+        """The place where the repository has what is in the worktree; None for what is elsewhere."""
         return self.repository + path[len(self.worktree) :] if _is_in(path, self.worktree) else None
 
     def on_path(self, path: str) -> str:
@@ -106,7 +106,7 @@ class Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where a module is loaded from; None if nobody has it.
+        """The place where a module is loaded from; None if nobody has it.
 
         Raises:
             ImportError: the repository has the module and the worktree does not.

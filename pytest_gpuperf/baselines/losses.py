@@ -22,7 +22,7 @@ class Loss:
     """Relative to the old centre, below 0."""
     bound: float
     anchor: Anchor | None = None
-    """Where the old centre is the anchor's; None where it is the stored one."""
+    """The anchor, if the old centre is its own; None if it is the stored one."""
 
 
 def losses(test: str, old: TestBaseline, new: TestBaseline, tolerance: float) -> list[Loss]:
@@ -75,7 +75,7 @@ def gain(better: Better, old: float, new: float) -> float:
 
 
 def changes(old: TestBaseline, new: TestBaseline) -> dict[str, Change]:
-    """Where centres were and go, of the metrics that can be compared."""
+    """The centres before and after, of the metrics that can be compared."""
     return {
         name: (metric.center, new.metrics[name].center)
         for name, metric in comparable(old, new).items()

@@ -44,7 +44,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who updates, when, on which commit and why."""
+    """The author of an update, its time, its commit and its reason."""
 
     at: str
     commit: str

@@ -84,7 +84,7 @@ class RecordedTest:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where a recording went."""
+    """The place of a recording."""
 
     where: str
     """The place, as messages call it."""

@@ -39,7 +39,7 @@ class KnownRegression:
     reason: Annotated[str, Checked(str.strip, "why the regression is known")]
     until: Annotated[datetime.date, Made(_day)]
     center: Annotated[float, _ABOVE_0] | None = field(default=None, metadata=OMITTED)
-    """Where the metric is expected: what is worse than this by more than the bound still counts."""
+    """The value that is expected: what is worse than this by more than the bound still counts."""
     status: Literal["regressed"] = "regressed"
 
     def holds(self, today: datetime.date) -> bool:

@@ -163,7 +163,7 @@ class TestBaseline:
 
 
 Change: TypeAlias = Annotated[tuple[float, float], Told("a list of two finite numbers")]
-"""Where one metric's centre was before an update, and where it went."""
+"""The centre of one metric before an update, and after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Update:
     mode: str | None = field(default=None, metadata=OMITTED)
     """Which entries it was to replace; None in a file of schema 1."""
     changed: Mapping[str, Mapping[str, Change]] = field(default_factory=dict, metadata=OMITTED)
-    """Where the centres were and went, by test and metric, of entries that were there before."""
+    """The centres before and after, by test and metric, of entries that were there before."""
     accepted: tuple[str, ...] = field(default=(), metadata=OMITTED)
     """Tests among them whose loss was accepted expressly."""
 

@@ -1,4 +1,4 @@
-"""Where baselines are kept: what a place must do, and which place a folder's name means.
+"""The places of baselines: what a place must do, and which place a folder's name means.
 
 Runs in the pytest controller only.
 """

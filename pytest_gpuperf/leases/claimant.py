@@ -1,4 +1,4 @@
-"""Who holds or waits for a resource, as lock files tell it to others."""
+"""The process that holds or waits for a resource, as lock files show it to others."""
 
 import json
 import os

@@ -129,7 +129,7 @@ class Leases:
 
     @property
     def staying(self) -> frozenset[str]:
-        """Where processes of this one's stay."""
+        """The resources on which processes of this one's stay."""
         return self._residents.resources
 
     def wanted_alone(self, resources: Collection[str]) -> bool:

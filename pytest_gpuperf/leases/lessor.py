@@ -1,4 +1,4 @@
-"""Who leases GPUs or cores to tests: what a run needs of it, and one that has nothing to lease."""
+"""The lessor of GPUs and cores to tests: what a run needs of it, and one that has nothing to lease."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ class Resident:
 
 
 class Residents:
-    """Who stays where, in one folder."""
+    """The processes that stay on GPUs, as one folder has them."""
 
     def __init__(self, folder: Folder) -> None:
         self._notices = Notices(folder, SUFFIX)
         self._own: Notice | None = None
         self.resources: frozenset[str] = frozenset()
-        """Where this process stays."""
+        """The resources on which this process stays."""
 
     def stay(self, resources: Collection[str], holder: str) -> None:
         """Says that this process stays on these resources, and on no others any more.

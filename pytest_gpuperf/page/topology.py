@@ -43,7 +43,7 @@ class Picture:
 
     @cached_property
     def places(self) -> Sequence[Place]:
-        """Where the GPUs are, in their order, from the left around the circle."""
+        """The places of the GPUs, in their order, from the left around the circle."""
         count = len(self.topology.gpus)
         angles = (math.pi + 2 * math.pi * number / count for number in range(count))
         return [

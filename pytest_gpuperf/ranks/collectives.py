@@ -50,7 +50,7 @@ def latest(record: Mapping[str, Any]) -> int | None:
 
 
 def disagreement(issued: Mapping[int, Sequence[Collective]], members: Mapping[str, Sequence[int]]) -> str | None:
-    """Where the ranks part, in a sentence; None if they all issued the same.
+    """The place where the ranks part, in a sentence; None if they all issued the same.
 
     Args:
         issued: the collectives of each rank whose record could be had, in the order of issue.

@@ -1,4 +1,4 @@
-"""Who starts and holds the ranks of a run: what ``Session`` needs of it, and no more.
+"""The holder of the ranks of a run: what ``Session`` needs of it, and no more.
 
 ``pools.Pools`` does it for the GPUs and cores of this machine. Another implementation may hold ranks of other machines.
 """

@@ -35,7 +35,7 @@ class Start:
     """That the rank's threads run on; empty: where the system puts them."""
     opening: Opening = Opening.GROUP
     place: Place | None = None
-    """Where it is in a cluster; None if all ranks are on this machine."""
+    """Its place in a cluster; None if all ranks are on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Started:
 
 
 class Nodes(Protocol):
-    """Where ranks are started: this machine, or the nodes of a cluster."""
+    """The place where ranks are started: this machine, or the nodes of a cluster."""
 
     def warm_up(self) -> None:
         """Begins whatever takes long before the first ranks can start; waits for nothing."""

@@ -19,7 +19,7 @@ SOCKET_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _CURRENT_TEST = "PYTEST_CURRENT_TEST"  # set anew by pytest for each phase of each test: nothing of a rank's
 
 ISOLATIONS = ("group", "file", "process")
-"""Who shares a test's ranks, by the names that users write: any test, those of its file, or nobody."""
+"""The tests that share ranks, by the names that users write: any test, those of a file, or none."""
 
 
 class Opening(Enum):
@@ -129,7 +129,7 @@ class PoolSpec:
         return tuple(range(end - count, end) for count, end in zip(counts, ends, strict=True))
 
     def place(self, rank: int) -> Place:
-        """Where a rank is."""
+        """The place of a rank."""
         node, part = next((number, part) for number, part in enumerate(self.parts) if rank in part)
         store, name = (self.nodes[0].address, self.nodes[node].name) if self.nodes else (LOOPBACK, "")
         return Place(rank - part.start, len(part), node, len(self.parts), store, name)

@@ -66,7 +66,7 @@ def frames(stack: str) -> list[Frame]:
 
 
 def place(stack: str) -> str:
-    """Where a rank is: in the innermost call, and the line of the program that led to it."""
+    """The place of a rank: in the innermost call, and the line of the program that led to it."""
     found = frames(stack)
     if not found:
         return stack if stack in _NO_STACK_IN.values() else NO_STACK
@@ -83,7 +83,7 @@ def own_place(stack: str) -> str:
 
 
 def roll_call(stacks: Mapping[int, str]) -> list[str]:
-    """Where stuck ranks are, those at the same place together, the fewest first."""
+    """The places of stuck ranks, those at the same place together, the fewest first."""
     places: dict[str, list[int]] = {}
     for rank in sorted(stacks):
         places.setdefault(place(stacks[rank]), []).append(rank)

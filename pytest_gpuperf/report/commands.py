@@ -15,7 +15,7 @@ class Commands:
     root: Path
     """What node ids are relative to."""
     directory: Path
-    """Where pytest was started."""
+    """The folder in which pytest was started."""
     gpus: int
     """How many are in use; 0 for gloo."""
     smoke: bool = False

@@ -50,7 +50,7 @@ class RunJournalError(CommandError):
 
 
 def journal_of(results: Path) -> Path:
-    """Where the journal of a file of results is."""
+    """The place of the journal of a file of results."""
     return results.with_name(f"{results.name}.journal")
 
 

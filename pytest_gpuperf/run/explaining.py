@@ -30,7 +30,7 @@ _NO_TIME = "no time was left: raise --race-budget"
 
 
 class Decided(Protocol):
-    """Who has decided about the figures."""
+    """The judge that has decided about the figures."""
 
     def undoing(self, verdict: Verdict) -> Undoing | None:
         """Decides what explains that a figure moved; None if it did not move, or nothing tells from where."""

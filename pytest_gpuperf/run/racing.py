@@ -36,7 +36,7 @@ _FULL_HASH = 40  # letters
 
 
 class Deciding(Protocol):
-    """Who decides about suspects: against the record, or by races alone."""
+    """The judge of suspects: against the record, or by races alone."""
 
     def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
         """Whether one more launch of the present code may clear a suspect."""

@@ -42,7 +42,7 @@ class Recording:
         """
         self._storage = storage
         self.journal_path = journal_at(options.baselines, machine.key)
-        """Where it notes what it has measured so far."""
+        """The journal of what was measured so far."""
         self._machine = machine
         self._options = options
         self._rootpath = rootpath
@@ -61,7 +61,7 @@ class Recording:
         self.nccl: Mapping[str, str] = {}
         """What NCCL chose in this run, for all of its launches."""
         self.saved: Saved | None = None
-        """Where the recording went, once the run has ended."""
+        """The place of the recording, once the run has ended."""
 
     def plan(self, tests: Mapping[str, str]) -> set[tuple[str, int]]:
         """Says which tests are going to be measured, by node id with their bodies' hashes.

@@ -340,7 +340,7 @@ class Session:
 
 
 def _written(options: Options) -> Iterator[Path]:
-    """Where runs with such options write, which is no code of the tests."""
+    """The files and folders that runs with such options write, which are no code of the tests."""
     yield options.baselines
     if options.results is not None:
         yield from (options.results, journal_of(options.results))

@@ -46,7 +46,7 @@ class Merged:
 
 @dataclass(slots=True)
 class _Places:
-    """Where the slices of one rank go: process, thread and row."""
+    """The place of the slices of one rank: process, thread and row."""
 
     process: int
     threads: dict[_Row, int] = field(default_factory=dict)

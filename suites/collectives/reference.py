@@ -123,7 +123,7 @@ class Collective:
         return f"{self.name}{of} of {self.numel} x {str(self.dtype)[6:]} on ranks {self.members}"
 
     def _origins(self, rank: int) -> Iterator[tuple[int | None, int, int]]:
-        """Where the output comes from, piece by piece: the sender, None for all; position in its input; length."""
+        """The origin of the output, piece by piece: the sender, None for all; position in its input; length."""
         index, numel = self.members.index(rank), self.numel
         match self.name:
             case "all_reduce" | "reduce":

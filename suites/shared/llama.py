@@ -117,7 +117,7 @@ class Sequences(Protocol):
     """What a rank has of sequences that are split over several."""
 
     def places(self, length: int, device: torch.device) -> torch.Tensor:
-        """Where in the sequence its tokens are."""
+        """The places of its tokens in the sequence."""
 
     def attended(self, attend: Attend, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """What its queries see."""

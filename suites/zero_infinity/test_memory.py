@@ -70,7 +70,7 @@ def added(degree: int, optimizer: str) -> list[dict[str, int]]:
 
 
 def by_kind(places: dict[str, int], kinds: Collection[str]) -> dict[str, int]:
-    """Where ranks train on CPUs, device and host are one."""
+    """If ranks train on CPUs, device and host are one."""
     if set(kinds) == {"cpu"}:
         return {"cpu": sum(places.values())}
     (device,) = set(kinds) - {"cpu"}

@@ -1,4 +1,4 @@
-"""Who else uses the GPUs now."""
+"""Checks of who else uses the GPUs now."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from suites.shared.transformers_names import their_name
 
 INDEX = "model.safetensors.index.json"
 SHARDS = "sharded"
-"""Where torch's writer puts what each rank has, below the checkpoint's folder."""
+"""The place where torch's writer puts what each rank has, below the checkpoint's folder."""
 
 
 def files_of_at_most(tensors: Mapping[str, torch.Tensor], nbytes: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Where the time of a job went: what each mishap cost, and the share of time that was of use."""
+"""The time that a job lost: what each mishap cost, and the share of time that was of use."""
 
 from __future__ import annotations
 

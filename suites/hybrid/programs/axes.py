@@ -36,7 +36,7 @@ TOKENS, WIDTH, HIDDEN, EXPERTS = 4, 3, 4, 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is on the mesh."""
+    """The place of a rank on the mesh."""
 
     mesh: DeviceMesh
     data: int

@@ -48,7 +48,7 @@ class SplitSequence:
         return torch.cat([pieces[index] for index in self.pieces], dim)
 
     def places(self, length: int, device: torch.device) -> torch.Tensor:
-        """Where in the sequence the rank's tokens are, of which there are so many."""
+        """The places of so many tokens of the rank in the sequence."""
         return self.part(torch.arange(length * self.ranks, device=device), 0)
 
     def attended(self, attend: Attend, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -53,7 +53,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Where a rank is, by its context and by its groups."""
+    """The place of a rank, by its context and by its groups."""
 
     node: int
     node_name: str
@@ -65,7 +65,7 @@ class Whereabouts:
 
 
 def whereabouts(ctx: Context, *, nodes: int | None = None) -> Whereabouts:
-    """Where the rank is.
+    """The place of the rank.
 
     Args:
         ctx: the rank's context.

@@ -13,7 +13,7 @@ from pytest_gpuperf import Context
 from suites.nvlink.programs.copies import complaint, fill_sent
 
 Engine: TypeAlias = Literal["copy_engine", "kernel"]
-"""Who moves the bytes: the GPU's copy engine, or a kernel on its SMs."""
+"""The engine that moves the bytes: the GPU's copy engine, or a kernel on its SMs."""
 Access: TypeAlias = Literal["write", "read"]
 """Whether a GPU sends what it has, or fetches what the other has."""
 

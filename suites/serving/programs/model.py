@@ -25,7 +25,7 @@ class Span:
     pages: Sequence[int]
     """All pages of the sequence."""
     start: int
-    """Where in the sequence the first token is; the tokens before it are in the pages."""
+    """The place of the first token in the sequence; the tokens before it are in the pages."""
     tokens: Sequence[int]
 
 
@@ -76,7 +76,7 @@ class _Group:
 
 
 class _Batch:
-    """Where each token of the spans is: in the row, in its sequence, and in the pool."""
+    """The place of each token of the spans: in the row, in its sequence, and in the pool."""
 
     def __init__(self, spans: Sequence[Span], pool: PagePool) -> None:
         self._page_tokens, self._device = pool.layout.page_tokens, pool.kv.device
@@ -114,7 +114,7 @@ class _PagedLayer:
         self._keys, self._values = pool.kv[:, layer, 0], pool.kv[:, layer, 1]  # [pages, T, G, D]
 
     def places(self, length: int, device: torch.device) -> torch.Tensor:
-        """Where in its sequence each token of the row is."""
+        """The place of each token of the row in its sequence."""
         return self._batch.places
 
     def attended(self, attend: Attend, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

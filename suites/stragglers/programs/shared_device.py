@@ -52,7 +52,7 @@ def products_then_sum(ctx: Context, *, shared: int | None, width: int, own: int,
 
 
 class _Neighbour:
-    """Who else computes on the rank's device.
+    """A neighbour that computes on the rank's device.
 
     On a GPU it has a stream of its own that goes first: its products hold the GPU's units, and the rank's get what is
     left. On a CPU its products take the rank's core in turn.

@@ -1,4 +1,4 @@
-"""Who has which bytes of a buffer; no memory is touched, and nobody is talked to."""
+"""The owners of the bytes of a buffer; no memory is touched, and no rank is asked."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def table_of(places: int) -> torch.Tensor:
 
 
 def end_of(places: int, steps: int) -> int:
-    """Where a walk from the first place ends."""
+    """The end of a walk from the first place."""
     return steps * stride_of(places) % places * APART
 
 

@@ -66,7 +66,7 @@ def optimizer_shards(
 
 
 def _part(numel: int, ctx: Context) -> tuple[int, int]:
-    """Where this rank's part begins and how long it is: those of torch.chunk, empty ones for the ranks after them."""
+    """The start and length of this rank's part: those of torch.chunk, empty ones for the ranks after them."""
     each = -(-numel // ctx.world_size)
     start = min(ctx.rank * each, numel)
     return start, min(each, numel - start)
