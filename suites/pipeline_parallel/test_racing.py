@@ -14,7 +14,7 @@ from suites.pipeline_parallel.programs import racing
 from suites.pipeline_parallel.programs.racing import Model, RankTime
 from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, bubbles, peak_bytes, waits
 from suites.pipeline_parallel.reference.schedules import table_of
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_in_float32
 from suites.shared.step import second
 
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
@@ -165,3 +165,8 @@ def test_schedules_with_equal_bubbles_are_those_without_halves() -> None:
     halved = [name for name in SCHEDULES if any(kind in "IW" for _, kind, _ in timed(name, 2, 8)[0][0].ops)]
     assert [name for name in SCHEDULES if name not in halved] == [name for name in SCHEDULES if name in EQUAL_BUBBLES]
     assert math.isclose(sum(bubbles("GPipe", 8, timed("GPipe", 2, 8))), 2 / 9)
+
+
+def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
+    output, target = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert_in_float32(racing.squared_error(output, target), (output.double() - target.double()).square().mean(), "loss")
