@@ -26,7 +26,7 @@ def steps(ctx: Context, *, way: str) -> list[tuple[torch.Tensor, Tensors | None,
     return found
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("way", racing.WAYS)
 def test_gradients_are_the_mean_over_all_rows(ranks: Ranks, way: str) -> None:
     results = ranks.run(steps, way=way)
