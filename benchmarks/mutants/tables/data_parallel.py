@@ -66,8 +66,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the first batch at every step",
         module="suites.shared.training",
-        old="    coming = itertools.cycle(batches)\n    names",
-        new="    coming = itertools.cycle(batches[:1])\n    names",
+        old="    coming = enumerate(itertools.cycle(batches))\n    names",
+        new="    coming = enumerate(itertools.cycle(batches[:1]))\n    names",
     ),
     Fault(
         name="gradients that add up over the steps",

@@ -106,8 +106,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the first batch at every step",
         module=STEPS,
-        old="    coming = itertools.cycle(batches)\n    names",
-        new="    coming = itertools.cycle(batches[:1])\n    names",
+        old="    coming = enumerate(itertools.cycle(batches))\n    names",
+        new="    coming = enumerate(itertools.cycle(batches[:1]))\n    names",
     ),
     Fault(
         name="an optimizer that forgets its state",

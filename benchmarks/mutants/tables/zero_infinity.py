@@ -79,8 +79,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="training that is resumed with the first batch",
         module=PROGRAMS,
-        old="batches_on_device(ctx, problem)), done, None)",
-        new="batches_on_device(ctx, problem)), 0, None)",
+        old="batches_on_device(ctx, problem))), done, None)",
+        new="batches_on_device(ctx, problem))), 0, None)",
     ),
     Fault(
         name="the first batch at every step",
@@ -148,8 +148,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="training that goes on begins with the first batch again",
         module="suites.zero_infinity.programs.offloading",
-        old="itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)",
-        new="itertools.cycle(batches_on_device(ctx, problem))",
+        old="itertools.islice(enumerate(itertools.cycle(batches_on_device(ctx, problem))), done, None)",
+        new="enumerate(itertools.cycle(batches_on_device(ctx, problem)))",
     ),
     Fault(
         name="Adam's count of steps lives in memory, and begins anew after a stop",
