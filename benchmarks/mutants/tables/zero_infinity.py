@@ -91,10 +91,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="parameters that are gathered at the first step alone",
         module=PROGRAMS,
-        old="    def step() -> Tensors:\n        x, grad",
+        old="    def step() -> Tensors:\n        number, batch",
         new="    first = {name: gather(ctx, shard).requires_grad_() for name, shard in owned.items()}\n"
         "    gather = lambda ctx, shard: next(first[name] for name, each in owned.items() if each is shard)\n\n"
-        "    def step() -> Tensors:\n        x, grad",
+        "    def step() -> Tensors:\n        number, batch",
     ),
     Fault(
         name="parameters that are gathered in bfloat16",
