@@ -182,8 +182,8 @@ def test_bound_of_int8_is_reached(ranks: Ranks) -> None:
 def test_what_is_not_finite_stays_visible(ranks: Ranks) -> None:
     """A loss scaler must see on every rank that one of them overflowed; and nothing of it is left in the step after it.
 
-    The largest float is finite, and int8's scale may make an infinite one of it. Beside it ones round to zero, which a step
-    with feedback gives back to the next: their mean may be off by the one of one rank.
+    The largest float is finite, and int8's scale may make an infinite one of it. Beside it ones round to zero, which a
+    step with feedback gives back to the next: their mean may be off by the one of one rank.
     """
 
     def program(ctx: Context, name: str, value: float) -> list[torch.Tensor]:

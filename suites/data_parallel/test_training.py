@@ -30,10 +30,10 @@ pytestmark = pytest.mark.ranks(2, 3)
 COURSE = Course(seed=1)
 
 
-dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])
+of_dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])
 
 
-@dtypes
+@of_dtypes
 def test_clipping(ranks: Ranks, narrow: bool) -> None:
     course = replace(COURSE, narrow=narrow)
     for max_norm in (MAX_NORM, BEYOND):
@@ -48,7 +48,7 @@ def test_the_mean_is_of_all_valid_rows(ranks: Ranks, bare: bool) -> None:
     assert_each_has(ranks.run(training.of_valid_tokens, course=course), expected)
 
 
-@dtypes
+@of_dtypes
 def test_one_rank_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: bool) -> None:
     course = replace(COURSE, narrow=narrow)
     expected = scaled_course(course, ranks.world_size)

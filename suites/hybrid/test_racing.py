@@ -48,7 +48,9 @@ def on_one_device(begin: Tensors) -> list[torch.Tensor]:
 @pytest.mark.ranks(2, 4)
 def test_every_mesh_trains_as_one_device(ranks: Ranks) -> None:
     """With 4 ranks those of two axes."""
-    meshes = {name: mesh for name, mesh in racing.meshes(ranks.world_size).items() if len(mesh) == ranks.world_size // 2}
+    meshes = {
+        name: mesh for name, mesh in racing.meshes(ranks.world_size).items() if len(mesh) == ranks.world_size // 2
+    }
 
     def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
         given = {"config": CONFIG, "arithmetic": torch.float64, "sequences": SEQUENCES, "length": LENGTH, "seed": SEED}

@@ -138,9 +138,9 @@ def test_a_step_sends_what_its_communication_does(ranks: Ranks, compute: torch.d
             found.append(sorted((call.name, call.given) for call in traffic.calls))
         return found
 
-    for rank, (step, alone) in enumerate(ranks.run(sent)):
-        assert step == alone, f"rank {rank}"
-        assert {name for name, _ in step} == {"all_gather", "reduce_scatter"}
+    for rank, (of_step, of_communication) in enumerate(ranks.run(sent)):
+        assert of_step == of_communication, f"rank {rank}"
+        assert {name for name, _ in of_step} == {"all_gather", "reduce_scatter"}
 
 
 def test_rotary_angles_are_exact_far_from_the_beginning() -> None:

@@ -38,7 +38,9 @@ def small(**changed: Any) -> Model:
 def whole_step(model: Model, device: torch.device) -> torch.Tensor:
     """Loss and norm of the whole batch at once, from the weights alone."""
     hidden, target = model.batch(device)
-    weights = [weight.detach().clone() for index in range(model.blocks) for weight in model.block(index, device).parameters()]
+    weights = [
+        weight.detach().clone() for index in range(model.blocks) for weight in model.block(index, device).parameters()
+    ]
     shift, *leaves = (weight.requires_grad_() for weight in (torch.zeros_like(hidden[0]), *weights))
     hidden = hidden + shift
     for up, down in zip(leaves[::2], leaves[1::2], strict=True):

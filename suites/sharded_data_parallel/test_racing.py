@@ -95,7 +95,9 @@ def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> 
             assert cost.gathered == ahead, f"rank {rank}, {name}: {cost.gathered} units are gathered at a time"
             # FSDP2 by itself is one unit ahead in backward, and none in forward.
             back = max(way.prefetch, 1) + 1 if way.sharded == "all" and way.reshard else 0
-            assert cost.gathered_back == back, f"rank {rank}, {name}: {cost.gathered_back} units in backward, not {back}"
+            assert cost.gathered_back == back, (
+                f"rank {rank}, {name}: {cost.gathered_back} units in backward, not {back}"
+            )
 
 
 def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.ranks(2, 3)
 COURSE = Course(seed=1)
 
 
-dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])
+of_dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])
 
 
-@dtypes
+@of_dtypes
 def test_clipping(ranks: Ranks, narrow: bool) -> None:
     course = replace(COURSE, narrow=narrow)
     for max_norm in (MAX_NORM, BEYOND):
@@ -26,7 +26,7 @@ def test_clipping(ranks: Ranks, narrow: bool) -> None:
         assert_each_has(ranks.run(training.clipped, course=course, max_norm=max_norm), expected, course.rounding)
 
 
-@dtypes
+@of_dtypes
 def test_one_shard_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: bool) -> None:
     course = replace(COURSE, narrow=narrow)
     expected = scaled_course(course, ranks.world_size)

@@ -50,7 +50,7 @@ def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], w
 
 
 def assert_in_float32(got: torch.Tensor, exact: torch.Tensor, where: str) -> None:
-    """A number that was computed of 16-bit ones in float32: rounded to 16 bits on its way, it would be off by 2**-12."""
+    """A number was computed of 16-bit ones in float32: rounded to 16 bits on its way, it is off by 2**-12 or so."""
     assert_close(got, exact.float(), where, rtol=2.0**-17)
 
 

@@ -1,4 +1,4 @@
-"""Which process group each call of a collective is made in: sums of two groups of the same ranks are the same numbers."""
+"""Which process group each call of a collective is made in: two groups of the same ranks give the same numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 
 @contextmanager
-def noted_groups(collective: str) -> Iterator[list[dist.ProcessGroup]]:
+def noted_groups(collective: str) -> Iterator[list[Any]]:
     """Within the block the group of each call of ``torch.distributed``'s collective, in order; runs on ranks."""
-    called: list[dist.ProcessGroup] = []
+    called: list[Any] = []
     original = getattr(dist, collective)
     signature = inspect.signature(original)
 

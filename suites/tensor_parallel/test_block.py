@@ -20,10 +20,11 @@ ROUNDING = 1e-12
 
 
 def by_the_formula(weights: Tensors, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
-    """Output and input gradient of the block: Vaswani et al. 2017, arXiv:1706.03762, with GELU by the error function."""
+    """Output and input gradient of the block (Vaswani et al. 2017, arXiv:1706.03762); GELU by the error function."""
 
     def heads(x: torch.Tensor, name: str) -> torch.Tensor:
-        return (x @ weights[f"attention.{name}.weight"].T).unflatten(-1, (SHAPE.heads, -1)).transpose(1, 2)
+        projected = x @ weights[f"attention.{name}.weight"].T
+        return projected.view(*x.shape[:2], SHAPE.heads, -1).transpose(1, 2)
 
     x = x.detach().clone().requires_grad_()
     query, key, value = (heads(x, name) for name in ("query", "key", "value"))

@@ -43,4 +43,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        dist.all_reduce(product)\n",
         new="        half = product.bfloat16()\n        dist.all_reduce(half)\n        product.copy_(half)\n",
     ),
+    Fault(
+        name="a late rank 0 that counts as none",
+        module=PROGRAMS,
+        old="_Delay(ctx, delay) if ctx.rank == late else None",
+        new="_Delay(ctx, delay) if late and ctx.rank == late else None",
+    ),
 )

@@ -212,4 +212,34 @@ FAULTS: tuple[Fault, ...] = (
         old="mine.to(MASTER).div_(ctx.world_size)",
         new="mine.to(MASTER)",
     ),
+    Fault(
+        name="a mean that is taken in the dtype of computation",
+        module=RACING,
+        old="mine.to(MASTER).div_(ctx.world_size)",
+        new="mine.div_(ctx.world_size).to(MASTER)",
+    ),
+    Fault(
+        name="a buffer for all parameters of a size",
+        module=PROGRAMS,
+        old="    whole = torch.empty(local.numel() * ctx.world_size, dtype=local.dtype, device=ctx.device)\n"
+        "    dist.all_gather_into_tensor(whole, local)\n"
+        "    return whole[: math.prod(shard.whole)].view(shard.whole)",
+        new="    whole = _GATHERED.setdefault(\n        local.numel() * ctx.world_size,\n"
+        "        torch.empty(local.numel() * ctx.world_size, dtype=local.dtype, device=ctx.device),\n"
+        "    )\n    dist.all_gather_into_tensor(whole, local)\n"
+        "    return whole[: math.prod(shard.whole)].view(shard.whole)\n\n\n"
+        "_GATHERED: dict[int, torch.Tensor] = {}",
+    ),
+    Fault(
+        name="timed gradients that add up at home",
+        module=RACING,
+        old="self.values.grad.copy_(exact, non_blocking=True)",
+        new="self.values.grad.add_(exact.to(self.values.device))",
+    ),
+    Fault(
+        name="a raced loss in the dtype of computation",
+        module=RACING,
+        old="functional.mse_loss(x.to(MASTER), target.to(MASTER))",
+        new="functional.mse_loss(x, target)",
+    ),
 )

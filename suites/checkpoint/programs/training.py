@@ -63,7 +63,8 @@ class Training:
         self.model: nn.Module = split_model(ctx, job.config, job.layout, dtype=job.dtype, seed=initial)
         # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call.
         of_dims = [[value for value in self.model.parameters() if (value.dim() > 1) == wide] for wide in (True, False)]
-        groups = [{"params": of_dims[0]}, {"params": of_dims[1], "weight_decay": 0.0}]  # norms do not decay
+        # Norms do not decay.
+        groups: list[dict[str, Any]] = [{"params": of_dims[0]}, {"params": of_dims[1], "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, foreach=False)
 
     def train(self, steps: int) -> list[float]:
