@@ -38,6 +38,24 @@ def test_memory_is_as_promised(ranks: Ranks) -> None:
         assert all(less < more for less, more in zip(peaks[name], peaks["keep"], strict=True)), (name, peaks)
 
 
+@pytest.mark.ranks(2, 3)
+def test_small_tensors_are_kept_as_large_ones_are(ranks: Ranks) -> None:
+    """To the byte, padding included: no tensor is too small to be sharded."""
+    blocks, rows, width, hidden = 2, 3, 1, 3
+    given = arguments(blocks=blocks, rows=rows, width=width, hidden=hidden, dropout=True, seed=1)
+    sizes = {"hidden": rows * hidden, "input": rows * width}
+    share = {name: -(-numel // ranks.world_size) for name, numel in sizes.items()}
+    expected = {
+        "keep": blocks * 3 * sizes["hidden"] + (blocks - 1) * sizes["input"],
+        "recompute": (blocks - 1) * sizes["input"],
+        "offload": 0,
+        "shard": blocks * (3 * share["hidden"] + share["input"]),
+    }
+    for name in programs.TECHNIQUES:
+        kept = [of_rank.kept for of_rank in ranks.run(memory, technique=name, **given)]
+        assert kept == [expected[name] * DTYPE.itemsize] * ranks.world_size, name
+
+
 @pytest.mark.ranks(2)
 def test_memory_sees_an_offload_that_keeps_the_originals(ranks: Ranks) -> None:
     def kept(ctx: Context, *, hoards: bool, x: torch.Tensor, **given: Any) -> int:

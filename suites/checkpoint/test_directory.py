@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from suites.checkpoint.programs.directory import (
     NoCheckpointError,
     SaveFailedError,
     Store,
+    named_tensors,
 )
 from suites.checkpoint.programs.failing import (
     TENSORS,
@@ -256,6 +258,30 @@ def test_other_tensors(ranks: Ranks, tmp_path: Path, change: Callable[[State], N
         store.load(state)
 
     with pytest.raises(MismatchError, match=f"does not fit the state: {message}: build the model that was saved"):
+        ranks.run(program)
+
+
+def nested(dtype: torch.dtype) -> State:
+    """Tensors in dictionaries and lists, and numbers beside them."""
+    first, second, third, fourth = (torch.zeros(number, dtype=dtype) for number in range(1, 5))
+    return {"model": {"a": first, "deep": {"b": second}}, "averages": [third, {"c": fourth, "rate": 0.5}], "step": 7}
+
+
+@pytest.mark.ranks(1)
+def test_tensors_are_named_as_torch_names_them(ranks: Ranks, tmp_path: Path) -> None:
+    """In lists too: whoever does not name them does not compare them."""
+
+    def program(ctx: Context) -> None:
+        store = Checkpoints(tmp_path)
+        state = nested(torch.float32)
+        store.save(GOOD, state)
+        metadata = dcp.FileSystemReader(tmp_path / f"step-{GOOD:08d}").read_metadata().state_dict_metadata
+        saved = {name for name, entry in metadata.items() if isinstance(entry, dcp.TensorStorageMetadata)}
+        assert set(named_tensors(state)) == saved == {"model.a", "model.deep.b", "averages.0", "averages.1.c"}
+        store.load(nested(torch.float64))
+
+    message = "averages.0: the checkpoint has torch.float32 [3], the state torch.float64 [3]"
+    with pytest.raises(MismatchError, match=re.escape(message)):
         ranks.run(program)
 
 

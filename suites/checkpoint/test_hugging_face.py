@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.checkpoint.programs.hugging_face import INDEX, export, imported, require_whole, write
+from suites.checkpoint.programs.hugging_face import INDEX, export, files_of_at_most, imported, require_whole, write
 from suites.checkpoint.programs.layouts import Layout
 from suites.checkpoint.programs.training import Setup
 from suites.shared.comparison import assert_same
@@ -79,6 +79,18 @@ def test_written_and_read(ranks: Ranks, of: Layout, to: Layout, dtype: torch.dty
     assert len(files) == 1 or nbytes < 10**6
     expected = initial_weights(one.config, dtype, seed)
     assert_same([packed.unpacked() for packed in got], [expected] * to.ranks, ordered=False)
+
+
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8), most=st.integers(1, 12))
+def test_a_file_is_closed_when_the_next_tensor_does_not_fit(sizes: list[int], most: int) -> None:
+    """Not before: one that fits to the byte goes in. Sizes and the most are in units of 4 bytes."""
+    files = files_of_at_most({str(place): torch.empty(size) for place, size in enumerate(sizes)}, 4 * most)
+    numbers = [files[str(place)] for place in range(len(sizes))]
+    assert numbers[0] == 1
+    for place in range(1, len(sizes)):
+        held = sum(size for size, number in zip(sizes[:place], numbers, strict=False) if number == numbers[place - 1])
+        fits = held + sizes[place] <= most
+        assert numbers[place] == numbers[place - 1] + (not fits), f"tensor {place} of {sizes} in files of {most}"
 
 
 def _llama(job: Setup) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
 from suites.communicators import programs
+from suites.shared.noted_groups import noted_groups
 
 STAGES = ["make", "first use", "next use", "destroy"]
 
@@ -30,6 +32,26 @@ def test_new_groups(ranks: Ranks, making: programs.Making) -> None:
 @pytest.mark.ranks(2, 4, 8, device="cuda")  # gloo splits nothing
 def test_split_groups(ranks: Ranks) -> None:
     check(ranks, programs.split)
+
+
+def own_groups(ctx: Context, *, making: programs.Making) -> list[bool]:
+    """Whether each use was one of the communicator that was made last."""
+    made = []
+
+    def noted(ctx: Context) -> dist.ProcessGroup:
+        made.append(making(ctx))
+        return made[-1]
+
+    with noted_groups("all_reduce") as called:
+        programs.lives(ctx, making=noted, number=2, seed=1)
+    return [used is group for used, group in zip(called, (each for each in made for _ in range(2)), strict=True)]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("making", [programs.lazily, programs.eagerly], ids=["lazily", "eagerly"])
+def test_each_use_is_of_the_communicator_that_was_made(ranks: Ranks, making: programs.Making) -> None:
+    """Three, the one that is not counted among them; the default group would give the same sums, in another time."""
+    assert ranks.run(own_groups, making=making) == [[True] * 6] * 2
 
 
 def open_files(ctx: Context, *, making: programs.Making, number: int) -> list[int]:

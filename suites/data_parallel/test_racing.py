@@ -7,8 +7,8 @@ import torch
 
 from pytest_gpuperf import Context, Ranks
 from suites.data_parallel.programs import racing
-from suites.data_parallel.reference import mean_gradients
-from suites.shared.comparison import assert_same
+from suites.data_parallel.reference import mean_gradients, mean_square_of_rows
+from suites.shared.comparison import assert_in_float32, assert_same
 from suites.shared.step import Tensors
 
 SIZES = racing.Sizes(layers=3, width=8, rows=4, dtype=torch.float64)
@@ -26,7 +26,7 @@ def steps(ctx: Context, *, way: str) -> list[tuple[torch.Tensor, Tensors | None,
     return found
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("way", racing.WAYS)
 def test_gradients_are_the_mean_over_all_rows(ranks: Ranks, way: str) -> None:
     results = ranks.run(steps, way=way)
@@ -43,3 +43,8 @@ def test_gradients_are_the_mean_over_all_rows(ranks: Ranks, way: str) -> None:
         assert sizes[1:] == [0] * (ranks.world_size - 1)
     first, second = (results[0][number][2]["layer 0"] for number in range(2))
     assert not torch.allclose(first, second)  # a stale batch would be seen
+
+
+def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
+    output = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert_in_float32(racing.loss_of_rows(output), mean_square_of_rows(output.double()), "loss")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,19 +30,29 @@ pytestmark = pytest.mark.ranks(2, 3)
 COURSE = Course(seed=1)
 
 
-def test_clipping(ranks: Ranks) -> None:
+of_dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])
+
+
+@of_dtypes
+def test_clipping(ranks: Ranks, narrow: bool) -> None:
+    course = replace(COURSE, narrow=narrow)
     for max_norm in (MAX_NORM, BEYOND):
-        expected = clipped_course(COURSE, ranks.world_size, max_norm)
-        assert_each_has(ranks.run(training.clipped, course=COURSE, max_norm=max_norm), expected)
+        expected = clipped_course(course, ranks.world_size, max_norm)
+        assert_each_has(ranks.run(training.clipped, course=course, max_norm=max_norm), expected, course.rounding)
 
 
-def test_the_mean_is_of_all_valid_rows(ranks: Ranks) -> None:
-    expected = trained(COURSE, valid_cross_entropy(COURSE, ranks.world_size))
-    assert_each_has(ranks.run(training.of_valid_tokens, course=COURSE), expected)
+@pytest.mark.parametrize("bare", [False, True], ids=["some on each rank", "none on one rank"])
+def test_the_mean_is_of_all_valid_rows(ranks: Ranks, bare: bool) -> None:
+    course = replace(COURSE, bare=bare)
+    expected = trained(course, valid_cross_entropy(course, ranks.world_size))
+    assert_each_has(ranks.run(training.of_valid_tokens, course=course), expected)
 
 
-def test_one_rank_that_overflows_makes_all_skip_the_step(ranks: Ranks) -> None:
-    assert_each_has(ranks.run(training.scaled, course=COURSE), scaled_course(COURSE, ranks.world_size))
+@of_dtypes
+def test_one_rank_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: bool) -> None:
+    course = replace(COURSE, narrow=narrow)
+    expected = scaled_course(course, ranks.world_size)
+    assert_each_has(ranks.run(training.scaled, course=course), expected, course.rounding)
 
 
 def test_running_statistics_are_rank_0s_when_a_step_begins(ranks: Ranks) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from contextlib import ExitStack
@@ -9,12 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_gpuperf import Ranks
 from suites.fault_tolerance.programs.job import drawn, resumes_at, run_job, whole
 from suites.fault_tolerance.programs.lost_time import lost
 from suites.fault_tolerance.programs.training import Training
 from suites.shared.job_log import Entry, Mishap, attempts_of, plan_mishaps, read_log, surviving_losses
+from suites.shared.step_folders import StepFolders
 from suites.shared.torchrun import DETERMINISTIC, Job, JobFailed, Torchrun, meeting_place, visible_gpus
 
 pytestmark = pytest.mark.ranks(2, env=DETERMINISTIC)
@@ -84,6 +87,31 @@ def test_mishaps_of_many_ranks(ranks: Ranks, tmp_path: Path) -> None:
     training, gpus = Training(seed=0, patience=PATIENCE[ranks.backend]), ranks.run(visible_gpus)[0]
     log, _ = run_job(tmp_path / "whole", training, [], ranks=ranks.world_size, gpus=gpus, max_restarts=0)
     assert_no_trace(ranks, tmp_path / "job", training, surviving_losses(log), gpus)
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill leaves the kernel's page cache alone, power that fails does not: files and names are synced first."""
+    calls: list[tuple[str, str, int]] = []
+    sync, rename = os.fsync, os.rename
+
+    def noted_sync(handle: int) -> None:
+        sync(handle)
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        calls.append(("sync", path.name, path.stat().st_size if path.is_file() else 0))
+
+    def noted_rename(source: Path, target: Path) -> None:
+        calls.append(("rename", Path(source).name, 0))
+        rename(source, target)
+
+    monkeypatch.setattr("os.fsync", noted_sync)
+    monkeypatch.setattr("os.rename", noted_rename)
+    folders = StepFolders(tmp_path)
+    for rank in range(2):
+        folders.write(3, f"rank-{rank}.pt", {"value": torch.full((100,), rank)})
+    folders.commit(3)
+    files = [("sync", f"rank-{rank}.pt", (tmp_path / "step-3" / f"rank-{rank}.pt").stat().st_size) for rank in range(2)]
+    partial = "step-3.partial"
+    assert calls == [*files, ("sync", partial, 0), ("rename", partial, 0), ("sync", tmp_path.name, 0)]
 
 
 RAISING = """

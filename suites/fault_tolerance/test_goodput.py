@@ -35,6 +35,15 @@ def test_dalys_interval_is_the_best_one(costs: Costs) -> None:
     assert costs.young() == pytest.approx(best, rel=2 * math.sqrt(costs.save / costs.between_failures))
 
 
+@pytest.mark.parametrize("share", [0.25, 0.5, 1])
+def test_dalys_interval_of_long_checkpoints(share: float) -> None:
+    """Of such a share of the time between failures; without its last term the formula is off by 4 times the bound."""
+    costs = Costs(save=share * 100, restart=0, between_failures=100)
+    daly = costs.daly()
+    best = max((daly * 2 ** (step / 1000) for step in range(-2000, 2001)), key=costs.goodput)
+    assert daly == pytest.approx(best, rel=0.02 * share)
+
+
 @pytest.mark.parametrize("costs", COSTS)
 def test_simulated_jobs_find_the_same_interval_best(costs: Costs) -> None:
     goodput = {

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.health import programs, reference
 from suites.health.programs import Strain
-from suites.shared.bits import digest
+from suites.shared.bits import bits_of, digest
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 SLICE = 20.0  # seconds of one run, far below its timeout
@@ -28,6 +31,40 @@ def test_results_do_not_differ(ranks: Ranks, soak_seconds: float, dtype: torch.d
         told = list(reference.complaints(strains))
         assert not told, "\n".join(told)
         left -= SLICE
+
+
+def corrupted(ctx: Context, *, product: int = 0, sum_: int = 0) -> Strain:
+    """The load, in which one bit flips on rank 1: in the product or in the sum of this number, from 1 on."""
+    multiply, add, seen = torch.mm, dist.all_reduce, Counter[str]()
+
+    def flipped(kind: str, number: int, result: torch.Tensor) -> None:
+        seen[kind] += 1
+        if ctx.rank == 1 and seen[kind] == number:
+            bits_of(result).view(-1)[-1] ^= 1
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        result = multiply(a, b) if out is None else multiply(a, b, out=out)
+        if out is not None:
+            flipped("product", product, result)
+        return result
+
+    def added(tensor: torch.Tensor) -> None:
+        add(tensor)
+        if tensor.numel() > 1:  # not the word that time is over
+            flipped("sum", sum_, tensor)
+
+    with mock.patch.object(torch, "mm", multiplied), mock.patch.object(dist, "all_reduce", added):
+        return programs.load(ctx, width=16, dtype=torch.float32, seconds=0.0)
+
+
+@pytest.mark.ranks(2)
+def test_each_product_and_each_sum_is_compared(ranks: Ranks) -> None:
+    for number in range(1, 9):
+        strains = ranks.run(corrupted, product=number)
+        assert [strain.wrong_products for strain in strains] == [0, 1], f"product {number}"
+    strains = ranks.run(corrupted, sum_=1)
+    assert [strain.wrong_sums for strain in strains] == [0, 1]
+    assert [strain.products for strain in strains] == [8, 8]
 
 
 @pytest.mark.ranks(2)

@@ -16,10 +16,12 @@ from torch.distributed.tensor import DTensor
 from pytest_gpuperf import Context, Ranks
 from suites.llm_step import programs
 from suites.llm_step.reference import SINGLE, alone, assert_trained_alike
-from suites.shared.llama import Config
+from suites.shared.comparison import assert_in_float32, assert_within
+from suites.shared.llama import ROTARY_BASE, Config, loss_of, rotary
 from suites.shared.llm import Workload, sharded, training_step
 from suites.shared.step import Step
 from suites.shared.strategies import seeds
+from suites.shared.traffic import Traffic
 from suites.shared.ways import NET, P2P, SHM, Way, connected, over
 
 STEPS = 3
@@ -114,3 +116,48 @@ def test_parts_of_a_step(ranks: Ranks) -> None:
         return {value.device_mesh.size() for value in model.parameters() if isinstance(value, DTensor)}
 
     assert [ranks.run(shards, alone) for alone in (False, True)] == [[{2}] * 2, [{1}] * 2]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("compute", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+def test_a_step_sends_what_its_communication_does(ranks: Ranks, compute: torch.dtype) -> None:
+    """Parameters in the dtype of computation, gradients in their own: call by call, the same bytes of each collective.
+
+    All sizes are even, so that nothing is padded.
+    """
+    parameters = torch.promote_types(compute, torch.float32)
+    work = dataclasses.replace(workload(), config=Config(), compute=compute, parameters=parameters)
+
+    def sent(ctx: Context) -> list[list[tuple[str, int]]]:
+        found = []
+        for program in (programs.forward_backward, programs.communication):
+            step = program(ctx, work=work)
+            step()
+            with Traffic() as traffic:
+                step()
+            found.append(sorted((call.name, call.given) for call in traffic.calls))
+        return found
+
+    for rank, (of_step, of_communication) in enumerate(ranks.run(sent)):
+        assert of_step == of_communication, f"rank {rank}"
+        assert {name for name, _ in of_step} == {"all_gather", "reduce_scatter"}
+
+
+def test_rotary_angles_are_exact_far_from_the_beginning() -> None:
+    """Angles of thousands of radians: 16-bit floats, which hold one in eight of such numbers, give them no meaning."""
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    places = torch.tensor([0, 1, 1003, 4095])
+    angles = places.double()[:, None] * ROTARY_BASE ** (-torch.arange(4, dtype=torch.float64) / 4)
+    first, second = x.double().chunk(2, -1)
+    turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
+    # Cosine and sine are rounded to bfloat16, and so are two products and their sum: 4 roundings of 2**-9.
+    bound = 4 * 2.0**-9 * (first.abs() + second.abs()).repeat(1, 2)
+    assert_within(rotary(x, places), torch.cat([turned.real, turned.imag], -1), bound, "turned")
+
+
+def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = 4 * torch.randn(2, 16, 13, generator=generator).bfloat16()
+    target = torch.randint(13, (2, 16), generator=generator)
+    exact = logits.double().log_softmax(-1).gather(-1, target[..., None]).mean()
+    assert_in_float32(loss_of(logits, target), -exact, "loss")

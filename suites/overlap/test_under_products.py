@@ -8,6 +8,7 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.overlap.programs import under_products as programs
 from suites.shared.comparison import assert_close
+from suites.shared.noted_groups import noted_groups
 from suites.shared.places import addends
 
 LOAD = programs.Load(products=2, size=8, numel=60, dtype=torch.float64)
@@ -72,6 +73,20 @@ def test_both_at_once(ranks: Ranks, way: str) -> None:
             assert_close(total.double(), expected(ctx, LOAD, 0), f"{where}, sum")
 
     ranks.run(both)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("way", [way for way in programs.WAYS if way.startswith("nccl")])
+def test_a_sum_is_made_in_a_group_of_its_own(ranks: Ranks, way: str) -> None:
+    """Which has the options of the way: the default group would give the same sums."""
+
+    def default(ctx: Context) -> list[bool]:
+        step = programs.sum_alone(ctx, load=LOAD, way=way)
+        with noted_groups("all_reduce") as called:
+            step()
+        return [group is ctx.group for group in called]
+
+    assert ranks.run(default) == [[False]] * 2
 
 
 @pytest.mark.ranks(2)

@@ -14,7 +14,7 @@ from suites.pipeline_parallel.programs import racing
 from suites.pipeline_parallel.programs.racing import Model, RankTime
 from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, bubbles, peak_bytes, waits
 from suites.pipeline_parallel.reference.schedules import table_of
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_in_float32
 from suites.shared.step import second
 
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
@@ -38,7 +38,9 @@ def small(**changed: Any) -> Model:
 def whole_step(model: Model, device: torch.device) -> torch.Tensor:
     """Loss and norm of the whole batch at once, from the weights alone."""
     hidden, target = model.batch(device)
-    weights = [weight.detach().clone() for index in range(4) for weight in model.block(index, device).parameters()]
+    weights = [
+        weight.detach().clone() for index in range(model.blocks) for weight in model.block(index, device).parameters()
+    ]
     shift, *leaves = (weight.requires_grad_() for weight in (torch.zeros_like(hidden[0]), *weights))
     hidden = hidden + shift
     for up, down in zip(leaves[::2], leaves[1::2], strict=True):
@@ -49,11 +51,11 @@ def whole_step(model: Model, device: torch.device) -> torch.Tensor:
     return torch.stack([loss.detach(), norm])
 
 
-@pytest.mark.ranks(WORLD_SIZE)
+@pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_raced_step_is_the_whole_models(ranks: Ranks, schedule: str) -> None:
     """Of the second step: gradients begin at zero again."""
-    model = small()
+    model = small(blocks=2 * ranks.world_size, microbatches=2 * ranks.world_size)
     # On the ranks' device, whose generators draw other numbers than the CPU's.
     expected = ranks.run(lambda ctx: whole_step(model, ctx.device))
     for rank, got in enumerate(ranks.run(second, racing.train, schedule=schedule, model=model)):
@@ -165,3 +167,8 @@ def test_schedules_with_equal_bubbles_are_those_without_halves() -> None:
     halved = [name for name in SCHEDULES if any(kind in "IW" for _, kind, _ in timed(name, 2, 8)[0][0].ops)]
     assert [name for name in SCHEDULES if name not in halved] == [name for name in SCHEDULES if name in EQUAL_BUBBLES]
     assert math.isclose(sum(bubbles("GPipe", 8, timed("GPipe", 2, 8))), 2 / 9)
+
+
+def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
+    output, target = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert_in_float32(racing.squared_error(output, target), (output.double() - target.double()).square().mean(), "loss")

@@ -26,10 +26,11 @@ def both(ctx: Context, *, plan: str, sizes: racing.Sizes) -> tuple[Tensors, Tens
     return step(), one_device(ctx, sizes, seed=1)
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("plan", racing.PLANS)
 def test_blocks_train_as_on_one_device(ranks: Ranks, plan: str) -> None:
-    got, expected = zip(*ranks.run(both, plan=plan, sizes=SIZES), strict=True)
+    sizes = dataclasses.replace(SIZES, length=12)
+    got, expected = zip(*ranks.run(both, plan=plan, sizes=sizes), strict=True)
     assert_same(got, expected, ROUNDED)
 
 

@@ -112,6 +112,30 @@ def test_pages_are_scarce(
     assert_answered(requests, answers_of(served), seed=seed)
 
 
+def test_a_request_waits_for_pages_beside_those_that_it_shares(ranks: Ranks) -> None:
+    """Its prompt's two pages are kept and one is free, and it takes two more: none of the two that it reads.
+
+    Three of five pages are left while the second request runs, so the third one begins when that has ended.
+    """
+    base, other = tuple(range(9)), (9, 8, 7, 6, 5)
+    requests = [Request(0, base, 2), Request(1, other, 4, arrives=2), Request(2, (*base[:8], 3, 1, 4, 1), 3, arrives=3)]
+    settings = {"seed": 1, "page_tokens": 4, "pages": 5, "slots": 2}
+    ((served, _, reused),) = ranks.run(served_and_left, requests, **settings)
+    assert_answered(requests, answers_of(served), seed=1)
+    assert reused == 2
+    assert served[2].times[0] == served[1].times[-1] + 1
+
+
+def test_a_prompt_on_its_way_is_nobodys_prefix_yet(ranks: Ranks) -> None:
+    """The model sees two tokens of a prompt in a step; meanwhile others with the same beginning come."""
+    base = tuple(range(13))
+    requests = [Request(name, (*base, name), 2, arrives=name) for name in range(4)]
+    settings = {"seed": 1, "page_tokens": 4, "pages": enough(requests, 4), "slots": 4, "chunk": 2}
+    ((served, _, reused),) = ranks.run(served_and_left, requests, **settings)
+    assert_answered(requests, answers_of(served), seed=1)
+    assert reused == 0
+
+
 @pytest.mark.parametrize(("pages", "reused"), [(20, 6), (7, 6), (5, 5)])
 def test_pages_of_a_prompt_are_used_again(ranks: Ranks, pages: int, reused: int) -> None:
     """Three pages, then the same and a token, then two of them, then others, then the first: if it is still there."""

@@ -55,6 +55,7 @@ def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> li
     return results
 
 
+@pytest.mark.ranks(2, 3)
 def test_every_way_trains_as_one_device(ranks: Ranks) -> None:
     def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
         return {name: each_step(ctx, racing.train, STEPS, way=way, work=EXACT) for name, way in WAYS.items()}
@@ -92,6 +93,11 @@ def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> 
             assert sent == bytes_sent(way, work, ranks.world_size), f"rank {rank}, {name} sent {cost.traffic}"
             ahead = way.prefetch + 1 if way.sharded == "all" else 0
             assert cost.gathered == ahead, f"rank {rank}, {name}: {cost.gathered} units are gathered at a time"
+            # FSDP2 by itself is one unit ahead in backward, and none in forward.
+            back = max(way.prefetch, 1) + 1 if way.sharded == "all" and way.reshard else 0
+            assert cost.gathered_back == back, (
+                f"rank {rank}, {name}: {cost.gathered_back} units in backward, not {back}"
+            )
 
 
 def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:

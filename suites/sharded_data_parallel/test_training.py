@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_gpuperf import Ranks
@@ -13,11 +15,19 @@ pytestmark = pytest.mark.ranks(2, 3)
 COURSE = Course(seed=1)
 
 
-def test_clipping(ranks: Ranks) -> None:
+of_dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])
+
+
+@of_dtypes
+def test_clipping(ranks: Ranks, narrow: bool) -> None:
+    course = replace(COURSE, narrow=narrow)
     for max_norm in (MAX_NORM, BEYOND):
-        expected = clipped_course(COURSE, ranks.world_size, max_norm)
-        assert_each_has(ranks.run(training.clipped, course=COURSE, max_norm=max_norm), expected)
+        expected = clipped_course(course, ranks.world_size, max_norm)
+        assert_each_has(ranks.run(training.clipped, course=course, max_norm=max_norm), expected, course.rounding)
 
 
-def test_one_shard_that_overflows_makes_all_skip_the_step(ranks: Ranks) -> None:
-    assert_each_has(ranks.run(training.scaled, course=COURSE), scaled_course(COURSE, ranks.world_size))
+@of_dtypes
+def test_one_shard_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: bool) -> None:
+    course = replace(COURSE, narrow=narrow)
+    expected = scaled_course(course, ranks.world_size)
+    assert_each_has(ranks.run(training.scaled, course=course), expected, course.rounding)

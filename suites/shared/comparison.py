@@ -49,6 +49,11 @@ def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], w
         assert_close(have, want, f"rank {rank}, {what}", atol=atol)
 
 
+def assert_in_float32(got: torch.Tensor, exact: torch.Tensor, where: str) -> None:
+    """A number was computed of 16-bit ones in float32: rounded to 16 bits on its way, it is off by 2**-12 or so."""
+    assert_close(got, exact.float(), where, rtol=2.0**-17)
+
+
 def assert_within(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor, where: str) -> None:
     """No element is off by more than its own bound; one that is no number is."""
     assert got.shape == expected.shape, f"{where}: {tuple(got.shape)} instead of {tuple(expected.shape)}"

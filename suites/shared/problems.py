@@ -2,8 +2,8 @@
 
 R ranks, B rows of input, I inputs, H hidden features, O outputs. The network is ``x @ S.T`` plus a layer, ReLU and
 a layer. A rank's loss is ``(output * grad).sum()``, the loss of all is the mean over the ranks. Weights, inputs and
-output gradients are small whole numbers, output gradients multiples of R; learning rate and momentum are 1. All
-that training computes is then whole too.
+output gradients are small whole numbers, output gradients multiples of R; the momentum is 1, and the learning rate 1 or
+2, another one in each step. All that training computes is then whole too.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ MAX_FEATURES, MAX_ROWS, MAX_MICROBATCHES, MAX_STEPS = 4, 2, 3, 3  # of worlds of
 # gradients are multiplied by; B: rows of a step on a rank. B * m is at most 6 * 4; 2 * 12 (uneven batches, m = 12);
 # 4 * 16 (means of means, m = R**2). Hidden features are at most 4 * 2W + W = 9W, outputs 4 * 9W * W + 9W. The second
 # layer's gradients are at most B * 2m * 9W = 1152W, the first one's B * (4 * 2mW) * 2 = 1024W. W is 2 at first; with
-# momentum 1 it grows to 2306, 2**22 and 2**32. What the third step multiplies is 2**22: its outputs are below
-# 36 * 2**44 + 9 * 2**22 < 2**50. float32 holds whole numbers up to 2**24: the first step's are below 4 * 2306, the
-# second step's outputs may be above 36 * 2306**2 > 2**24.
+# momentum 1 and the rates of RATES it grows to 2306, 2**23 and 2**34. What the third step multiplies is 2**23: its
+# outputs are below 36 * 2**46 + 9 * 2**23 < 2**52. float32 holds whole numbers up to 2**24: the first step's are below
+# 4 * 2306, the second step's outputs may be above 36 * 2306**2 > 2**24.
 MAX_STEPS_IN = {torch.float64: MAX_STEPS, torch.float32: 1}
 
 # Wide output gradients are 2**k times as large, and need all of these bits: gradients of few bits stay right in a lower
 # precision. Of one step: gradients are below 4 * 1152 * 2**k, and weights after it. Without hidden layers they do not
 # depend on weights, and no number is above 2**14 * 2**k. Of two steps with hidden layers: W is below 2**(12 + k) then,
-# outputs below 36 * W**2 = 2**(30 + 2k), gradients below 2**(22 + 2k). float64 holds 2**53, float32 2**24.
+# outputs below 36 * W**2 = 2**(30 + 2k), gradients below 2**(22 + 2k), weights below 2**(24 + 2k) after twice their
+# sum. float64 holds 2**53, float32 2**24.
 WIDE_BITS = {torch.float64: 38, torch.float32: 10}
 WIDE_BITS_OF_TWO_STEPS = 11  # in float64, with hidden layers; the third step's numbers are wide by themselves
+
+RATES = (1.0, 2.0, 1.0)
+"""The learning rate of each step: whoever does not hear of a change trains on with the rate before."""
 
 ADAM = {"lr": 1.0, "betas": (0.5, 0.75), "eps": 2.0**-10}  # dyadic: neither they nor 1 - beta**t are rounded
 
@@ -61,7 +65,7 @@ class Problem:
     steps: int = 2
     dtype: torch.dtype = torch.float64
     optimizer: str = "sgd"
-    """``sgd`` (learning rate and momentum 1) or ``adam``."""
+    """``sgd`` (with momentum 1) or ``adam``."""
     multiple: int | None = None
     """Of which the output gradients are multiples; R by default, so that the mean over ranks is whole."""
     wide: bool = False
@@ -98,6 +102,10 @@ class Problem:
         largest = LARGEST * 2**self._wide_bits
         grad = multiple * integers((*shape, self.outputs), self.dtype, seed=seed + 1, low=-largest, high=largest)
         return list(zip(x, grad, strict=True))
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, the first one's number is 0; with the last step's batch rates begin anew."""
+        return RATES[step % self.steps]
 
     @property
     def _wide_bits(self) -> int:
@@ -149,6 +157,12 @@ def optimizer_for(problem: Problem, parameters: Iterable[torch.Tensor]) -> torch
     """The problem's optimizer over these parameters."""
     kind, arguments = optimizer_class(problem)
     return kind(parameters, **arguments)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Sets the learning rate of the next step, as a schedule does: in the groups that the optimizer shows."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 def optimizer_class(problem: Problem) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:

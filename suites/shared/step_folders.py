@@ -59,12 +59,9 @@ class StepFolders:
 
     def commit(self, step: int) -> None:
         """Makes the checkpoint of a step valid, and removes those before the last two; one rank calls it."""
+        _sync(self._partial(step))  # the names of its files
         self._partial(step).rename(self._whole(step))
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # of the rename
-        finally:
-            os.close(folder)
+        _sync(self.folder)
         for old in self.steps()[:-_KEPT]:
             shutil.rmtree(self._whole(old))
 
@@ -77,3 +74,12 @@ class StepFolders:
 
     def _partial(self, step: int) -> Path:
         return self.folder / f"{_PREFIX}{step}{_PARTIAL}"
+
+
+def _sync(folder: Path) -> None:
+    """Waits until the names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pytest_gpuperf import Context
-from suites.shared.problems import Batch, Network, Problem
+from suites.shared.problems import Batch, Network, Problem, set_rate
 from suites.shared.sharding import local_gradient, local_tensor, parameters_on_device
 from suites.shared.step import Step, Tensors, gradient_of
 
@@ -48,7 +48,7 @@ def problem_step(
     accumulating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     local: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach,
 ) -> Step[Tensors]:
-    """A step of forward and backward over the microbatches, and of the optimizer.
+    """A step of forward and backward over the microbatches, and of the optimizer with the step's learning rate.
 
     Args:
         problem: what is trained.
@@ -58,11 +58,11 @@ def problem_step(
         accumulating: around every microbatch but the last: its gradients need not be reduced yet.
         local: this rank's part of a parameter or gradient.
     """
-    coming = itertools.cycle(batches)
+    coming = enumerate(itertools.cycle(batches))
     names = list(problem.parameters())
 
     def step() -> Tensors:
-        x, grad = next(coming)
+        number, (x, grad) = next(coming)
         x = x.detach().requires_grad_()
         optimizer.zero_grad()
         outputs = []
@@ -73,6 +73,7 @@ def problem_step(
             outputs.append(output.detach())
         parameters = {name.removeprefix("module."): value for name, value in module.named_parameters()}
         gradients = {name: local(gradient_of(parameters[name], name)).clone() for name in names}
+        set_rate(optimizer, problem.rate(number))
         optimizer.step()
         return {
             "output": torch.cat(outputs),

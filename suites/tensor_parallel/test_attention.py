@@ -92,8 +92,14 @@ def test_attention(ranks: Ranks, heads: int, groups: int, causal: bool, seed: in
     check_attention(ranks, heads=heads, kv_heads=heads // groups, causal=causal, seed=seed)
 
 
+@pytest.mark.ranks(2)
+def test_several_shared_heads_on_a_rank(ranks: Ranks) -> None:
+    """Two key heads, each of two query heads: the order in which they are repeated matters."""
+    check_attention(ranks, heads=8, kv_heads=4, causal=True, seed=1)
+
+
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize(("heads", "kv_heads"), [(8, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(8, 4), (4, 2), (8, 1), (16, 8)])
 def test_attention_on_four_ranks(ranks: Ranks, heads: int, kv_heads: int) -> None:
     check_attention(ranks, heads=heads, kv_heads=kv_heads, causal=True, seed=1)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_close
-from suites.shared.step import once
+from suites.shared.step import Tensors, once
 from suites.shared.traffic import Traffic
 from suites.tensor_parallel.programs import block as programs
 
@@ -17,13 +19,36 @@ SHAPE = programs.BlockShape(sequences=2, length=5, width=24, heads=12, hidden=36
 ROUNDING = 1e-12
 
 
+def by_the_formula(weights: Tensors, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+    """Output and input gradient of the block (Vaswani et al. 2017, arXiv:1706.03762); GELU by the error function."""
+
+    def heads(x: torch.Tensor, name: str) -> torch.Tensor:
+        projected = x @ weights[f"attention.{name}.weight"].T
+        return projected.view(*x.shape[:2], SHAPE.heads, -1).transpose(1, 2)
+
+    x = x.detach().clone().requires_grad_()
+    query, key, value = (heads(x, name) for name in ("query", "key", "value"))
+    scores = query @ key.mT / math.sqrt(SHAPE.width / SHAPE.heads)
+    later = torch.ones(SHAPE.length, SHAPE.length, dtype=torch.bool, device=x.device).triu(1)
+    seen = scores.masked_fill(later, -math.inf).softmax(-1) @ value
+    inner = x + seen.transpose(1, 2).flatten(2) @ weights["attention.output.weight"].T
+    hidden = inner @ weights["up.weight"].T
+    output = inner + (hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2) @ weights["down.weight"].T
+    return [output.detach(), *torch.autograd.grad(output, x, grad)]
+
+
 @pytest.mark.ranks(2, 3, 4)
 def test_split_block(ranks: Ranks) -> None:
     def compare(ctx: Context) -> None:
-        step, alone = programs.split(ctx, shape=SHAPE), programs.stepping(ctx, SHAPE, programs.whole(ctx, SHAPE))
-        for turn in range(2):
-            for got, expected, what in zip(step(), alone(), ("output", "input gradient"), strict=True):
-                assert_close(got, expected, f"rank {ctx.rank}, step {turn}, {what}", atol=ROUNDING)
+        whole = programs.whole(ctx, SHAPE)
+        expected = by_the_formula(dict(whole.named_parameters()), *programs.inputs(ctx, SHAPE))
+        for name, step in {
+            "split": programs.split(ctx, shape=SHAPE),
+            "whole": programs.stepping(ctx, SHAPE, whole),
+        }.items():
+            for turn in range(2):
+                for got, right, what in zip(step(), expected, ("output", "input gradient"), strict=True):
+                    assert_close(got, right, f"rank {ctx.rank}, {name}, step {turn}, {what}", atol=ROUNDING)
 
     ranks.run(compare)
 

@@ -151,13 +151,13 @@ def test_your_own_optimizer(ranks: Ranks, tmp_path: Path) -> None:
             for group in self.param_groups:
                 for values in group["params"]:
                     buffer = self.state[values]["momentum_buffer"]
-                    values.sub_(buffer.add_(values.grad))
+                    values.sub_(group["lr"] * buffer.add_(values.grad))
 
     problem = Problem(world_size=2, seed=1, steps=3)
     accounts = ranks.run(
         programs.account,
         problem=problem,
         folder=tmp_path,
-        optimizer=lambda problem, parameters: YourSgd(parameters, {}),
+        optimizer=lambda problem, parameters: YourSgd(parameters, {"lr": 1.0}),
     )
     assert_offloaded(accounts, problem, disk=True)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Infeasible, Ranks
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_in_float32
+from suites.shared.inputs import rank_input, rank_inputs
 from suites.shared.step import each_step, once
 from suites.zero_infinity.programs import racing
 from suites.zero_infinity.programs.racing import FILES, GPU, PINNED, PLACES, Work
@@ -108,6 +109,33 @@ def test_what_is_fetched_is_each_ranks_share(ranks: Ranks, tmp_path: Path) -> No
         for index, (copy, block) in enumerate(zip(copies, blocks, strict=True)):
             assert_close(copy, block.chunk(2)[rank], f"rank {rank}, block {index}")
         assert sum(copy.nbytes for copy in copies) == work.crossing_bytes(2)
+
+
+def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
+    work = small(compute=torch.bfloat16, rows=64)
+    x, target = work.batch(0, torch.device("cpu"))
+    assert_in_float32(work.loss([], x, target), (x.double() - target.double()).square().mean(), "loss")
+
+
+@pytest.mark.ranks(3)
+def test_a_mean_of_16_bits_is_divided_in_float32(ranks: Ranks, tmp_path: Path) -> None:
+    """Sums of small whole numbers are exact in bfloat16, and thirds of them are not."""
+    work = small(compute=torch.bfloat16)
+    given: dict[str, Any] = {"shape": (work.numel,), "dtype": work.compute, "seed": 1}
+
+    def program(ctx: Context, place: str) -> list[torch.Tensor]:
+        share = racing.Share(ctx, work, 0, racing.home_at(ctx, place, tmp_path))
+        taken = share.take(ctx, rank_input(ctx.rank, **given).to(ctx.device))
+        assert share.values.grad is not None
+        return [taken, share.values.grad]
+
+    mean = torch.stack(rank_inputs(3, **given)).float().sum(0) / 3
+    size = -(-work.numel // 3)
+    for place in PLACES:
+        for rank, got in enumerate(ranks.run(program, place)):
+            own = mean[rank * size : (rank + 1) * size]
+            for tensor, what in zip(got, ("share", "gradient at home"), strict=True):
+                assert_close(tensor[: len(own)].cpu(), own, f"rank {rank}, {place}, {what}")
 
 
 @pytest.mark.ranks(2)

@@ -233,4 +233,22 @@ FAULTS: tuple[Fault, ...] = (
         old="        self._hosts.append(copy)\n",
         new="        self._hosts.append(copy.float().to(copy.dtype))\n",
     ),
+    Fault(
+        name="an odd world's trainers rounded down",
+        module=RACING,
+        old="return (world_size + 1) // 2",
+        new="return max(1, world_size // 2)",
+    ),
+    Fault(
+        name="small activations that stay whole",
+        module=TECHNIQUES,
+        old="        if stays(tensor):\n            return tensor\n        flat",
+        new="        if stays(tensor) or tensor.numel() < 16:\n            return tensor\n        flat",
+    ),
+    Fault(
+        name="a raced loss in the network's 16 bits",
+        module=RACING,
+        old="return functional.mse_loss(output.to(exact), target.to(exact))",
+        new="return functional.mse_loss(output, target)",
+    ),
 )

@@ -249,4 +249,36 @@ FAULTS: tuple[Fault, ...] = (
         old="        upload = dcp.async_save(state, checkpoint_id",
         new="        upload = dcp.async_save(dict(list(state.items())[::2]), checkpoint_id",
     ),
+    Fault(
+        name="an optimizer that keeps its own learning rate",
+        module="torch.distributed.checkpoint.state_dict",
+        old="            pg_state[pg_idx][key] = value\n",
+        new="            pg_state[pg_idx][key] = optim.param_groups[pg_idx][key]\n",
+    ),
+    Fault(
+        name="a file that is closed when it is full to the byte",
+        module=HUGGING_FACE,
+        old="size + whole > nbytes",
+        new="size + whole >= nbytes",
+    ),
+    Fault(
+        name="tensors in lists that are not compared",
+        module=DIRECTORY,
+        old="enumerate(state) if isinstance(state, list) else ()",
+        new="()",
+    ),
+    Fault(
+        name="bytes between tensors that are not checked",
+        module=MANIFESTS,
+        old="wrong = [piece for piece in file.pieces if _checksum(stream.read(piece.nbytes)) != piece.sha256]",
+        new="wrong = [\n                piece\n                for piece in file.pieces\n"
+        "                if _checksum(stream.read(piece.nbytes)) != piece.sha256 and piece.tensor\n"
+        "            ]",
+    ),
+    Fault(
+        name="parameters without decay that decay after a load",
+        module="torch.distributed.checkpoint.state_dict",
+        old="            pg_state[pg_idx][key] = value\n",
+        new="            pg_state[pg_idx][key] = cast(ListDictValueType, optim_state_dict[_PG])[0][key]\n",
+    ),
 )

@@ -322,4 +322,25 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         ),
         new="            all_reduce_opts = AllreduceCoalescedOptions()\n",
     ),
+    Fault(
+        name="a broadcast that only its root waits for",
+        module=IN_FLIGHT,
+        old="        self._work.wait()\n",
+        new='        if self._usual.name != "broadcast" or self._rank == self._usual.root:\n'
+        "            self._work.wait()\n",
+    ),
+    Fault(
+        name="a group of sums that nobody waits for",
+        module=COALESCING,
+        old="with dist._coalescing_manager():\n                for part in self.parts:\n"
+        "                    dist.all_reduce(part, self.op)",
+        new="with dist._coalescing_manager(async_ops=True):\n                for part in self.parts:\n"
+        "                    dist.all_reduce(part, self.op, async_op=True)",
+    ),
+    Fault(
+        name="an all_to_all whose size is taken for one rank's",
+        module="suites.collectives.programs.sweeping",
+        old='"all_to_all": (plain.all_to_all, True)',
+        new='"all_to_all": (plain.all_to_all, False)',
+    ),
 )

@@ -51,4 +51,10 @@ FAULTS: tuple[Fault, ...] = (
         old='        clock.ended("make")\n',
         new='        if life < number - 1 or number == 1:\n            clock.ended("make")\n',
     ),
+    Fault(
+        name="a second use that is of the default group",
+        module=PROGRAMS,
+        old="dist.all_reduce(x, group=group)",
+        new='dist.all_reduce(x, group=group if stage == "first use" else ctx.group)',
+    ),
 )

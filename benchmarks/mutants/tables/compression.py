@@ -330,4 +330,17 @@ FAULTS: tuple[Fault, ...] = (
         old=("        uncompressed_tensors_memory = fut.value()[0].div_(world_size)\n        idx = 0"),
         new=("        uncompressed_tensors_memory = fut.value()[0]\n        idx = 0"),
     ),
+    Fault(
+        name="PowerSGD with another start on each rank",
+        module=POWER,
+        old="            torch.manual_seed(state.rng.randint(1_000_000_000))\n            for q in qs:",
+        new="            torch.manual_seed(state.rng.randint(1_000_000_000) + dist.get_rank())\n"
+        "            for q in qs:",
+    ),
+    Fault(
+        name="an overflow that is kept as the largest float",
+        module=QUANTIZED,
+        old="own_error.nan_to_num_(0, 0, 0), shard_error.nan_to_num_(0, 0, 0)",
+        new="own_error.nan_to_num_(0), shard_error.nan_to_num_(0)",
+    ),
 )

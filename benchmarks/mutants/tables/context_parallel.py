@@ -245,4 +245,27 @@ FAULTS: tuple[Fault, ...] = (
         old='steps = [{"query": query, "key": key, "value": value, "grad": grad}, *later]',
         new='steps = [{"query": query, "key": key, "value": value, "grad": grad}]',
     ),
+    Fault(
+        name="probabilities that are rounded to the inputs' dtype",
+        module=PROGRAMS,
+        old="exponentials @ some_values",
+        new="exponentials.to(held.dtype).to(dtype) @ some_values",
+    ),
+    Fault(
+        name="a largest score that begins at zero",
+        module=PROGRAMS,
+        old="largest = query.new_full((*query.shape[:-1], 1), -math.inf)",
+        new="largest = query.new_zeros((*query.shape[:-1], 1))",
+    ),
+    Fault(
+        name="Ulysses whose key heads are repeated in another order",
+        module=PROGRAMS,
+        old="    output = functional.scaled_dot_product_attention(\n"
+        "        query, key, value, is_causal=causal, enable_gqa=query.shape[1] != key.shape[1]\n"
+        "    )\n    return all_to_all(ctx, output[:, :, gathered], split=SEQUENCE, join=1)",
+        new="    key, value = (each.repeat(1, query.shape[1] // key.shape[1], 1, 1) for each in (key, "
+        "value))\n"
+        "    output = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)\n"
+        "    return all_to_all(ctx, output[:, :, gathered], split=SEQUENCE, join=1)",
+    ),
 )

@@ -67,8 +67,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the first batch at every step",
         module="suites.shared.training",
-        old="    coming = itertools.cycle(batches)\n    names",
-        new="    coming = itertools.cycle(batches[:1])\n    names",
+        old="    coming = enumerate(itertools.cycle(batches))\n    names",
+        new="    coming = enumerate(itertools.cycle(batches[:1]))\n    names",
     ),
     Fault(
         name="gradients that add up over the steps",
@@ -447,5 +447,31 @@ FAULTS: tuple[Fault, ...] = (
         module=GRAPHS,
         old="            for value in state.values():\n                value.zero_()\n",
         new='            state["exp_avg"].zero_()\n            state["exp_avg_sq"].zero_()\n',
+    ),
+    Fault(
+        name="a rank without valid rows that counts as one row",
+        module=TRAINING,
+        old="valid = classes.ne(IGNORED).sum()\n",
+        new="valid = classes.ne(IGNORED).sum().clamp(min=1)\n",
+    ),
+    Fault(
+        name="a norm of the gradients of the last dtype alone",
+        module="torch.nn.utils.clip_grad",
+        old="norms.extend(torch._foreach_norm(device_tensors, norm_type))",
+        new="norms = list(torch._foreach_norm(device_tensors, norm_type))",
+    ),
+    Fault(
+        name="masks whose seed is the sum of rank and step",
+        module=TRAINING,
+        old="    network[2].register_forward_hook(",
+        new="    network[2].register_forward_pre_hook(\n"
+        "        lambda module, inputs: torch.manual_seed(course.seed * 64 + ctx.rank + "
+        "len(masks)) and None\n    )\n    network[2].register_forward_hook(",
+    ),
+    Fault(
+        name="a loss in the network's 16 bits",
+        module=RACING,
+        old="functional.mse_loss(output.float(), target.expand_as(output))",
+        new="functional.mse_loss(output, target.to(output.dtype).expand_as(output))",
     ),
 )

@@ -91,4 +91,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        following = step + 1\n",
         new="        following = step\n",
     ),
+    Fault(
+        name="momentum that only rank 0 restores",
+        module=PROGRAMS,
+        old="        moving.copy_(saved)\n",
+        new="        if dist.get_rank() == 0:\n            moving.copy_(saved)\n",
+    ),
 )

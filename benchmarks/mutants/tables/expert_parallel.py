@@ -318,4 +318,25 @@ FAULTS: tuple[Fault, ...] = (
         old="    likely = 1 / torch.arange(1, sizes.experts + 1, dtype=torch.float64)\n",
         new="    likely = torch.ones(sizes.experts, dtype=torch.float64)\n",
     ),
+    Fault(
+        name="chunks that leave out the rest of the capacity",
+        module=EXCHANGE,
+        old="    width = -(-capacity // chunks)\n    starts",
+        new="    width = max(1, capacity // chunks)\n    starts",
+    ),
+    Fault(
+        name="a token that chooses an expert twice",
+        module=RACING,
+        old="sizes.k, generator=generator)",
+        new="sizes.k, replacement=True, generator=generator)",
+    ),
+    Fault(
+        name="a dropped token that is passed through",
+        module=PROGRAMS,
+        old="    return torch.zeros_like(x).index_add(0, routing.token, weighted)",
+        new="    kept = torch.zeros(len(x), dtype=torch.bool, device=x.device).index_fill(0, "
+        "routing.token, True)\n"
+        "    return torch.where(kept[:, None], torch.zeros_like(x).index_add(0, routing.token, "
+        "weighted), x)",
+    ),
 )

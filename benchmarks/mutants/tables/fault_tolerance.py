@@ -188,4 +188,22 @@ FAULTS: tuple[Fault, ...] = (
         old="                failure += random",
         new="                failure += self.restart + random",
     ),
+    Fault(
+        name="Daly's interval without its last term",
+        module=GOODPUT,
+        old="(1 + math.sqrt(ratio) / 3 + ratio / 9)",
+        new="(1 + math.sqrt(ratio) / 3)",
+    ),
+    Fault(
+        name="a checkpoint that may still be in memory",
+        module=FOLDERS,
+        old="            os.fsync(file.fileno())\n",
+        new="",
+    ),
+    Fault(
+        name="names in a checkpoint that are not on the disk",
+        module=FOLDERS,
+        old="        _sync(self._partial(step))  # the names of its files\n",
+        new="",
+    ),
 )

@@ -62,4 +62,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        if strain.wrong_products:\n",
         new="        if strain.wrong_products > 1:\n",
     ),
+    Fault(
+        name="products of which one in eight is compared",
+        module=PROGRAMS,
+        old="            wrong[0] += (bits_of(product) != bits_of(first)).any()\n",
+        new="        wrong[0] += (bits_of(product) != bits_of(first)).any()\n",
+    ),
 )

@@ -316,4 +316,22 @@ FAULTS: tuple[Fault, ...] = (
         old='mesh["shard", "cp"]._flatten() if {"shard", "cp"} <= {*names} else',
         new='mesh["shard"] if {"shard", "cp"} <= {*names} else',
     ),
+    Fault(
+        name="timed steps that add up gradients",
+        module="suites.hybrid.programs.racing",
+        old="        rank.optimizer.zero_grad()\n",
+        new="",
+    ),
+    Fault(
+        name="a pipeline's loss that is the last microbatch's",
+        module=TRAINING,
+        old="return torch.stack(losses).mean().detach()",
+        new="return losses[-1].detach()",
+    ),
+    Fault(
+        name="meshes that take an axis whole or not at all",
+        module="suites.hybrid.programs.racing",
+        old="for degree in (divisor for divisor in range(1, left + 1) if left % divisor == 0):",
+        new="for degree in (1, left) if left > 1 else (1,):",
+    ),
 )

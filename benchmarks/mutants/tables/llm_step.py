@@ -82,4 +82,22 @@ FAULTS: tuple[Fault, ...] = (
         old='("others", "alone"))["alone"] if alone',
         new='("others", "alone"))["others"] if alone',
     ),
+    Fault(
+        name="rotary angles in 16 bits",
+        module="suites.shared.llama",
+        old="exact = torch.promote_types(x.dtype, torch.float32)",
+        new="exact = x.dtype",
+    ),
+    Fault(
+        name="gradients that are summed in the dtype of computation",
+        module=LLM,
+        old="MixedPrecisionPolicy(param_dtype=work.compute, reduce_dtype=work.parameters)",
+        new="MixedPrecisionPolicy(param_dtype=work.compute)",
+    ),
+    Fault(
+        name="a loss in 16 bits",
+        module="suites.shared.llama",
+        old="logits.to(torch.promote_types(logits.dtype, torch.float32))",
+        new="logits",
+    ),
 )

@@ -184,4 +184,29 @@ FAULTS: tuple[Fault, ...] = (
         old="        out.copy_(mine)\n        dist.all_reduce(out, group=group)\n",
         new="        dist.all_reduce(out, group=group)\n",
     ),
+    Fault(
+        name="rows that microbatches do not divide are left out",
+        module=PROGRAMS,
+        old="zip(*(whole.chunk(microbatches) for whole in next(coming)), strict=True)",
+        new="zip(*(whole[: len(whole) // microbatches * microbatches].chunk(microbatches) for whole in "
+        "next(coming)), strict=True)",
+    ),
+    Fault(
+        name="buckets of megabytes for mebibytes",
+        module=PROGRAMS,
+        old="capacity = int(bucket_mib * MiB)",
+        new="capacity = int(bucket_mib * 1e6)",
+    ),
+    Fault(
+        name="sums of later microbatches that nobody waits for",
+        module=PROGRAMS,
+        old="        for _, works in started:\n",
+        new="        for _, works in started[:1]:\n",
+    ),
+    Fault(
+        name="a capped sum that is the default group's",
+        module=UNDER,
+        old="dist.all_reduce(out, group=group)",
+        new="dist.all_reduce(out)",
+    ),
 )

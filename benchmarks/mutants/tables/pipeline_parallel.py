@@ -474,4 +474,22 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old="        begin = Moment(ctx.device)\n        pipeline.run()\n",
         new="        pipeline.run()\n        begin = Moment(ctx.device)\n",
     ),
+    Fault(
+        name="clipping of a rank's first stage alone",
+        module=TRAINING,
+        old="clip(trainer.parameters.values(), max_norm)",
+        new="clip(trainer.modules[min(trainer.modules)].parameters(), max_norm)",
+    ),
+    Fault(
+        name="a stopwatch that goes on from step to step",
+        module=RACING,
+        old="        stopwatch.taken.clear()\n",
+        new="",
+    ),
+    Fault(
+        name="a raced loss in the network's 16 bits",
+        module=RACING,
+        old="return functional.mse_loss(output.to(exact), target.to(exact))",
+        new="return functional.mse_loss(output, target)",
+    ),
 )

@@ -311,4 +311,10 @@ FAULTS: tuple[Fault, ...] = (
         old="self.tokens * (self.width + self.hidden // ranks)",
         new="self.tokens * (self.width // share + self.hidden // ranks)",
     ),
+    Fault(
+        name="an input gradient that adds up over timed steps",
+        module=RACING,
+        old="        x.grad = None\n",
+        new="",
+    ),
 )

@@ -263,4 +263,51 @@ FAULTS: tuple[Fault, ...] = (
         old="math.ceil(len(values) * percent / 100) - 1",
         new="math.floor(len(values) * percent / 100) - 1",
     ),
+    Fault(
+        name="a fingerprint of each weight's beginning",
+        module="suites.serving.programs.pages",
+        old="weight.cpu().contiguous().view(torch.uint8).numpy().tobytes()",
+        new="weight.cpu().contiguous().view(torch.uint8).numpy().tobytes()[:64]",
+    ),
+    Fault(
+        name="shared pages that are held after new ones are taken",
+        module="suites.serving.programs.engine",
+        old="        pool.hold(shared)\n        wanted = request.pages(page_tokens) - len(shared)\n"
+        "        if wanted > pool.available:\n            pool.release(shared)\n"
+        "            return None\n        self.reused += len(shared)\n"
+        "        return Running(request, shared + pool.take(wanted), len(shared) * page_tokens)",
+        new="        wanted = request.pages(page_tokens) - len(shared)\n"
+        "        if wanted > pool.available:\n            return None\n"
+        "        self.reused += len(shared)\n        taken = pool.take(wanted)\n"
+        "        pool.hold(shared)\n"
+        "        return Running(request, shared + taken, len(shared) * page_tokens)",
+    ),
+    Fault(
+        name="pages that are offered before the prompt is through",
+        module="suites.serving.programs.engine",
+        old="            if running.seen < len(prompt):\n                continue\n"
+        "            if not running.answer and self._reuse:\n"
+        "                for key, page in zip(prefix_keys(prompt, pool.layout.page_tokens), "
+        "running.pages, strict=False):\n                    pool.keep(key, page)\n",
+        new="            if not running.answer and self._reuse:\n"
+        "                for key, page in zip(prefix_keys(prompt, pool.layout.page_tokens), "
+        "running.pages, strict=False):\n                    pool.keep(key, page)\n"
+        "            if running.seen < len(prompt):\n                continue\n",
+    ),
+    Fault(
+        name="tokens that are noted before the step is counted",
+        module="suites.serving.programs.engine",
+        old="        emitted = engine.step()\n        clock.stepped()\n"
+        "        for name, token in emitted:\n            served[name].answer.append(token)\n"
+        "            served[name].times.append(clock.now())\n",
+        new="        emitted = engine.step()\n        for name, token in emitted:\n"
+        "            served[name].answer.append(token)\n"
+        "            served[name].times.append(clock.now())\n        clock.stepped()\n",
+    ),
+    Fault(
+        name="a percentile one place too high",
+        module="suites.serving.programs.speed",
+        old="max(0, math.ceil(len(values) * percent / 100) - 1)",
+        new="min(len(values) - 1, int(len(values) * percent / 100))",
+    ),
 )

@@ -106,8 +106,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the first batch at every step",
         module=STEPS,
-        old="    coming = itertools.cycle(batches)\n    names",
-        new="    coming = itertools.cycle(batches[:1])\n    names",
+        old="    coming = enumerate(itertools.cycle(batches))\n    names",
+        new="    coming = enumerate(itertools.cycle(batches[:1]))\n    names",
     ),
     Fault(
         name="an optimizer that forgets its state",
@@ -327,5 +327,30 @@ FAULTS: tuple[Fault, ...] = (
         module=RACING,
         old='    if way.sharded == "state":\n',
         new='    if way.sharded == "all state":\n',
+    ),
+    Fault(
+        name="timed clipping after the optimizer's step",
+        module=RACING,
+        old="        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))\n        training.optimizer.step()\n",
+        new="        training.optimizer.step()\n        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))\n",
+    ),
+    Fault(
+        name="a changed learning rate that ZeRO-1 does not hear of",
+        module=ZERO,
+        old="        self._sync_param_groups(self.param_groups, self.optim.param_groups)\n\n"
+        "        # Run the optimizer step on this shard only\n",
+        new="",
+    ),
+    Fault(
+        name="a backward that prefetches one unit too few",
+        module=RACING,
+        old="units[max(0, place - way.prefetch) : place][::-1]",
+        new="units[max(0, place - way.prefetch + 1) : place][::-1]",
+    ),
+    Fault(
+        name="a raced mean over the even ranks of an odd world",
+        module=RACING,
+        old="loss.detach().to(exact) / ctx.world_size",
+        new="loss.detach().to(exact) / (ctx.world_size // 2 * 2)",
     ),
 )

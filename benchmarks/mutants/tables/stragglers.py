@@ -128,4 +128,10 @@ FAULTS: tuple[Fault, ...] = (
         old="is not (APART in pair))",
         new="and APART not in pair)",
     ),
+    Fault(
+        name="a late rank 0 that counts as none",
+        module=LATE,
+        old="Delay(ctx, delay) if ctx.rank == late else None",
+        new="Delay(ctx, delay) if late and ctx.rank == late else None",
+    ),
 )

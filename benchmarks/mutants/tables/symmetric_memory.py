@@ -514,4 +514,16 @@ FAULTS: tuple[Fault, ...] = (
         old="        self._meet()\n",
         new="",
     ),
+    Fault(
+        name="a walk from each line to the next",
+        module="suites.symmetric_memory.programs.chase",
+        old="for each in range(max(1, stride), 2 * places + 2)",
+        new="for each in range(1, 2 * places + 2)",
+    ),
+    Fault(
+        name="a heap's size that is rounded down",
+        module="suites.symmetric_memory.programs.heap",
+        old="{math.ceil(needed / MiB)}M",
+        new="{needed // MiB}M",
+    ),
 )

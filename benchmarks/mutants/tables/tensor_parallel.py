@@ -645,4 +645,34 @@ FAULTS: tuple[Fault, ...] = (
         new="        if not (self._x.is_cuda and torch.cuda.is_current_stream_capturing()):\n"
         "            self._optimizer.step()\n",
     ),
+    Fault(
+        name="key heads that are repeated in another order",
+        module="suites.tensor_parallel.programs.attention",
+        old="        heads = functional.scaled_dot_product_attention(\n"
+        "            query, key, value, is_causal=self.causal, enable_gqa=query.shape[1] != "
+        "key.shape[1]\n        )",
+        new="        key, value = (each.repeat(1, query.shape[1] // key.shape[1], 1, 1) for each in "
+        "(key, value))\n"
+        "        heads = functional.scaled_dot_product_attention(query, key, value, "
+        "is_causal=self.causal)",
+    ),
+    Fault(
+        name="a weighted mean that is divided by a count",
+        module=LOSS,
+        old="total_weight = wsum.sum()",
+        new="total_weight = (target != ignore_index).sum().to(x)",
+    ),
+    Fault(
+        name="a timed block whose attention sees later tokens",
+        module="suites.tensor_parallel.programs.block",
+        old="functional.scaled_dot_product_attention(query, key, value, is_causal=True)",
+        new="functional.scaled_dot_product_attention(query, key, value)",
+    ),
+    Fault(
+        name="an offset of a shorter last shard by its own size",
+        module=PLACEMENTS,
+        old="        mask, masked_tensor = _MaskPartial._mask_tensor(",
+        new="        local_offset_on_dim = mesh._sym_get_coordinate(mesh_dim) * local_shard_size\n"
+        "        mask, masked_tensor = _MaskPartial._mask_tensor(",
+    ),
 )

@@ -52,4 +52,10 @@ FAULTS: tuple[Fault, ...] = (
         old="                work.wait()\n",
         new="                del work\n",
     ),
+    Fault(
+        name="a message that is waited for where it is sent",
+        module=RING,
+        old="for work in dist.batch_isend_irecv(operations):",
+        new="for work in dist.batch_isend_irecv(operations)[:1]:",
+    ),
 )

@@ -79,8 +79,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="training that is resumed with the first batch",
         module=PROGRAMS,
-        old="batches_on_device(ctx, problem)), done, None)",
-        new="batches_on_device(ctx, problem)), 0, None)",
+        old="batches_on_device(ctx, problem))), done, None)",
+        new="batches_on_device(ctx, problem))), 0, None)",
     ),
     Fault(
         name="the first batch at every step",
@@ -91,10 +91,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="parameters that are gathered at the first step alone",
         module=PROGRAMS,
-        old="    def step() -> Tensors:\n        x, grad",
+        old="    def step() -> Tensors:\n        number, batch",
         new="    first = {name: gather(ctx, shard).requires_grad_() for name, shard in owned.items()}\n"
         "    gather = lambda ctx, shard: next(first[name] for name, each in owned.items() if each is shard)\n\n"
-        "    def step() -> Tensors:\n        x, grad",
+        "    def step() -> Tensors:\n        number, batch",
     ),
     Fault(
         name="parameters that are gathered in bfloat16",
@@ -148,8 +148,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="training that goes on begins with the first batch again",
         module="suites.zero_infinity.programs.offloading",
-        old="itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)",
-        new="itertools.cycle(batches_on_device(ctx, problem))",
+        old="itertools.islice(enumerate(itertools.cycle(batches_on_device(ctx, problem))), done, None)",
+        new="enumerate(itertools.cycle(batches_on_device(ctx, problem)))",
     ),
     Fault(
         name="Adam's count of steps lives in memory, and begins anew after a stop",
@@ -211,5 +211,35 @@ FAULTS: tuple[Fault, ...] = (
         module=RACING,
         old="mine.to(MASTER).div_(ctx.world_size)",
         new="mine.to(MASTER)",
+    ),
+    Fault(
+        name="a mean that is taken in the dtype of computation",
+        module=RACING,
+        old="mine.to(MASTER).div_(ctx.world_size)",
+        new="mine.div_(ctx.world_size).to(MASTER)",
+    ),
+    Fault(
+        name="a buffer for all parameters of a size",
+        module=PROGRAMS,
+        old="    whole = torch.empty(local.numel() * ctx.world_size, dtype=local.dtype, device=ctx.device)\n"
+        "    dist.all_gather_into_tensor(whole, local)\n"
+        "    return whole[: math.prod(shard.whole)].view(shard.whole)",
+        new="    whole = _GATHERED.setdefault(\n        local.numel() * ctx.world_size,\n"
+        "        torch.empty(local.numel() * ctx.world_size, dtype=local.dtype, device=ctx.device),\n"
+        "    )\n    dist.all_gather_into_tensor(whole, local)\n"
+        "    return whole[: math.prod(shard.whole)].view(shard.whole)\n\n\n"
+        "_GATHERED: dict[int, torch.Tensor] = {}",
+    ),
+    Fault(
+        name="timed gradients that add up at home",
+        module=RACING,
+        old="self.values.grad.copy_(exact, non_blocking=True)",
+        new="self.values.grad.add_(exact.to(self.values.device))",
+    ),
+    Fault(
+        name="a raced loss in the dtype of computation",
+        module=RACING,
+        old="functional.mse_loss(x.to(MASTER), target.to(MASTER))",
+        new="functional.mse_loss(x, target)",
     ),
 )

@@ -20,6 +20,8 @@ from suites.shared.step import Tensors
 from suites.shared.training import Packed
 
 LEARNING_RATE = 0.01
+DECAY = 0.75
+"""Of the learning rate, after each step: whoever does not restore it goes on with another one."""
 SEQUENCES, LENGTH = 12, 5
 """Of a step, on all ranks together; up to 4 ranks share the sequences evenly."""
 
@@ -60,7 +62,10 @@ class Training:
         self.step = 0
         self.model: nn.Module = split_model(ctx, job.config, job.layout, dtype=job.dtype, seed=initial)
         # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call.
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, foreach=False)
+        of_dims = [[value for value in self.model.parameters() if (value.dim() > 1) == wide] for wide in (True, False)]
+        # Norms do not decay.
+        groups: list[dict[str, Any]] = [{"params": of_dims[0]}, {"params": of_dims[1], "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, foreach=False)
 
     def train(self, steps: int) -> list[float]:
         """Takes so many steps, and returns the loss of each, over all ranks' tokens."""
@@ -77,6 +82,8 @@ class Training:
         loss = loss_of(self.model(x), target)
         loss.backward()
         self.optimizer.step()
+        for group in self.optimizer.param_groups:
+            group["lr"] *= DECAY
         self.step += 1
         mean = loss.detach().clone()
         dist.all_reduce(mean)
@@ -93,8 +100,11 @@ class Training:
         self.step = state["step"]
 
     def contents(self) -> Packed:
-        """Whole parameters and optimizer state by name, as training uses them: no state dictionary is asked."""
+        """Whole parameters and optimizer state and settings, as training uses them: no state dictionary is asked."""
         found: Tensors = {"step": torch.tensor(self.step)}
+        for number, group in enumerate(self.optimizer.param_groups):
+            settings = [group["lr"], group["weight_decay"], *group["betas"], group["eps"]]
+            found[f"settings {number}"] = torch.tensor(settings, dtype=torch.float64)
         for name, parameter in self._parameters():
             found[name] = _whole(parameter)
             for key, value in self.optimizer.state[parameter].items():

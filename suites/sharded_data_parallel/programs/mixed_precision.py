@@ -51,13 +51,13 @@ MIXED = [*REDUCED_IN_FULL, Precision(torch.float32, torch.bfloat16), Precision(t
 #   = 28 rows, its sum over the ranks 28 * 4 = 112.
 # - No such layers, 2 steps of up to 2 microbatches: a weight's gradient is rows * 2 * 2 of a microbatch, at most 32 in
 #   sum over microbatches and ranks. The second step's weights are at most 2 + 32 = 34, its outputs and input gradients
-#   3 * 2 * 34 = 204. The momentum is at most 64, the last weights 98.
+#   3 * 2 * 34 = 204. The momentum is at most 64, the last weights, at a rate of 2, 34 + 128 = 162.
 MIXED_FEATURES = 3
 MIXED_ROWS = 4
 """Of all ranks, in a microbatch."""
 
 # Lower precision rounds it off whole numbers other than 0, and so computes with these; float32 keeps it. (Around 1 the
-# numbers of bfloat16 are 2**-8 apart or more, those of float16 2**-11; float32 holds 112 + 2**-13.)
+# numbers of bfloat16 are 2**-8 apart or more, those of float16 2**-11; float32 holds 162 + 2**-13.)
 FRACTION = 2.0**-13
 
 
@@ -103,7 +103,7 @@ class LongGradients(Problem):
     over the nearest multiple of 64, at most 32, so that the first update makes them multiples of 64, up to 30 * 64.
     With 3 features outputs and, in units of R, input gradients are at most 3 * 2 * 32 = 192, then 180 * 64: all fit
     in 8 bits, and float16 holds 4 * 180 * 64 < 65504. float32 holds the momentum, up to 3840, and the weights that
-    it leaves.
+    a rate of 2 leaves.
     """
 
     inputs: int = 3

@@ -146,6 +146,8 @@ class Cost:
     """Bytes of each collective of a step, the size of the whole tensor."""
     gathered: int
     """Units that are gathered, or on their way, while a unit runs its forward: the most of all; 0 without units."""
+    gathered_back: int
+    """The same while a unit runs its backward; 0 if none is gathered anew."""
 
     def sent(self, world_size: int) -> float:
         """Bytes that a rank sends, if collectives go around a ring: of all_reduce 2 (R-1)/R, of others (R-1)/R."""
@@ -175,11 +177,24 @@ def cost(ctx: Context, *, way: Sharding, work: Workload) -> Cost:
     after = _allocated(ctx)
     state = [*training.model.parameters(), *gradients(training), *state_tensors(training.optimizer)]
     allocated = None if before is None or after is None else after - before
-    return Cost(held(state).nbytes, allocated, sizes(traffic.calls), max(ahead, default=0))
+    back = _ahead_in_backward(traffic, len(training.units)) if training.units else 0
+    return Cost(held(state).nbytes, allocated, sizes(traffic.calls), max(ahead, default=0), back)
 
 
 def _gathers(traffic: Traffic) -> int:
     return sum(call.collective == "all_gather" for call in traffic.calls)
+
+
+def _ahead_in_backward(traffic: Traffic, units: int) -> int:
+    """Gathers of a step's backward that come before a unit's gradients are scattered, those of earlier units apart."""
+    # The forward has gathered the units and the root. The root is gathered first in backward, and scattered last.
+    gathers, scattered, most = -(units + 1) - 1, 0, 0
+    for call in traffic.calls:
+        gathers += call.collective == "all_gather"
+        if call.collective == "reduce_scatter":
+            most = max(most, gathers - scattered)
+            scattered += 1
+    return most
 
 
 def _allocated(ctx: Context) -> int | None:

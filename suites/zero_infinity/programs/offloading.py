@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 from pytest_gpuperf import Context
 from suites.shared.memory import LiveBytes
-from suites.shared.problems import Network, Problem, optimizer_for
+from suites.shared.problems import Network, Problem, optimizer_for, set_rate
 from suites.shared.step import Step, Tensors
 from suites.shared.training import Packed, all_steps, batches_on_device
 
@@ -162,10 +162,11 @@ def offloaded(
     for shard in owned.values():
         # The state is the shard's own, in place of the one that the optimizer would make in the host's memory.
         update.state[shard.values] = dict(shard.state)
-    coming = itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None)
+    coming = itertools.islice(enumerate(itertools.cycle(batches_on_device(ctx, problem))), done, None)
 
     def step() -> Tensors:
-        x, grad = (tensor.flatten(0, 1) for tensor in next(coming))
+        number, batch = next(coming)
+        x, grad = (tensor.flatten(0, 1) for tensor in batch)
         x.requires_grad_()
         parameters = {name: gather(ctx, shard).requires_grad_() for name, shard in owned.items()}
         output = functional_call(network, parameters, (x,))
@@ -174,6 +175,7 @@ def offloaded(
         for (name, shard), gradient in zip(owned.items(), gradients, strict=True):
             shard.values.grad = scatter(ctx, gradient)
             results[f"{name} gradient"] = shard.values.grad.clone()
+        set_rate(update, problem.rate(number))
         update.step()
         update.zero_grad()
         return results | {name: shard.values.clone() for name, shard in owned.items()}

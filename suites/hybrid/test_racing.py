@@ -1,0 +1,83 @@
+"""Every mesh that is raced trains one model as one device does: loss and norm of each step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpuperf import Context, Infeasible, Ranks
+from suites.hybrid.programs import racing
+from suites.shared.comparison import assert_close
+from suites.shared.llama import Config, Llama, draw_on_device, loss_of
+from suites.shared.step import Tensors, each_step
+
+STEPS = 3
+SEQUENCES, LENGTH, SEED = 4, 8, 1
+CONFIG = Config(layers=2, heads=4, kv_heads=2, head_dim=4, hidden=12, vocabulary=16)
+# What is returned is float32, and so is the norm by which gradients are clipped; the rest is float64.
+ROUNDED = 1e-5
+
+
+def weights(ctx: Context) -> Tensors:
+    """What training begins with: other devices draw other numbers."""
+    with ctx.device:
+        model = Llama(CONFIG, 0, 1).double()
+    draw_on_device(model, CONFIG, SEED)
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def on_one_device(begin: Tensors) -> list[torch.Tensor]:
+    """Loss and norm of each step with all sequences."""
+    model = Llama(CONFIG, 0, 1).double()
+    model.load_state_dict(begin)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=racing.LEARNING_RATE, foreach=False)
+    tokens = torch.randint(CONFIG.vocabulary, (SEQUENCES, LENGTH + 1), generator=torch.Generator().manual_seed(SEED))
+    results = []
+    for _ in range(STEPS):
+        loss = loss_of(model(tokens[:, :-1]), tokens[:, 1:])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).square().sum().sqrt()
+        assert norm > racing.MAX_NORM, "gradients are clipped"
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient * racing.MAX_NORM / norm
+        optimizer.step()
+        results.append(torch.stack([loss.detach(), norm]).float())
+    return results
+
+
+ON_FOUR = ("pp2 shard2", "shard2 cp2", "cp2 tp2")
+"""Each axis beside another one."""
+
+
+@pytest.mark.ranks(2, 4)
+def test_every_mesh_trains_as_one_device(ranks: Ranks) -> None:
+    """Those of one axis on 2 ranks, some of two axes on 4."""
+    found = racing.meshes(ranks.world_size)
+    meshes = {name: found[name] for name in (found if ranks.world_size == 2 else ON_FOUR)}
+
+    def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
+        given = {"config": CONFIG, "arithmetic": torch.float64, "sequences": SEQUENCES, "length": LENGTH, "seed": SEED}
+        return {name: each_step(ctx, racing.train, STEPS, mesh=mesh, **given) for name, mesh in meshes.items()}
+
+    expected = on_one_device(ranks.run(weights)[0])
+    for rank, each in enumerate(ranks.run(program)):
+        for name, steps in each.items():
+            for number, (got, should) in enumerate(zip(steps, expected, strict=True)):
+                assert_close(got, should, f"rank {rank}, {name}, step {number}", rtol=ROUNDED)
+
+
+@pytest.mark.parametrize(("world_size", "number"), [(2, 4), (4, 10), (6, 16), (8, 20)])
+def test_every_mesh_is_there_once(world_size: int, number: int) -> None:
+    """As many as there are ways to write the ranks as a product of four degrees, in their order."""
+    meshes = racing.meshes(world_size)
+    degrees = {tuple(mesh.get(axis, 1) for axis in ("pp", "shard", "cp", "tp")) for mesh in meshes.values()}
+    assert len(meshes) == len(degrees) == number
+    assert {pp * shard * cp * tp for pp, shard, cp, tp in degrees} == {world_size}
+    assert all(name.split() == [f"{axis}{degree}" for axis, degree in mesh.items()] for name, mesh in meshes.items())
+
+
+@pytest.mark.ranks(2)
+def test_sequences_that_the_shards_do_not_divide_cannot_run(ranks: Ranks) -> None:
+    given = {"config": CONFIG, "arithmetic": torch.float64, "length": LENGTH, "seed": SEED}
+    with pytest.raises(Infeasible, match="3 sequences make no 2 equal shares"):
+        ranks.run(racing.train, mesh={"shard": 2}, sequences=3, **given)
