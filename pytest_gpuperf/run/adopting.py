@@ -126,14 +126,14 @@ class Adopting:
         marker = replace(marker, launcher_env=launcher)
         self._ranks.enlist(marker, Opening.NOTHING, self._environ)
 
-    def run(self, world_size: int, call: Call, timeout: float | None) -> list[int]:
+    def run(self, world_size: int, call: Call, timeout: float | None, *, outlives_deaths: bool = False) -> list[int]:
         """As ``Runner`` has it."""
         __tracebackhide__ = True
         from pytest_gpuperf.adopted import on_rank
 
         call = replace(call, environ=self._changes)
         name = f"{call.home.name}.{call.method}"
-        return self._ranks.run_enlisted(world_size, on_rank.run, call, name, timeout)
+        return self._ranks.run_enlisted(world_size, on_rank.run, call, name, timeout, outlives_deaths=outlives_deaths)
 
 
 def _environ() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Small classes in the shapes of torch's harnesses, as modules for whole runs of pytest."""
 
 PROCESSES = """
-import os, random, sys, unittest
+import os, random, sys, time, unittest
 from pathlib import Path
 
 import numpy, torch, torch.distributed as dist
@@ -13,6 +13,7 @@ import pytest, pytest_gpuperf
 
 FILES = Path(__file__).parent
 COUNT = 0
+PATIENT = 1.5
 OF_SETUP = os.environ.get("OF_SETUP")  # differs from test to test, as some harnesses have it
 
 def told(case, value):
@@ -121,10 +122,10 @@ class Codes(MultiProcessTestCase):
     def setUp(self):
         super().setUp()
         test = getattr(self, self._testMethodName).__wrapped__
-        if self._testMethodName == "test_any_end":
-            self.skip_return_code_checks = [test]
-        else:
+        if self._testMethodName == "test_expected_end":
             self.special_return_code_checks = {test: -6}
+        else:
+            self.skip_return_code_checks = [test]
         self._spawn_processes()
 
     def test_any_end(self):
@@ -132,6 +133,18 @@ class Codes(MultiProcessTestCase):
 
     def test_expected_end(self):
         os.abort()
+
+    def test_any_end_and_a_failure_of_the_other(self):
+        if self.rank == 1:
+            os.abort()
+        time.sleep(PATIENT)  # longer than ranks get after a failure
+        self.assertEqual(self.rank, 1)
+
+    def test_any_end_and_work_of_the_other(self):
+        if self.rank == 1:
+            os.abort()
+        time.sleep(PATIENT)
+        told(self, "came to its end")
 
 
 @pytest_gpuperf.on_ranks(isolation="process")

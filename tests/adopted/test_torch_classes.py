@@ -12,7 +12,7 @@ from tests.whole_run import WholeRun, run_pytest, write
 pytest.importorskip("expecttest")  # without which torch's harnesses cannot be imported
 pytest.importorskip("numpy")
 
-INI = "[pytest]\nfilterwarnings = error::pytest_gpuperf.LeakWarning\n"
+INI = "[pytest]\nfilterwarnings = error::pytest_gpuperf.LeakWarning\ngpuperf_grace = 1\n"
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,11 @@ def test_a_class_with_processes_of_its_own_gets_them_for_each_test(run: WholeRun
         ("GlooCase::test_subtests_that_fail_on_all_ranks", "subtest (number=3) failed too"),
         ("GlooCase::test_subtests_that_fail_on_all_ranks", "2 of 4 subtests failed"),
         ("GlooCase::test_subtest_that_fails_on_one_rank", "in subtest (number=1)"),
+        ("Codes::test_any_end_and_a_failure_of_the_other", "rank 0 raised AssertionError: Scalars are not equal!"),
+        (
+            "Codes::test_any_end_and_a_failure_of_the_other",
+            "the test expects that ranks end, and not this: another rank",
+        ),
         ("Derived::test_set_up_fails_on_one_rank", "RuntimeError: set up on rank 1"),
         ("NoWorld::test_never", "the class's world_size is 0: it must be 1 or more"),
         (
@@ -115,6 +120,11 @@ def test_a_skip_has_its_reason(run: WholeRun, reason: str) -> None:
 
 def test_expected_exit_codes_pass(run: WholeRun) -> None:
     assert run.outcomes["Codes::test_any_end"] == run.outcomes["Codes::test_expected_end"] == "PASSED"
+
+
+def test_after_a_death_that_a_test_expects_the_other_ranks_go_on(run: WholeRun, folder: Path) -> None:
+    assert run.outcomes["Codes::test_any_end_and_work_of_the_other"] == "PASSED"
+    assert (folder / "test_any_end_and_work_of_the_other_0").read_text() == repr("came to its end")
 
 
 def test_what_subclasses_of_the_harness_do_is_done(run: WholeRun) -> None:
