@@ -2,6 +2,7 @@
 
 PROCESSES = """
 import os, random, sys, time, unittest
+from datetime import timedelta
 from pathlib import Path
 
 import numpy, torch, torch.distributed as dist
@@ -30,12 +31,19 @@ class GlooCase(MultiProcessTestCase):
 
     def setUp(self):
         super().setUp()
+        self.began = time.monotonic()
         os.environ["OF_SETUP"] = self.file_name
         self._spawn_processes()
 
+    def tearDown(self):
+        super().tearDown()
+        (FILES / f"{self._testMethodName}_took").write_text(str(time.monotonic() - self.began))
+
     def group(self):
         store = dist.FileStore(self.file_name, self.world_size)
-        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+        dist.init_process_group(
+            "gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=timedelta(minutes=1)
+        )
 
     def test_all_reduce(self):
         self.group()
@@ -89,6 +97,13 @@ class GlooCase(MultiProcessTestCase):
 
     def test_leaves_with_code_3(self):
         sys.exit(3 if self.rank == 1 else 0)
+
+    def test_an_exit_is_seen_by_the_other_rank(self):
+        self.group()
+        if self.rank == 1:
+            sys.exit(0)
+        with self.assertRaises(RuntimeError):
+            dist.all_reduce(torch.ones(1))  # of a minute, if nobody closes the connection
 
     def test_leaves_at_once(self):
         os._exit(0)

@@ -43,6 +43,7 @@ def test_tests_pass_fail_and_skip_under_the_ids_of_unittest(run: WholeRun) -> No
         for name, outcome in {
             "test_all_reduce": "PASSED",
             "test_all_reduce_again": "PASSED",
+            "test_an_exit_is_seen_by_the_other_rank": "PASSED",
             "test_counts_turn_0": "PASSED",
             "test_counts_turn_1": "PASSED",
             "test_draws": "PASSED",
@@ -66,6 +67,10 @@ def test_tests_share_warm_ranks_that_have_the_environment_of_setup(run: WholeRun
     assert all(seen for _, seen in told(folder, "test_all_reduce") + told(folder, "test_all_reduce_again"))
     pids = {pid for pid, _ in told(folder, "test_all_reduce") + told(folder, "test_all_reduce_again")}
     assert len(pids) == 2
+
+
+def test_an_exit_closes_its_connections(run: WholeRun, folder: Path) -> None:
+    assert float((folder / "test_an_exit_is_seen_by_the_other_rank_took").read_text()) < 30
 
 
 def test_ranks_draw_alike(run: WholeRun, folder: Path) -> None:
