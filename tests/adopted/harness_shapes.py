@@ -199,7 +199,7 @@ class Derived(DistributedTestBase):
 
 @pytest_gpuperf.on_ranks
 class NoWorld(MultiProcessTestCase):
-    world_size = 0
+    world_size = -1
 
     def setUp(self):
         super().setUp()
@@ -207,6 +207,11 @@ class NoWorld(MultiProcessTestCase):
 
     def test_never(self):
         pass
+
+
+@pytest_gpuperf.on_ranks
+class AsManyAsGPUs(NoWorld):
+    world_size = 0  # as torch.cuda.device_count() is here
 
 
 @pytest_gpuperf.on_ranks(3)

@@ -102,7 +102,7 @@ def test_a_class_with_processes_of_its_own_gets_them_for_each_test(run: WholeRun
             "the test expects that ranks end, and not this: another rank",
         ),
         ("Derived::test_set_up_fails_on_one_rank", "RuntimeError: set up on rank 1"),
-        ("NoWorld::test_never", "the class's world_size is 0: it must be 1 or more"),
+        ("NoWorld::test_never", "the class's world_size is -1: it must be 1 or more"),
         (
             "TwoWorlds::test_draws",
             "on_ranks was given world sizes (3,), and a class of MultiProcessTestCase has its",
@@ -118,7 +118,10 @@ def test_a_failure_says_what_happened(run: WholeRun, name: str, expected: str) -
     assert expected in run.report(name)
 
 
-@pytest.mark.parametrize("reason", ["of the test", "Need at least 2 CUDA devices"])
+NO_RANKS = "the class's world_size is 0 where there are no GPUs: there is no rank to run the test"
+
+
+@pytest.mark.parametrize("reason", ["of the test", "Need at least 2 CUDA devices", NO_RANKS])
 def test_a_skip_has_its_reason(run: WholeRun, reason: str) -> None:
     assert any(line.startswith("SKIPPED") and line.endswith(reason) for line in run.result.outlines)
 
