@@ -29,7 +29,8 @@ def run(context: Context, call: Call) -> int:
     family = family_named(call.family)
     with restoring.environment(call.environ), restoring.settings():
         cls = found(call.home)
-        with restoring.plain_state(cls):
+        context.note_modules()
+        with restoring.plain_state(cls), restoring.bindings(cls):
             restoring.read_variables_again(cls)
             try:
                 family.on_rank(cls, context, call)

@@ -136,7 +136,6 @@ class Adopting:
         name = f"{call.home.name}.{call.method}"
         return self._ranks.run_enlisted(world_size, on_rank.run, call, name, timeout, outlives_deaths=outlives_deaths)
 
-
     def _skip(self, reason: str) -> NoReturn:
         __tracebackhide__ = True
         if self._options.require_gpus:

@@ -14,6 +14,7 @@ import pytest, pytest_gpuperf
 
 FILES = Path(__file__).parent
 COUNT = 0
+GROUP = frozenset()
 PATIENT = 1.5
 OF_SETUP = os.environ.get("OF_SETUP")  # differs from test to test, as some harnesses have it
 
@@ -160,6 +161,15 @@ class Codes(MultiProcessTestCase):
             os.abort()
         time.sleep(PATIENT)
         told(self, "came to its end")
+
+
+@pytest_gpuperf.on_ranks(env={"OF": "ranks that no test was on"})
+class First(Codes):
+    def test_any_end(self):
+        global GROUP
+        GROUP = object()
+
+    test_expected_end = test_any_end_and_a_failure_of_the_other = test_any_end_and_work_of_the_other = None
 
 
 @pytest_gpuperf.on_ranks(isolation="process")
@@ -377,10 +387,21 @@ def pytest_runtest_call(item):
         item.runtest = lambda: True
 """
 
+LIBRARY = """
+backend = None
+groups = {}
+class Partial:
+    _shared_state = {}
+"""
+
 LAUNCHED = """
 import enum, os
+from pathlib import Path
 import pytest, torch, torch.distributed as dist
+from deepspeed import state
 from launching import DistributedFixture, DistributedTest
+
+PIDS = Path(__file__).parent
 
 
 class Kind(enum.Enum):
@@ -436,6 +457,24 @@ class TestOpensItsGroup(DistributedTest):
 
     def test_skips(self):
         pytest.skip("of the test")
+
+
+class TestLibrary(DistributedTest):
+    # Each needs the library as it is after an import.
+
+    def check(self, tmpdir, name):
+        assert (state.backend, state.groups, state.Partial._shared_state) == (None, {}, {})
+        assert not hasattr(state, "new")
+        state.backend, state.new = object(), object()
+        state.groups["ep"] = torch.ones(2)
+        state.Partial._shared_state["device"] = "cpu"
+        PIDS.joinpath(f"{name}_{dist.get_rank()}").write_text(str(os.getpid()))
+
+    def test_one(self, tmpdir):
+        self.check(tmpdir, "one")
+
+    def test_other(self, tmpdir):
+        self.check(tmpdir, "other")
 
 
 class TestWithoutEnvironment(DistributedTest):

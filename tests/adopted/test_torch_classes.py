@@ -101,6 +101,7 @@ def test_a_class_with_processes_of_its_own_gets_them_for_each_test(run: WholeRun
             "Codes::test_any_end_and_a_failure_of_the_other",
             "the test expects that ranks end, and not this: another rank",
         ),
+        ("First::test_any_end", "left behind, in ranks that were replaced: ranks 0, 1: attributes of modules: test_it"),
         ("Derived::test_set_up_fails_on_one_rank", "RuntimeError: set up on rank 1"),
         ("NoWorld::test_never", "the class's world_size is -1: it must be 1 or more"),
         (
