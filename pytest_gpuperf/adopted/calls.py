@@ -52,13 +52,14 @@ class Runner(Protocol):
         """
         ...
 
-    def run(self, world_size: int, call: Call, timeout: float | None) -> list[int]:
+    def run(self, world_size: int, call: Call, timeout: float | None, *, outlives_deaths: bool = False) -> list[int]:
         """Runs the test on every rank; the codes with which it would have left its processes, in rank order.
 
         Args:
             world_size: how many ranks, which are enlisted.
             call: the test.
             timeout: the harness's own, in seconds; None for the run's.
+            outlives_deaths: whether the test expects that ranks die, so that the others go on after a death.
 
         Raises:
             BaseException: what the test raised on the rank that failed first, or a RankError.

@@ -11,6 +11,8 @@ from functools import reduce
 from types import ModuleType
 from typing import Any, cast
 
+import torch.distributed as dist
+
 from pytest_gpuperf.adopted import restoring
 from pytest_gpuperf.adopted.calls import Call, Home
 from pytest_gpuperf.adopted.families import family_named
@@ -27,12 +29,14 @@ def run(context: Context, call: Call) -> int:
     family = family_named(call.family)
     with restoring.environment(call.environ), restoring.settings():
         cls = found(call.home)
-        with restoring.plain_state(cls):
+        context.note_modules()
+        with restoring.plain_state(cls), restoring.bindings(cls):
             restoring.read_variables_again(cls)
             try:
                 family.on_rank(cls, context, call)
             except SystemExit as leaving:
                 code = _code(leaving)
+                _hang_up()
                 reason = family.skip_reason(code)
                 if reason is not None:
                     raise unittest.SkipTest(reason) from None
@@ -88,6 +92,12 @@ def _imported(home: Home) -> ModuleType:
 def _is_from(module: ModuleType, file: str | None) -> bool:
     own = getattr(module, "__file__", None)
     return own == file or (own is not None and file is not None and os.path.realpath(own) == os.path.realpath(file))
+
+
+def _hang_up() -> None:
+    # A process that ends closes its connections, and its peers may wait for just that. NCCL's peers would see nothing.
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
 
 
 def _code(leaving: SystemExit) -> int:

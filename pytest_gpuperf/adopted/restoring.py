@@ -9,13 +9,17 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
+from pytest_gpuperf.ranks.module_state import owners
+
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 """Types of values that can be put back by assignment, because nobody can change the value itself."""
+_LIBRARIES = frozenset({"accelerate", "deepspeed", "megatron"})
+"""Libraries whose modules keep the groups and settings of one program."""
 _FOUNDATIONS = frozenset({"builtins", "abc", "typing", "unittest"})
 _MISSING = object()
 _ENVIRON = "__gpuperf_environ__"
@@ -84,6 +88,21 @@ def plain_state(cls: type) -> Iterator[None]:
             _put_back(owner, values)
 
 
+@contextlib.contextmanager
+def bindings(cls: type) -> Iterator[None]:
+    """After the block, the class and the modules of libraries that keep one program's state are as they were before it.
+
+    Their attributes are bound to the same objects, and dicts, lists and sets among these have the same content. The
+    class is among them because harnesses keep a rank's group in it.
+    """
+    before = [(owner, _bound(owner)) for owner in (cls, *_library_owners())]
+    try:
+        yield
+    finally:
+        for owner, bound in before:
+            _bind_again(owner, bound)
+
+
 def read_variables_again(cls: type) -> None:
     """Gives constants that were read from the environment, as in ``BACKEND = os.environ["BACKEND"]``, their new values.
 
@@ -138,3 +157,41 @@ def _put_back(owner: Any, values: Mapping[str, Any]) -> None:
             setattr(owner, name, value)
     for name in _plain(owner).keys() - values.keys():
         delattr(owner, name)
+
+
+def _library_owners() -> Iterator[Any]:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _LIBRARIES and type(module) is ModuleType:
+            yield from (owner for _, owner in owners(name, module))
+
+
+def _bound(owner: Any) -> dict[str, tuple[Any, Any]]:
+    return {
+        name: (value, value.copy() if type(value) in (dict, list, set) else None)
+        for name, value in vars(owner).items()
+        if not name.startswith("__")
+    }
+
+
+def _bind_again(owner: Any, bound: Mapping[str, tuple[Any, Any]]) -> None:
+    now = vars(owner)
+    for name, (value, content) in bound.items():
+        if now.get(name, _MISSING) is not value:
+            setattr(owner, name, value)
+        if content is not None:
+            _fill_again(value, content)
+    for name in [name for name in now if not name.startswith("__") and name not in bound]:
+        # What a module imports when it is first asked stays, as it does in sys.modules.
+        if isinstance(owner, type) or not isinstance(now[name], ModuleType | FunctionType | type):
+            delattr(owner, name)
+
+
+def _fill_again(value: Any, content: Any) -> None:
+    # Compared by identity: an element may be a tensor, which has no single truth.
+    if isinstance(value, list):
+        value[:] = content
+    elif isinstance(value, set):
+        value ^= value ^ content
+    elif len(value) != len(content) or any(value.get(key, _MISSING) is not content[key] for key in content):
+        value.clear()
+        value.update(content)

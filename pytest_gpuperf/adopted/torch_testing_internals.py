@@ -124,10 +124,14 @@ def _join(case: Any, test: Callable[[], None]) -> None:
     call = Call(adopted.home, Processes.name, _method_of(case), details)
     expected = case.special_return_code_checks.get(test, 0)
     anything = test in case.skip_return_code_checks
+    ends = anything or bool(expected)
     try:
-        codes = adopted.runner.run(int(case.world_size), call, _timeout_of(case))
+        codes = adopted.runner.run(int(case.world_size), call, _timeout_of(case), outlives_deaths=ends)
     except RankDied as death:
-        if not anything and (not expected or death.codes.get(0) != expected):
+        as_expected = anything or (bool(expected) and death.codes.get(0) == expected)
+        if as_expected and not death.others_returned:
+            death.add_note("the test expects that ranks end, and not this: another rank raised, or did not return")
+        if not as_expected or not death.others_returned:
             raise
         return
     finally:

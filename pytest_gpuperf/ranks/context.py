@@ -11,6 +11,8 @@ from pytest_gpuperf.ranks.spec import Place
 from pytest_gpuperf.torch_internals import default_store, is_open
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch.distributed import ProcessGroup, Store
     from torch.distributed.device_mesh import DeviceMesh
@@ -40,12 +42,21 @@ class Context:
     _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
     """Those that runs of the test with the same process group have made."""
     _control: Store | None = field(default=None, repr=False, compare=False)
+    _note_modules: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def control(self) -> Store:
         """The store of the ranks themselves, which no process group uses; its keys go with the test."""
         assert self._control is not None
         return self._control
+
+    def note_modules(self) -> None:
+        """Takes the state of the modules imported by now for the one that the test found.
+
+        A harness calls it when it has imported a test's module, and before the test runs.
+        """
+        if self._note_modules is not None:
+            self._note_modules()
 
     @property
     def local_rank(self) -> int:

@@ -19,6 +19,8 @@ class RankDied(RankError):
 
     codes: Mapping[int, int | None] = MappingProxyType({})
     """Exit codes of the ranks that ended, by rank; minus a signal's number, None if unknown."""
+    others_returned: bool = False
+    """Whether all other ranks came to the end of the program."""
 
 
 class RankTimeout(RankError):

@@ -33,7 +33,16 @@ class HostedRanks(Protocol):
         """How the last run ended, if it failed."""
         ...
 
-    def run(self, task: Parcel, *, program: str, seed: int, timeout: float, alike: bool = False) -> list[Parcel]:
+    def run(
+        self,
+        task: Parcel,
+        *,
+        program: str,
+        seed: int,
+        timeout: float,
+        alike: bool = False,
+        outlives_deaths: bool = False,
+    ) -> list[Parcel]:
         """Runs the task on every rank and returns their results in rank order.
 
         Raises:

@@ -36,7 +36,7 @@ class ModuleState:
             return
         for name, module in self._watched():
             if name not in self._known:
-                self._known[name] = [(label, owner, _values(owner)) for label, owner in _owners(name, module)]
+                self._known[name] = [(label, owner, _values(owner)) for label, owner in owners(name, module)]
         self._looked_at = len(sys.modules)
 
     def changed(self) -> list[str]:
@@ -45,7 +45,7 @@ class ModuleState:
         for name, module in self._watched():
             known = self._known.get(name)
             if known is None:
-                found += [f"{label}.{SHARED}" for label, owner in _owners(name, module) if _values(owner).get(SHARED)]
+                found += [f"{label}.{SHARED}" for label, owner in owners(name, module) if _values(owner).get(SHARED)]
             elif sys.modules.get(name) is module:
                 found += [path for label, owner, before in known for path in _changes(label, owner, before)]
         if not found:
@@ -59,7 +59,8 @@ class ModuleState:
                 yield name, module
 
 
-def _owners(name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
+def owners(name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """What keeps the state of a module: itself and its classes, each by its full name."""
     yield name, module
     for value in list(vars(module).values()):
         if type(value) is type and value.__module__ == name:

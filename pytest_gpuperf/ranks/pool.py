@@ -103,7 +103,16 @@ class Pool:
         self._exchange(request, "opening the process group", GROUP_TIMEOUT)
         self._group, self._clean = name, True
 
-    def run(self, task: Parcel, *, program: str, seed: int, timeout: float, alike: bool = False) -> list[Parcel]:
+    def run(
+        self,
+        task: Parcel,
+        *,
+        program: str,
+        seed: int,
+        timeout: float,
+        alike: bool = False,
+        outlives_deaths: bool = False,
+    ) -> list[Parcel]:
         """Sends the task to every rank and returns their results in rank order.
 
         Args:
@@ -112,13 +121,15 @@ class Pool:
             seed: of the test.
             timeout: seconds.
             alike: whether all ranks draw from this seed; else each adds its number to it.
+            outlives_deaths: whether the other ranks have until the timeout after one died, and not just the grace.
 
         Raises:
             BaseException: what the program raised on the rank that failed first, or a RankError.
         """
         __tracebackhide__ = True
         self._runs += 1
-        return self._exchange(Run(self._runs, seed, alike, self._debug), program, timeout, task)
+        request = Run(self._runs, seed, alike, self._debug)
+        return self._exchange(request, program, timeout, task, outlives_deaths=outlives_deaths)
 
     def settle(self, *, rest: bool = False) -> list[str]:
         """Has the ranks close what a test opened, and tells what it left behind otherwise, by rank.
@@ -190,11 +201,14 @@ class Pool:
     def _node_of(self, rank: int) -> NodeRanks:
         return self._nodes[self.spec.place(rank).node]
 
-    def _exchange(self, request: Request, program: str, timeout: float, task: Parcel = EMPTY) -> list[Parcel]:
+    def _exchange(
+        self, request: Request, program: str, timeout: float, task: Parcel = EMPTY, *, outlives_deaths: bool = False
+    ) -> list[Parcel]:
         __tracebackhide__ = True
         self.failure = None
+        graced = (Raised,) if outlives_deaths else (Raised, Died)
         try:
-            endings, stalemate = self._gather(request, task, timeout, self._vigil(request))
+            endings, stalemate = self._gather(request, task, timeout, self._vigil(request), graced)
         except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
             self.kill()
             raise
@@ -236,14 +250,21 @@ class Pool:
         raise failure.error
 
     def _gather(
-        self, request: Request, task: Parcel, timeout: float, vigil: Vigil | None
+        self,
+        request: Request,
+        task: Parcel,
+        timeout: float,
+        vigil: Vigil | None,
+        graced: tuple[type[Ending], ...],
     ) -> tuple[list[Ending], Stalemate | None]:
         endings: dict[int, Ending] = {}
         for node in self._nodes:
             endings.update(node.post(request, task))
         waiting = [rank for rank in range(self.spec.world_size) if rank not in endings]
         stalemate: Stalemate | None = None
-        deadline = time.monotonic() + (self._grace if endings else timeout)
+        deadline = time.monotonic() + (
+            self._grace if any(isinstance(one, graced) for one in endings.values()) else timeout
+        )
         while waiting:
             if not all(isinstance(ending, Answered) for ending in endings.values()):
                 vigil = None  # the grace runs already
@@ -263,7 +284,7 @@ class Pool:
                 for rank, ending in node.news(ready).items():
                     waiting.remove(rank)
                     endings[rank] = ending
-                    if not isinstance(ending, Answered):
+                    if isinstance(ending, graced):
                         deadline = min(deadline, time.monotonic() + self._grace)
         self._listen()
         return [endings[rank] for rank in range(self.spec.world_size)], stalemate

@@ -146,6 +146,7 @@ def _error(endings: Sequence[Ending], root: int | None, world: World) -> BaseExc
     if isinstance(ending, Died):
         death = RankDied(f"{where} {_say(ending)}")
         death.codes = {rank: one.code for rank, one in enumerate(endings) if isinstance(one, Died)}
+        death.others_returned = all(isinstance(one, (Died, Answered)) for one in endings)
         return death
     assert isinstance(ending, Raised)
     return _withdrawal(endings, root, world) if ending.withdrew else _exception(ending, where)

@@ -7,6 +7,7 @@ import sys
 import unittest
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
@@ -111,13 +112,13 @@ class Adopting:
         """As ``Runner`` has it."""
         __tracebackhide__ = True
         nodeid = self._ranks.current.item.nodeid
+        if world_size == 0 and not self._machine.gpus:
+            self._skip("the class's world_size is 0 where there are no GPUs: there is no rank to run the test")
         if world_size < 1:
             raise ValueError(f"{nodeid}: the class's world_size is {world_size}: it must be 1 or more")
         marker = adoption.marker(world_size, nodeid)
         if (reason := device_reason(marker, world_size, of_machine(self._machine))) is not None:
-            if self._options.require_gpus:
-                pytest.fail(f"--require-gpus: {reason}", pytrace=False)
-            raise unittest.SkipTest(reason)
+            self._skip(reason)
         self._changes = _difference(self._environ, _environ())
         once = {name: value for name, value in self._changes.items() if name.startswith(_READ_ONCE)}
         if once:
@@ -126,14 +127,20 @@ class Adopting:
         marker = replace(marker, launcher_env=launcher)
         self._ranks.enlist(marker, Opening.NOTHING, self._environ)
 
-    def run(self, world_size: int, call: Call, timeout: float | None) -> list[int]:
+    def run(self, world_size: int, call: Call, timeout: float | None, *, outlives_deaths: bool = False) -> list[int]:
         """As ``Runner`` has it."""
         __tracebackhide__ = True
         from pytest_gpuperf.adopted import on_rank
 
         call = replace(call, environ=self._changes)
         name = f"{call.home.name}.{call.method}"
-        return self._ranks.run_enlisted(world_size, on_rank.run, call, name, timeout)
+        return self._ranks.run_enlisted(world_size, on_rank.run, call, name, timeout, outlives_deaths=outlives_deaths)
+
+    def _skip(self, reason: str) -> NoReturn:
+        __tracebackhide__ = True
+        if self._options.require_gpus:
+            pytest.fail(f"--require-gpus: {reason}", pytrace=False)
+        raise unittest.SkipTest(reason)
 
 
 def _environ() -> dict[str, str]:

@@ -201,7 +201,14 @@ class CurrentRanks:
         self.prepare()
 
     def run_enlisted(
-        self, world_size: int, entry: Callable[..., Any], call: object, name: str, timeout: float | None
+        self,
+        world_size: int,
+        entry: Callable[..., Any],
+        call: object,
+        name: str,
+        timeout: float | None,
+        *,
+        outlives_deaths: bool = False,
     ) -> list[Any]:
         """Calls ``entry(context, call)`` on every rank that was enlisted; the results in rank order.
 
@@ -213,13 +220,14 @@ class CurrentRanks:
             call: its argument.
             name: of the test, as reports have it.
             timeout: seconds that the test's harness gives it, if its marker says nothing else.
+            outlives_deaths: whether the other ranks go on after one died.
         """
         __tracebackhide__ = True
         current = self.current
         current.timeout = current.marker.timeout or timeout or current.timeout
         try:
             with self._alone():
-                return self._execute(world_size, entry, (call,), {}, entry, name)
+                return self._execute(world_size, entry, (call,), {}, entry, name, outlives_deaths)
         except pytest.skip.Exception:
             raise
         except BaseException:
@@ -376,6 +384,7 @@ class CurrentRanks:
         kwargs: dict[str, Any],
         program: Callable[..., Any],
         name: str = "",
+        outlives_deaths: bool = False,
     ) -> list[Any]:
         """A run on ranks that are prepared, or are just being prepared."""
         __tracebackhide__ = True
@@ -391,6 +400,7 @@ class CurrentRanks:
                 seed=current.seed,
                 timeout=current.timeout,
                 alike=current.marker.seed == "same",
+                outlives_deaths=outlives_deaths,
             )
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))

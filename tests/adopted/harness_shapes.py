@@ -1,7 +1,8 @@
 """Small classes in the shapes of torch's harnesses, as modules for whole runs of pytest."""
 
 PROCESSES = """
-import os, random, sys, unittest
+import os, random, sys, time, unittest
+from datetime import timedelta
 from pathlib import Path
 
 import numpy, torch, torch.distributed as dist
@@ -13,6 +14,8 @@ import pytest, pytest_gpuperf
 
 FILES = Path(__file__).parent
 COUNT = 0
+GROUP = frozenset()
+PATIENT = 1.5
 OF_SETUP = os.environ.get("OF_SETUP")  # differs from test to test, as some harnesses have it
 
 def told(case, value):
@@ -29,12 +32,19 @@ class GlooCase(MultiProcessTestCase):
 
     def setUp(self):
         super().setUp()
+        self.began = time.monotonic()
         os.environ["OF_SETUP"] = self.file_name
         self._spawn_processes()
 
+    def tearDown(self):
+        super().tearDown()
+        (FILES / f"{self._testMethodName}_took").write_text(str(time.monotonic() - self.began))
+
     def group(self):
         store = dist.FileStore(self.file_name, self.world_size)
-        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+        dist.init_process_group(
+            "gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=timedelta(minutes=1)
+        )
 
     def test_all_reduce(self):
         self.group()
@@ -89,6 +99,13 @@ class GlooCase(MultiProcessTestCase):
     def test_leaves_with_code_3(self):
         sys.exit(3 if self.rank == 1 else 0)
 
+    def test_an_exit_is_seen_by_the_other_rank(self):
+        self.group()
+        if self.rank == 1:
+            sys.exit(0)
+        with self.assertRaises(RuntimeError):
+            dist.all_reduce(torch.ones(1))  # of a minute, if nobody closes the connection
+
     def test_leaves_at_once(self):
         os._exit(0)
 
@@ -121,10 +138,10 @@ class Codes(MultiProcessTestCase):
     def setUp(self):
         super().setUp()
         test = getattr(self, self._testMethodName).__wrapped__
-        if self._testMethodName == "test_any_end":
-            self.skip_return_code_checks = [test]
-        else:
+        if self._testMethodName == "test_expected_end":
             self.special_return_code_checks = {test: -6}
+        else:
+            self.skip_return_code_checks = [test]
         self._spawn_processes()
 
     def test_any_end(self):
@@ -132,6 +149,27 @@ class Codes(MultiProcessTestCase):
 
     def test_expected_end(self):
         os.abort()
+
+    def test_any_end_and_a_failure_of_the_other(self):
+        if self.rank == 1:
+            os.abort()
+        time.sleep(PATIENT)  # longer than ranks get after a failure
+        self.assertEqual(self.rank, 1)
+
+    def test_any_end_and_work_of_the_other(self):
+        if self.rank == 1:
+            os.abort()
+        time.sleep(PATIENT)
+        told(self, "came to its end")
+
+
+@pytest_gpuperf.on_ranks(env={"OF": "ranks that no test was on"})
+class First(Codes):
+    def test_any_end(self):
+        global GROUP
+        GROUP = object()
+
+    test_expected_end = test_any_end_and_a_failure_of_the_other = test_any_end_and_work_of_the_other = None
 
 
 @pytest_gpuperf.on_ranks(isolation="process")
@@ -171,7 +209,7 @@ class Derived(DistributedTestBase):
 
 @pytest_gpuperf.on_ranks
 class NoWorld(MultiProcessTestCase):
-    world_size = 0
+    world_size = -1
 
     def setUp(self):
         super().setUp()
@@ -179,6 +217,11 @@ class NoWorld(MultiProcessTestCase):
 
     def test_never(self):
         pass
+
+
+@pytest_gpuperf.on_ranks
+class AsManyAsGPUs(NoWorld):
+    world_size = 0  # as torch.cuda.device_count() is here
 
 
 @pytest_gpuperf.on_ranks(3)
@@ -344,10 +387,21 @@ def pytest_runtest_call(item):
         item.runtest = lambda: True
 """
 
+LIBRARY = """
+backend = None
+groups = {}
+class Partial:
+    _shared_state = {}
+"""
+
 LAUNCHED = """
 import enum, os
+from pathlib import Path
 import pytest, torch, torch.distributed as dist
+from deepspeed import state
 from launching import DistributedFixture, DistributedTest
+
+PIDS = Path(__file__).parent
 
 
 class Kind(enum.Enum):
@@ -403,6 +457,24 @@ class TestOpensItsGroup(DistributedTest):
 
     def test_skips(self):
         pytest.skip("of the test")
+
+
+class TestLibrary(DistributedTest):
+    # Each needs the library as it is after an import.
+
+    def check(self, tmpdir, name):
+        assert (state.backend, state.groups, state.Partial._shared_state) == (None, {}, {})
+        assert not hasattr(state, "new")
+        state.backend, state.new = object(), object()
+        state.groups["ep"] = torch.ones(2)
+        state.Partial._shared_state["device"] = "cpu"
+        PIDS.joinpath(f"{name}_{dist.get_rank()}").write_text(str(os.getpid()))
+
+    def test_one(self, tmpdir):
+        self.check(tmpdir, "one")
+
+    def test_other(self, tmpdir):
+        self.check(tmpdir, "other")
 
 
 class TestWithoutEnvironment(DistributedTest):

@@ -1,21 +1,30 @@
 """Classes of DeepSpeed's shape, and of pytest's own that expect torchrun, on our ranks."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.adopted.harness_shapes import LAUNCHED, LAUNCHING, LAUNCHING_CONFTEST, TORCHRUN
+from tests.adopted.harness_shapes import LAUNCHED, LAUNCHING, LAUNCHING_CONFTEST, LIBRARY, TORCHRUN
 from tests.whole_run import WholeRun, run_pytest, write
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("launched")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> WholeRun:
     files = {
+        "deepspeed/__init__.py": "",
+        "deepspeed/state.py": LIBRARY,
         "launching.py": LAUNCHING,
         "conftest.py": LAUNCHING_CONFTEST,
         "test_launched.py": LAUNCHED,
         "test_torchrun.py": TORCHRUN,
         "pytest.ini": "[pytest]\nfilterwarnings = error::pytest_gpuperf.LeakWarning\n",
     }
-    return run_pytest(write(tmp_path_factory.mktemp("launched"), files), "--adopt-classes")
+    return run_pytest(write(folder, files), "--adopt-classes")
 
 
 def test_tests_of_both_kinds_pass_fail_and_skip(run: WholeRun) -> None:
@@ -26,6 +35,8 @@ def test_tests_of_both_kinds_pass_fail_and_skip(run: WholeRun) -> None:
         "TestWorlds::test_fails_on_one_rank": "FAILED",
         "TestOpensItsGroup::test_by_the_environment": "PASSED",
         "TestOpensItsGroup::test_skips": "SKIPPED",
+        "TestLibrary::test_one": "PASSED",
+        "TestLibrary::test_other": "PASSED",
         "TestWithoutEnvironment::test_has_no_rank": "PASSED",
         "TestUnderTorchrun::test_sums[1]": "PASSED",
         "TestUnderTorchrun::test_sums[2]": "PASSED",
@@ -58,3 +69,9 @@ def test_a_plain_class_has_one_world_size(run: WholeRun, name: str, expected: st
 
 def test_both_worlds_of_a_test_skip_for_their_reason(run: WholeRun) -> None:
     assert sum(line.startswith("SKIPPED [") and line.endswith(": of the test") for line in run.result.outlines) >= 1
+
+
+def test_a_known_library_is_put_back_and_the_ranks_stay(run: WholeRun, folder: Path) -> None:
+    assert run.outcomes["TestLibrary::test_one"] == run.outcomes["TestLibrary::test_other"] == "PASSED"
+    pids = {name: [(folder / f"{name}_{rank}").read_text() for rank in (0, 1)] for name in ("one", "other")}
+    assert pids["one"] == pids["other"]

@@ -12,7 +12,7 @@ from tests.whole_run import WholeRun, run_pytest, write
 pytest.importorskip("expecttest")  # without which torch's harnesses cannot be imported
 pytest.importorskip("numpy")
 
-INI = "[pytest]\nfilterwarnings = error::pytest_gpuperf.LeakWarning\n"
+INI = "[pytest]\nfilterwarnings = error::pytest_gpuperf.LeakWarning\ngpuperf_grace = 1\n"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def test_tests_pass_fail_and_skip_under_the_ids_of_unittest(run: WholeRun) -> No
         for name, outcome in {
             "test_all_reduce": "PASSED",
             "test_all_reduce_again": "PASSED",
+            "test_an_exit_is_seen_by_the_other_rank": "PASSED",
             "test_counts_turn_0": "PASSED",
             "test_counts_turn_1": "PASSED",
             "test_draws": "PASSED",
@@ -68,6 +69,10 @@ def test_tests_share_warm_ranks_that_have_the_environment_of_setup(run: WholeRun
     assert len(pids) == 2
 
 
+def test_an_exit_closes_its_connections(run: WholeRun, folder: Path) -> None:
+    assert float((folder / "test_an_exit_is_seen_by_the_other_rank_took").read_text()) < 30
+
+
 def test_ranks_draw_alike(run: WholeRun, folder: Path) -> None:
     first, second = told(folder, "test_draws")
     assert first == second
@@ -91,8 +96,14 @@ def test_a_class_with_processes_of_its_own_gets_them_for_each_test(run: WholeRun
         ("GlooCase::test_subtests_that_fail_on_all_ranks", "subtest (number=3) failed too"),
         ("GlooCase::test_subtests_that_fail_on_all_ranks", "2 of 4 subtests failed"),
         ("GlooCase::test_subtest_that_fails_on_one_rank", "in subtest (number=1)"),
+        ("Codes::test_any_end_and_a_failure_of_the_other", "rank 0 raised AssertionError: Scalars are not equal!"),
+        (
+            "Codes::test_any_end_and_a_failure_of_the_other",
+            "the test expects that ranks end, and not this: another rank",
+        ),
+        ("First::test_any_end", "left behind, in ranks that were replaced: ranks 0, 1: attributes of modules: test_it"),
         ("Derived::test_set_up_fails_on_one_rank", "RuntimeError: set up on rank 1"),
-        ("NoWorld::test_never", "the class's world_size is 0: it must be 1 or more"),
+        ("NoWorld::test_never", "the class's world_size is -1: it must be 1 or more"),
         (
             "TwoWorlds::test_draws",
             "on_ranks was given world sizes (3,), and a class of MultiProcessTestCase has its",
@@ -108,13 +119,21 @@ def test_a_failure_says_what_happened(run: WholeRun, name: str, expected: str) -
     assert expected in run.report(name)
 
 
-@pytest.mark.parametrize("reason", ["of the test", "Need at least 2 CUDA devices"])
+NO_RANKS = "the class's world_size is 0 where there are no GPUs: there is no rank to run the test"
+
+
+@pytest.mark.parametrize("reason", ["of the test", "Need at least 2 CUDA devices", NO_RANKS])
 def test_a_skip_has_its_reason(run: WholeRun, reason: str) -> None:
     assert any(line.startswith("SKIPPED") and line.endswith(reason) for line in run.result.outlines)
 
 
 def test_expected_exit_codes_pass(run: WholeRun) -> None:
     assert run.outcomes["Codes::test_any_end"] == run.outcomes["Codes::test_expected_end"] == "PASSED"
+
+
+def test_after_a_death_that_a_test_expects_the_other_ranks_go_on(run: WholeRun, folder: Path) -> None:
+    assert run.outcomes["Codes::test_any_end_and_work_of_the_other"] == "PASSED"
+    assert (folder / "test_any_end_and_work_of_the_other_0").read_text() == repr("came to its end")
 
 
 def test_what_subclasses_of_the_harness_do_is_done(run: WholeRun) -> None:
