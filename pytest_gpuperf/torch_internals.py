@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DYNAMO = "torch._dynamo"
 """The module that optimizers, DDP and checkpoints import when they are first used. Only its name is used."""
 
+COMPILER = "torch._inductor.compile_fx"
+"""The module that ``torch.compile`` imports when it first compiles. Only its name is used."""
+
 OPERATOR_MODULES = ("torch._ops", "torch._classes")
 """The modules that define the types of ``torch.ops``, ``torch.classes`` and all that is in them."""
 

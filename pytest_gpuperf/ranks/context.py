@@ -11,13 +11,12 @@ from pytest_gpuperf.ranks.spec import Place
 from pytest_gpuperf.torch_internals import default_store, is_open
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
     from torch.distributed import ProcessGroup, Store
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_gpuperf.hardware.nccl_log import NcclLog
+    from pytest_gpuperf.ranks.module_state import ModuleState
 
 Meshes: TypeAlias = "dict[tuple[tuple[int, ...], tuple[str, ...] | None], DeviceMesh]"
 """A test's device meshes, by shape and names."""
@@ -42,7 +41,7 @@ class Context:
     _meshes: Meshes = field(default_factory=dict, repr=False, compare=False)
     """Those that runs of the test with the same process group have made."""
     _control: Store | None = field(default=None, repr=False, compare=False)
-    _note_modules: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    _modules: ModuleState | None = field(default=None, repr=False, compare=False)
 
     @property
     def control(self) -> Store:
@@ -55,8 +54,8 @@ class Context:
 
         A harness calls it when it has imported a test's module, and before the test runs.
         """
-        if self._note_modules is not None:
-            self._note_modules()
+        if self._modules is not None:
+            self._modules.note()
 
     @property
     def local_rank(self) -> int:

@@ -168,7 +168,7 @@ class _Rank:
             _place=self._place,
             _meshes=self._groups.meshes,
             _control=self._groups.store,
-            _note_modules=self._modules.note,
+            _modules=self._modules,
         )
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()

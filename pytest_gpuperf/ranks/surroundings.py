@@ -19,13 +19,12 @@ from types import FunctionType
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.torch_internals import global_module_hooks
+from pytest_gpuperf.torch_internals import COMPILER, global_module_hooks
 
 # What torch does by itself in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
 _CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
-_COMPILER = "torch._inductor.compile_fx"
-_LIMIT_OF_COMPILER = 2000  # compile_fx raises the recursion limit to it, and leaves it there
+_LIMIT_OF_COMPILER = 2000  # the compiler raises the recursion limit to it, and leaves it there
 _FIRST_LIMIT = sys.getrecursionlimit()
 _SHOWN = 80  # characters of a child's command
 _LIMITS = {name: getattr(resource, name) for name in ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_CPU")}
@@ -143,7 +142,7 @@ def is_tqdms(thread: threading.Thread) -> bool:
 
 def _recursion_limit() -> int:
     limit = sys.getrecursionlimit()
-    return _FIRST_LIMIT if limit == _LIMIT_OF_COMPILER and _COMPILER in sys.modules else limit
+    return _FIRST_LIMIT if limit == _LIMIT_OF_COMPILER and COMPILER in sys.modules else limit
 
 
 def _working_directory() -> str:

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+from pytest_gpuperf.torch_internals import COMPILER
 
 UNUSED = "GPUPERF_TEST_VARIABLE"
 
@@ -189,9 +190,9 @@ def test_a_change_is_told_and_its_undoing_is_none(
 def test_the_recursion_limit_may_be_that_of_torchs_compiler(
     before: Surroundings, monkeypatch: pytest.MonkeyPatch, compiler: bool, limit: int, told: bool
 ) -> None:
-    monkeypatch.delitem(sys.modules, "torch._inductor.compile_fx", raising=False)
+    monkeypatch.delitem(sys.modules, COMPILER, raising=False)
     if compiler:
-        monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", ModuleType("compile_fx"))
+        monkeypatch.setitem(sys.modules, COMPILER, ModuleType("compile_fx"))
     sys.setrecursionlimit(limit)
     try:
         changed = now()

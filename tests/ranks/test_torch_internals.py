@@ -177,10 +177,11 @@ def test_cublas_workspaces_are_freed_where_torch_has_cuda(monkeypatch: pytest.Mo
     assert freed == [True]
 
 
-def test_dynamo_is_a_module() -> None:
+@pytest.mark.parametrize("name", [torch_internals.DYNAMO, torch_internals.COMPILER])
+def test_dynamo_and_the_compiler_are_modules(name: str) -> None:
     import importlib.util
 
-    assert importlib.util.find_spec(torch_internals.DYNAMO) is not None
+    assert importlib.util.find_spec(name) is not None
 
 
 def test_nothing_is_loaded_for_the_names() -> None:

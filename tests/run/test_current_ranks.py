@@ -10,6 +10,7 @@ import pytest
 from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.hardware.site import Site
 from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.markers import RanksMarker
@@ -203,7 +204,10 @@ def test_ranks_that_measure_run_on_their_gpus_nodes(
         session.close()
 
 
-@pytest.mark.parametrize("cluster", [None, mock.Mock()], ids=["here", "on nodes of a cluster"])
+NODES = mock.Mock(**{"site.return_value": Site("node-0, node-1", "2 GPUs", {})})
+
+
+@pytest.mark.parametrize("cluster", [None, NODES], ids=["here", "on nodes of a cluster"])
 def test_only_ranks_of_this_machine_are_at_its_numa_nodes(
     pytester: pytest.Pytester, tmp_path: Path, cluster: mock.Mock | None
 ) -> None:
