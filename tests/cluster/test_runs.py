@@ -137,7 +137,7 @@ def test_a_lost_node_fails_its_test_alone(losses: WholeRun) -> None:
     ],
 )
 def test_the_report_names_the_lost_node(losses: WholeRun, test: str, said: str) -> None:
-    assert re.search(said, losses.report(test))
+    assert re.search(said, losses.report(test)), losses.report(test)
 
 
 def test_nothing_outlives_a_controller_that_was_killed(two_nodes: Raylets, tmp_path: Path) -> None:
