@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import python_with_torch
-
 ROOT = Path(__file__).parents[1]
 _LINE = re.compile(r"(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL)(?: \((.*)\))?\s+\[ *\d+%\]")
 # By these hypothesis tells a CI service, where it draws the same examples each time and keeps no database.
@@ -107,7 +105,16 @@ def run_pytest(
     leases = f"gpuperf_leases={folder / '.leases'}"
     command = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "no:cacheprovider", "-o", leases, *args]
     start = time.monotonic()
-    done = python_with_torch.run(command[1:], folder, environment(**(env or {})), typed, timeout)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**(env or {})),
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
     duration = time.monotonic() - start
     return WholeRun(pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), duration))
 
