@@ -61,19 +61,22 @@ def seconds_of_copies(ctx: Context, lasting: list[float]) -> list[float]:
     now, left = 0.0, iter(lasting)
     copy = torch.Tensor.copy_
 
+    def clock() -> float:
+        return now
+
     def timed_copy(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         nonlocal now
         now += next(left)
         return copy(destination, source)
 
-    with mock.patch("time.perf_counter", lambda: now), mock.patch.object(torch.Tensor, "copy_", timed_copy):
+    with mock.patch("time.perf_counter", clock), mock.patch.object(torch.Tensor, "copy_", timed_copy):
         seconds, _ = programs.host_copies(ctx, nbytes=4096, samples=len(lasting) - 1)
     assert next(left, None) is None, "not all copies were made"
     return seconds
 
 
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("lasting", [[1000.0, 1.0, 2.0, 4.0], [1.0, 4.0, 2.0, 1000.0], [8.0, 1.0]])
-def test_of_host_copies_the_first_one_alone_is_not_told(ranks: Ranks, lasting: list[float]) -> None:
+def test_of_host_copies_the_first_one_alone_is_not_told(ranks: Ranks) -> None:
     """The first one is slow: the system gives it its pages. All others count, the slow ones too."""
-    assert ranks.run(seconds_of_copies, lasting) == [lasting[1:]]
+    for lasting in ([1000.0, 1.0, 2.0, 4.0], [1.0, 4.0, 2.0, 1000.0], [8.0, 1.0]):
+        assert ranks.run(seconds_of_copies, lasting) == [lasting[1:]]
