@@ -75,7 +75,7 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
     assert_goes_on(got, saved, 0.0 if of == to else ROUNDING, f"{of}, then {to}")
 
 
-def trained(ctx: Context, *, job: Setup) -> Run:
+def uninterrupted(ctx: Context, *, job: Setup) -> Run:
     """What a rank has before and after some steps, without a checkpoint."""
     training = Training(ctx, job, initial=job.seed)
     return Run(training.contents(), training.train(AFTER), training.parameters())
@@ -85,10 +85,10 @@ def trained(ctx: Context, *, job: Setup) -> Run:
 def test_every_layout_trains_as_one_rank(ranks: Ranks) -> None:
     """The batch is dealt so that each sequence counts once, whatever the ranks share."""
     model = config(4)
-    alone = ranks.resized(1).run(trained, job=Setup(config=model, layout=Layout(), seed=1))
+    alone = ranks.resized(1).run(uninterrupted, job=Setup(config=model, layout=Layout(), seed=1))
     for layout in LAYOUTS:
         if layout.ranks == ranks.world_size:
-            together = ranks.run(trained, job=Setup(config=model, layout=layout, seed=1))
+            together = ranks.run(uninterrupted, job=Setup(config=model, layout=layout, seed=1))
             assert_goes_on(together, alone, ROUNDING, str(layout))
 
 
