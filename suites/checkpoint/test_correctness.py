@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import Run, Setup, begun, continued
+from suites.checkpoint.programs.training import Run, Setup, Training, begun, continued
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.llama import Config
 from suites.shared.strategies import seeds
@@ -49,16 +49,16 @@ def assert_loaded(got: list[Run], saved: list[Run]) -> None:
     assert_same([run.checkpoint.unpacked() for run in got], [expected] * len(got))
 
 
-def assert_goes_on(got: list[Run], saved: list[Run], within: float) -> None:
+def assert_goes_on(got: list[Run], saved: list[Run], within: float, who: str) -> None:
     """Losses and parameters after it are those of the training that was never interrupted."""
     end = saved[0].end.unpacked()
     for rank, run in enumerate(got):
         for step, (loss, expected) in enumerate(zip(run.losses, saved[0].losses, strict=True)):
-            assert loss == pytest.approx(expected, rel=within, abs=0), f"rank {rank}, loss of step {step}"
+            assert loss == pytest.approx(expected, rel=within, abs=0), f"{who}, rank {rank}, loss of step {step}"
         have = run.end.unpacked()
         assert list(have) == list(end)
         for name, value in have.items():
-            assert_close(value, end[name], f"rank {rank}, {name}", rtol=within, atol=within)
+            assert_close(value, end[name], f"{who}, rank {rank}, {name}", rtol=within, atol=within)
 
 
 @pytest.mark.ranks(4)
@@ -72,7 +72,24 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
         saved = ranks.resized(of.ranks).run(begun, job=one, folder=folder, before=BEFORE, after=AFTER)
         got = ranks.resized(to.ranks).run(continued, job=other, folder=folder, after=AFTER)
     assert_loaded(got, saved)
-    assert_goes_on(got, saved, 0.0 if of == to else ROUNDING)
+    assert_goes_on(got, saved, 0.0 if of == to else ROUNDING, f"{of}, then {to}")
+
+
+def uninterrupted(ctx: Context, *, job: Setup) -> Run:
+    """What a rank has before and after some steps, without a checkpoint."""
+    training = Training(ctx, job, initial=job.seed)
+    return Run(training.contents(), training.train(AFTER), training.parameters())
+
+
+@pytest.mark.ranks(2, 4)
+def test_every_layout_trains_as_one_rank(ranks: Ranks) -> None:
+    """The batch is dealt so that each sequence counts once, whatever the ranks share."""
+    model = config(4)
+    alone = ranks.resized(1).run(uninterrupted, job=Setup(config=model, layout=Layout(), seed=1))
+    for layout in LAYOUTS:
+        if layout.ranks == ranks.world_size:
+            together = ranks.run(uninterrupted, job=Setup(config=model, layout=layout, seed=1))
+            assert_goes_on(together, alone, ROUNDING, str(layout))
 
 
 @pytest.mark.ranks(4)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.context_parallel.programs import racing
@@ -64,6 +65,22 @@ def test_what_the_ranks_do_not_divide_cannot_run(ranks: Ranks, changes: dict[str
 def test_torchs_ring_needs_a_gpu(ranks: Ranks) -> None:
     with pytest.raises(Infeasible, match="kernels for CUDA alone"):
         ranks.run(racing.train, way="ring", layout="contiguous", sizes=SIZES, length=TOKENS, seed=1)
+
+
+@pytest.mark.parametrize("tokens", [64, 100])
+def test_operations_are_those_that_the_mask_leaves(tokens: int) -> None:
+    """As torch counts the products of attention written out, forward and backward, less those of masked scores."""
+    given = racing.drawn(SIZES, tokens, 1, torch.device("cpu"))[0]
+    query, key, value = (given[name].requires_grad_() for name in ("query", "key", "value"))
+    sharing = SIZES.heads // SIZES.kv_heads
+    key, value = (tensor.repeat_interleave(sharing, dim=1) for tensor in (key, value))
+    seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+    with FlopCounterMode(display=False) as counter:
+        scores = (query @ key.mT).masked_fill(~seen, -torch.inf)
+        (scores.softmax(-1) @ value).backward(given["grad"])
+    left = counter.get_total_flops() * int(seen.sum()) / seen.numel()
+    # Half of the scores are left, but for half of the diagonal.
+    assert SIZES.flop(tokens) == pytest.approx(left, rel=1.01 / tokens)
 
 
 def test_bytes_and_the_threshold_are_those_of_the_page() -> None:

@@ -151,6 +151,26 @@ def test_what_is_slow_is_seen_as_if_on_nodes(ranks: Ranks, nodes: int, drag: Dra
     assert_slowest(ranks, nodes, drag)
 
 
+@pytest.mark.ranks(2)
+def test_seconds_are_those_of_a_step(ranks: Ranks) -> None:
+    """However many steps a sample has: ten steps of 20 ms are told as 20 ms, in every figure."""
+    delay, repeats = 0.02, 10
+    load = dataclasses.replace(SMALL, samples=1, repeats=repeats)
+    seen = surveyed(ranks, ranks.world_size, load, Drag(delay, 0))
+    for one in seen:
+        figures = {f"a pair with node {partner}": taken for partner, taken in one.paired.items()} | {
+            "products": one.product,
+            "copies": one.copy,
+            "the sum of all": one.together,
+        }
+        for name, taken in figures.items():
+            assert len(taken) == load.samples, name
+            # A busy host would have to add 0.8 s to a sample of 0.2 s.
+            assert taken[0] < repeats * delay / 2, f"{one.host}, {name}: {taken}"
+            if one.node == 0:
+                assert taken[0] > 0.8 * delay, f"{one.host}, {name}: {taken}"
+
+
 # What a rank of a healthy cluster sees: of four nodes, one rank each.
 SEEN = [
     Seen(

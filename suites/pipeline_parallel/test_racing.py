@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional
 
-from pytest_gpuperf import Infeasible, Ranks
+from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.pipeline_parallel.programs import racing
 from suites.pipeline_parallel.programs.racing import Model, RankTime
 from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, bubbles, peak_bytes, waits
@@ -110,6 +112,38 @@ def test_what_a_rank_waits_for_is_no_work(ranks: Ranks) -> None:
     assert idle < span - 0.9 * asleep_in_all, "and no work of the second one, which waits meanwhile"
 
 
+LATE = 0.4
+"""Seconds that a rank is late: a step of the small model takes some milliseconds."""
+
+
+def spans_with_late_ranks(ctx: Context, *, model: Model) -> list[float]:
+    """Spans of as many steps as there are ranks; each rank in turn comes late to one of them."""
+    from time import sleep
+
+    meet, meetings = dist.all_reduce, 0
+
+    def comes(*args: Any, **kwargs: Any) -> Any:
+        nonlocal meetings
+        if meetings - racing.WARM_UPS == ctx.rank:
+            sleep(LATE)
+        meetings += 1
+        return meet(*args, **kwargs)
+
+    with mock.patch.object(dist, "all_reduce", comes):
+        steps = racing.rank_times(ctx, schedule="1F1B", model=model, steps=ctx.world_size)
+    assert meetings == racing.WARM_UPS + ctx.world_size, "all ranks meet once before each step"
+    return [step.span for step in steps]
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_step_begins_when_all_ranks_have_come(ranks: Ranks) -> None:
+    """Whoever is late, nobody's wait for it is a part of the step."""
+    model = small(blocks=2 * ranks.world_size)
+    for rank, spans in enumerate(ranks.run(spans_with_late_ranks, model=model)):
+        for late, span in enumerate(spans):
+            assert 0 < span < 0.8 * LATE, f"rank {rank}, step to which rank {late} is late: {span} s"
+
+
 @pytest.mark.ranks(WORLD_SIZE)
 @pytest.mark.parametrize(
     ("schedule", "changed", "message"),
@@ -147,6 +181,16 @@ def timed(schedule: str, ranks: int, microbatches: int) -> list[list[RankTime]]:
 )
 def test_promised_bubbles(schedule: str, expected: float) -> None:
     assert bubbles(schedule, 8, timed(schedule, 2, 8)) == pytest.approx([expected] * 2)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_rank_is_as_busy_in_every_schedule(schedule: str, world_size: int) -> None:
+    """3 s for each microbatch and stage, whether a backward is whole or in halves; all else is waiting."""
+    busy = 3.0 * 8 * racing.stages_of(schedule, world_size) / world_size
+    for (step,) in timed(schedule, world_size, 8):
+        assert step.busy == busy
+        assert waits([step]) == pytest.approx([1 - busy / 100.0])
 
 
 def test_waits_are_what_the_slowest_rank_leaves() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.serving.programs.disaggregated import Setting, places, serve_apart, tokens_of
-from suites.serving.programs.engine import Request
+from suites.serving.programs.engine import PagedEngine, Request, Served
 from suites.serving.programs.model import llama
 from suites.serving.programs.pages import ForeignPages, PageFormat, PromptTooLong
 from suites.serving.reference import CONFIG, DTYPE, assert_answered
@@ -66,6 +69,34 @@ def test_arrivals(ranks: Ranks) -> None:
         times = computing[request.name].times + decoding[request.name].times
         assert request.arrives <= times[0]
         assert times[1:] == sorted(times[1:])
+
+
+SLOW = 0.5
+"""Seconds; the answers below take some milliseconds."""
+
+
+def served_after_a_slow_build(ctx: Context, *, requests: list[Request], slow: int) -> dict[int, Served]:
+    """One rank is ready to serve long after all others."""
+    build = PagedEngine.__init__
+
+    def slowly(*args: Any, **kwargs: Any) -> None:
+        if ctx.rank == slow:
+            time.sleep(SLOW)
+        build(*args, **kwargs)
+
+    with mock.patch.object(PagedEngine, "__init__", slowly):
+        return serve_apart(ctx, requests=requests, prefills=1, setting=SETTING)
+
+
+@pytest.mark.ranks(2)
+def test_no_time_passes_while_ranks_build_their_models(ranks: Ranks) -> None:
+    """Whichever is slow to start, requests arrive when all are ready: no answer is late by it on any rank."""
+    requests = [Request(name, (1, 2, 3 + name), 3) for name in range(2)]
+    for slow in range(ranks.world_size):
+        for rank, served in enumerate(ranks.run(served_after_a_slow_build, requests=requests, slow=slow)):
+            for name, answer in served.items():
+                assert answer.times[0] > 0, f"rank {rank}, request {name}"
+                assert answer.times[-1] < 0.8 * SLOW, f"rank {slow} is slow, request {name} on {rank}: {answer.times}"
 
 
 def fingerprint_of(seed: int) -> str:

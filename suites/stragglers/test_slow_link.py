@@ -94,6 +94,27 @@ def test_one_slow_link_of_a_neighbour_names_nobody_else(world_size: int) -> None
         assert programs.behind(seconds) == slow
 
 
+@pytest.mark.parametrize("world_size", [5, 8])
+def test_one_far_worse_link_elsewhere_is_no_slow_rank(world_size: int) -> None:
+    """Only a rank both of whose links are slow is behind them, however slow a single link of others is."""
+    pairs = programs.around(world_size)
+    for slow in range(world_size):
+        seconds = {pair: 9.0 if slow in pair else 1.0 for pair in pairs}
+        beside = {rank for pair in pairs if slow in pair for rank in pair}
+        for bad in pairs:
+            if beside.isdisjoint(bad):
+                assert programs.behind(seconds | {bad: 100.0}) == slow, f"rank {slow}, link {bad}"
+
+
+@pytest.mark.parametrize("world_size", [3, 4, 8])
+def test_which_of_its_two_slow_links_is_worse_does_not_matter(world_size: int) -> None:
+    pairs = programs.around(world_size)
+    for slow in range(world_size):
+        for worse in (pair for pair in pairs if slow in pair):
+            seconds = {pair: 9.0 if slow in pair else 1.0 for pair in pairs} | {worse: 100.0}
+            assert programs.behind(seconds) == slow, f"rank {slow}, link {worse}"
+
+
 def logs(text: str, nodes: int = 2) -> list[NcclLog]:
     """Of three ranks."""
     lines = [line.partition(": ") for line in text.strip().splitlines()]

@@ -251,4 +251,22 @@ FAULTS: tuple[Fault, ...] = (
         old="return functional.mse_loss(output.to(exact), target.to(exact))",
         new="return functional.mse_loss(output, target)",
     ),
+    Fault(
+        name="hooks made once, so that the ferry keeps every step's copies",
+        module="suites.activations.programs.techniques",
+        old="""    def forward(x: torch.Tensor) -> torch.Tensor:
+        with hooks():
+            return model(x)""",
+        new="""    made = hooks()
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with made:
+            return model(x)""",
+    ),
+    Fault(
+        name="the same batch on every rank that trains",
+        module="suites.activations.programs.racing",
+        old="generator = torch.Generator(device).manual_seed(self.seed + 1 + rank)",
+        new="generator = torch.Generator(device).manual_seed(self.seed + 1)",
+    ),
 )

@@ -281,4 +281,29 @@ FAULTS: tuple[Fault, ...] = (
         old="            pg_state[pg_idx][key] = value\n",
         new="            pg_state[pg_idx][key] = cast(ListDictValueType, optim_state_dict[_PG])[0][key]\n",
     ),
+    Fault(
+        name="the batch dealt to the ranks of one tensor group",
+        module="suites.checkpoint.programs.training",
+        old="part = self._ctx.rank // layout.tensor",
+        new="part = self._ctx.rank % (layout.replicate * layout.shard)",
+    ),
+    Fault(
+        name="files that do not divide by the ranks left out",
+        module="suites.checkpoint.programs.directory",
+        old="    return list(items[_rank() :: dist.get_world_size() if dist.is_initialized() else 1])",
+        new="""    each = len(items) // (dist.get_world_size() if dist.is_initialized() else 1)
+    return list(items[_rank() * each : (_rank() + 1) * each])""",
+    ),
+    Fault(
+        name="learning rates of groups put back in reverse order",
+        module="torch.distributed.checkpoint.state_dict",
+        old='param_group["lr"] = lrs.pop(0)',
+        new='param_group["lr"] = lrs.pop()',
+    ),
+    Fault(
+        name="a checkpoint's metadata that is not on the disk when it is renamed",
+        module="torch.distributed.checkpoint.filesystem",
+        old="os.fsync(metadata_file.fileno())",
+        new="metadata_file.flush()",
+    ),
 )

@@ -343,4 +343,27 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old='"all_to_all": (plain.all_to_all, True)',
         new='"all_to_all": (plain.all_to_all, False)',
     ),
+    Fault(
+        name="a soak that keeps only what its last flights had wrong",
+        module="suites.collectives.programs.soak",
+        old="wrong += flown(flights, order)",
+        new="wrong = list(flown(flights, order))",
+    ),
+    Fault(
+        name="a late rank that comes to the barrier before it was late",
+        module="suites.collectives.programs.plain",
+        old="""    if ctx.rank == late:
+        time.sleep(seconds)  # not a wait for an event: the lateness is what the test is about
+    came = time.monotonic()""",
+        new="""    came = time.monotonic()
+    if ctx.rank == late:
+        time.sleep(seconds)  # not a wait for an event: the lateness is what the test is about""",
+    ),
+    Fault(
+        name="a reduce that always sums",
+        module="torch.distributed.distributed_c10d",
+        old="""    opts = ReduceOptions()
+    opts.reduceOp = op""",
+        new="    opts = ReduceOptions()",
+    ),
 )

@@ -57,4 +57,13 @@ FAULTS: tuple[Fault, ...] = (
         old="dist.all_reduce(x, group=group)",
         new='dist.all_reduce(x, group=group if stage == "first use" else ctx.group)',
     ),
+    Fault(
+        name="a stage's clock that starts before all ranks are there",
+        module="suites.communicators.programs",
+        old="""        self._ctx.barrier()
+        self._wait()
+        self._start = time.perf_counter()""",
+        new="""        self._wait()
+        self._start = time.perf_counter()""",
+    ),
 )

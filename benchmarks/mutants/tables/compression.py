@@ -343,4 +343,43 @@ FAULTS: tuple[Fault, ...] = (
         old="own_error.nan_to_num_(0, 0, 0), shard_error.nan_to_num_(0, 0, 0)",
         new="own_error.nan_to_num_(0), shard_error.nan_to_num_(0)",
     ),
+    Fault(
+        name="each bucket counted as a step",
+        module="suites.compression.programs.quantized",
+        old="""    if bucket.is_last():
+        state.steps += 1""",
+        new="    state.steps += 1",
+    ),
+    Fault(
+        name="PowerSGD's error taken of an alias of what it overwrites",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="""        input_tensor_cp = input_tensor.detach().clone()
+
+    # Unflatten the input tensor into per-parameter tensors, for layer-wise compression.""",
+        new="""        input_tensor_cp = input_tensor.detach()
+
+    # Unflatten the input tensor into per-parameter tensors, for layer-wise compression.""",
+    ),
+    Fault(
+        name="small gradients swallowed by the least scale",
+        module="suites.compression.programs.quantized",
+        old="scales = torch.where(magnitude == 0, 1.0, magnitude / largest)",
+        new="scales = magnitude.clamp(min=1e-8) / largest",
+    ),
+    Fault(
+        name="PowerSGD's uncompressed tensors all read from the first place",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="""                uncompressed_tensors_memory[idx : idx + tensor.numel()].view_as(tensor)
+            )
+            idx += tensor.numel()""",
+        new="""                uncompressed_tensors_memory[idx : idx + tensor.numel()].view_as(tensor)
+            )""",
+    ),
+    Fault(
+        name="PowerSGD's random vectors from whatever seed a rank has",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="""            torch.manual_seed(state.rng.randint(1_000_000_000))
+            for q in qs:""",
+        new="            for q in qs:",
+    ),
 )

@@ -268,4 +268,18 @@ FAULTS: tuple[Fault, ...] = (
         "    output = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)\n"
         "    return all_to_all(ctx, output[:, :, gathered], split=SEQUENCE, join=1)",
     ),
+    Fault(
+        name="ring attention summed in the inputs' own dtype",
+        module="suites.context_parallel.programs.attention",
+        old="""    dtype = torch.promote_types(query.dtype, torch.float32)
+    groups = query.shape[1] // key.shape[1]""",
+        new="""    dtype = query.dtype
+    groups = query.shape[1] // key.shape[1]""",
+    ),
+    Fault(
+        name="operations counted as if nothing were masked",
+        module="suites.context_parallel.programs.racing",
+        old="return 3.0 * 2 * tokens**2 * self.heads * self.features",
+        new="return 3.0 * 4 * tokens**2 * self.heads * self.features",
+    ),
 )

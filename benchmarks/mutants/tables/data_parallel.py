@@ -474,4 +474,31 @@ FAULTS: tuple[Fault, ...] = (
         old="functional.mse_loss(output.float(), target.expand_as(output))",
         new="functional.mse_loss(output, target.to(output.dtype).expand_as(output))",
     ),
+    Fault(
+        name="batches that are alike on all ranks",
+        module="suites.data_parallel.programs.racing",
+        old="manual_seed(1000 * rank + number)",
+        new="manual_seed(number)",
+    ),
+    Fault(
+        name="two places for batches that are one tensor",
+        module="suites.data_parallel.programs.racing",
+        old="places = [batches[0].to(ctx.device, copy=True) for _ in range(2)]",
+        new="places = [batches[0].to(ctx.device, copy=True)] * 2",
+    ),
+    Fault(
+        name="a mean over the ranks that still have batches, asked for and not taken",
+        module="torch.nn.parallel.distributed",
+        old="                self._divide_by_initial_world_size,  # type: ignore[arg-type]",
+        new="                True,",
+    ),
+    Fault(
+        name="a scaler that forgets, when it is loaded, how many steps went well",
+        module="torch.amp.grad_scaler",
+        old="""        self._init_growth_tracker = cast(int, state_dict["_growth_tracker"])
+        if self._growth_tracker is not None:
+            self._growth_tracker.fill_(state_dict["_growth_tracker"])""",
+        new="""        if self._growth_tracker is not None:
+            self._growth_tracker.fill_(0)""",
+    ),
 )

@@ -97,4 +97,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        moving.copy_(saved)\n",
         new="        if dist.get_rank() == 0:\n            moving.copy_(saved)\n",
     ),
+    Fault(
+        name="the last, smaller batch of an epoch divided by a full one",
+        module="suites.elastic.programs",
+        old="_update(network, velocity, len(batch))",
+        new="_update(network, velocity, epochs.batch)",
+    ),
 )

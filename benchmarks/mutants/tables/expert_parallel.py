@@ -339,4 +339,30 @@ FAULTS: tuple[Fault, ...] = (
         "    return torch.where(kept[:, None], torch.zeros_like(x).index_add(0, routing.token, "
         "weighted), x)",
     ),
+    Fault(
+        name="places given by token, not by choice",
+        module="suites.expert_parallel.programs.exchange",
+        old="""    by_priority = chosen.T.reshape(-1)
+    order = by_priority.argsort(stable=True)
+    counts = torch.zeros(experts, dtype=torch.int64, device=chosen.device)
+    counts.index_add_(0, by_priority, torch.ones_like(by_priority))
+    begins = counts.cumsum(0) - counts
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=chosen.device) - begins[by_priority[order]]
+    return place.view(chosen.T.shape).T, counts""",
+        new="""    by_priority = chosen.reshape(-1)
+    order = by_priority.argsort(stable=True)
+    counts = torch.zeros(experts, dtype=torch.int64, device=chosen.device)
+    counts.index_add_(0, by_priority, torch.ones_like(by_priority))
+    begins = counts.cumsum(0) - counts
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=chosen.device) - begins[by_priority[order]]
+    return place.view(chosen.shape), counts""",
+    ),
+    Fault(
+        name="a capacity that knows of one choice a token",
+        module="suites.expert_parallel.programs.racing",
+        old="return int(self.headroom * self.tokens * self.k / self.experts)",
+        new="return int(self.headroom * self.tokens / self.experts)",
+    ),
 )

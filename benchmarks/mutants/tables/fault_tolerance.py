@@ -206,4 +206,16 @@ FAULTS: tuple[Fault, ...] = (
         old="        _sync(self._partial(step))  # the names of its files\n",
         new="",
     ),
+    Fault(
+        name="checkpoints sorted as text, so that step 12 is older than 9",
+        module="suites.shared.step_folders",
+        old="return sorted(int(step) for step in found if step.isdigit())",
+        new="return [int(step) for step in sorted(found) if step.isdigit()]",
+    ),
+    Fault(
+        name="a job's time counted from the first line, without the start of its processes",
+        module="suites.fault_tolerance.programs.lost_time",
+        old="begun = min(entry.since for entry in log)",
+        new="begun = min(entry.at for entry in log)",
+    ),
 )

@@ -68,4 +68,16 @@ FAULTS: tuple[Fault, ...] = (
         old="            wrong[0] += (bits_of(product) != bits_of(first)).any()\n",
         new="        wrong[0] += (bits_of(product) != bits_of(first)).any()\n",
     ),
+    Fault(
+        name="the seconds of products include the sum, in which all wait for the slowest",
+        module="suites.health.programs",
+        old="""        taken.append(_seconds(begun, _now(ctx)))
+        total.copy_(addends)
+        dist.all_reduce(total)
+        wrong[1] += (bits_of(total) != bits_of(summed)).any()""",
+        new="""        total.copy_(addends)
+        dist.all_reduce(total)
+        taken.append(_seconds(begun, _now(ctx)))
+        wrong[1] += (bits_of(total) != bits_of(summed)).any()""",
+    ),
 )

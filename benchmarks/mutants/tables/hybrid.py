@@ -334,4 +334,28 @@ FAULTS: tuple[Fault, ...] = (
         old="for degree in (divisor for divisor in range(1, left + 1) if left % divisor == 0):",
         new="for degree in (1, left) if left > 1 else (1,):",
     ),
+    Fault(
+        name="squares of 16-bit norms added up in 16 bits",
+        module="suites.hybrid.programs.racing",
+        old="norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).float()",
+        new="norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients]))",
+    ),
+    Fault(
+        name="the backward of a reduce_scatter that does not wait",
+        module="torch.distributed._functional_collectives",
+        old="""    # Backward is all_gather
+    output = torch.ops._c10d_functional.all_gather_into_tensor(
+        grad_output.contiguous(),
+        group_size,
+        group_name,
+    )
+    return wait_tensor(output), None, None, None""",
+        new="""    # Backward is all_gather
+    output = torch.ops._c10d_functional.all_gather_into_tensor(
+        grad_output.contiguous(),
+        group_size,
+        group_name,
+    )
+    return output, None, None, None""",
+    ),
 )

@@ -100,4 +100,14 @@ FAULTS: tuple[Fault, ...] = (
         old="logits.to(torch.promote_types(logits.dtype, torch.float32))",
         new="logits",
     ),
+    Fault(
+        name="gradients alone that travel in the dtype of products",
+        module="suites.llm_step.programs",
+        old="""device=ctx.device) for dtype in (work.compute, work.parameters)
+    )
+    part, shard = (torch.zeros(share, dtype=dtype, device=ctx.device) for dtype in (work.compute, work.parameters))""",
+        new="""device=ctx.device) for dtype in (work.compute, work.compute)
+    )
+    part, shard = (torch.zeros(share, dtype=dtype, device=ctx.device) for dtype in (work.compute, work.compute))""",
+    ),
 )

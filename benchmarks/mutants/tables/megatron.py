@@ -91,4 +91,18 @@ FAULTS: tuple[Fault, ...] = (
         old='"row": RowwiseParallel()}\n',
         new='"row": RowwiseParallel(output_layouts=torch.distributed.tensor.Shard(0))}\n',
     ),
+    Fault(
+        name="an embedding's gradients that add up over steps",
+        module=PROGRAMS,
+        old="""        module.zero_grad()
+        output = module(tokens)""",
+        new="        output = module(tokens)",
+        needs=NEEDS,
+    ),
+    Fault(
+        name="operations of the forward alone",
+        module=PROGRAMS,
+        old="return 6.0 * self.length * 2 * self.width * self.hidden",
+        new="return 2.0 * self.length * 2 * self.width * self.hidden",
+    ),
 )

@@ -186,4 +186,10 @@ FAULTS: tuple[Fault, ...] = (
         old="usual = statistics.mode(one.digest for one in seen)",
         new="usual = max(one.digest for one in seen)",
     ),
+    Fault(
+        name="seconds of a sample taken for those of a step",
+        module="suites.multi_node.programs.hosts",
+        old="taken.append(_seconds(ctx, lambda: steps(repeats)) / repeats)",
+        new="taken.append(_seconds(ctx, lambda: steps(repeats)))",
+    ),
 )

@@ -163,4 +163,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return order[(order.index(rank) + 1) % len(order)]",
         new="return (rank + 1) % len(order)",
     ),
+    Fault(
+        name="a ring judged without the hop that closes it",
+        module="suites.nvlink.programs.orders",
+        old="rates = [rate[pair] for pair in zip(order, (*order[1:], order[0]), strict=True)]",
+        new="rates = [rate[pair] for pair in zip(order, order[1:], strict=False)]",
+    ),
 )

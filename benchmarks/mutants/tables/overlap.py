@@ -209,4 +209,10 @@ FAULTS: tuple[Fault, ...] = (
         old="dist.all_reduce(out, group=group)",
         new="dist.all_reduce(out)",
     ),
+    Fault(
+        name="gradients zeroed in place, while an earlier part's are on their way",
+        module="suites.overlap.programs.backward",
+        old="module.zero_grad(set_to_none=True)",
+        new="module.zero_grad(set_to_none=False)",
+    ),
 )

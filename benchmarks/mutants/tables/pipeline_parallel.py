@@ -492,4 +492,39 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old="return functional.mse_loss(output.to(exact), target.to(exact))",
         new="return functional.mse_loss(output, target)",
     ),
+    Fault(
+        name="a step's span that begins before all ranks have come",
+        module="suites.pipeline_parallel.programs.racing",
+        old="""        dist.all_reduce(token)  # no rank leaves it before all have come
+        begin = Moment(ctx.device)""",
+        new="""        begin = Moment(ctx.device)
+        dist.all_reduce(token)  # no rank leaves it before all have come""",
+    ),
+    Fault(
+        name="a stage that keeps a microbatch's input and output after its backward",
+        module="torch.distributed.pipelining.stage",
+        old=") = self.fwd_cache.pop(bwd_chunk_id)",
+        new=") = self.fwd_cache[bwd_chunk_id]",
+    ),
+    Fault(
+        name="busy time without what zero-bubble schedules split",
+        module="suites.pipeline_parallel.programs.racing",
+        old="return sum(seconds for _, _, seconds in self.ops)",
+        new='return sum(seconds for _, kind, seconds in self.ops if kind in ("F", "B"))',
+    ),
+    Fault(
+        name="weights behind two paths whose gradients count twice in zero-bubble schedules",
+        module="torch.distributed.pipelining._backward",
+        old="""                for grads_tuple, intermediate in zip(
+                    param_group["grads"],
+                    param_group["intermediates"],
+                    strict=True,
+                ):
+                    handles.append(
+                        intermediate.register_prehook(
+                            lambda grad_outputs, sg=grads_tuple: sg
+                        )
+                    )""",
+        new="                pass",
+    ),
 )

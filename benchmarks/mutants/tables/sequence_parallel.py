@@ -317,4 +317,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        x.grad = None\n",
         new="",
     ),
+    Fault(
+        name="a rank's tokens as a view, which keeps all of them alive",
+        module="suites.sequence_parallel.programs.racing",
+        old='return tokens_of(tensor, ctx.world_size)[ctx.rank].clone() if plan == "sequence" else tensor',
+        new='return tokens_of(tensor, ctx.world_size)[ctx.rank] if plan == "sequence" else tensor',
+    ),
 )

@@ -310,4 +310,17 @@ FAULTS: tuple[Fault, ...] = (
         old="max(0, math.ceil(len(values) * percent / 100) - 1)",
         new="min(len(values) - 1, int(len(values) * percent / 100))",
     ),
+    Fault(
+        name="a clock that starts while ranks still build their models",
+        module="suites.serving.programs.disaggregated",
+        old="""    ctx.barrier()
+    part.clock = Wall()""",
+        new="    ctx.barrier()",
+    ),
+    Fault(
+        name="requests that arrive at equal distances",
+        module="suites.serving.programs.speed",
+        old="now += drawn.expovariate(rate)",
+        new="now += 1 / rate",
+    ),
 )

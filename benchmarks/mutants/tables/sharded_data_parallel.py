@@ -353,4 +353,44 @@ FAULTS: tuple[Fault, ...] = (
         old="loss.detach().to(exact) / ctx.world_size",
         new="loss.detach().to(exact) / (ctx.world_size // 2 * 2)",
     ),
+    Fault(
+        name="the whole model that is not told to reshard",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="""    for unit in (*units, model):
+        # Said of the whole as well, which would stay gathered otherwise.
+        fully_shard(unit, mesh=ctx.mesh((ctx.world_size,)), reshard_after_forward=way.reshard, mp_policy=policy)""",
+        new="""    for unit in units:
+        fully_shard(unit, mesh=ctx.mesh((ctx.world_size,)), reshard_after_forward=way.reshard, mp_policy=policy)
+    fully_shard(model, mesh=ctx.mesh((ctx.world_size,)), mp_policy=policy)""",
+    ),
+    Fault(
+        name="FSDP2's partial sums of earlier microbatches overwritten",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old="                    partial_reduce_output += reduce_output",
+        new="                    partial_reduce_output = reduce_output",
+    ),
+    Fault(
+        name="FSDP2's second divisor rounded down",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old="post_factor = factor / pre_factor",
+        new="post_factor = factor // pre_factor",
+    ),
+    Fault(
+        name="ZeRO-1 gives all parameters to the first rank",
+        module="torch.distributed.optim.zero_redundancy_optimizer",
+        old="                        sizes[rank] += param.numel()\n",
+        new="",
+    ),
+    Fault(
+        name="FSDP2's gradients replaced by those of a later backward",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old="fsdp_param.sharded_param.grad._local_tensor += new_sharded_grad",
+        new="fsdp_param.sharded_param.grad._local_tensor.copy_(new_sharded_grad)",
+    ),
+    Fault(
+        name="ZeRO-1 waits for the last broadcast alone",
+        module="torch.distributed.optim.zero_redundancy_optimizer",
+        old="_ = [x.wait() for x in handles]",
+        new="handles[-1].wait()",
+    ),
 )

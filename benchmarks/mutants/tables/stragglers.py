@@ -134,4 +134,10 @@ FAULTS: tuple[Fault, ...] = (
         old="Delay(ctx, delay) if ctx.rank == late else None",
         new="Delay(ctx, delay) if late and ctx.rank == late else None",
     ),
+    Fault(
+        name="the rank whose links take longest together",
+        module="suites.stragglers.programs.slow_link",
+        old="key=lambda rank: min(taken for pair, taken in seconds.items() if rank in pair))",
+        new="key=lambda rank: sum(taken for pair, taken in seconds.items() if rank in pair))",
+    ),
 )

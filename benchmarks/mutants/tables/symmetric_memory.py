@@ -526,4 +526,10 @@ FAULTS: tuple[Fault, ...] = (
         old="{math.ceil(needed / MiB)}M",
         new="{needed // MiB}M",
     ),
+    Fault(
+        name="bytes of alignment that are never given back",
+        module="suites.symmetric_memory.programs.arena",
+        old="self._taken[offset] = wanted",
+        new="self._taken[offset] = nbytes",
+    ),
 )

@@ -675,4 +675,56 @@ FAULTS: tuple[Fault, ...] = (
         new="        local_offset_on_dim = mesh._sym_get_coordinate(mesh_dim) * local_shard_size\n"
         "        mask, masked_tensor = _MaskPartial._mask_tensor(",
     ),
+    Fault(
+        name="a replicated addend added once by each rank",
+        module="torch.distributed.tensor.placement_types",
+        old="            return tensor / num_chunks",
+        new="            return tensor",
+    ),
+    Fault(
+        name="norms of tensors added up by the 2-norm, whichever was asked for",
+        module="torch.nn.utils.clip_grad",
+        old="""        torch.stack([norm.to(first_device) for norm in norms]), norm_type
+    )""",
+        new="""        torch.stack([norm.to(first_device) for norm in norms])
+    )""",
+    ),
+    Fault(
+        name="frozen weights that train once they are split",
+        module="torch.distributed.tensor.parallel.style",
+        old="""        # weight would become Shard(1)
+        for name, param in module.named_parameters():
+            dist_param = nn.Parameter(
+                distribute_tensor(
+                    param, device_mesh, [Shard(0)], src_data_rank=self.src_data_rank
+                ),
+                requires_grad=param.requires_grad,
+            )""",
+        new="""        # weight would become Shard(1)
+        for name, param in module.named_parameters():
+            dist_param = nn.Parameter(
+                distribute_tensor(
+                    param, device_mesh, [Shard(0)], src_data_rank=self.src_data_rank
+                ),
+            )""",
+    ),
+    Fault(
+        name="four sums of one tensor",
+        module="suites.tensor_parallel.programs.block",
+        old="tensors = [x.detach().clone() for _ in range(SUMS)]",
+        new="tensors = [x.detach().clone()] * SUMS",
+    ),
+    Fault(
+        name="the input's gradient that adds up over steps",
+        module="suites.tensor_parallel.programs.block",
+        old="""        x.grad = None
+        block.zero_grad(set_to_none=True)""",
+        new="        block.zero_grad(set_to_none=True)",
+    ),
+    Fault(
+        name="logits of 16 bits whose exponentials are added up in 16 bits",
+        module="torch.distributed.tensor.parallel.loss",
+        old="    x = x.to(dtype=computation_dtype, memory_format=torch.contiguous_format)",
+        new="    x = x.contiguous()",
+    ),
 )

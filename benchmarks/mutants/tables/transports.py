@@ -58,4 +58,10 @@ FAULTS: tuple[Fault, ...] = (
         old="for work in dist.batch_isend_irecv(operations):",
         new="for work in dist.batch_isend_irecv(operations)[:1]:",
     ),
+    Fault(
+        name="a sum of one rank's share of the bytes",
+        module="suites.transports.programs.sending",
+        old="count = nbytes // ADDENDS.itemsize",
+        new="count = nbytes // ADDENDS.itemsize // ctx.world_size",
+    ),
 )

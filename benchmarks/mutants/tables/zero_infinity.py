@@ -242,4 +242,18 @@ FAULTS: tuple[Fault, ...] = (
         old="functional.mse_loss(x.to(MASTER), target.to(MASTER))",
         new="functional.mse_loss(x, target)",
     ),
+    Fault(
+        name="blocks that all begin with the same values",
+        module="suites.zero_infinity.programs.racing",
+        old="generator = torch.Generator(device).manual_seed(self.seed + index)",
+        new="generator = torch.Generator(device).manual_seed(self.seed)",
+    ),
+    Fault(
+        name="a learning rate that is set a step late",
+        module="suites.zero_infinity.programs.offloading",
+        old="""        set_rate(update, problem.rate(number))
+        update.step()""",
+        new="""        update.step()
+        set_rate(update, problem.rate(number))""",
+    ),
 )
