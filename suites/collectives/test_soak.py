@@ -47,9 +47,9 @@ def corrupted(ctx: Context, *, seed: int) -> tuple[int, list[str]]:
     """
     add, seen = dist.all_reduce, 0
 
-    def added(tensor: torch.Tensor, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+    def added(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
         nonlocal seen
-        work = add(tensor, *args, async_op=async_op, **kwargs)
+        work = add(tensor, op, group, async_op)
         seen += async_op  # not the word that time is over
         flips = async_op and seen == 1 and ctx.rank == ctx.world_size - 1
         return Corrupted(work, tensor) if flips else work

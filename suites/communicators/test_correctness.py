@@ -62,7 +62,6 @@ LATE = 0.5  # seconds; a first use takes milliseconds, on GPUs tens of them
 
 def first_uses(ctx: Context, *, number: int) -> list[float]:
     """Seconds that first uses take a rank while the last rank goes on late from making each communicator."""
-
     made = itertools.count()
 
     def then_late(ctx: Context) -> dist.ProcessGroup:
