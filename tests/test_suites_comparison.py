@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from suites.shared.comparison import assert_close, assert_each, assert_same, assert_within
+from suites.shared.comparison import assert_close, assert_each, assert_same, assert_unlike, assert_within
 from suites.shared.step import Tensors
 
 ONES = torch.ones(2, 3)
@@ -90,3 +90,16 @@ def test_each_element_has_a_bound_of_its_own() -> None:
         assert_within(torch.tensor([[0.0, 0.0], [0.0, math.nan]]), expected, bound, "mean")
     with pytest.raises(AssertionError, match=r"^mean: \(2,\) instead of \(2, 2\)$"):
         assert_within(torch.zeros(2), expected, bound, "mean")
+
+
+def test_two_tensors_that_share_most_elements_are_named() -> None:
+    zeros, ones = torch.zeros(2, 2), torch.ones(2, 2)
+    half = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    assert_unlike({"rank 0": zeros, "rank 1": ones, "rank 2": half})
+    message = "rank 0 and rank 2 share 4 of 4 elements: draw each with a seed of its own"
+    with pytest.raises(AssertionError, match=message):
+        assert_unlike({"rank 0": zeros, "rank 1": ones, "rank 2": zeros.clone()})
+    with pytest.raises(AssertionError, match="rank 0 and rank 1 share 3 of 4 elements"):
+        assert_unlike({"rank 0": zeros, "rank 1": torch.tensor([[0.0, 0.0], [0.0, 4.0]])})
+    with pytest.raises(AssertionError, match=r"rank 0 is \(2, 2\), rank 1 is \(4,\)"):
+        assert_unlike({"rank 0": zeros, "rank 1": torch.ones(4)})

@@ -11,7 +11,8 @@ SOAK = "suites/collectives/test_soak.py"
 
 
 def test_a_soak_takes_as_long_as_is_asked(tmp_path: Path) -> None:
-    run = run_pytest(ROOT, SOAK, "-k", "2ranks", "--soak", "0.03", "--durations=0", "-o", f"gpuperf_leases={tmp_path}")
+    leases = f"gpuperf_leases={tmp_path}"
+    run = run_pytest(ROOT, f"{SOAK}::test_soak", "-k", "2ranks", "--soak", "0.03", "--durations=0", "-o", leases)
     assert list(run.outcomes.values()) == ["PASSED"], run.text
     seconds = re.search(r"([\d.]+)s call", run.text)
     assert seconds is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from suites.activations.programs import racing
 from suites.activations.programs.ahead import AHEAD, Ferry, offload_ahead
 from suites.activations.programs.racing import LEND, RACED, Work, kept_bytes
 from suites.activations.programs.techniques import offload
-from suites.shared.comparison import assert_close, assert_in_float32
+from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
 from suites.shared.memory import LiveBytes
 from suites.shared.step import each_step
 
 TECHNIQUES = [*RACED, LEND]
 STEPS = 2
+MORE = 4  # steps after the first one, whose live bytes are compared with the first one's
+PATIENCE = 2.0  # seconds
 
 
 def small(**changed: Any) -> Work:
@@ -63,6 +66,39 @@ def test_every_technique_trains_as_one_device(ranks: Ranks) -> None:
         for name, steps in each.items():
             for number, got in enumerate(steps):
                 assert_close(got, expected, f"rank {rank}, {name}, step {number}", rtol=1e-12)
+
+
+def test_each_rank_has_a_batch_of_its_own() -> None:
+    """With equal batches a rank that trains on another one's would have the right loss."""
+    drawn: dict[str, torch.Tensor] = {}
+    for rank in range(8):
+        drawn[f"rank {rank}, input"], drawn[f"rank {rank}, target"] = small().batch(rank, torch.device("cpu"))
+    assert_unlike(drawn)
+
+
+def alive_after_steps(ctx: Context, *, technique: str, work: Work) -> list[tuple[int, int]]:
+    """Bytes of what steps have made that are alive on the host and on the rank's device: after one step, after many."""
+    step = racing.train(ctx, technique=technique, work=work)
+    host, device = LiveBytes(torch.device("cpu")), LiveBytes(ctx.device)
+    with host, device:
+        step()
+        first = host.live(), device.live()
+        for _ in range(MORE):
+            step()
+    ends = time.monotonic() + PATIENCE
+    while (host.live() > first[0] or device.live() > first[1]) and time.monotonic() < ends:
+        time.sleep(0.01)  # gloo's threads hold what they have sent for a moment longer
+    return [first, (host.live(), device.live())]
+
+
+@pytest.mark.ranks(2)
+def test_nothing_that_a_step_has_kept_outlives_it(ranks: Ranks) -> None:
+    """The first step leaves gradients, and later ones no more than it did: neither on the device nor on the host."""
+    for technique in TECHNIQUES:
+        for rank, (first, last) in enumerate(ranks.run(alive_after_steps, technique=technique, work=small())):
+            for where, once, many in zip(("host", "device"), first, last, strict=True):
+                what = f"{technique}, rank {rank}: bytes alive on the {where}"
+                assert many <= once, f"{what}: {once} after one step, {many} after {MORE} more"
 
 
 def kept(ctx: Context, *, technique: str, work: Work) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -160,10 +161,20 @@ def test_every_movement(ranks: Ranks, numel: int) -> None:
 
 @pytest.mark.ranks(2, 4, 8)
 def test_barrier(ranks: Ranks) -> None:
+    """Nobody leaves before the last rank has come, and that one comes when its lateness is over, not before."""
+    lateness = 0.02
+
+    def timed(ctx: Context, *, late: int) -> tuple[float, float, float]:
+        began = time.monotonic()
+        return began, *plain.barrier(ctx, late=late, seconds=lateness)
+
     for late in range(ranks.world_size):
-        times = ranks.run(plain.barrier, late=late, seconds=0.02)
-        last_came = max(came for came, _ in times)
-        assert all(left >= last_came for _, left in times)
+        times = ranks.run(timed, late=late)
+        began, came, _ = times[late]
+        assert came - began >= lateness, f"rank {late} was {came - began:.3f} s late, not {lateness} s"
+        last_came = max(came for _, came, _ in times)
+        for rank, (_, _, left) in enumerate(times):
+            assert left >= last_came, f"rank {rank} left {last_came - left:.3f} s before the last rank came"
 
 
 @pytest.mark.ranks(2, 3, 4)

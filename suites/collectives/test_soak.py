@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
+from unittest import mock
 
-from pytest_gpuperf import Ranks
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf import Context, Ranks
 from suites.collectives.programs.soak import soak
+from suites.shared.bits import bits_of
 
 LEAST = 0.3  # seconds
 SLICE = 20.0  # seconds of one run, far below its timeout
@@ -21,3 +27,48 @@ def test_soak(ranks: Ranks, soak_seconds: float) -> None:
         assert not wrong, "\n".join(wrong)
         assert all(done for done, _ in told), f"collectives of each rank: {[done for done, _ in told]}"
         left, seed = left - SLICE, seed + 1
+
+
+class Corrupted:
+    """Waits for a collective, in whose result a bit flips then."""
+
+    def __init__(self, work: dist.Work, result: torch.Tensor) -> None:
+        self._work, self._result = work, result
+
+    def wait(self) -> None:
+        self._work.wait()
+        bits_of(self._result).view(-1)[-1] ^= 1
+
+
+def corrupted(ctx: Context, *, seed: int) -> tuple[int, list[str]]:
+    """The shortest soak, in which a bit flips on the last rank, in the first all_reduce that it has in flight.
+
+    Returns how many all_reduces the rank had in flight, and what the soak has found.
+    """
+    add, seen = dist.all_reduce, 0
+
+    def added(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        nonlocal seen
+        work = add(tensor, op, group, async_op)
+        seen += async_op  # not the word that time is over
+        flips = async_op and seen == 1 and ctx.rank == ctx.world_size - 1
+        return Corrupted(work, tensor) if flips else work
+
+    with mock.patch.object(dist, "all_reduce", added):
+        _, wrong = soak(ctx, seconds=0.0, seed=seed, largest=9)
+    return seen, wrong
+
+
+SEEDS = range(1, 9)
+"""Of soaks that differ in when the fault comes: in the first of their flights, later, or in none of them."""
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_soak_reports_a_fault_whenever_it_comes(ranks: Ranks) -> None:
+    by_rank = ranks.run(lambda ctx: [corrupted(ctx, seed=seed) for seed in SEEDS])
+    last = ranks.world_size - 1
+    flipped = [seen > 0 for seen, _ in by_rank[last]]
+    assert sum(flipped) > len(SEEDS) / 2, "most soaks have no all_reduce: choose other seeds"
+    for rank, soaks in enumerate(by_rank):
+        for seed, flips, (_, wrong) in zip(SEEDS, flipped, soaks, strict=True):
+            assert len(wrong) == (flips and rank == last), f"rank {rank}, seed {seed}: {wrong}"

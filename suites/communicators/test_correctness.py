@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -52,6 +55,30 @@ def own_groups(ctx: Context, *, making: programs.Making) -> list[bool]:
 def test_each_use_is_of_the_communicator_that_was_made(ranks: Ranks, making: programs.Making) -> None:
     """Three, the one that is not counted among them; the default group would give the same sums, in another time."""
     assert ranks.run(own_groups, making=making) == [[True] * 6] * 2
+
+
+LATE = 0.5  # seconds; a first use takes milliseconds, on GPUs tens of them
+
+
+def first_uses(ctx: Context, *, number: int) -> list[float]:
+    """Seconds that first uses take a rank while the last rank goes on late from making each communicator."""
+    made = itertools.count()
+
+    def then_late(ctx: Context) -> dist.ProcessGroup:
+        group = programs.eagerly(ctx)
+        if next(made) and ctx.rank == ctx.world_size - 1:  # the very first one is not counted
+            time.sleep(LATE)  # not a wait for an event: the lateness is what the test is about
+        return group
+
+    seconds, _ = programs.lives(ctx, making=then_late, number=number, seed=1)
+    return seconds["first use"]
+
+
+@pytest.mark.ranks(2)
+def test_a_stage_is_not_charged_for_a_rank_that_is_late_before_it(ranks: Ranks) -> None:
+    for rank, taken in enumerate(ranks.run(first_uses, number=2)):
+        # The least: a busy machine may hold one of them up.
+        assert min(taken) < LATE / 2, f"rank {rank}: first uses of {taken} s hold what the last rank was late before"
 
 
 def open_files(ctx: Context, *, making: programs.Making, number: int) -> list[int]:

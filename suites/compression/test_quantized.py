@@ -10,8 +10,8 @@ from pytest_gpuperf import Context, Ranks
 from suites.compression.programs import averaging as programs
 from suites.compression.programs import quantized
 from suites.compression.test_correctness import QUANTIZERS, bounds_with_feedback, given_to
-from suites.shared.comparison import assert_within
-from suites.shared.inputs import integers
+from suites.shared.comparison import assert_close, assert_within
+from suites.shared.inputs import integers, rank_inputs
 from suites.shared.step import once
 
 LARGEST = {"int8": 127.0, "float8": 448.0}
@@ -40,6 +40,36 @@ def test_numbers_of_eight_bits_are_exact(ranks: Ranks, name: str) -> None:
     for rank, (result,) in enumerate(results):
         off = (result - means.flatten()).abs().max().item()
         assert off == 0, f"{name}, rank {rank}: a number that 8 bits hold is off by {off:.3g}"
+
+
+POWERS = (0, -33, 60, -80, 17, -60, 90, -12, 40)
+"""Of 2, a factor of each block: the smallest numbers are near 1e-24, the largest near 1e27."""
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("name", sorted(QUANTIZERS))
+def test_blocks_keep_their_precision_at_any_magnitude(ranks: Ranks, name: str) -> None:
+    """Gradients times a power of two have the same mean times it, to the last bit, whatever other blocks hold.
+
+    Small gradients, of a loss that is nearly 0, are as precise as large ones. Each block has a factor of its own.
+    """
+    shape = (len(POWERS), BLOCK)
+    factors = torch.tensor([2.0**power for power in POWERS]).unsqueeze(1)
+    drawn = rank_inputs(ranks.world_size, shape=shape, dtype=torch.float32, seed=3)
+    plain, scaled = (
+        ranks.run(
+            once,
+            programs.average_quantized,
+            gradients=given_to([[(own * by).flatten()] for own in drawn]),
+            quantizer=QUANTIZERS[name],
+            block=BLOCK,
+        )
+        for by in (torch.ones_like(factors), factors)
+    )
+    for rank, ((got,), (usual,)) in enumerate(zip(scaled, plain, strict=True)):
+        for got_block, expected, power in zip(got.view(shape), usual.view(shape) * factors, POWERS, strict=True):
+            assert expected.any()
+            assert_close(got_block, expected, f"{name}, rank {rank}, a block times 2**{power}")
 
 
 # Elements of three parameters, no two alike, but of one size once they are padded to R blocks of 8, R = 2 or 4:

@@ -8,7 +8,7 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.data_parallel.programs import racing
 from suites.data_parallel.reference import mean_gradients, mean_square_of_rows
-from suites.shared.comparison import assert_in_float32, assert_same
+from suites.shared.comparison import assert_in_float32, assert_same, assert_unlike
 from suites.shared.step import Tensors
 
 SIZES = racing.Sizes(layers=3, width=8, rows=4, dtype=torch.float64)
@@ -43,6 +43,20 @@ def test_gradients_are_the_mean_over_all_rows(ranks: Ranks, way: str) -> None:
         assert sizes[1:] == [0] * (ranks.world_size - 1)
     first, second = (results[0][number][2]["layer 0"] for number in range(2))
     assert not torch.allclose(first, second)  # a stale batch would be seen
+
+
+@pytest.mark.ranks(1)
+def test_each_rank_has_batches_of_its_own(ranks: Ranks) -> None:
+    """With equal batches a rank's own gradients would be the mean, and no missing sum could be seen."""
+
+    def drawn(ctx: Context) -> Tensors:
+        return {
+            f"rank {rank}, batch {number}": racing.batch_of(ctx, SIZES, rank, number)
+            for rank in range(8)
+            for number in range(racing.BATCHES)
+        }
+
+    assert_unlike(ranks.run(drawn)[0])
 
 
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:

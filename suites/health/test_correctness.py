@@ -67,6 +67,34 @@ def test_each_product_and_each_sum_is_compared(ranks: Ranks) -> None:
     assert [strain.products for strain in strains] == [8, 8]
 
 
+PAUSE = 0.04  # seconds before each product of a slow rank; a product of this size takes microseconds
+
+
+def slowed(ctx: Context, *, slow: int) -> Strain:
+    """The load, on one rank of which each product takes long."""
+    multiply = torch.mm
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        if ctx.rank == slow:
+            time.sleep(PAUSE)
+        return multiply(a, b) if out is None else multiply(a, b, out=out)
+
+    with mock.patch.object(torch, "mm", multiplied):
+        return programs.load(ctx, width=16, dtype=torch.float32, seconds=0.0)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_rank_that_waits_for_a_slow_one_is_not_slow(ranks: Ranks) -> None:
+    """All ranks meet in the sums: the seconds of products are a rank's own, so that the slow one alone is odd."""
+    for slow in range(ranks.world_size):
+        strains = ranks.run(slowed, slow=slow)
+        by_rank = reference.rates(strains)
+        assert slow in reference.odd_ranks(by_rank), f"rank {slow} is slow, and rates are {by_rank}"
+        for rank, strain in enumerate(strains):
+            if rank != slow:
+                assert min(strain.seconds) < min(strains[slow].seconds) / 2, f"rank {rank} is charged for rank {slow}"
+
+
 @pytest.mark.ranks(2)
 def test_the_load_goes_on_for_as_long_as_is_asked(ranks: Ranks) -> None:
     start = time.monotonic()

@@ -7,7 +7,7 @@ import torch
 
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.hybrid.programs import racing
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_in_float32
 from suites.shared.llama import Config, Llama, draw_on_device, loss_of
 from suites.shared.step import Tensors, each_step
 
@@ -64,6 +64,15 @@ def test_every_mesh_trains_as_one_device(ranks: Ranks) -> None:
         for name, steps in each.items():
             for number, (got, should) in enumerate(zip(steps, expected, strict=True)):
                 assert_close(got, should, f"rank {rank}, {name}, step {number}", rtol=ROUNDED)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_squares_of_norms_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    """Norms are whole numbers that each dtype holds; their squares need more bits than 16-bit numbers have."""
+    gradients = [torch.tensor([(-1.0) ** value * value], dtype=dtype) for value in range(1, 256)]
+    exact = torch.stack(gradients).double().square().sum()
+    for of_stage in (1, 4):
+        assert_in_float32(racing.squared(gradients, of_stage), exact / of_stage, f"a share of {of_stage}")
 
 
 @pytest.mark.parametrize(("world_size", "number"), [(2, 4), (4, 10), (6, 16), (8, 20)])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -47,6 +48,19 @@ def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], w
     """Every rank's one tensor, which is called ``what``, is the one expected of it."""
     for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
         assert_close(have, want, f"rank {rank}, {what}", atol=atol)
+
+
+def assert_unlike(tensors: Mapping[str, torch.Tensor]) -> None:
+    """No two tensors of one shape share more than half of their elements.
+
+    Ranks with equal batches, or layers with equal weights, give right results to a program that mixes them up.
+    """
+    for (one, first), (other, second) in itertools.combinations(tensors.items(), 2):
+        assert first.shape == second.shape, f"{one} is {tuple(first.shape)}, {other} is {tuple(second.shape)}"
+        alike = int((first == second).sum())
+        assert 2 * alike <= first.numel(), (
+            f"{one} and {other} share {alike} of {first.numel()} elements: draw each with a seed of its own"
+        )
 
 
 def assert_in_float32(got: torch.Tensor, exact: torch.Tensor, where: str) -> None:

@@ -73,6 +73,21 @@ def test_the_parts_are_those_of_the_step(ranks: Ranks) -> None:
         assert share == []
 
 
+@pytest.mark.ranks(2, 3, 4)
+def test_the_sums_alone_are_of_four_tensors(ranks: Ranks) -> None:
+    """Each has memory of its own, as in the step, and holds the sum of what all ranks had: equal ones, R times each."""
+
+    def summed(ctx: Context) -> tuple[list[torch.Tensor], torch.Tensor, int]:
+        x, _ = programs.inputs(ctx, SHAPE)
+        tensors = once(ctx, programs.sums, shape=SHAPE)
+        return tensors, x.detach(), len({tensor.untyped_storage().data_ptr() for tensor in tensors})
+
+    for rank, (tensors, x, storages) in enumerate(ranks.run(summed)):
+        assert len(tensors) == storages == programs.SUMS, f"rank {rank}: {len(tensors)} sums in {storages} storages"
+        for index, tensor in enumerate(tensors):
+            assert_close(tensor, ranks.world_size * x, f"rank {rank}, sum {index}", rtol=ROUNDING)
+
+
 @pytest.mark.ranks(2)
 def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
     """The counter takes causal attention for whole: twice its products."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Infeasible, Ranks
-from suites.shared.comparison import assert_close, assert_in_float32
+from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
 from suites.shared.inputs import rank_input, rank_inputs
 from suites.shared.step import each_step, once
 from suites.zero_infinity.programs import racing
@@ -72,6 +72,16 @@ def test_every_place_trains_as_one_device(ranks: Ranks, tmp_path: Path) -> None:
             for number, (got, should) in enumerate(zip(steps, expected, strict=True)):
                 assert_close(got, should, f"rank {rank}, {place}, step {number}", rtol=1e-5)
     assert list(tmp_path.iterdir()) == [], "files have no names"
+
+
+def test_no_two_blocks_and_no_two_batches_are_alike() -> None:
+    """With equal ones a step that takes another block's file, or another rank's batch, would train right."""
+    work, cpu = small(blocks=4), torch.device("cpu")
+    assert_unlike({f"block {index}": work.block(index, cpu) for index in range(work.blocks)})
+    batches: dict[str, torch.Tensor] = {}
+    for rank in range(8):
+        batches[f"rank {rank}, input"], batches[f"rank {rank}, target"] = work.batch(rank, cpu)
+    assert_unlike(batches)
 
 
 @pytest.mark.ranks(2)
