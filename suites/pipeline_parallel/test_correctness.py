@@ -86,7 +86,7 @@ def test_training_step(ranks: Ranks, data: st.DataObject, schedules: list[str]) 
 MESSAGES = 2
 """Outputs of 1F1B that may outlive their backward: the schedule's last one, and one whose message is not yet done with.
 
-The other schedules of torch 2.13 hold on to all messages until the step ends.
+With gloo the other schedules of torch 2.13 hold on to all messages until the step ends.
 """
 
 
