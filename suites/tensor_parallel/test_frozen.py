@@ -11,7 +11,7 @@ from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors
-from suites.tensor_parallel.programs.frozen import Batch, partly_frozen
+from suites.tensor_parallel.programs.frozen import TokensAndGrad, partly_frozen
 from suites.tensor_parallel.reference import DTYPE, linear
 
 SPLIT = {"by_words.weight": 0, "by_features.weight": 1, "first.weight": 0, "first.bias": 0, "second.weight": 1}
@@ -34,12 +34,12 @@ def drawn(degree: int) -> Tensors:
     return parameters | {"second.bias": degree * parameters["second.bias"]}
 
 
-def batch(degree: int, seed: int) -> Batch:
+def batch(degree: int, seed: int) -> TokensAndGrad:
     tokens = integers((TOKENS,), torch.int64, seed=seed, low=0, high=2 * degree - 1)
     return tokens, integers((TOKENS, WIDTH), DTYPE, seed=seed + 1, low=-2, high=2)
 
 
-def on_one_device(parameters: Tensors, frozen: frozenset[str], batches: list[Batch], rate: float) -> Tensors:
+def on_one_device(parameters: Tensors, frozen: frozenset[str], batches: list[TokensAndGrad], rate: float) -> Tensors:
     """The model from its formula, and SGD of what is not frozen."""
     for tokens, grad in batches:
         leaves = {name: value.clone().requires_grad_(name not in frozen) for name, value in parameters.items()}

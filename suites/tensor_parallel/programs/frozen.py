@@ -17,7 +17,7 @@ from suites.shared.sharding import local_tensor, parallelized, parameters_on_dev
 from suites.shared.step import Tensors
 from suites.tensor_parallel.programs.linear_layers import linear
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+TokensAndGrad = tuple[torch.Tensor, torch.Tensor]
 """Tokens, [N], and the gradient of the outputs, [N, W]."""
 
 
@@ -50,7 +50,12 @@ def styles() -> dict[str, ParallelStyle]:
 
 
 def partly_frozen(
-    ctx: Context, *, parameters: Tensors, frozen: Sequence[frozenset[str]], batches: Sequence[Batch], rate: float
+    ctx: Context,
+    *,
+    parameters: Tensors,
+    frozen: Sequence[frozenset[str]],
+    batches: Sequence[TokensAndGrad],
+    rate: float,
 ) -> list[tuple[set[str], Tensors]]:
     """Trains models that are frozen before they are split, by SGD of all parameters, frozen ones too.
 
