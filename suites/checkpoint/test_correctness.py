@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import Run, Setup, Training, begun, continued
+from suites.checkpoint.programs.training import Run, Setup, Training, begun, continued, fresh
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.llama import Config
 from suites.shared.strategies import seeds
@@ -90,6 +90,22 @@ def test_every_layout_trains_as_one_rank(ranks: Ranks) -> None:
         if layout.ranks == ranks.world_size:
             together = ranks.run(uninterrupted, job=Setup(config=model, layout=layout, seed=1))
             assert_goes_on(together, alone, ROUNDING, str(layout))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("layout", [Layout(replicate=2), Layout(shard=2), Layout(tensor=2)], ids=str)
+def test_a_state_that_is_taken_before_the_first_step(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
+    """Parameters and settings stay, though torch has the optimizer take a step without gradients to make its state."""
+    job = Setup(config=config(4), layout=layout, seed=1)
+    untouched = [packed.unpacked() for packed in ranks.run(fresh, job=job)]
+    saved = ranks.run(begun, job=job, folder=tmp_path, before=0, after=AFTER)
+    got = ranks.run(continued, job=job, folder=tmp_path, after=AFTER)
+    for runs in (saved, got):
+        contents = [run.checkpoint.unpacked() for run in runs]
+        kept = [{name: have[name] for name in expected} for have, expected in zip(contents, untouched, strict=True)]
+        assert_same(kept, untouched)
+    assert_loaded(got, saved)
+    assert_goes_on(got, saved, 0.0, str(layout))
 
 
 @pytest.mark.ranks(4)

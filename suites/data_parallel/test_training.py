@@ -55,6 +55,16 @@ def test_one_rank_that_overflows_makes_all_skip_the_step(ranks: Ranks, narrow: b
     assert_each_has(ranks.run(training.scaled, course=course), expected, course.rounding)
 
 
+@pytest.mark.parametrize("used", [False, True], ids=["into a new one", "into one that has trained"])
+def test_a_scaler_that_is_loaded_goes_on_as_the_saved_one(ranks: Ranks, used: bool) -> None:
+    """It stops after the overflow, and one step and two steps into the three after which the scale grows."""
+    course = replace(COURSE, steps=9)
+    stops, interval = (1, 3, 5), 3
+    expected = scaled_course(course, ranks.world_size, interval)
+    results = ranks.run(training.scaled, course=course, growth_interval=interval, stops=stops, used=used)
+    assert_each_has(results, expected, course.rounding)
+
+
 def test_running_statistics_are_rank_0s_when_a_step_begins(ranks: Ranks) -> None:
     """Variance with Bessel's correction, momentum 1/2: see torch.nn.BatchNorm1d. Gradients are each rank's mean."""
     results = ranks.run(training.normalised, course=COURSE)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from suites.sharded_data_parallel.programs.mixed_precision import Precision, add_to_results
 from suites.sharded_data_parallel.programs.racing import Sharding
-from suites.sharded_data_parallel.programs.stages import Account
+from suites.sharded_data_parallel.programs.stages import Account, Accumulation
 from suites.shared.comparison import Results
 from suites.shared.llama import Config
 from suites.shared.llm import Workload
@@ -63,6 +63,7 @@ def assert_fully_sharded(
     added: Tensors | None = None,
     reshard: bool,
     offload: bool = False,
+    accumulation: Accumulation = "whole",
 ) -> None:
     """Training is exact; each rank has sent and holds what ZeRO-3 says, where it should.
 
@@ -74,6 +75,7 @@ def assert_fully_sharded(
         added: fractions that the program's parameters had and the problem's have not.
         reshard: whether parameters were gathered anew for backward.
         offload: whether everything should wait on the CPU.
+        accumulation: of the gradients of several microbatches.
     """
     precision = precision or Precision(problem.dtype)
     degree = problem.world_size // replicas
@@ -91,6 +93,9 @@ def assert_fully_sharded(
     }
     if replicas > 1:
         traffic["all_reduce"] = shard_size * precision.reduced.itemsize
+    # Once in a step, unless earlier microbatches are reduced by themselves; their shards may wait for the replicas'.
+    often = {"whole": (), "sharded": ("reduce_scatter",), "averaged": ("reduce_scatter", "all_reduce")}[accumulation]
+    traffic |= {name: problem.microbatches * nbytes for name, nbytes in traffic.items() if name in often}
     between = shard_size * precision.dtype.itemsize
     if not reshard:
         between = degree * shard_size * precision.gathered.itemsize

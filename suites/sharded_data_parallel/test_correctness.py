@@ -124,6 +124,28 @@ def test_hybrid_sharding_in_every_precision(ranks: Ranks) -> None:
         assert mixed == (added is not None)
 
 
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize(
+    ("accumulation", "replicas"),
+    [("averaged", 1), ("averaged", 2), ("sharded", 2), ("whole", 2)],
+    ids=["each mean", "each mean of replicas", "shards of each replica", "all of each rank"],
+)
+def test_gradients_of_microbatches_add_up(ranks: Ranks, accumulation: programs.Accumulation, replicas: int) -> None:
+    """Wherever they wait for the last microbatch; three of them, so that one is neither the first nor the last."""
+    problem = Problem(world_size=ranks.world_size, seed=1, microbatches=3, wide=True)
+    # On 2 ranks each replica is one rank, which gathers and scatters nothing: there are no bytes to compare.
+    accounts, _ = fully_sharded(
+        ranks,
+        problem,
+        FULL[0],
+        True,
+        replicas=replicas if replicas > 1 else None,
+        accumulation=accumulation,
+        count=ranks.world_size > replicas,
+    )
+    assert_fully_sharded(accounts, problem, replicas=replicas, reshard=True, accumulation=accumulation)
+
+
 @pytest.mark.ranks(2)
 @given(
     data=st.data(),

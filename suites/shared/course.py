@@ -142,17 +142,25 @@ def clipped_course(course: Course, degree: int, max_norm: float = MAX_NORM) -> T
     return told | norms
 
 
-def scaled_course(course: Course, degree: int) -> Tensors:
-    """Parameters and the scaler's scale after each step; one overflows, is skipped, and halves the scale."""
+def scaled_course(course: Course, degree: int, growth_interval: int = 1000) -> Tensors:
+    """Parameters and the scaler's scale after each step; one overflows, is skipped, and halves the scale.
+
+    ``growth_interval`` steps without an overflow double it.
+    """
 
     def clipped_or_skipped(gradients: Tensors, step: int) -> Tensors | None:
         return None if step == OVERFLOWS[0] else _clip(gradients, MAX_NORM)
 
     told = trained(course, mean_square(course, degree), clipped_or_skipped, momentum=0.5)
-    scales = {
-        f"step {step}, scale": torch.tensor(SCALE if step < OVERFLOWS[0] else SCALE / 2, dtype=torch.float64)
-        for step in range(course.steps)
-    }
+    scales: Tensors = {}
+    scale, well = SCALE, 0
+    for step in range(course.steps):
+        well = 0 if step == OVERFLOWS[0] else well + 1
+        if step == OVERFLOWS[0]:
+            scale /= 2
+        elif well % growth_interval == 0:
+            scale *= 2
+        scales[f"step {step}, scale"] = torch.tensor(scale, dtype=torch.float64)
     return {name: value for name, value in told.items() if "gradient" not in name} | scales
 
 

@@ -1,4 +1,4 @@
-"""The loss of logits that lie split is that of one device where numbers are extreme: huge, infinite or none at all."""
+"""The loss of logits that lie split is that of one device where numbers are extreme, and of 16 bits the nearest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from pytest_gpuperf import Context, Ranks
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_within
 from suites.shared.inputs import integers
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors, once
@@ -107,3 +107,51 @@ def test_extreme_logits(ranks: Ranks) -> None:
         for rank, want in enumerate(expected):
             for what, tensor in want.items():
                 assert_as_on_one_device(results[rank][name][what], tensor, f"{name}: rank {rank}, {what}", atol)
+
+
+SHORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+SURE = (8.0, 10.0)
+"""By how much the target's logit exceeds all others where the loss is small: 16 bits of 1 + exp(-8) are 1."""
+
+
+def short_case(dtype: torch.dtype, reduction: str) -> dict[str, Any]:
+    """Logits of 16 bits: of some tokens the target is sure, of the others none is."""
+    generator = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(2 * TOKENS, CLASSES, generator=generator)
+    target = integers((2 * TOKENS,), torch.int64, seed=2, low=0, high=CLASSES - 1)
+    for token in range(TOKENS):
+        logits[token] = -SURE[token % len(SURE)]
+        logits[token, target[token]] = 0.0
+    return {"logits": logits.to(dtype), "target": target, "reduction": reduction}
+
+
+def assert_nearest(got: Tensors, case: dict[str, Any], classes: slice, where: str) -> None:
+    """Loss and gradient of these classes are those of float64, but for the roundings of what is returned.
+
+    With u of the dtype: a loss is the logarithm of a probability, rounded once, by u of itself. What float32 rounds
+    adds 2**-20. The mean is rounded at most three times more. A gradient is p less 1 at the target. p is exp of that
+    logarithm: u times the logarithm of itself is lost, and u each by exp, the difference and two products.
+    """
+    dtype, target = case["logits"].dtype, case["target"]
+    u, least = torch.finfo(dtype).eps / 2, 2**-20 + torch.finfo(dtype).smallest_normal
+    logarithms = case["logits"].double().log_softmax(1)
+    losses = -logarithms.gather(1, target[:, None])[:, 0]
+    mean = case["reduction"] == "mean"
+    expected = losses.mean() if mean else losses
+    assert_within(got["loss"], expected, (4 if mean else 1) * u * expected + least * (1 + expected), f"{where}, loss")
+    p, one_hot = logarithms.exp(), functional.one_hot(target, CLASSES)
+    scale = len(target) if mean else 1
+    bound = (u * (p * (logarithms.abs() + 4) + 4 * one_hot) + least) / scale * (1 + 4 * u)
+    gradient = (p - one_hot) / scale
+    assert_within(got["logits gradient"], gradient[:, classes], bound[:, classes], f"{where}, gradient")
+
+
+def test_logits_of_16_bits_lose_no_more_than_what_is_returned(ranks: Ranks) -> None:
+    given = {f"{name}, {how}": short_case(dtype, how) for name, dtype in SHORT.items() for how in ("none", "mean")}
+    results = ranks.run(losses, given)
+    places = torch.arange(CLASSES)[None]
+    for name, case in given.items():
+        for rank, mine in enumerate(per_rank({"places": places}, ranks.world_size, {"places": 1})):
+            own = mine["places"][0]
+            classes = slice(int(own[0]), int(own[-1]) + 1)
+            assert_nearest(results[rank][name], case, classes, f"{name}: rank {rank}")

@@ -197,27 +197,31 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients that are clipped before they are unscaled",
         module=TRAINING,
-        old="        scaler.unscale_(optimizer)\n        nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n",
-        new="        nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)\n        scaler.unscale_(optimizer)\n",
+        old="""        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.wrapped.parameters(), MAX_NORM)
+""",
+        new="""        nn.utils.clip_grad_norm_(self.wrapped.parameters(), MAX_NORM)
+        self.scaler.unscale_(self.optimizer)
+""",
     ),
     Fault(
         name="a scale that no overflow lowers",
         module=TRAINING,
-        old="        scaler.update()\n",
+        old="        self.scaler.update()\n",
         new="",
     ),
     Fault(
         name="a rank that decides for itself whether to skip the step",
         module=TRAINING,
-        old="        scaler.step(optimizer)\n        scaler.update()\n",
-        new="        if loss.isfinite():\n            for parameter in wrapped.parameters():\n"
-        "                parameter.grad.nan_to_num_(0, 0, 0)\n            optimizer.step()\n",
+        old="        self.scaler.step(self.optimizer)\n        self.scaler.update()\n",
+        new="        if loss.isfinite():\n            for parameter in self.wrapped.parameters():\n"
+        "                parameter.grad.nan_to_num_(0, 0, 0)\n            self.optimizer.step()\n",
     ),
     Fault(
         name="an optimizer that steps on what overflowed",
         module=TRAINING,
-        old="        scaler.step(optimizer)\n",
-        new="        optimizer.step()\n",
+        old="        self.scaler.step(self.optimizer)\n",
+        new="        self.optimizer.step()\n",
     ),
     # Buffers and dropout.
     Fault(

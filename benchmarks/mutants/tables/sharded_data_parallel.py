@@ -42,8 +42,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients that are reduced for every microbatch",
         module=STAGES,
-        old="        sharded.set_requires_gradient_sync(False)\n        yield",
-        new="        yield",
+        old='        sharded.set_requires_gradient_sync(accumulation != "whole")\n',
+        new="",
     ),
     Fault(
         name="hybrid sharding whose replicas never meet",
@@ -263,9 +263,11 @@ FAULTS: tuple[Fault, ...] = (
         name="every microbatch reduces",
         module="suites.sharded_data_parallel.programs.stages",
         old=(
-            "        sharded.set_requires_gradient_sync(False)\n"
+            '        sharded.set_requires_gradient_sync(accumulation != "whole")\n'
+            '        sharded.set_requires_all_reduce(accumulation != "sharded")\n'
             "        yield\n"
-            "        sharded.set_requires_gradient_sync(True)"
+            "        sharded.set_requires_gradient_sync(True)\n"
+            "        sharded.set_requires_all_reduce(True)"
         ),
         new=(
             "        sharded.set_requires_all_reduce(False)\n"

@@ -20,6 +20,8 @@ from suites.shared.step import Tensors
 from suites.shared.training import Packed
 
 LEARNING_RATE = 0.01
+RATE_OF_NORMS = 0.25
+"""As a share of that of the matrices: rates that are mixed up are others."""
 DECAY = 0.75
 """Of the learning rate, after each step: whoever does not restore it goes on with another one."""
 SEQUENCES, LENGTH = 12, 5
@@ -63,8 +65,9 @@ class Training:
         self.model: nn.Module = split_model(ctx, job.config, job.layout, dtype=job.dtype, seed=initial)
         # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call.
         of_dims = [[value for value in self.model.parameters() if (value.dim() > 1) == wide] for wide in (True, False)]
-        # Norms do not decay.
-        groups: list[dict[str, Any]] = [{"params": of_dims[0]}, {"params": of_dims[1], "weight_decay": 0.0}]
+        # Norms do not decay, and learn at a rate of their own.
+        of_norms = {"params": of_dims[1], "weight_decay": 0.0, "lr": LEARNING_RATE * RATE_OF_NORMS}
+        groups: list[dict[str, Any]] = [{"params": of_dims[0]}, of_norms]
         self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, foreach=False)
 
     def train(self, steps: int) -> list[float]:
@@ -107,7 +110,7 @@ class Training:
             found[f"settings {number}"] = torch.tensor(settings, dtype=torch.float64)
         for name, parameter in self._parameters():
             found[name] = _whole(parameter)
-            for key, value in self.optimizer.state[parameter].items():
+            for key, value in self.optimizer.state.get(parameter, {}).items():  # there is none before the first step
                 found[f"{name} {key}"] = _whole(value)
         return Packed.of(found)
 
@@ -133,6 +136,11 @@ class Run:
     """After that."""
     end: Packed
     """Parameters after the last step."""
+
+
+def fresh(ctx: Context, *, job: Setup) -> Packed:
+    """What a training begins with, of which no state was ever taken."""
+    return Training(ctx, job, initial=job.seed).contents()
 
 
 def begun(ctx: Context, *, job: Setup, folder: Path, before: int, after: int) -> Run:

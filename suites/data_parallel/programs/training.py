@@ -6,6 +6,10 @@ with DistributedDataParallel, and returns what a step leaves on the rank, by ste
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Collection
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -63,27 +67,72 @@ def of_valid_tokens(ctx: Context, *, course: Course) -> Tensors:
     return told
 
 
-def scaled(ctx: Context, *, course: Course) -> Tensors:
-    """A gradient scaler skips the step in which one rank overflows, on all ranks, and halves its scale."""
-    network = course.network().to(ctx.device)
-    wrapped = DistributedDataParallel(network)
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR, momentum=0.5)
-    scaler = torch.amp.GradScaler(ctx.device.type, init_scale=SCALE, growth_interval=1000)
+class _Scaled:
+    """Training with a gradient scaler, which can be saved and loaded."""
+
+    def __init__(self, ctx: Context, course: Course, **of_scaler: Any) -> None:
+        self._ctx, self._course = ctx, course
+        self.network = course.network().to(ctx.device)
+        self.wrapped = DistributedDataParallel(self.network)
+        self.optimizer = torch.optim.SGD(self.wrapped.parameters(), lr=LR, momentum=0.5)
+        self.scaler = torch.amp.GradScaler(ctx.device.type, **of_scaler)
+
+    def step(self, number: int) -> Tensors:
+        """Parameters and scale after this step, by its number."""
+        x, _ = (tensor.to(self._ctx.device) for tensor in self._course.batch(self._ctx.rank, number))
+        self.optimizer.zero_grad()
+        loss = self.wrapped(x).square().mean()
+        if (number, self._ctx.rank) == OVERFLOWS:
+            loss = loss * torch.inf
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.wrapped.parameters(), MAX_NORM)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        parameters = {name: value.detach().clone() for name, value in self.network.named_parameters()}
+        scale = torch.tensor(self.scaler.get_scale(), dtype=torch.float64)
+        return {f"step {number}, {name}": value for name, value in {**parameters, "scale": scale}.items()}
+
+    def state(self) -> list[dict[str, Any]]:
+        """A copy of all that has to be saved."""
+        parts = self.network.state_dict(), self.optimizer.state_dict(), self.scaler.state_dict()
+        return [copy.deepcopy(part) for part in parts]
+
+    def load(self, state: list[dict[str, Any]]) -> None:
+        """Puts it back."""
+        of_network, of_optimizer, of_scaler = state
+        self.network.load_state_dict(of_network)
+        self.optimizer.load_state_dict(of_optimizer)
+        self.scaler.load_state_dict(of_scaler)
+
+
+def scaled(
+    ctx: Context,
+    *,
+    course: Course,
+    growth_interval: int = 1000,
+    stops: Collection[int] = (),
+    used: bool = False,
+) -> Tensors:
+    """A gradient scaler skips the step in which one rank overflows, on all ranks, and halves its scale.
+
+    Args:
+        ctx: the rank's context.
+        course: what is trained.
+        growth_interval: steps without an overflow after which the scale doubles.
+        stops: the steps after which all is saved, built anew without these settings, and loaded.
+        used: whether what is built anew takes a step before it loads.
+    """
+    training = _Scaled(ctx, course, init_scale=SCALE, growth_interval=growth_interval)
     told: Tensors = {}
     for number in range(course.steps):
-        x, _ = (tensor.to(ctx.device) for tensor in course.batch(ctx.rank, number))
-        optimizer.zero_grad()
-        loss = wrapped(x).square().mean()
-        if (number, ctx.rank) == OVERFLOWS:
-            loss = loss * torch.inf
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(wrapped.parameters(), MAX_NORM)
-        scaler.step(optimizer)
-        scaler.update()
-        parameters = {name: value.detach().clone() for name, value in network.named_parameters()}
-        scale = torch.tensor(scaler.get_scale(), dtype=torch.float64)
-        told |= {f"step {number}, {name}": value for name, value in {**parameters, "scale": scale}.items()}
+        told |= training.step(number)
+        if number in stops:
+            saved = training.state()
+            training = _Scaled(ctx, course)
+            if used:
+                training.step(number)
+            training.load(saved)
     return told
 
 

@@ -99,11 +99,23 @@ class Recorder:
     def __init__(self) -> None:
         self.ops: list[str] = []
         self.most_alive = 0
+        self.most_left = 0
+        """Microbatches of a stage whose output was still alive after their backward, at most."""
         self._saved: weakref.WeakSet[Saved] = weakref.WeakSet()
+        self._outputs: dict[tuple[int, int], weakref.ref[torch.UntypedStorage]] = {}
+        self._backward_done: set[tuple[int, int]] = set()
+
+    def sends(self, stage: int, microbatch: int, output: torch.Tensor) -> None:
+        """What the stage hands on; nobody needs it after its backward."""
+        self._outputs[stage, microbatch] = weakref.ref(output.untyped_storage())
 
     def done(self, stage: int, kind: str, microbatch: int) -> None:
         """The operation has ended."""
         self.ops.append(f"{stage}{kind}{microbatch}")
+        if kind in ("B", "W"):  # all of a backward, or the last part of one in two
+            self._backward_done.add((stage, microbatch))
+        left = [key for key in self._backward_done if key in self._outputs and self._outputs[key]() is not None]
+        self.most_left = max(self.most_left, len(left))
         self.most_alive = max(self.most_alive, len({saved.key for saved in self._saved}))
 
     def saving(self, stage: int, microbatch: int) -> torch.autograd.graph.saved_tensors_hooks:
@@ -127,6 +139,8 @@ class RecordedStage(PipelineStage):
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with self._recorder.saving(self.stage_index, fwd_chunk_id):
             output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        if not self.is_last:  # the last stage's are returned at the end, all of them
+            self._recorder.sends(self.stage_index, fwd_chunk_id, output)
         self._recorder.done(self.stage_index, "F", fwd_chunk_id)
         return output
 

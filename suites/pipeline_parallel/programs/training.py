@@ -204,18 +204,22 @@ def accumulate(
 
 
 class Trace(NamedTuple):
-    """What a rank's step returned, what it did, and how many microbatches of a stage it kept tensors for at most."""
+    """What a rank's step returned, what it did, and how many microbatches of a stage it kept tensors for at most.
+
+    And of how many it still had the output after their backward.
+    """
 
     results: Tensors
     ops: list[str]
     most_alive: int
+    most_left: int
 
 
 def train_recorded(ctx: Context, **kwargs: Any) -> Trace:
     """One step, and what the rank did in it."""
     recorder = Recorder()
     results = train(ctx, **kwargs, recorder=recorder)()
-    return Trace(results, recorder.ops, recorder.most_alive)
+    return Trace(results, recorder.ops, recorder.most_alive, recorder.most_left)
 
 
 def train_twice(ctx: Context, **kwargs: Any) -> tuple[Tensors, Tensors]:

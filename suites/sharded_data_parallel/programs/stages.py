@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -29,6 +29,9 @@ from suites.shared.training import Packed, all_steps, batches_on_device, problem
 
 ShardModule = Callable[..., None]
 """Called as ``shard_module(network, **options of fully_shard)``: shards the network in place."""
+Accumulation = Literal["whole", "sharded", "averaged"]
+"""What a rank has of a microbatch's gradients before the step's last one comes: all of its own; its shard, summed over
+the ranks of its replica; or its shard, averaged over all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def fully_sharded(
     precision: MixedPrecisionPolicy | None = None,
     offload: bool = False,
     reshard_after_forward: bool = True,
+    accumulation: Accumulation = "whole",
 ) -> Step[Tensors]:
     """FSDP2: parameters are gathered for a layer's forward and backward, gradients scattered as they are summed.
 
@@ -118,6 +122,7 @@ def fully_sharded(
         precision: of computation and reduction, the problem's dtype by default.
         offload: shards live on the CPU, and so does the optimizer.
         reshard_after_forward: whether backward gathers the parameters anew.
+        accumulation: of the gradients of several microbatches.
     """
     home = torch.device("cpu") if offload else ctx.device
     initial = problem.parameters() if parameters is None else parameters
@@ -131,11 +136,16 @@ def fully_sharded(
         offload_policy=CPUOffloadPolicy(pin_memory=ctx.device.type == "cuda") if offload else OffloadPolicy(),
     )
     optimizer = optimizer_for(problem, module.parameters())
-    return _step(ctx, problem, module, optimizer, {} if memory is None else memory)
+    return _step(ctx, problem, module, optimizer, {} if memory is None else memory, accumulation)
 
 
 def _step(
-    ctx: Context, problem: Problem, module: Network, optimizer: torch.optim.Optimizer, memory: Memory
+    ctx: Context,
+    problem: Problem,
+    module: Network,
+    optimizer: torch.optim.Optimizer,
+    memory: Memory,
+    accumulation: Accumulation,
 ) -> Step[Tensors]:
     sharded = cast("FSDPModule", module)  # fully_shard changes the class of its module
     for name, layer in module.named_children():
@@ -143,9 +153,11 @@ def _step(
 
     @contextlib.contextmanager
     def accumulating() -> Iterator[None]:
-        sharded.set_requires_gradient_sync(False)
+        sharded.set_requires_gradient_sync(accumulation != "whole")
+        sharded.set_requires_all_reduce(accumulation != "sharded")
         yield
         sharded.set_requires_gradient_sync(True)
+        sharded.set_requires_all_reduce(True)
 
     step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem), accumulating, local_shard)
     return remembering(step, module, optimizer, memory)
