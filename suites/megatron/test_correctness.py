@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.megatron import programs
@@ -188,3 +189,15 @@ def my_mlp(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, parameters: Ten
 @pytest.mark.parametrize("bias", [True, False])
 def test_your_own_mlp(ranks: Ranks, bias: bool) -> None:
     assert_mlp(ranks, my_mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
+
+
+def test_operations_are_those_of_torchs_counter(ranks: Ranks) -> None:
+    sizes = programs.MlpSizes(length=6, width=4, hidden=10, dtype=torch.float32)
+
+    def counted(ctx: Context) -> int:
+        parameters, x, grad = programs.drawn(ctx, sizes)
+        with FlopCounterMode(display=False) as counter:
+            by_autograd(whole_mlp, {"input": x, **parameters}, grad)
+        return int(counter.get_total_flops())
+
+    assert ranks.run(counted) == [sizes.flop] * ranks.world_size
