@@ -57,6 +57,15 @@ ARMS = (
             "restart": "set-up after a rank was killed",
         },
     ),
+    Arm(
+        "adopted",
+        "MultiProcessTestCase, adopted by pytest-gpuperf",
+        {
+            "first": "first test: forkserver, ranks, group",
+            "adopted": "following tests, each opens a group",
+            "native": "the same in a test without a class",
+        },
+    ),
     Arm("multi_process_test_case", "MultiProcessTestCase (MPTC)", {"test": "fresh processes per test"}),
     Arm(
         "multi_proc_continuous_test",

@@ -32,19 +32,20 @@ class Test:
         return sum(self.phases.values())
 
 
-def run(asked: Arguments, *options: str) -> list[Test]:
+def run(asked: Arguments, *options: str, module: str = "plugin_module") -> list[Test]:
     """Runs the tests; in the order of their running.
 
     Args:
         asked: how many ranks and tests.
         options: of pytest.
+        module: has the tests; one of this folder.
 
     Raises:
         RuntimeError: one failed; has pytest's output.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shutil.copy(HERE / "plugin_module.py", folder / "test_cost.py")
+        shutil.copy(HERE / f"{module}.py", folder / "test_cost.py")
         shutil.copy(HERE / "plugin_durations.py", folder / "conftest.py")
         (folder / "pytest.ini").write_text("[pytest]\n")
         file = folder / "phases.jsonl"
