@@ -57,7 +57,7 @@ def test_host_copies(ranks: Ranks) -> None:
 
 
 def seconds_of_copies(ctx: Context, lasting: list[float]) -> list[float]:
-    """What is told of copies on a clock on which they take so long, one after another."""
+    """The figures of copies that take so long, one after another, on a clock that the test moves."""
     now, left = 0.0, iter(lasting)
     copy = torch.Tensor.copy_
 

@@ -153,7 +153,7 @@ def test_what_is_slow_is_seen_as_if_on_nodes(ranks: Ranks, nodes: int, drag: Dra
 
 @pytest.mark.ranks(2)
 def test_seconds_are_those_of_a_step(ranks: Ranks) -> None:
-    """However many steps a sample has: ten steps of 20 ms are told as 20 ms, in every figure."""
+    """However many steps a sample has: ten steps of 20 ms have 20 ms each, in every figure."""
     delay, repeats = 0.02, 10
     load = dataclasses.replace(SMALL, samples=1, repeats=repeats)
     seen = surveyed(ranks, ranks.world_size, load, Drag(delay, 0))
