@@ -55,7 +55,8 @@ def start_command(number: int, port: int, gpus: int, cpus: int) -> list[str]:
 def environment(number: int, gpus: int) -> dict[str, str]:
     """What a node has in its environment: GPUs of its own, and an identity for NCCL."""
     visible = ",".join(str(gpu) for gpu in range(number * gpus, (number + 1) * gpus))
-    return {"CUDA_VISIBLE_DEVICES": visible, "NCCL_HOSTID": f"node-{number}", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {"CUDA_VISIBLE_DEVICES": visible, "NCCL_HOSTID": f"node-{number}", "PYTHONPATH": path}
 
 
 @contextlib.contextmanager

@@ -70,7 +70,8 @@ def _even(world_size: int, per_node: int, capacity: Capacity) -> list[int]:
         hint = "" if capacity.clustered else ": pass --cluster"
         raise NoPlaceError(f"needs {needed} nodes, the run has {capacity.nodes}{hint}")
     if needed > fit:
-        raise NoPlaceError(f"needs {needed} nodes of {per_node} GPUs, the run has {fit} (--gpus)")
+        each = " and ".join(str(slots) for slots in capacity.slots)
+        raise NoPlaceError(f"needs {needed} nodes of {per_node} GPUs, the run's nodes have {each} (--gpus)")
     return [per_node] * needed
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.serving.programs.pages import PageFormat, PagePool
-from suites.serving.programs.transfer import ByPuts, Mailbox, Note, adjacent, format_note, noted_format, wired
+from suites.serving.programs.transfer import ByPuts, Mailbox, Note, format_note, noted_format, wired
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 
@@ -158,21 +158,6 @@ def test_notes_are_read_in_their_order(ranks: Ranks) -> None:
 
 def test_a_format_goes_by_note() -> None:
     assert noted_format(format_note(LAYOUT)) == LAYOUT
-
-
-@pytest.mark.parametrize(
-    ("pages", "there", "runs"),
-    [
-        ([], [], []),
-        ([3], [0], [(3, 0, 1)]),
-        ([1, 2, 3], [5, 6, 7], [(1, 5, 3)]),
-        ([1, 2, 4], [5, 6, 7], [(1, 5, 2), (4, 7, 1)]),
-        ([1, 2, 3], [5, 7, 8], [(1, 5, 1), (2, 7, 2)]),
-        ([3, 2, 1], [2, 1, 0], [(3, 2, 1), (2, 1, 1), (1, 0, 1)]),
-    ],
-)
-def test_pages_side_by_side_go_together(pages: list[int], there: list[int], runs: list[tuple[int, int, int]]) -> None:
-    assert adjacent(pages, there) == runs
 
 
 def test_a_pool_takes_storage_of_others() -> None:

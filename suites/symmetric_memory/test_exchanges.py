@@ -50,7 +50,7 @@ def in_turn(ctx: Context, program: Callable[..., StepOf], verify: Verify, sizes:
     ctx.barrier()  # nobody's memory goes while others write to it
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, env=ENVIRON)
 @EACH
 @given(data=st.data(), counts=st.lists(st.integers(1, 9_000), min_size=1, max_size=2, unique=True))
 def test_every_size(

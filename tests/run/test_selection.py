@@ -56,7 +56,7 @@ def test_all_nodes_are_those_of_a_cluster() -> None:
     assert alone == "needs the nodes of a cluster, and the run has this machine alone: pass --cluster"
     assert device_reason(marker, 16, Capacity((8, 8), gpus=True)) is None
     uneven = device_reason(marker, 12, Capacity((8, 4), gpus=True))
-    assert uneven == "needs 2 nodes of 6 GPUs, the run has 1 (--gpus)"
+    assert uneven == "needs 2 nodes of 6 GPUs, the run's nodes have 8 and 4 (--gpus)"
 
 
 WORLDS = """

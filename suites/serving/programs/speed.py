@@ -196,7 +196,7 @@ def plain_copy(ctx: Context, *, pages: int, page_bytes: int) -> Step[torch.Tenso
 
 
 def pages_by_puts(ctx: Context, *, pages: int, page_bytes: int) -> Step[torch.Tensor]:
-    """A copy for each page, from its place to its place."""
+    """Kernels write all pages, each from its place to its place."""
     pool, _, way = wired(ctx, _bits(page_bytes), pages, way="puts")
     assert isinstance(way, ByPuts)
     pair, ways = partner(ctx), (order_of(pages, 1), order_of(pages, 2))

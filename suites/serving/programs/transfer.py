@@ -1,6 +1,6 @@
 """How pages go from one rank's pool to another's: who tells whom what, and two ways for the bytes.
 
-Ranks agree on pages through the process group's store; keys and values go page by page, over NCCL or gloo, or by copies
+Ranks agree on pages through the process group's store; keys and values go page by page, over NCCL or gloo, or by writes
 into the other rank's memory.
 """
 
@@ -21,7 +21,6 @@ from suites.shared.peer_memory import Allocate, SymmetricMemory, allocate
 
 Note = dict[str, Any]
 """What JSON carries."""
-LANES = 4  # streams of a put: the next copy starts while the one before ends
 
 
 class Mailbox:
@@ -116,34 +115,28 @@ class ByMessages:
 
 
 class ByPuts:
-    """A copy for each page into the other rank's memory; adjacent pages that stay adjacent go in one copy."""
+    """Kernels write all pages into the other rank's memory.
+
+    A copy engine takes one page after the other, and pauses between two: with pages of 2 MiB that cost a third of the
+    link's bandwidth (measured: 268 GB/s, one copy of all 393 GB/s, on 2 H100).
+    """
 
     def __init__(self, ctx: Context, pool: PagePool, memory: SymmetricMemory, mailbox: Mailbox) -> None:
-        self._ctx, self._pool, self._mailbox = ctx, pool, mailbox
+        self._ctx, self._mailbox = ctx, mailbox
         self.memory = memory  # what is mapped is mapped for as long as its memory is kept
         shape, dtype = tuple(pool.kv.shape), pool.layout.dtype
-        self._theirs = [memory.buffer(rank, shape, dtype) for rank in range(ctx.world_size)]
-        self._streams = [torch.cuda.Stream(ctx.device) for _ in range(LANES)] if ctx.device.type == "cuda" else []
+        self._ours = pool.kv.unbind()
+        self._theirs = [memory.buffer(rank, shape, dtype).unbind() for rank in range(ctx.world_size)]
 
     def copy(self, pages: Sequence[int], there: Sequence[int], to: int) -> None:
-        """Copies that the current stream waits for. The other rank must learn by other means that they are done."""
-        runs = adjacent(pages, there)
-        if not self._streams:
-            for here, target, count in runs:
-                self._theirs[to][target : target + count].copy_(self._pool.kv[here : here + count])
-            return
-        current = torch.cuda.current_stream(self._ctx.device)
-        for lane, stream in enumerate(self._streams):
-            stream.wait_stream(current)
-            with torch.cuda.stream(stream):
-                for here, target, count in runs[lane::LANES]:
-                    self._theirs[to][target : target + count].copy_(self._pool.kv[here : here + count])
-            current.wait_stream(stream)
+        """Writes on the current stream. The other rank must learn by other means that they are done."""
+        if pages:
+            torch._foreach_copy_([self._theirs[to][page] for page in there], [self._ours[page] for page in pages])
 
     def send(self, pages: Sequence[int], there: Sequence[int], to: int) -> None:
         """Copies, waits for them, and says so."""
         self.copy(pages, there, to)
-        if self._streams:
+        if self._ctx.device.type == "cuda":
             torch.cuda.current_stream(self._ctx.device).synchronize()
         self._mailbox.post(to, "arrived", {"pages": list(there)})
 
@@ -163,17 +156,6 @@ class ByPuts:
                 f"rank {source} wrote the pages {arrived}, expected {list(pages)}: take transfers in the order in "
                 "which they are sent"
             )
-
-
-def adjacent(pages: Sequence[int], there: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Runs of pages that lie side by side on both ranks: first page here, first page there, and how many."""
-    runs: list[tuple[int, int, int]] = []
-    for here, target in zip(pages, there, strict=True):
-        if runs and runs[-1][0] + runs[-1][2] == here and runs[-1][1] + runs[-1][2] == target:
-            runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + 1)
-        else:
-            runs.append((here, target, 1))
-    return runs
 
 
 def wired(

@@ -6,6 +6,7 @@ step returns the loss of all tokens and that norm, on every rank.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -204,5 +205,6 @@ def _allocated(ctx: Context) -> int | None:
     few = torch.ones(8, 8, dtype=torch.bfloat16, device=ctx.device)
     torch.mm(few, few)
     del few
+    gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
     return torch.cuda.memory_allocated()
