@@ -59,7 +59,9 @@ class Metric:
     trace: tuple[float, ...] = field(default=(), metadata={"omitted": True, "optional": True})
     """The first samples, in unit, in the order of time; empty if the value is not made of samples of its own."""
     work: Work | None = field(default=None, metadata={"optional": True, "omitted": True})
-    """What the step must do, from which a model expects a range if nothing is recorded; None: the model has no say."""
+    """What the step must do, from which a model expects a range if nothing is recorded."""
+    plain: bool = field(default=False, metadata={"optional": True, "omitted": True})
+    """Whether the step does nothing but use what the limit is of, as a copy does: a model then expects most of it."""
 
     def for_work(self, work: Work) -> "Metric":
         """The same figure of a step that must do this work, so that a model can judge it while it has no baseline."""

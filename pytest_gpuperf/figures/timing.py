@@ -125,8 +125,18 @@ class Timing:
         work = Work(n, (Exchange(op, nbytes),), amount=per_second)
         return self.rate(per_second, "B/s", limit=limit, limit_name=self.link.name).for_work(work)
 
-    def rate(self, amount: float, unit: str, *, limit: float | None = None, limit_name: str = "") -> Metric:
-        """``amount`` per step over its time; for example FLOPs with unit ``FLOP/s``; higher is better."""
+    def rate(
+        self, amount: float, unit: str, *, limit: float | None = None, limit_name: str = "", plain: bool = False
+    ) -> Metric:
+        """``amount`` per step over its time; for example FLOPs with unit ``FLOP/s``; higher is better.
+
+        Args:
+            amount: of a step, in what the unit counts.
+            unit: of the rate.
+            limit: the best that physics allows.
+            limit_name: what sets it.
+            plain: whether the step does nothing else; a model then expects most of the limit if nothing is recorded.
+        """
         q1, q3 = self.quartiles
         samples = self.samples
         return self._observed(
@@ -140,6 +150,7 @@ class Timing:
                 limit,
                 self._clock,
                 limit_name,
+                plain=plain,
                 trace=traced([amount / seconds for seconds in samples]),
             )
         )

@@ -58,6 +58,8 @@ def _range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, st
         kind = "links" if _LINKS.fullmatch(metric.limit_name) else metric.limit_name
         if kind not in table.OF_LIMIT:
             raise Unknown(f"no share of {metric.limit_name or 'its limit'} is known that healthy hardware reaches")
+        if not metric.plain:
+            raise Unknown(f"the test does not say that its step does nothing but use the {kind}: plain=True")
         power = rates.power if kind == "matrix units" else 1.0
         component = rates.links if kind == "links" and rates.links else kind
         return table.MARGIN * table.OF_LIMIT[kind] * power * metric.limit, _above(metric.limit), component

@@ -40,6 +40,7 @@ def test_under_load(perf: Perf, ranks: Ranks, soak_seconds: float) -> None:
             samples=len(strains[0].seconds),
             limit=perf.peak(DTYPE),
             limit_name="matrix units",
+            plain=True,
             clock="cuda_event",
         )
     )

@@ -44,7 +44,7 @@ def test_ring_copy(perf: Perf) -> None:
     assert perf.smoke or pair.speedup.value > 1, (
         f"peer to peer is no faster than by the host: {pair.speedup.value:.2f}x"
     )
-    perf.check(peer=pair.optimized.rate(nbytes, "B/s", limit=link.line_rate, limit_name=link.name))
+    perf.check(peer=pair.optimized.rate(nbytes, "B/s", limit=link.line_rate, limit_name=link.name, plain=True))
     # How fast the host copies depends on where its memory and cores lie (10 % between two machines of one key).
     perf.show(speedup=pair.speedup, staged=pair.baseline.rate(nbytes, "B/s"))
 
@@ -83,6 +83,7 @@ def rate_of(perf: Perf, samples: Sequence[float]) -> Metric:
         samples=len(samples),
         limit=link.line_rate,
         limit_name=link.name,
+        plain=True,
         clock="cuda_event",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -48,12 +49,17 @@ def crossover(baseline: Sweep, other: Sweep) -> int | None:
     return faster
 
 
+def check(perf: Perf, name: str, curve: Sweep) -> None:
+    """Has a way's latency and peak judged. A model knows neither steps with barriers nor NCCL's latency in graphs."""
+    perf.check(**{f"{name}.alpha": dataclasses.replace(curve.alpha, work=None), f"{name}.peak": curve.peak})
+
+
 def judge(perf: Perf, names: Sequence[str], sizes: Sequence[int]) -> None:
     """Judges each way's latency and peak, and shows how it stands beside NCCL's at each size."""
     curves = {name: swept(perf, name, sizes) for name in names if not (perf.smoke and name in ON_GPUS)}
     first = names[0]
     for name, curve in curves.items():
-        perf.check(**{f"{name}.alpha": curve.alpha, f"{name}.peak": curve.peak})
+        check(perf, name, curve)
         if name == first:
             continue
         gains = [theirs / ours for theirs, ours in zip(curves[first].seconds, curve.seconds, strict=True)]
@@ -134,7 +140,7 @@ def race(perf: Perf, ways: Mapping[str, Callable[..., StepOf]], op: str, verify:
     brief = perf.configured(budget=0.3)
     curves = {name: brief.sweep(way, sizes=sizes, op=op, verify=verify) for name, way in ways.items()}
     for name, curve in curves.items():
-        perf.check(**{f"{name}.alpha": curve.alpha, f"{name}.peak": curve.peak})
+        check(perf, name, curve)
         perf.show(**{f"{name}.time_at_{size}": timing.time for size, timing in zip(sizes, curve.timings, strict=True)})
     gains = [nccl / nvshmem for nccl, nvshmem in zip(curves["nccl"].seconds, curves["nvshmem"].seconds, strict=True)]
     perf.show(**{f"speedup_at_{size}": Metric(gain, "x", "higher") for size, gain in zip(sizes, gains, strict=True)})

@@ -69,7 +69,8 @@ def test_places(perf: Perf, tmp_path: Path) -> None:
     copies = perf.configured(budget=0.1).measure(racing.fetch, verify=fetched, place=PINNED, work=work, folder=tmp_path)
     crossing = work.crossing_bytes(ranks)
     limit = perf.host_link
-    perf.check(**found.figures, to_gpu=copies.rate(crossing, "B/s", limit=limit.line_rate, limit_name=limit.name))
+    to_gpu = copies.rate(crossing, "B/s", limit=limit.line_rate, limit_name=limit.name, plain=True)
+    perf.check(**found.figures, to_gpu=to_gpu)
     state = float(work.state_bytes(ranks))
     perf.show(state_promised=Metric(state, "B", "lower"), pinned_promised=Metric(state + crossing, "B", "lower"))
     if limit.line_rate is not None:

@@ -55,7 +55,7 @@ from pytest_gpuperf import Metric
 def test_memory(perf):
     link = perf.memory
     assert (link.line_rate, link.name) == (4.8e12, "memory")
-    perf.check(memory=Metric(4.2e12, "B/s", "higher", limit=link.line_rate, limit_name="memory"))
+    perf.check(memory=Metric(4.2e12, "B/s", "higher", limit=link.line_rate, limit_name="memory", plain=True))
 
 def test_network(perf):
     assert perf.link.line_rate is None

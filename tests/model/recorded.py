@@ -59,7 +59,7 @@ def metric(test: str, name: str, ranks: int, value: float, one: dict[str, str]) 
     if match := re.search(r"test_bus_bandwidth\[\d+ranks-(\w+)-(\w+)\]", test):
         return collective(match[1], ranks, SIZES[match[2]], value)
     if one["unit"] == "B/s":
-        return Metric(value, "B/s", "higher", limit=NV18, limit_name="nv18")
+        return Metric(value, "B/s", "higher", limit=NV18, limit_name="nv18", plain=True)
     if one["unit"] == "x":
         if one["better"] == "higher":  # a speedup, whose interval is not recorded
             return Metric(value, "x", "higher", interval=(0.98 * value, 1.02 * value), clock=one["clock"])

@@ -93,13 +93,29 @@ def test_a_lower_power_limit_expects_less() -> None:
 @pytest.mark.parametrize(
     ("metric", "saying", "component"),
     [
-        (Metric(380e9, "B/s", "higher", limit=450e9, limit_name="nv18"), Saying.PLAUSIBLE, "links between GPUs (NV18)"),
-        (Metric(200e9, "B/s", "higher", limit=450e9, limit_name="nv18"), Saying.BELOW, "links between GPUs (NV18)"),
-        (Metric(55e9, "B/s", "higher", limit=63e9, limit_name="PCIe"), Saying.PLAUSIBLE, "PCIe"),
-        (Metric(20e9, "B/s", "higher", limit=63e9, limit_name="PCIe"), Saying.BELOW, "PCIe"),
-        (Metric(4.1e12, "B/s", "higher", limit=4.9e12, limit_name="memory"), Saying.PLAUSIBLE, "memory"),
-        (Metric(790e12, "FLOP/s", "higher", limit=989e12, limit_name="matrix units"), Saying.PLAUSIBLE, "matrix units"),
-        (Metric(300e12, "FLOP/s", "higher", limit=989e12, limit_name="matrix units"), Saying.BELOW, "matrix units"),
+        (
+            Metric(380e9, "B/s", "higher", limit=450e9, limit_name="nv18", plain=True),
+            Saying.PLAUSIBLE,
+            "links between GPUs (NV18)",
+        ),
+        (
+            Metric(200e9, "B/s", "higher", limit=450e9, limit_name="nv18", plain=True),
+            Saying.BELOW,
+            "links between GPUs (NV18)",
+        ),
+        (Metric(55e9, "B/s", "higher", limit=63e9, limit_name="PCIe", plain=True), Saying.PLAUSIBLE, "PCIe"),
+        (Metric(20e9, "B/s", "higher", limit=63e9, limit_name="PCIe", plain=True), Saying.BELOW, "PCIe"),
+        (Metric(4.1e12, "B/s", "higher", limit=4.9e12, limit_name="memory", plain=True), Saying.PLAUSIBLE, "memory"),
+        (
+            Metric(790e12, "FLOP/s", "higher", limit=989e12, limit_name="matrix units", plain=True),
+            Saying.PLAUSIBLE,
+            "matrix units",
+        ),
+        (
+            Metric(300e12, "FLOP/s", "higher", limit=989e12, limit_name="matrix units", plain=True),
+            Saying.BELOW,
+            "matrix units",
+        ),
         (Metric(1.0, "x", "lower", clock="counter"), Saying.PLAUSIBLE, "links between GPUs (NV18)"),
         (Metric(1.25, "x", "lower", clock="counter"), Saying.BELOW, "links between GPUs (NV18)"),
         (Metric(1.2, "x", "higher", interval=(1.1, 1.3)), Saying.PLAUSIBLE, "the technique"),
@@ -144,6 +160,11 @@ def test_latencies_of_h200(ranks: int, microseconds: float) -> None:
             Metric(1.0, "B/s", "higher", limit=2.0, limit_name="disk"),
             H200,
             "no share of disk is known that healthy hardware reaches",
+        ),
+        (
+            Metric(200e9, "B/s", "higher", limit=450e9, limit_name="nv18"),
+            H200,
+            "the test does not say that its step does nothing but use the links: plain=True",
         ),
     ],
 )

@@ -61,7 +61,12 @@ def test_ranks_are_packed_unless_something_else_is_asked_for(
         (3, CPUS, {"nodes": 3}, "needs 3 nodes, the run has 2"),
         (3, TWO, {"nodes": 2}, "3 ranks cannot be dealt evenly to 2 nodes"),
         (3, TWO, {"per_node": 2}, "3 ranks cannot be 2 on each node"),
-        (16, Capacity((8, 4), gpus=True), {"nodes": 2}, "needs 2 nodes of 8 GPUs, the run's nodes have 8 and 4 (--gpus)"),
+        (
+            16,
+            Capacity((8, 4), gpus=True),
+            {"nodes": 2},
+            "needs 2 nodes of 8 GPUs, the run's nodes have 8 and 4 (--gpus)",
+        ),
         (1, Capacity((), gpus=False), {}, "no node is left"),
     ],
 )

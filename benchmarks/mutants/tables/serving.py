@@ -159,27 +159,27 @@ FAULTS: tuple[Fault, ...] = (
         name="pages that are announced before they are copied",
         module=TRANSFER,
         old="""        self.copy(pages, there, to)
-        if self._streams:
+        if self._ctx.device.type == "cuda":
             torch.cuda.current_stream(self._ctx.device).synchronize()
         self._mailbox.post(to, "arrived", {"pages": list(there)})
 """,
         new="""        self._mailbox.post(to, "arrived", {"pages": list(there)})
         self.copy(pages, there, to)
-        if self._streams:
+        if self._ctx.device.type == "cuda":
             torch.cuda.current_stream(self._ctx.device).synchronize()
 """,
     ),
     Fault(
-        name="pages side by side here, wherever they go",
+        name="pages that are put in the order of their numbers there",
         module=TRANSFER,
-        old=" and runs[-1][1] + runs[-1][2] == target",
-        new="",
+        old="for page in there], [",
+        new="for page in sorted(there)], [",
     ),
     Fault(
-        name="the last page of those side by side, lost",
+        name="the last page of a put, lost",
         module=TRANSFER,
-        old="runs[-1][2] + 1)",
-        new="max(1, runs[-1][2]))",
+        old="            torch._foreach_copy_(",
+        new="            pages, there = pages[:-1] or pages, there[:-1] or there\n            torch._foreach_copy_(",
     ),
     Fault(
         name="an answer that goes on from another first token",

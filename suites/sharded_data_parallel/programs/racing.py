@@ -7,6 +7,7 @@ step returns the loss of all tokens and that norm, on every rank.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
 
 MAX_NORM = 1.0
+WATCHDOG_SECONDS = 0.1
+"""How often NCCL's watchdog lets go of the tensors of operations that have ended (``kWatchdogThreadSleepMillis``).
+
+DistributedDataParallel waits for futures and not for these operations, so that its buckets are held until then.
+"""
 LEARNING_RATE = 1e-4
 
 
@@ -207,4 +213,5 @@ def _allocated(ctx: Context) -> int | None:
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
+    time.sleep(2 * WATCHDOG_SECONDS)
     return torch.cuda.memory_allocated()
