@@ -29,3 +29,5 @@ class Opinion:
     """The part of the hardware that takes most of the time."""
     why: str = ""
     """Why there is no model."""
+    variables: tuple[str, ...] = ()
+    """What is set in the environment while the figure is below the model, as NAME=value, likeliest causes first."""

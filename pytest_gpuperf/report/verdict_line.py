@@ -225,7 +225,8 @@ def _modelled(verdict: Verdict) -> str:
         strict = verdict.reason is not Reason.PLAUSIBLE
         return f"; {expected}, so it is plausible{', and --strict-baselines asks for a record' if strict else ''}"
     if said.saying is Saying.BELOW:
-        return f" and is below the model: {expected}; look for the cause with: python -m pytest_gpuperf doctor"
+        is_set = f"; set here: {', '.join(said.variables)}" if said.variables else ""
+        return f" and is below the model: {expected}{is_set}; look for the cause with: python -m pytest_gpuperf doctor"
     return f" and is better than the hardware allows: {expected}; look at the measurement"
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from pytest_gpuperf.baselines.differences import likeliest_first
 from pytest_gpuperf.baselines.provenance import today
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.model.expecting import opinion
 from pytest_gpuperf.model.hardware import Rates
+from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.rule import Policy
@@ -74,7 +77,7 @@ class Judging:
     def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
         """The verdicts on the figures of one test's first launch."""
         screened = [self.judge.screen(test, name, metric, body_hash) for name, metric in metrics.items()]
-        return [self.judge.named(verdict, self._software()) for verdict in screened]
+        return [self.judge.named(_with_variables(verdict, self._software()), self._software()) for verdict in screened]
 
     def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
         """The metrics of a test that have a baseline, of the body that it has now, and that it did not check."""
@@ -119,3 +122,14 @@ class Judging:
     def _named(self, verdict: Verdict | None) -> Verdict | None:
         """The verdict with what differs from its record; the suspect's own differences are the same."""
         return None if verdict is None else self.judge.named(verdict, self._software())
+
+
+def _with_variables(verdict: Verdict, software: Mapping[str, str]) -> Verdict:
+    """Nothing is recorded that could differ, so that all variables of a figure below the model are told."""
+    said = verdict.opinion
+    if said is None or said.saying is not Saying.BELOW:
+        return verdict
+    # NVIDIA's container images set the version, and NCCL does not read it.
+    is_set = {name: ("", value) for name, value in software.items() if name.isupper() and name != "NCCL_VERSION"}
+    variables = tuple(f"{name}={value}" for name, (_, value) in likeliest_first(is_set))
+    return replace(verdict, opinion=replace(said, variables=variables))

@@ -64,6 +64,23 @@ def test_without_baselines_a_model_judges_and_the_summary_says_so(project: pytes
     assert work.exchanges[0].op == "all_reduce"
 
 
+def test_a_figure_below_the_model_tells_the_variables_that_are_set(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NCCL_P2P_DISABLE", "CUDA_LAUNCH_BLOCKING"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("NCCL_VERSION", "2.28.3-1")  # of a container image
+    result = project.runpytest_inprocess("--gpus=2", "--gpuperf-json=results.json")
+    result.stdout.fnmatch_lines(["*hurt] busbw: *; set here: *NCCL_P2P_DISABLE=1*CUDA_LAUNCH_BLOCKING=1; look for *"])
+    said = {verdict.test: verdict.opinion for verdict in results_file.load(project.path / "results.json").verdicts}
+    hurt, healthy = (said[HEALTHY.replace("healthy", name)] for name in ("hurt", "healthy"))
+    assert hurt is not None
+    assert healthy is not None
+    assert {"NCCL_P2P_DISABLE=1", "CUDA_LAUNCH_BLOCKING=1"} <= set(hurt.variables)
+    assert not any(told.startswith("NCCL_VERSION") for told in hurt.variables)
+    assert healthy.variables == ()
+
+
 @pytest.mark.parametrize(
     ("option", "ci", "strict"),
     [

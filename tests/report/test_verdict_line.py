@@ -186,6 +186,12 @@ EXPECTS = "a model of the hardware expects 260.0 GB/s to 459.0 GB/s (links)"
             f" and is below the model: {EXPECTS}; look for the cause with: python -m pytest_gpuperf doctor",
         ),
         (
+            Opinion(Saying.BELOW, 260e9, 459e9, "links", variables=("NCCL_P2P_DISABLE=1", "NCCL_ALGO=ring")),
+            Reason.BELOW_MODEL,
+            f" and is below the model: {EXPECTS}; set here: NCCL_P2P_DISABLE=1, NCCL_ALGO=ring; look for the cause "
+            "with: python -m pytest_gpuperf doctor",
+        ),
+        (
             Opinion(Saying.ABOVE, 260e9, 459e9, "links"),
             Reason.BELOW_MODEL,
             f" and is better than the hardware allows: {EXPECTS}; look at the measurement",
