@@ -315,5 +315,6 @@ FAULTS: tuple[Fault, ...] = (
         "\n"
         "        # Create new CPU storage\n"
         "        if self.share_memory:",
+        equivalent="FileSystemWriter stages by itself: nothing here uses the stager that is torch's default",
     ),
 )
