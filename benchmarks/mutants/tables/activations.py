@@ -269,4 +269,13 @@ FAULTS: tuple[Fault, ...] = (
         old="generator = torch.Generator(device).manual_seed(self.seed + 1 + rank)",
         new="generator = torch.Generator(device).manual_seed(self.seed + 1)",
     ),
+    Fault(
+        name="a lender stores in the buffers of the last step",
+        module="suites.activations.programs.lending",
+        old="    def step() -> Tensors:\n"
+        "        stored = [torch.empty(shape, dtype=dtype, device=ctx.device) for shape, dtype in plan.tensors]\n",
+        new="    stored = [torch.empty(shape, dtype=dtype, device=ctx.device) for shape, dtype in plan.tensors]\n"
+        "\n"
+        "    def step() -> Tensors:\n",
+    ),
 )

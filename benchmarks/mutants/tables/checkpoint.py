@@ -306,4 +306,15 @@ FAULTS: tuple[Fault, ...] = (
         old="os.fsync(metadata_file.fileno())",
         new="metadata_file.flush()",
     ),
+    Fault(
+        name="an asynchronous save stages no tensors that are on the CPU",
+        module="torch.distributed.checkpoint._state_dict_stager",
+        old="        # Create new CPU storage\n        if self.share_memory:",
+        new='        if storage.device.type == "cpu" and not self.share_memory:\n'
+        "            return storage\n"
+        "\n"
+        "        # Create new CPU storage\n"
+        "        if self.share_memory:",
+        equivalent="FileSystemWriter stages by itself: nothing here uses the stager that is torch's default",
+    ),
 )

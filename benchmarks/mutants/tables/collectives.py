@@ -366,4 +366,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
     opts.reduceOp = op""",
         new="    opts = ReduceOptions()",
     ),
+    Fault(
+        name="a root scatters what it had when prepared",
+        module="suites.collectives.programs.plain",
+        old="parts = list(x.chunk(ctx.world_size)) if ctx.rank == root else None",
+        new="parts = [part.clone() for part in x.chunk(ctx.world_size)] if ctx.rank == root else None",
+    ),
 )

@@ -66,4 +66,10 @@ FAULTS: tuple[Fault, ...] = (
         new="""        self._wait()
         self._start = time.perf_counter()""",
     ),
+    Fault(
+        name="destroying is timed from the last use on",
+        module="suites.communicators.programs",
+        old="        clock.began()\n        dist.destroy_process_group(group)\n",
+        new="        dist.destroy_process_group(group)\n",
+    ),
 )

@@ -382,4 +382,10 @@ FAULTS: tuple[Fault, ...] = (
             for q in qs:""",
         new="            for q in qs:",
     ),
+    Fault(
+        name="PowerSGD unpacks what it does not compress at wrong offsets",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="            idx += tensor.numel()\n",
+        new="            idx = tensor.numel()\n",
+    ),
 )

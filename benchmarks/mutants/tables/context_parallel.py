@@ -282,4 +282,18 @@ FAULTS: tuple[Fault, ...] = (
         old="return 3.0 * 2 * tokens**2 * self.heads * self.features",
         new="return 3.0 * 4 * tokens**2 * self.heads * self.features",
     ),
+    Fault(
+        name="the rotation that is asked for is not set",
+        module="suites.context_parallel.programs.attention",
+        old="        set_rotate_method(rotation)\n",
+        new="",
+        gpus=True,
+    ),
+    Fault(
+        name="ring attention adds gradients in the inputs' dtype",
+        module="torch.distributed.tensor.experimental._context_parallel._attention",
+        old="accum_dtype = torch.float32 if _cp_options.convert_to_f32 else query.dtype",
+        new="accum_dtype = query.dtype",
+        gpus=True,
+    ),
 )

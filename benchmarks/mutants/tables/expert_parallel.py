@@ -365,4 +365,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return int(self.headroom * self.tokens * self.k / self.experts)",
         new="return int(self.headroom * self.tokens / self.experts)",
     ),
+    Fault(
+        name="rows are taken choice by choice",
+        module="suites.expert_parallel.programs.exchange",
+        old="rows = moved(x, assignment // k, position.view(tokens, k))",
+        new="rows = moved(x, assignment % tokens, position.view(tokens, k))",
+    ),
 )

@@ -80,4 +80,10 @@ FAULTS: tuple[Fault, ...] = (
         taken.append(_seconds(begun, _now(ctx)))
         wrong[1] += (bits_of(total) != bits_of(summed)).any()""",
     ),
+    Fault(
+        name="each batch is timed from the start of the load",
+        module="suites.health.programs",
+        old="    while not over.item():\n        begun = _now(ctx)\n",
+        new="    begun = _now(ctx)\n    while not over.item():\n",
+    ),
 )

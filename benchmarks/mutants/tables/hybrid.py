@@ -358,4 +358,17 @@ FAULTS: tuple[Fault, ...] = (
     )
     return output, None, None, None""",
     ),
+    Fault(
+        name="gradients are summed over the copies wherever something is split",
+        module="suites.hybrid.programs.axes",
+        old="group=place.copies if name in split else ctx.group",
+        new="group=place.copies if split else ctx.group",
+    ),
+    Fault(
+        name="DTensor forgets padding when it joins strided shards",
+        module="torch.distributed.tensor.placement_types",
+        old="base_offset = i * max_chunk_size",
+        new="base_offset = i * shard.numel()",
+        equivalent="full_tensor joins shards of FSDP and tensor parallelism in another way, which has no such offsets",
+    ),
 )

@@ -98,4 +98,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return seconds[1:], destination",
         new="return seconds[:-1], destination",
     ),
+    Fault(
+        name="the first copy of the host is counted",
+        module="suites.memory_hierarchy.programs",
+        old="return seconds[1:], destination",
+        new="return seconds, destination",
+    ),
 )

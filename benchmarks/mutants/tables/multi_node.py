@@ -192,4 +192,10 @@ FAULTS: tuple[Fault, ...] = (
         old="taken.append(_seconds(ctx, lambda: steps(repeats)) / repeats)",
         new="taken.append(_seconds(ctx, lambda: steps(repeats)))",
     ),
+    Fault(
+        name="the loss is summed in the weights' dtype",
+        module="suites.multi_node.programs.layouts",
+        old="loss = off.to(torch.promote_types(off.dtype, torch.float32)).square().sum() / 2",
+        new="loss = off.square().sum() / 2",
+    ),
 )

@@ -323,4 +323,13 @@ FAULTS: tuple[Fault, ...] = (
         old='return tokens_of(tensor, ctx.world_size)[ctx.rank].clone() if plan == "sequence" else tensor',
         new='return tokens_of(tensor, ctx.world_size)[ctx.rank] if plan == "sequence" else tensor',
     ),
+    Fault(
+        name="the optimizer has the parameters from before the split",
+        module="suites.sequence_parallel.programs.block",
+        old="    block = parallel(_block(ctx, norm, given[0].parameters, p), _mesh(ctx))\n"
+        "    optimizer = torch.optim.SGD(block.parameters(), lr=rate)\n",
+        new="    block = _block(ctx, norm, given[0].parameters, p)\n"
+        "    optimizer = torch.optim.SGD(block.parameters(), lr=rate)\n"
+        "    block = parallel(block, _mesh(ctx))\n",
+    ),
 )

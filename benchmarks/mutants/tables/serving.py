@@ -323,4 +323,10 @@ FAULTS: tuple[Fault, ...] = (
         old="now += drawn.expovariate(rate)",
         new="now += 1 / rate",
     ),
+    Fault(
+        name="stale pages are found and not dropped",
+        module="suites.serving.programs.engine",
+        old="        if found is Found.STALE:\n            pool.drop(key)\n",
+        new="",
+    ),
 )

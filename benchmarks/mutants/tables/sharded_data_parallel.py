@@ -395,4 +395,10 @@ FAULTS: tuple[Fault, ...] = (
         old="_ = [x.wait() for x in handles]",
         new="handles[-1].wait()",
     ),
+    Fault(
+        name="ZeroRedundancyOptimizer does not wait for its broadcasts",
+        module="torch.distributed.optim.zero_redundancy_optimizer",
+        old="        _ = [x.wait() for x in handles]\n",
+        new="        del handles\n",
+    ),
 )

@@ -256,4 +256,10 @@ FAULTS: tuple[Fault, ...] = (
         new="""        update.step()
         set_rate(update, problem.rate(number))""",
     ),
+    Fault(
+        name="Adam adds epsilon before it corrects the bias",
+        module="torch.optim.adam",
+        old="denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)",
+        new="denom = exp_avg_sq.sqrt().add_(eps) / bias_correction2_sqrt",
+    ),
 )
