@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -79,6 +81,26 @@ def test_a_stage_is_not_charged_for_a_rank_that_is_late_before_it(ranks: Ranks) 
     for rank, taken in enumerate(ranks.run(first_uses, number=2)):
         # The least: a busy machine may hold one of them up.
         assert min(taken) < LATE / 2, f"rank {rank}: first uses of {taken} s hold what the last rank was late before"
+
+
+def destroyed(ctx: Context, *, number: int) -> list[float]:
+    """Seconds in which a rank takes communicators down whose every use took it long."""
+    reduce = dist.all_reduce
+
+    def reduced(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(LATE)
+        return reduce(*args, **kwargs)
+
+    with mock.patch.object(dist, "all_reduce", reduced):
+        seconds, _ = programs.lives(ctx, making=programs.eagerly, number=number, seed=1)
+    assert min(seconds["next use"]) >= LATE
+    return seconds["destroy"]
+
+
+@pytest.mark.ranks(2)
+def test_taking_down_is_not_charged_for_the_last_use(ranks: Ranks) -> None:
+    for rank, taken in enumerate(ranks.run(destroyed, number=1)):
+        assert min(taken) < LATE / 2, f"rank {rank}: {taken} s hold the use before"
 
 
 def open_files(ctx: Context, *, making: programs.Making, number: int) -> list[int]:

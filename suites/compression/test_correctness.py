@@ -294,16 +294,23 @@ def test_power_sgd_is_exact_on_more_ranks(ranks: Ranks) -> None:
 
 
 def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int) -> None:
-    """Of rank 1 on each rank, and of equal row space, so that the mean is of rank 1 as well; and a vector beside it.
+    """Of rank 1 on each rank, and of equal row space, so that the mean is of rank 1 as well; and vectors beside it.
 
-    Columns differ by rank: who keeps to its own P has another mean. The vector shrinks by nothing, and is averaged.
+    Columns differ by rank: who keeps to its own P has another mean. The vectors shrink by nothing, and are averaged.
+    They travel as one, and each has another length.
     """
     columns_of = [
         integers((rows,), torch.float32, seed=seed * 8 + rank, low=1, high=9) for rank in range(ranks.world_size)
     ]
     row = integers((columns,), torch.float32, seed=seed * 8 + 7, low=1, high=9)
     drawn = [
-        [torch.outer(column, row), full_width((rows,), torch.float32, seed=seed * 8 + rank, addends=ranks.world_size)]
+        [
+            torch.outer(column, row),
+            *(
+                full_width((rows + more,), torch.float32, seed=seed * 8 + rank + more, addends=ranks.world_size)
+                for more in range(3)
+            ),
+        ]
         for rank, column in enumerate(columns_of)
     ]
 
@@ -319,15 +326,16 @@ def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int
             step()
         return [gradient.clone() for gradient in step()]
 
-    mean, vector = (torch.stack([own[index] for own in drawn]).double().mean(dim=0) for index in (0, 1))
+    mean, *vectors = (torch.stack(of_ranks).double().mean(dim=0) for of_ranks in zip(*drawn, strict=True))
     # M is n x m, u = 2**-24; an inner product of k numbers is off by k u of its factors' norms (Higham, section 3.1).
     # P = M Q takes m of them, and R summands; normalising it n / 2 + 2 roundings more. The projection P P^T M is off
     # by twice as much of |M|; Q = P^T M by (n + R) u |M|, and P Q^T by 2u more.
     bound = 4 * (rows + columns + ranks.world_size + 3) * programs.FLOAT32_ROUNDOFF * float(mean.norm())
-    for rank, (matrix, of_vector) in enumerate(ranks.run(program)):
+    for rank, (matrix, *of_vectors) in enumerate(ranks.run(program)):
         assert_within(matrix, mean, torch.full_like(mean, bound), f"PowerSGD, rank {rank}, matrix")
         # Whole numbers: their sum is exact, and so is its half, quarter or eighth.
-        assert_close(of_vector.double(), vector, f"PowerSGD, rank {rank}, vector")
+        for number, (of_vector, vector) in enumerate(zip(of_vectors, vectors, strict=True)):
+            assert_close(of_vector.double(), vector, f"PowerSGD, rank {rank}, vector {number}")
 
 
 def all_reduced(compressed: torch.Tensor, bucket: dist.GradBucket, result: torch.Tensor | None = None) -> Future:

@@ -95,6 +95,28 @@ def test_a_rank_that_waits_for_a_slow_one_is_not_slow(ranks: Ranks) -> None:
                 assert min(strain.seconds) < min(strains[slow].seconds) / 2, f"rank {rank} is charged for rank {slow}"
 
 
+def steady(ctx: Context) -> Strain:
+    """The load in which every product takes as long, for several batches."""
+    multiply = torch.mm
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        time.sleep(PAUSE / 10)
+        return multiply(a, b) if out is None else multiply(a, b, out=out)
+
+    with mock.patch.object(torch, "mm", multiplied):
+        return programs.load(ctx, width=16, dtype=torch.float32, seconds=0.5)
+
+
+@pytest.mark.ranks(2)
+def test_the_seconds_of_a_batch_are_its_own(ranks: Ranks) -> None:
+    started = time.monotonic()
+    strains = ranks.run(steady)
+    lasted = time.monotonic() - started
+    for rank, strain in enumerate(strains):
+        assert len(strain.seconds) > 3, f"rank {rank}: {len(strain.seconds)} batches, too few to tell"
+        assert sum(strain.seconds) <= lasted, f"rank {rank}: batches of {strain.seconds} s in {lasted} s"
+
+
 @pytest.mark.ranks(2)
 def test_the_load_goes_on_for_as_long_as_is_asked(ranks: Ranks) -> None:
     start = time.monotonic()

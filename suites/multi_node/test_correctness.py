@@ -5,6 +5,8 @@ What needs no network is tried on one machine too, with ranks that are only thou
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -162,3 +164,15 @@ def test_training_in_both_layouts(ranks: Ranks, seed: int, blocks: int) -> None:
 @given(data=st.data(), seed=seeds)
 def test_training_in_both_layouts_as_if_on_nodes(ranks: Ranks, data: st.DataObject, seed: int) -> None:
     assert_as_one_device(ranks, data.draw(node_counts(ranks.world_size)), task(ranks.world_size, seed))
+
+
+@AS_IF
+@pytest.mark.parametrize("inside", [True, False], ids=["tensors inside", "tensors across"])
+def test_the_loss_of_weights_of_16_bits_has_32(ranks: Ranks, inside: bool) -> None:
+    """The outputs are whole numbers below 256, which bfloat16 holds. The sum of their squares is larger, and odd."""
+    size = ranks.world_size
+    given = Task(blocks=1, width=3, hidden=2 * size, rows=8 * size, dtype=torch.bfloat16, seed=5, rate=1.0, whole=True)
+    expected = on_one_device(dataclasses.replace(given, dtype=torch.float64), 1)[0]["loss"].float()
+    assert expected.bfloat16() != expected, "bfloat16 holds this loss, and would be as good"
+    got = ranks.run(layouts.train_steps, task=given, nodes=1, inside=inside, steps=1)
+    assert_each([steps[0]["loss"] for steps in got], [expected] * size, "loss")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections import deque
@@ -134,6 +135,25 @@ def test_a_prompt_on_its_way_is_nobodys_prefix_yet(ranks: Ranks) -> None:
     ((served, _, reused),) = ranks.run(served_and_left, requests, **settings)
     assert_answered(requests, answers_of(served), seed=1)
     assert reused == 0
+
+
+def reused_after_a_change(ctx: Context, requests: Sequence[Request], **settings: Any) -> list[int]:
+    """How many pages each request has found, of which the model gets other weights before the second."""
+    engine, found = paged(ctx, **settings), [0]
+    for number, request in enumerate(requests):
+        if number == 1:
+            engine.model.pool.change_model("another")
+        with one_thread():
+            serve(engine, [request])
+        found.append(engine.reused)
+    return [after - before for before, after in itertools.pairwise(found)]
+
+
+def test_a_prefix_of_former_weights_is_kept_anew(ranks: Ranks) -> None:
+    """Of the three pages of the first request none is of use to the second; the third one finds the second's."""
+    requests = [Request(name, (*range(13), name), 2) for name in range(3)]
+    settings = {"seed": 1, "page_tokens": 4, "pages": 20, "slots": 1}
+    assert ranks.run(reused_after_a_change, requests, **settings) == [[0, 0, 3]]
 
 
 @pytest.mark.parametrize(("pages", "reused"), [(20, 6), (7, 6), (5, 5)])

@@ -325,8 +325,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="stale pages are found and not dropped",
-        module="suites.serving.programs.engine",
-        old="        if found is Found.STALE:\n            pool.drop(key)\n",
+        module=ENGINE,
+        old="            pool.drop(key)  # or the page that is computed now would not be kept in its place\n",
         new="",
+    ),
+    Fault(
+        name="the first stale page of a prompt alone is dropped",
+        module=ENGINE,
+        old="            stale = True\n",
+        new="            break\n",
     ),
 )
