@@ -125,7 +125,7 @@ class Judging:
 
 
 def _with_variables(verdict: Verdict, software: Mapping[str, str]) -> Verdict:
-    """Nothing is recorded that could differ, so that all variables of a figure below the model are told."""
+    """Adds the variables that are set to a figure below the model: there is no record from which they could differ."""
     said = verdict.opinion
     if said is None or said.saying is not Saying.BELOW:
         return verdict

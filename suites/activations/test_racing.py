@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.activations.programs import racing
@@ -121,6 +122,22 @@ def test_a_technique_keeps_what_its_formula_says(ranks: Ranks, technique: str) -
     work = small()
     (nbytes,) = ranks.run(kept, technique=technique, work=work)
     assert nbytes == kept_bytes(technique, work) - work.input_bytes
+
+
+def counted(ctx: Context, *, work: Work) -> int:
+    """Operations of a rank's step, as torch counts them."""
+    step = racing.train(ctx, technique="keep", work=work)
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return int(counter.get_total_flops())
+
+
+@pytest.mark.ranks(2, 3)
+def test_operations_and_bytes_are_those_of_a_step(ranks: Ranks) -> None:
+    work = small()
+    assert sum(ranks.run(counted, work=work)) == work.flop(racing.trainers(ranks.world_size))
+    model = work.model(torch.device("cpu"))
+    assert sum(weight.nbytes for weight in model.parameters()) == work.weight_bytes
 
 
 @pytest.mark.ranks(1)

@@ -88,7 +88,7 @@ def destroyed(ctx: Context, *, number: int) -> list[float]:
     reduce = dist.all_reduce
 
     def reduced(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(LATE)
+        time.sleep(LATE)  # not a wait for an event: what a use takes is what the test is about
         return reduce(*args, **kwargs)
 
     with mock.patch.object(dist, "all_reduce", reduced):

@@ -100,7 +100,7 @@ def steady(ctx: Context) -> Strain:
     multiply = torch.mm
 
     def multiplied(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        time.sleep(PAUSE / 10)
+        time.sleep(PAUSE / 10)  # not a wait for an event: what a product takes is what the test is about
         return multiply(a, b) if out is None else multiply(a, b, out=out)
 
     with mock.patch.object(torch, "mm", multiplied):

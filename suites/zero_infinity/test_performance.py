@@ -20,7 +20,7 @@ RTOL = 2.0**-7  # of numbers that bfloat16 has rounded
 
 
 def workload(perf: Perf) -> Work:
-    """67 million parameters and 8192 rows a rank: 3.3 TFLOP, 5.5 ms of an H200 at 600 TFLOP/s.
+    """67 million parameters and 8192 rows a rank: 3.0 TFLOP, 5.0 ms of an H200 at 600 TFLOP/s.
 
     Of 2 ranks each keeps 134 MB of values and 268 MB of moments. Values take 2.7 ms to the GPU at 50 GB/s, and
     gradients as long from it. AdamW reads and writes 0.94 GB.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
@@ -119,6 +120,19 @@ def test_what_is_fetched_is_each_ranks_share(ranks: Ranks, tmp_path: Path) -> No
         for index, (copy, block) in enumerate(zip(copies, blocks, strict=True)):
             assert_close(copy, block.chunk(2)[rank], f"rank {rank}, block {index}")
         assert sum(copy.nbytes for copy in copies) == work.crossing_bytes(2)
+
+
+@pytest.mark.ranks(3)
+def test_operations_are_those_of_torchs_counter(ranks: Ranks, tmp_path: Path) -> None:
+    work = small()
+
+    def counted(ctx: Context) -> int:
+        step = racing.train(ctx, place=PINNED, work=work, folder=tmp_path)
+        with FlopCounterMode(display=False) as counter:
+            step()
+        return int(counter.get_total_flops())
+
+    assert sum(ranks.run(counted)) == work.flop(3)
 
 
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:

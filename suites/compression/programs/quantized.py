@@ -42,7 +42,8 @@ class Quantizer:
 
 def _quantized(blocks: torch.Tensor, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
     magnitude = blocks.abs().amax(dim=1, keepdim=True)
-    scales = torch.where(magnitude == 0, 1.0, magnitude / largest)
+    # By a tensor: CUDA multiplies by the reciprocal of a number, which is another scale by a roundoff.
+    scales = torch.where(magnitude == 0, 1.0, magnitude / magnitude.new_full((), largest))
     scaled = (blocks / scales).clamp(-largest, largest)
     rounded = scaled if dtype.is_floating_point else scaled.round()
     # As bytes: not every backend knows every format.

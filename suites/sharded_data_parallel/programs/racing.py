@@ -213,5 +213,5 @@ def _allocated(ctx: Context) -> int | None:
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
-    time.sleep(2 * WATCHDOG_SECONDS)
+    time.sleep(2 * WATCHDOG_SECONDS)  # torch has no event for it
     return torch.cuda.memory_allocated()

@@ -59,8 +59,11 @@ class Work:
         return KEPT * self.share(world_size) * MASTER.itemsize
 
     def flop(self, world_size: int) -> float:
-        """Of a step, on all ranks together: 2 for each weight and row in the forward, 4 in the backward."""
-        return 6.0 * self.blocks * self.numel * self.rows * world_size
+        """Of a step, on all ranks together: 2 for each weight and row in the forward, 4 in the backward.
+
+        The input of the first matrix is data, and needs no gradient: 2 less for each of its weights.
+        """
+        return 2.0 * world_size * self.rows * self.width * self.hidden * (3 * 2 * self.blocks - 1)
 
     def block(self, index: int, device: torch.device) -> torch.Tensor:
         """The values that a block begins with, flat; alike on all ranks."""
