@@ -32,6 +32,14 @@ def test_each_node_has_gpus_ports_and_an_identity_of_its_own() -> None:
     assert "--head" not in other
 
 
+def test_nodes_find_what_the_shell_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself may lie in a folder that PYTHONPATH names."""
+    monkeypatch.setenv("PYTHONPATH", "/opt/ray")
+    assert environment(0, 1)["PYTHONPATH"] == f"{nodes_of_one_machine.ROOT}:/opt/ray"
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment(0, 1)["PYTHONPATH"] == str(nodes_of_one_machine.ROOT)
+
+
 def test_gpus_that_cannot_be_dealt_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--nodes", "2", "--gpus", "3"])
