@@ -14,16 +14,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
-from suites.serving.programs.disaggregated import Setting, places, serve_apart, tokens_of
+from suites.serving.programs.disaggregated import IDLE, Setting, places, serve_apart, tokens_of
 from suites.serving.programs.engine import PagedEngine, Request, Served
 from suites.serving.programs.model import llama
 from suites.serving.programs.pages import ForeignPages, PageFormat, PromptTooLong
+from suites.serving.programs.transfer import ByPuts
 from suites.serving.reference import CONFIG, DTYPE, assert_answered
 from suites.serving.test_correctness import workloads
 from suites.serving.test_transfer import WAYS
 from suites.shared.strategies import seeds
 
 SETTING = Setting(CONFIG, seed=1, page_tokens=4, pages=8)
+
+
+def served_by_a_late_decoder(ctx: Context, *, requests: list[Request], setting: Setting) -> dict[int, Served]:
+    """Whoever decodes finds pages ready only when the next prompt, or the end, has been offered too."""
+    ready, late = ByPuts.ready, set[int]()
+
+    def seen_late(transport: ByPuts, source: int) -> bool:
+        if not ready(transport, source):
+            return False
+        if source not in late:
+            late.add(source)
+            while not transport.mailbox.waiting(source, "offer"):
+                time.sleep(IDLE)
+            return False
+        late.remove(source)
+        return True
+
+    with mock.patch.object(ByPuts, "ready", seen_late):
+        return serve_apart(ctx, requests=requests, prefills=1, setting=setting)
+
+
+@pytest.mark.ranks(2)
+def test_a_prompt_that_is_offered_before_the_last_one_is_taken(ranks: Ranks) -> None:
+    """It waits, though there is room for both."""
+    requests = [Request(name, (1, 2, 3 + name), 4) for name in range(3)]
+    setting = dataclasses.replace(SETTING, way="puts")
+    parts = ranks.run(served_by_a_late_decoder, requests=requests, setting=setting)
+    assert_answered(requests, tokens_of(parts), seed=1)
 
 
 @pytest.mark.ranks(2, 4)
