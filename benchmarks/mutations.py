@@ -130,7 +130,8 @@ def sample(faults: dict[str, tuple[Fault, ...]], count: int) -> list[tuple[str, 
         for fault in of_subject
         if recorded.get((subject, fault.name), {}).get("outcome") == CAUGHT
     ]
-    return [caught[index * len(caught) // count] for index in range(min(count, len(caught)))]
+    count = min(count, len(caught))
+    return [caught[index * len(caught) // count] for index in range(count)]
 
 
 def record(path: Path, result: Result, faults: dict[str, tuple[Fault, ...]]) -> None:

@@ -9,7 +9,19 @@ import pytest
 
 from benchmarks import mutations
 from benchmarks.mutants.fault import Fault
-from benchmarks.mutations import CAUGHT, EQUIVALENT, PASSED, SKIPPED, UNTRUE, Result, record, summary, table, tried
+from benchmarks.mutations import (
+    CAUGHT,
+    EQUIVALENT,
+    PASSED,
+    SKIPPED,
+    UNTRUE,
+    Result,
+    record,
+    sample,
+    summary,
+    table,
+    tried,
+)
 from tests.whole_run import write
 
 TEST = """
@@ -109,6 +121,18 @@ def test_what_no_test_could_catch_and_what_was_skipped_are_not_counted() -> None
 def test_every_subject_has_a_table() -> None:
     faults = table()
     assert set(faults) == {path.parent.name for path in (mutations.ROOT / "suites").glob("*/test_correctness.py")}
+
+
+@pytest.mark.parametrize("count", [1, 3, 10_000])
+def test_a_sample_has_different_faults_and_each_only_once(count: int) -> None:
+    """Whoever asks for more than there are gets all."""
+    faults = table()
+    drawn = [(subject, fault.name) for subject, fault, _ in sample(faults, count)]
+    assert len(set(drawn)) == len(drawn)
+    if count < 100:
+        assert len(drawn) == count
+    else:
+        assert {subject for subject, _ in drawn} >= set(faults) - {"deepspeed", "megatron"}
 
 
 def test_a_name_that_two_faults_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
