@@ -158,6 +158,10 @@ def _damage(kind: str, folder: Path, file: str, place: int, step: int = LATER) -
     if kind == "truncated":
         os.truncate(path, place)
         return "does not have the checksum" if file == MANIFEST else f"is truncated to {place} bytes"
+    if kind == "grown":
+        size = path.stat().st_size
+        os.truncate(path, size + place + 1)
+        return "does not have the checksum" if file == MANIFEST else f"has grown to {size + place + 1} bytes, expected"
     data = bytearray(path.read_bytes())
     data[place] ^= 1 << place % 8
     path.write_bytes(data)
@@ -166,7 +170,7 @@ def _damage(kind: str, folder: Path, file: str, place: int, step: int = LATER) -
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("file", [".metadata", "__0_0.distcp", "__1_0.distcp", MANIFEST])
-@pytest.mark.parametrize("kind", ["truncated", "bit-flipped", "missing", "of another step"])
+@pytest.mark.parametrize("kind", ["truncated", "grown", "bit-flipped", "missing", "of another step"])
 @pytest.mark.examples(0.32)  # one for each in CI
 @given(data=st.data())
 def test_damaged_file(ranks: Ranks, kind: str, file: str, data: st.DataObject) -> None:

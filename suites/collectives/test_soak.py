@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
+from suites.collectives.programs.in_flight import Flight
 from suites.collectives.programs.soak import soak
 from suites.shared.bits import bits_of
 
@@ -57,6 +58,28 @@ def corrupted(ctx: Context, *, seed: int) -> tuple[int, list[str]]:
     with mock.patch.object(dist, "all_reduce", added):
         _, wrong = soak(ctx, seconds=0.0, seed=seed, largest=9)
     return seen, wrong
+
+
+def counted(ctx: Context) -> tuple[int, int]:
+    """How many collectives the rank began in the shortest soak, and how many it says."""
+    begin, begun = Flight.__init__, 0
+
+    def counting(*args: Any) -> None:
+        nonlocal begun
+        begun += 1
+        begin(*args)
+
+    with mock.patch.object(Flight, "__init__", counting):
+        done, _ = soak(ctx, seconds=0.0, seed=1, largest=9)
+    return begun, done
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_rank_counts_the_collectives_that_it_is_in(ranks: Ranks) -> None:
+    told = ranks.run(counted)
+    assert all(done == begun for begun, done in told), told
+    if ranks.world_size > 2:
+        assert len({done for _, done in told}) > 1, f"all ranks are in all collectives: {told}"
 
 
 SEEDS = range(1, 9)

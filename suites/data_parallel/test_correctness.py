@@ -140,6 +140,12 @@ def test_accumulation_reduces_each_gradient_once(ranks: Ranks) -> None:
     assert all_reduced(ranks, problem, no_sync=True) == [once] * ranks.world_size
 
 
+def test_without_no_sync_every_microbatch_is_reduced(ranks: Ranks) -> None:
+    problem = Problem(world_size=ranks.world_size, seed=1, microbatches=2, multiple=ranks.world_size**2)
+    twice = {"all_reduce": 2 * gradient_bytes(problem)}
+    assert all_reduced(ranks, problem, no_sync=False) == [twice] * ranks.world_size
+
+
 @pytest.mark.ranks(2)
 def test_a_static_graph_reduces_every_microbatch_of_its_first_step_alone(ranks: Ranks) -> None:
     # Two microbatches and three steps: the very first backward records the graph, and has to reduce.

@@ -141,7 +141,8 @@ def damage(file: File, folder: Path, others: Mapping[int, Path]) -> str:
         return f"{path} cannot be read ({raised.strerror}): lost are {_tensors(file.pieces)}"
     if size != file.nbytes:
         verb = "is truncated to" if size < file.nbytes else "has grown to"
-        return f"{path} {verb} {size} bytes, expected {file.nbytes}: lost are {_tensors(wrong)}"
+        lost = f": lost are {_tensors(wrong)}" if wrong else ""
+        return f"{path} {verb} {size} bytes, expected {file.nbytes}{lost}"
     if not wrong:
         return ""
     for step, other in others.items():
