@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -14,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
-from suites.serving.programs.disaggregated import IDLE, Setting, places, serve_apart, tokens_of
+from suites.serving.programs.disaggregated import Part, Setting, decode, places, serve_apart, tokens_of
 from suites.serving.programs.engine import PagedEngine, Request, Served
-from suites.serving.programs.model import llama
-from suites.serving.programs.pages import ForeignPages, PageFormat, PromptTooLong
-from suites.serving.programs.transfer import ByPuts
+from suites.serving.programs.model import PagedLlama, llama
+from suites.serving.programs.pages import ForeignPages, PageFormat, PagePool, PromptTooLong
+from suites.serving.programs.transfer import Mailbox, Note, format_note
 from suites.serving.reference import CONFIG, DTYPE, assert_answered
 from suites.serving.test_correctness import workloads
 from suites.serving.test_transfer import WAYS
@@ -27,32 +29,61 @@ from suites.shared.strategies import seeds
 SETTING = Setting(CONFIG, seed=1, page_tokens=4, pages=8)
 
 
-def served_by_a_late_decoder(ctx: Context, *, requests: list[Request], setting: Setting) -> dict[int, Served]:
-    """Whoever decodes finds pages ready only when the next prompt, or the end, has been offered too."""
-    ready, late = ByPuts.ready, set[int]()
+class Offers(Mailbox):
+    """Every rank has offered all that it has, and each transfer is seen late; notes what the decoder does."""
 
-    def seen_late(transport: ByPuts, source: int) -> bool:
-        if not ready(transport, source):
-            return False
-        if source not in late:
-            late.add(source)
-            while not transport.mailbox.waiting(source, "offer"):
-                time.sleep(IDLE)
-            return False
-        late.remove(source)
-        return True
+    def __init__(self, offers: dict[int, list[Note]]) -> None:
+        self.offers, self.done, self.asked = offers, list[str](), Counter[int]()
 
-    with mock.patch.object(ByPuts, "ready", seen_late):
-        return serve_apart(ctx, requests=requests, prefills=1, setting=setting)
+    def waiting(self, source: int, subject: str) -> bool:
+        return bool(self.offers[source])
+
+    def take(self, source: int, subject: str) -> Note:
+        return self.offers[source].pop(0)
+
+    def post(self, to: int, subject: str, note: Note) -> None:
+        self.done.append(f"{subject} to {to}")
+
+    def send(self, pages: Sequence[int], there: Sequence[int], to: int) -> None:
+        raise AssertionError("who decodes sends nothing")
+
+    def ready(self, source: int) -> bool:
+        self.asked[source] += 1
+        return not self.asked[source] % 3
+
+    def receive(self, pages: Sequence[int], source: int) -> None:
+        self.done.append(f"{len(pages)} pages of {source}")
 
 
-@pytest.mark.ranks(2)
-def test_a_prompt_that_is_offered_before_the_last_one_is_taken(ranks: Ranks) -> None:
-    """It waits, though there is room for both."""
-    requests = [Request(name, (1, 2, 3 + name), 4) for name in range(3)]
-    setting = dataclasses.replace(SETTING, way="puts")
-    parts = ranks.run(served_by_a_late_decoder, requests=requests, setting=setting)
-    assert_answered(requests, tokens_of(parts), seed=1)
+def decoded(sources: list[int], *, slots: int) -> list[str]:
+    """What is done of prompts of these sources, which are all on offer from the start."""
+    model = llama(CONFIG, seed=1, dtype=DTYPE, device=torch.device("cpu"))
+    pool = PagePool(PageFormat.of(model, CONFIG, 4), 8, torch.device("cpu"))
+    engine = PagedEngine(PagedLlama(model, pool), slots=slots)
+    requests = {name: Request(name, (1, 2, 3 + name), 3) for name in range(len(sources))}
+    offers: dict[int, list[Note]] = {source: [] for source in sources}
+    for name, source in enumerate(sources):
+        note = {"end": False, "name": name, "format": format_note(pool.layout), "first": 1, "pages": 1}
+        offers[source].append(note)
+    for offered in offers.values():
+        offered.append({"end": True})
+    mailbox = Offers(offers)
+    ctx = Context(rank=2, world_size=3, backend="gloo", device=torch.device("cpu"), seed=1)
+    part = Part(ctx, engine, mailbox, mailbox, {name: Served(0.0) for name in requests})
+    decode(part, requests, set(sources))
+    assert [len(served.answer) for served in part.served.values()] == [2, 2]
+    return mailbox.done
+
+
+def test_a_rank_that_computes_prompts_has_one_on_its_way() -> None:
+    """Its next one waits until the pages of the first one are there, though there is room for both."""
+    assert decoded([0, 0], slots=2) == ["reply to 0", "1 pages of 0", "reply to 0", "1 pages of 0"]
+
+
+def test_a_prompt_on_its_way_has_a_slot() -> None:
+    """A second rank's prompt waits for it, from the offer on."""
+    assert decoded([0, 1], slots=1) == ["reply to 0", "1 pages of 0", "reply to 1", "1 pages of 1"]
+    assert decoded([0, 1], slots=2) == ["reply to 0", "reply to 1", "1 pages of 0", "1 pages of 1"]
 
 
 @pytest.mark.ranks(2, 4)

@@ -188,3 +188,4 @@ def test_keys_are_of_full_pages_and_all_that_comes_before() -> None:
     assert not set(one) & set(other)
     assert prefix_keys([1, 2, 3, 4, 7, 8], 2)[:2] == one
     assert len(set(prefix_keys([1] * 9, 2))) == 4
+    assert prefix_keys([1, 11, 0], 2) != prefix_keys([11, 1, 0], 2)

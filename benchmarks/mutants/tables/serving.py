@@ -161,9 +161,9 @@ FAULTS: tuple[Fault, ...] = (
         old="""        self.copy(pages, there, to)
         if self._ctx.device.type == "cuda":
             torch.cuda.current_stream(self._ctx.device).synchronize()
-        self.mailbox.post(to, "arrived", {"pages": list(there)})
+        self._mailbox.post(to, "arrived", {"pages": list(there)})
 """,
-        new="""        self.mailbox.post(to, "arrived", {"pages": list(there)})
+        new="""        self._mailbox.post(to, "arrived", {"pages": list(there)})
         self.copy(pages, there, to)
         if self._ctx.device.type == "cuda":
             torch.cuda.current_stream(self._ctx.device).synchronize()

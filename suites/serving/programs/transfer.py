@@ -122,7 +122,7 @@ class ByPuts:
     """
 
     def __init__(self, ctx: Context, pool: PagePool, memory: SymmetricMemory, mailbox: Mailbox) -> None:
-        self._ctx, self.mailbox = ctx, mailbox
+        self._ctx, self._mailbox = ctx, mailbox
         self.memory = memory  # what is mapped is mapped for as long as its memory is kept
         shape, dtype = tuple(pool.kv.shape), pool.layout.dtype
         self._ours = pool.kv.unbind()
@@ -138,11 +138,11 @@ class ByPuts:
         self.copy(pages, there, to)
         if self._ctx.device.type == "cuda":
             torch.cuda.current_stream(self._ctx.device).synchronize()
-        self.mailbox.post(to, "arrived", {"pages": list(there)})
+        self._mailbox.post(to, "arrived", {"pages": list(there)})
 
     def ready(self, source: int) -> bool:
         """Whether the pages have been written."""
-        return self.mailbox.waiting(source, "arrived")
+        return self._mailbox.waiting(source, "arrived")
 
     def receive(self, pages: Sequence[int], source: int) -> None:
         """Waits for the other rank's word.
@@ -150,7 +150,7 @@ class ByPuts:
         Raises:
             RuntimeError: the other rank has written other pages.
         """
-        arrived = self.mailbox.take(source, "arrived")["pages"]
+        arrived = self._mailbox.take(source, "arrived")["pages"]
         if arrived != list(pages):
             raise RuntimeError(
                 f"rank {source} wrote the pages {arrived}, expected {list(pages)}: take transfers in the order in "
