@@ -57,7 +57,7 @@ def test_split_block(ranks: Ranks) -> None:
 def test_the_parts_are_those_of_the_step(ranks: Ranks) -> None:
     """The sums alone are as many and as large as the step's, and a rank's share has half of the products."""
 
-    def sent(ctx: Context) -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[tuple[str, int]]]:
+    def sent(ctx: Context) -> list[list[tuple[str, int]]]:
         found = []
         for program in (programs.split, programs.sums, programs.share):
             step = program(ctx, shape=SHAPE)
@@ -65,12 +65,24 @@ def test_the_parts_are_those_of_the_step(ranks: Ranks) -> None:
             with Traffic() as traffic:
                 step()
             found.append([(call.name, call.size) for call in traffic.calls])
-        split, sums, share = found
-        return split, sums, share
+        return found
+
+    def counted(ctx: Context) -> list[int]:
+        found = []
+        for step in (
+            programs.share(ctx, shape=SHAPE),
+            programs.stepping(ctx, SHAPE, programs.whole(ctx, SHAPE)),
+        ):
+            with FlopCounterMode(display=False) as counter:
+                step()
+            found.append(int(counter.get_total_flops()))
+        return found
 
     for split, sums, share in ranks.run(sent):
         assert split == sums == [("all_reduce", SHAPE.summed_bytes)] * programs.SUMS
         assert share == []
+    for of_share, of_whole in ranks.run(counted):
+        assert ranks.world_size * of_share == of_whole
 
 
 @pytest.mark.ranks(2, 3, 4)
