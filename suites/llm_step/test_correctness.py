@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn import attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.llm_step import programs
@@ -141,6 +143,23 @@ def test_a_step_sends_what_its_communication_does(ranks: Ranks, compute: torch.d
     for rank, (of_step, of_communication) in enumerate(ranks.run(sent)):
         assert of_step == of_communication, f"rank {rank}"
         assert {name for name, _ in of_step} == {"all_gather", "reduce_scatter"}
+
+
+@pytest.mark.ranks(2)
+def test_operations_and_tokens_are_those_of_a_step(ranks: Ranks) -> None:
+    """The counter takes causal attention for whole: twice its products."""
+    work = workload(sequences=2)
+
+    def counted(ctx: Context) -> tuple[float, int]:
+        x, target = work.batch(ctx)
+        model = work.model(ctx.device)
+        with attention.sdpa_kernel(attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            loss_of(model(x), target).backward()
+        products = counter.get_flop_counts()["Global"]
+        return products[torch.ops.aten.mm] + products[torch.ops.aten.bmm] / 2, target.numel()
+
+    flop, tokens = (sum(of_ranks) for of_ranks in zip(*ranks.run(counted), strict=True))
+    assert (flop, tokens) == (work.flop(ranks.world_size), work.tokens(ranks.world_size))
 
 
 def test_rotary_angles_are_exact_far_from_the_beginning() -> None:

@@ -361,7 +361,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a capacity that knows of one choice a token",
-        module="suites.expert_parallel.programs.racing",
+        module=RACING,
         old="return int(self.headroom * self.tokens * self.k / self.experts)",
         new="return int(self.headroom * self.tokens / self.experts)",
     ),
@@ -370,5 +370,41 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.expert_parallel.programs.exchange",
         old="rows = moved(x, assignment // k, position.view(tokens, k))",
         new="rows = moved(x, assignment % tokens, position.view(tokens, k))",
+    ),
+    Fault(
+        name="operations of one of an expert's two products",
+        module=RACING,
+        old="return 3.0 * 2 * 2 * assignments",
+        new="return 3.0 * 2 * assignments",
+    ),
+    Fault(
+        name="rows of the first rank for those of every rank",
+        module=RACING,
+        old="chosen_experts(sizes, routing, rank, number).reshape(-1) for rank",
+        new="chosen_experts(sizes, routing, 0, number).reshape(-1) for rank",
+    ),
+    Fault(
+        name="raced tokens that are alike on all ranks",
+        module=RACING,
+        old="manual_seed(1000 * rank + number)\n\n    def",
+        new="manual_seed(number)\n\n    def",
+    ),
+    Fault(
+        name="skewed routing that is alike on all ranks",
+        module=RACING,
+        old="manual_seed(1000 * rank + number)\n    likely",
+        new="manual_seed(number)\n    likely",
+    ),
+    Fault(
+        name="raced experts that are all alike",
+        module=RACING,
+        old="manual_seed(seed * sizes.experts + number)",
+        new="manual_seed(seed)",
+    ),
+    Fault(
+        name="a token's bytes at two each, whatever its dtype",
+        module=RACING,
+        old="return self.width * self.dtype.itemsize",
+        new="return self.width * 2",
     ),
 )
