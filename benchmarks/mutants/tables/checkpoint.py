@@ -12,6 +12,7 @@ LAYOUTS = "suites.checkpoint.programs.layouts"
 SPEED = "suites.checkpoint.programs.speed"
 PLANNER = "torch.distributed.checkpoint.default_planner"
 JOINING = "torch.distributed.checkpoint._consolidate_hf_safetensors"
+SPEED = "suites.checkpoint.programs.speed"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -316,5 +317,47 @@ FAULTS: tuple[Fault, ...] = (
         "        # Create new CPU storage\n"
         "        if self.share_memory:",
         equivalent="FileSystemWriter stages by itself: nothing here uses the stager that is torch's default",
+    ),
+    Fault(
+        name="a plain write that may still be in memory",
+        module=SPEED,
+        old='                _write_all(stream.fileno(), memoryview(part).cast("B"))\n            os.fsync(stream.fileno())\n',
+        new='                _write_all(stream.fileno(), memoryview(part).cast("B"))\n',
+    ),
+    Fault(
+        name="a timed save that does not sync its files",
+        module=SPEED,
+        old="        dcp.save(state, storage_writer=dcp.FileSystemWriter(target))\n        return Saved",
+        new="        dcp.save(state, storage_writer=dcp.FileSystemWriter(target, sync_files=False))\n        return Saved",
+    ),
+    Fault(
+        name="a step that waits for the upload of the one before",
+        module=SPEED,
+        old="        upload = dcp.async_save(",
+        new="        uploads.wait()\n        upload = dcp.async_save(",
+    ),
+    Fault(
+        name="the last upload alone is waited for",
+        module=SPEED,
+        old="        while self._pending:\n            self._pending.pop().result()\n",
+        new="        if self._pending:\n            self._pending.pop().result()\n            self._pending.clear()\n",
+    ),
+    Fault(
+        name="files that are deleted beneath an upload, which goes on beside the next sample",
+        module=SPEED,
+        old="    uploads.wait()\n    dist.barrier()\n",
+        new="    dist.barrier()\n",
+    ),
+    Fault(
+        name="loads from the kernel's cache",
+        module=SPEED,
+        old="            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)\n",
+        new="",
+    ),
+    Fault(
+        name="tensors that still have what the load before brought",
+        module=SPEED,
+        old="    for tensor in tensors:\n        tensor.zero_()\n",
+        new="",
     ),
 )
