@@ -12,7 +12,6 @@ LAYOUTS = "suites.checkpoint.programs.layouts"
 SPEED = "suites.checkpoint.programs.speed"
 PLANNER = "torch.distributed.checkpoint.default_planner"
 JOINING = "torch.distributed.checkpoint._consolidate_hf_safetensors"
-SPEED = "suites.checkpoint.programs.speed"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -321,14 +320,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a plain write that may still be in memory",
         module=SPEED,
-        old='                _write_all(stream.fileno(), memoryview(part).cast("B"))\n            os.fsync(stream.fileno())\n',
-        new='                _write_all(stream.fileno(), memoryview(part).cast("B"))\n',
+        old='cast("B"))\n            os.fsync(stream.fileno())\n',
+        new='cast("B"))\n',
     ),
     Fault(
         name="a timed save that does not sync its files",
         module=SPEED,
-        old="        dcp.save(state, storage_writer=dcp.FileSystemWriter(target))\n        return Saved",
-        new="        dcp.save(state, storage_writer=dcp.FileSystemWriter(target, sync_files=False))\n        return Saved",
+        old="dcp.FileSystemWriter(target))\n        return Saved",
+        new="dcp.FileSystemWriter(target, sync_files=False))\n        return Saved",
     ),
     Fault(
         name="a step that waits for the upload of the one before",
