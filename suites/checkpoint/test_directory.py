@@ -47,7 +47,7 @@ from suites.checkpoint.programs.training import State
 NUMEL = 12 * 1024
 """Elements of a tensor: 96 KiB."""
 NAMES = [*(f"model.sharded{number}" for number in range(TENSORS)), "model.replicated"]
-GOOD, LATER = 10, 20
+GOOD, LATER = 9, 10  # as text they would be in the other order
 VICTIMS = {"all ranks": (0, 1), "rank 0": (0,), "rank 1": (1,)}
 
 
@@ -302,7 +302,7 @@ def test_step_that_is_there(ranks: Ranks, tmp_path: Path) -> None:
 def test_synced_before_it_has_its_name(ranks: Ranks, tmp_path: Path) -> None:
     """A kill leaves the kernel's page cache alone, power that fails does not: files and names are synced first."""
     calls = [call for of_rank in ranks.run(synced_and_renamed, store=Checkpoints(tmp_path)) for call in of_rank]
-    part, final = tmp_path / f".step-{GOOD:08d}", tmp_path / f"step-{GOOD:08d}"
+    part, final = tmp_path / f".step-{LATER:08d}", tmp_path / f"step-{LATER:08d}"
     renamed = calls.index(("rename", str(part)))
     files = {("sync", str(part / path.name)) for path in final.iterdir() if path.name != ".metadata"}
     metadata = ("sync", str(part / ".metadata.tmp"))

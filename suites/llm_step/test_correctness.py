@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from importlib.util import find_spec
 
 import pytest
@@ -17,11 +18,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.llm_step import programs
-from suites.llm_step.reference import SINGLE, alone, assert_trained_alike
-from suites.shared.comparison import assert_in_float32, assert_within
+from suites.llm_step.reference import RTOL, SINGLE, alone, assert_trained_alike
+from suites.shared.comparison import assert_in_float32, assert_same, assert_within
 from suites.shared.llama import ROTARY_BASE, Config, loss_of, rotary
 from suites.shared.llm import Workload, sharded, training_step
-from suites.shared.step import Step
+from suites.shared.step import Step, Tensors, gradient_of
 from suites.shared.strategies import seeds
 from suites.shared.traffic import Traffic
 from suites.shared.ways import NET, P2P, SHM, Way, connected, over
@@ -118,6 +119,18 @@ def test_parts_of_a_step(ranks: Ranks) -> None:
         return {value.device_mesh.size() for value in model.parameters() if isinstance(value, DTensor)}
 
     assert [ranks.run(shards, alone) for alone in (False, True)] == [[{2}] * 2, [{1}] * 2]
+
+    def gradients(ctx: Context) -> list[Tensors]:
+        step = programs.forward_backward(ctx, work=work)
+        model = inspect.getclosurevars(step).nonlocals["model"]
+        found = []
+        for _ in range(2):
+            step()
+            found.append({name: gradient_of(value).full_tensor().clone() for name, value in model.named_parameters()})
+        return found
+
+    for first, second in ranks.run(gradients):
+        assert_same([second], [first], RTOL)  # with an accumulation they would be twice as large
 
 
 @pytest.mark.ranks(2)

@@ -119,7 +119,9 @@ def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_heads_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
-    shape = programs.BlockShape(sequences=1, length=2, width=9, heads=3, hidden=4, dtype=torch.float64)
-    with pytest.raises(ValueError, match="3 heads cannot be split over 2 ranks: choose a multiple"):
+@pytest.mark.parametrize(("what", "sizes"), [("heads", (3, 4)), ("hidden features", (4, 3))])
+def test_sizes_that_the_ranks_do_not_divide_are_refused(ranks: Ranks, what: str, sizes: tuple[int, int]) -> None:
+    heads, hidden = sizes
+    shape = programs.BlockShape(sequences=1, length=2, width=12, heads=heads, hidden=hidden, dtype=torch.float64)
+    with pytest.raises(ValueError, match=f"3 {what} cannot be split over 2 ranks: choose a multiple"):
         ranks.run(once, programs.split, shape=shape)

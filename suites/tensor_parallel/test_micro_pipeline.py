@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
@@ -118,6 +119,7 @@ def test_operations_and_the_time_of_the_first_step(ranks: Ranks) -> None:
 
         with counter, mock.patch("time.perf_counter", clock):
             programs.train(ctx, shape=shape, way=programs.EAGER)
+        dist.barrier()  # all have told
         return int(whole), programs.compiling(ctx, way=programs.EAGER)
 
     (whole, first), (_, second) = ranks.run(counted)

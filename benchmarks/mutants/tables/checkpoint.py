@@ -359,4 +359,11 @@ FAULTS: tuple[Fault, ...] = (
         old="    for tensor in tensors:\n        tensor.zero_()\n",
         new="",
     ),
+    Fault(
+        name="checkpoints in the order of their steps as text",
+        module=DIRECTORY,
+        old='return sorted(int(path.name.removeprefix("step-")) for path in self._root.glob("step-[0-9]*"))',
+        new='found = (path.name.removeprefix("step-") for path in self._root.glob("step-[0-9]*"))\n'
+        '        return [int(step) for step in sorted(step.lstrip("0") for step in found)]',
+    ),
 )

@@ -524,4 +524,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return self.layers * self.width**2 * self.dtype.itemsize",
         new="return self.width**2 * self.dtype.itemsize",
     ),
+    Fault(
+        name="a ring of elements that do not lie side by side",
+        module=REPLICAS,
+        old="if tensor.dim() != 1 or not tensor.is_contiguous():",
+        new="if tensor.dim() != 1:",
+    ),
 )

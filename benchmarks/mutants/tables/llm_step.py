@@ -134,4 +134,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return world_size * self.sequences * self.length",
         new="return world_size * self.sequences * (self.length + 1)",
     ),
+    Fault(
+        name="gradients of forward and backward alone that add up over steps",
+        module="suites.llm_step.programs",
+        old="        model.zero_grad()\n",
+        new="",
+    ),
 )

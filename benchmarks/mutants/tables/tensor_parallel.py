@@ -751,4 +751,10 @@ FAULTS: tuple[Fault, ...] = (
         old="    began = time.perf_counter()\n    step()\n",
         new="    step()\n    began = time.perf_counter()\n",
     ),
+    Fault(
+        name="hidden features that the ranks do not divide",
+        module="suites.tensor_parallel.programs.block",
+        old='{"heads": shape.heads, "hidden features": shape.hidden}',
+        new='{"heads": shape.heads}',
+    ),
 )
