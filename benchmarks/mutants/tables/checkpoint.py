@@ -366,4 +366,28 @@ FAULTS: tuple[Fault, ...] = (
         new='found = (path.name.removeprefix("step-") for path in self._root.glob("step-[0-9]*"))\n'
         '        return [int(step) for step in sorted(step.lstrip("0") for step in found)]',
     ),
+    Fault(
+        name="what is wrong with the earliest of the later checkpoints first",
+        module=DIRECTORY,
+        old="passed_over.append(str(damaged))",
+        new="passed_over.insert(0, str(damaged))",
+    ),
+    Fault(
+        name="what is wrong with one file of several",
+        module=DIRECTORY,
+        old="{'; '.join(texts)}",
+        new="{texts[0]}",
+    ),
+    Fault(
+        name="the first tensor that does not fit, and not the others",
+        module=DIRECTORY,
+        old="{'; '.join(wrong)}",
+        new="{wrong[0]}",
+    ),
+    Fault(
+        name="a file that is compared with those of the first other step alone",
+        module=MANIFESTS,
+        old="    for step, other in others.items():\n",
+        new="    for step, other in list(others.items())[:1]:\n",
+    ),
 )
