@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_close
-from suites.shared.step import Tensors, once
+from suites.shared.step import Tensors, gradient_of, once
 from suites.shared.traffic import Traffic
 from suites.tensor_parallel.programs import block as programs
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-12
 
 
 def by_the_formula(weights: Tensors, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
-    """Output and input gradient of the block (Vaswani et al. 2017, arXiv:1706.03762); GELU by the error function."""
+    """Output and gradients of input and weights (Vaswani et al. 2017, arXiv:1706.03762); GELU by the error function."""
 
     def heads(x: torch.Tensor, name: str) -> torch.Tensor:
         projected = x @ weights[f"attention.{name}.weight"].T
@@ -34,14 +34,16 @@ def by_the_formula(weights: Tensors, x: torch.Tensor, grad: torch.Tensor) -> lis
     inner = x + seen.transpose(1, 2).flatten(2) @ weights["attention.output.weight"].T
     hidden = inner @ weights["up.weight"].T
     output = inner + (hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2) @ weights["down.weight"].T
-    return [output.detach(), *torch.autograd.grad(output, x, grad)]
+    return [output.detach(), *torch.autograd.grad(output, [x, *weights.values()], grad)]
 
 
 @pytest.mark.ranks(2, 3, 4)
 def test_split_block(ranks: Ranks) -> None:
     def compare(ctx: Context) -> None:
         whole = programs.whole(ctx, SHAPE)
-        expected = by_the_formula(dict(whole.named_parameters()), *programs.inputs(ctx, SHAPE))
+        weights = dict(whole.named_parameters())
+        output, of_input, *of_weights = by_the_formula(weights, *programs.inputs(ctx, SHAPE))
+        expected = [output, of_input]
         for name, step in {
             "split": programs.split(ctx, shape=SHAPE),
             "whole": programs.stepping(ctx, SHAPE, whole),
@@ -49,6 +51,8 @@ def test_split_block(ranks: Ranks) -> None:
             for turn in range(2):
                 for got, right, what in zip(step(), expected, ("output", "input gradient"), strict=True):
                     assert_close(got, right, f"rank {ctx.rank}, {name}, step {turn}, {what}", atol=ROUNDING)
+        for (name, weight), right in zip(weights.items(), of_weights, strict=True):
+            assert_close(gradient_of(weight), right, f"rank {ctx.rank}, {name} gradient", atol=ROUNDING)
 
     ranks.run(compare)
 
