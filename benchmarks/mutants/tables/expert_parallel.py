@@ -430,4 +430,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return (each * weights.unsqueeze(-1)).sum(1)",
         new="return (each * weights.unsqueeze(-1).to(each.dtype)).sum(1)",
     ),
+    Fault(
+        name="exact splits that send every place all the same",
+        module=EXCHANGE,
+        old="held = most.expand(chunks, experts) if padded else (",
+        new="held = most.expand(chunks, experts) if padded or chunks == 1 else (",
+    ),
 )
