@@ -22,7 +22,8 @@ from suites.llm_step.reference import RTOL, SINGLE, alone, assert_trained_alike
 from suites.shared.comparison import assert_in_float32, assert_same, assert_within
 from suites.shared.llama import ROTARY_BASE, Config, loss_of, rotary
 from suites.shared.llm import Workload, sharded, training_step
-from suites.shared.step import Step, Tensors, gradient_of
+from suites.shared.sharding import local_gradient
+from suites.shared.step import Step, Tensors
 from suites.shared.strategies import seeds
 from suites.shared.traffic import Traffic
 from suites.shared.ways import NET, P2P, SHM, Way, connected, over
@@ -126,7 +127,7 @@ def test_parts_of_a_step(ranks: Ranks) -> None:
         found = []
         for _ in range(2):
             step()
-            found.append({name: gradient_of(value).full_tensor().clone() for name, value in model.named_parameters()})
+            found.append({name: local_gradient(value).clone() for name, value in model.named_parameters()})
         return found
 
     for first, second in ranks.run(gradients):

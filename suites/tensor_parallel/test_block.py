@@ -41,7 +41,7 @@ def by_the_formula(weights: Tensors, x: torch.Tensor, grad: torch.Tensor) -> lis
 def test_split_block(ranks: Ranks) -> None:
     def compare(ctx: Context) -> None:
         whole = programs.whole(ctx, SHAPE)
-        weights = dict(whole.named_parameters())
+        weights: Tensors = dict(whole.named_parameters())
         output, of_input, *of_weights = by_the_formula(weights, *programs.inputs(ctx, SHAPE))
         expected = [output, of_input]
         for name, step in {
