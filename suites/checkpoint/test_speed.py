@@ -31,6 +31,7 @@ def test_a_save_is_on_the_disk_when_its_step_returns(
             path = Path(os.readlink(f"/proc/self/fd/{handle}"))
             found.add((path.name, path.stat().st_size))
 
+        assert sum(tensor.nbytes for tensor in speed.own_tensors(ctx, NBYTES)) == NBYTES
         step = program(ctx, folder=tmp_path, nbytes=NBYTES, uploads=speed.Uploads())
         with mock.patch("os.fsync", noted):
             step()

@@ -390,4 +390,10 @@ FAULTS: tuple[Fault, ...] = (
         old="    for step, other in others.items():\n",
         new="    for step, other in list(others.items())[:1]:\n",
     ),
+    Fault(
+        name="tensors that have all bytes each, and rates that count them once",
+        module=SPEED,
+        old="torch.empty(nbytes // TENSORS // 8, dtype",
+        new="torch.empty(nbytes // 8, dtype",
+    ),
 )
