@@ -47,7 +47,7 @@ from suites.checkpoint.programs.training import State
 NUMEL = 12 * 1024
 """Elements of a tensor: 96 KiB."""
 NAMES = [*(f"model.sharded{number}" for number in range(TENSORS)), "model.replicated"]
-GOOD, LATER = 10, 20
+GOOD, LATER = 9, 10  # as text they would be in the other order
 VICTIMS = {"all ranks": (0, 1), "rank 0": (0,), "rank 1": (1,)}
 
 
@@ -198,6 +198,28 @@ def test_damaged_file(ranks: Ranks, kind: str, file: str, data: st.DataObject) -
             assert not [name for name in NAMES if name != tensor and name in message]
 
 
+@pytest.mark.ranks(2)
+def test_all_that_is_damaged_is_named(ranks: Ranks, tmp_path: Path) -> None:
+    """Several files of a checkpoint, and several checkpoints, the latest first."""
+    store = Checkpoints(tmp_path)
+    oldest, middle, latest = GOOD, LATER, LATER + 1
+    for step in (oldest, middle, latest):
+        ranks.run(save, store=store, step=step, numel=12)
+    files = ["__0_0.distcp", "__1_0.distcp"]
+    for step, file in zip((middle, oldest), files, strict=True):
+        shutil.copyfile(tmp_path / f"step-{step:08d}" / file, tmp_path / f"step-{latest:08d}" / file)
+    for file in files:
+        _damage("bit-flipped", tmp_path, file, 100, step=middle)
+    for step, passed_over in ranks.run(recover, store=store, numel=12):
+        assert step == oldest
+        first, second = passed_over
+        assert first.startswith(f"step {latest} is damaged: ")
+        assert f"{files[0]} is the file of step {middle}" in first
+        assert f"{files[1]} is the file of step {oldest}" in first
+        assert second.startswith(f"step {middle} is damaged: ")
+        assert all(f"{file} has other bytes" in second for file in files)
+
+
 def _rewrite(folder: Path, **changed: object) -> None:
     """Changes a manifest as a later version, or an engineer, would: with its checksum."""
     text = json.dumps(json.loads((folder / MANIFEST).read_bytes().partition(b"\n")[2]) | changed).encode()
@@ -284,8 +306,11 @@ def test_tensors_are_named_as_torch_names_them(ranks: Ranks, tmp_path: Path) -> 
         assert set(named_tensors(state)) == saved == {"model.a", "model.deep.b", "averages.0", "averages.1.c"}
         store.load(nested(torch.float64))
 
-    message = "averages.0: the checkpoint has torch.float32 [3], the state torch.float64 [3]"
-    with pytest.raises(MismatchError, match=re.escape(message)):
+    sizes = {"averages.0": 3, "averages.1.c": 4, "model.a": 1, "model.deep.b": 2}
+    wrong = (
+        f"{name}: the checkpoint has torch.float32 [{n}], the state torch.float64 [{n}]" for name, n in sizes.items()
+    )
+    with pytest.raises(MismatchError, match=re.escape(f"{'; '.join(wrong)}: build the model")):
         ranks.run(program)
 
 
@@ -306,7 +331,7 @@ def test_step_that_is_there(ranks: Ranks, tmp_path: Path) -> None:
 def test_synced_before_it_has_its_name(ranks: Ranks, tmp_path: Path) -> None:
     """A kill leaves the kernel's page cache alone, power that fails does not: files and names are synced first."""
     calls = [call for of_rank in ranks.run(synced_and_renamed, store=Checkpoints(tmp_path)) for call in of_rank]
-    part, final = tmp_path / f".step-{GOOD:08d}", tmp_path / f"step-{GOOD:08d}"
+    part, final = tmp_path / f".step-{LATER:08d}", tmp_path / f"step-{LATER:08d}"
     renamed = calls.index(("rename", str(part)))
     files = {("sync", str(part / path.name)) for path in final.iterdir() if path.name != ".metadata"}
     metadata = ("sync", str(part / ".metadata.tmp"))

@@ -44,3 +44,8 @@ def test_ranks_that_a_checkpoint_does_not_split_over(
 def test_replicas_of_split_tensors() -> None:
     with pytest.raises(ValueError, match="has replicas of split tensors, which nothing here trains: shard them"):
         Layout(replicate=2, tensor=2).require(CONFIG, 4)
+
+
+def test_one_rank_in_a_larger_world() -> None:
+    with pytest.raises(ValueError, match="the layout one rank needs 1 ranks, and the world has 3: change a degree"):
+        Layout().require(CONFIG, 3)

@@ -6,6 +6,7 @@ Everything is a whole number: see suites/shared/problems.py, and suites/shared/r
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -259,13 +260,16 @@ def assert_ring(ranks: Ranks, all_reduce: programs.AllReduce, numel: int, dtype:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("shape", [(4, 2), ()], ids=str)
-def test_ring_refuses_what_it_cannot_cut(ranks: Ranks, shape: tuple[int, ...]) -> None:
-    def program(ctx: Context, shape: tuple[int, ...]) -> None:
-        programs.ring_all_reduce(ctx, torch.zeros(shape, device=ctx.device))
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((4, 2), (2, 1)), ((), ()), ((4,), (2,))], ids=["two dimensions", "none", "every other one"]
+)
+def test_ring_refuses_what_it_cannot_cut(ranks: Ranks, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    def program(ctx: Context) -> None:
+        programs.ring_all_reduce(ctx, torch.zeros(8, device=ctx.device).as_strided(shape, strides))
 
-    with pytest.raises(ValueError, match=r"contiguous tensors of one dimension, got shape .*give it tensor.view\(-1\)"):
-        ranks.run(program, shape)
+    told = f"contiguous tensors of one dimension, got shape {shape} with strides {strides}: give it tensor.view(-1)"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        ranks.run(program)
 
 
 def test_your_own_all_reduce(ranks: Ranks) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.data_parallel.programs import racing
@@ -12,7 +13,7 @@ from suites.shared.comparison import assert_in_float32, assert_same, assert_unli
 from suites.shared.step import Tensors
 
 SIZES = racing.Sizes(layers=3, width=8, rows=4, dtype=torch.float64)
-STEPS = 3
+STEPS = 4  # the last one has the first batch again
 ROUNDED = 1e-5  # of float32 numbers; the arithmetic is float64
 
 
@@ -57,6 +58,19 @@ def test_each_rank_has_batches_of_its_own(ranks: Ranks) -> None:
         }
 
     assert_unlike(ranks.run(drawn)[0])
+
+
+@pytest.mark.ranks(2)
+def test_operations_and_bytes_are_those_of_a_step(ranks: Ranks) -> None:
+    def counted(ctx: Context) -> tuple[int, int, int]:
+        step = racing.train(ctx, way="staged replicas", sizes=SIZES, seed=1)
+        with FlopCounterMode(display=False) as counter:
+            step()
+        weights = racing.perceptron(SIZES, 1, ctx.device).parameters()
+        batch = racing.batch_of(ctx, SIZES, ctx.rank, 0)
+        return int(counter.get_total_flops()), sum(weight.nbytes for weight in weights), batch.nbytes
+
+    assert ranks.run(counted) == [(SIZES.flop, SIZES.gradients, SIZES.batch)] * ranks.world_size
 
 
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:

@@ -14,7 +14,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.elastic.programs import MODULE, Epochs, train
 from suites.elastic.reference import Moments, come_and_gone, losses_in_one_process, worlds
 from suites.shared.course import ROUNDING
-from suites.shared.job_log import Entry, read_log, surviving, surviving_losses
+from suites.shared.job_log import Entry, attempts_of, read_log, surviving, surviving_losses
 from suites.shared.torchrun import visible_gpus
 
 pytestmark = pytest.mark.ranks(2)
@@ -104,7 +104,9 @@ def test_training_goes_on_in_another_world(ranks: Ranks, tmp_path: Path) -> None
     """Without torchrun: training stops at some steps, and goes on with another number of ranks."""
     for world_size, stop in ((1, 3), (2, 9), (1, EPOCHS.steps)):
         ranks.resized(world_size).run(trained_until, tmp_path, EPOCHS, stop)
-    assert_trained_alike(read_log(tmp_path), EPOCHS)
+    log = read_log(tmp_path)
+    assert [attempt[0].step for attempt in attempts_of(log)] == [0, 2, 8], "each begins behind the last checkpoint"
+    assert_trained_alike(log, EPOCHS)
 
 
 def test_a_machine_comes_and_goes(

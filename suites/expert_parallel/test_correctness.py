@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 from pytest_gpuperf import Context, Ranks
 from suites.expert_parallel.programs import layer as programs
+from suites.expert_parallel.programs.exchange import exchanging_layer
 from suites.expert_parallel.reference import (
     CHOICES,
     HIDDEN,
@@ -23,8 +25,10 @@ from suites.expert_parallel.reference import (
     arguments,
     assert_dense,
     choices,
+    dense_layer,
     fixed,
 )
+from suites.shared.comparison import assert_within
 from suites.shared.step import each_step, once, second
 from suites.shared.strategies import seeds, worlds
 
@@ -109,6 +113,26 @@ def test_scores_in_the_thousands(ranks: Ranks) -> None:
     assert (scores.exp().isinf() | (scores.exp() == 0)).all()
     most = 2 * 32 * 2.0**-53 * given["k"] * LARGE * 5832
     assert_dense(ranks.run(second, programs.train, **given), given, most)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("exchange", [None, "padded", "exact"])
+def test_a_gate_of_16_bits_is_computed_in_float32(ranks: Ranks, exchange: str | None) -> None:
+    """A token's scores are large and near each other. Experts give whole numbers: the output is rounded, once."""
+    layer = programs.expert_parallel
+    if exchange is not None:
+        layer = functools.partial(exchanging_layer, padded=exchange == "padded", chunks=1)
+    given = fixed(ranks, gate="softmax", dtype=torch.bfloat16, k=3, capacity=TOKENS)
+    gate: torch.Tensor = given["weights"].gate
+    generator = torch.Generator().manual_seed(4)
+    common, own = (torch.randn(number, WIDTH, generator=generator) for number in (1, len(gate)))
+    gate.copy_(8 * common + own / 4)
+    for rank, result in enumerate(ranks.run(once, programs.train, **given, layer=layer)):
+        exact = dense_layer(given)[rank]["output"]
+        # Half of the last of bfloat16's 8 bits; beside that, in float32, scores and experts' outputs of up to 64.
+        bound = torch.ldexp(torch.ones_like(exact), exact.frexp().exponent - 9) + 64 * 64 * 2.0**-23
+        assert result["output"].dtype == torch.bfloat16
+        assert_within(result["output"], exact, bound, f"rank {rank}, output")
 
 
 @pytest.mark.ranks(2)

@@ -7,11 +7,12 @@ from typing import get_args
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.expert_parallel.programs import racing
 from suites.expert_parallel.reference import kept_assignments, one_device
-from suites.shared.comparison import assert_same
+from suites.shared.comparison import assert_same, assert_unlike
 from suites.shared.step import Tensors
 
 SIZES = racing.Sizes(tokens=16, width=8, hidden=4, experts=8, k=2, headroom=1.25, dtype=torch.float64)
@@ -43,18 +44,63 @@ def test_tokens_are_trained_as_on_one_device(ranks: Ranks, routing: racing.Routi
 def test_balanced_routing_drops_nothing_and_skewed_routing_drops_some(routing: racing.Routing) -> None:
     """Of 512 tokens with 2 choices of 8 experts: 128 assignments each, or the first expert has most by far."""
     sizes = dataclasses.replace(SIZES, tokens=512)
-    chosen = racing.chosen_experts(sizes, routing, rank=0, number=0)
-    wanted = torch.bincount(chosen.reshape(-1), minlength=sizes.experts).tolist()
-    assert (wanted == [128] * 8) == (routing == "balanced")
-    assert (wanted[0] > 4 * wanted[-1]) == (routing == "skewed")
-    kept = kept_assignments(chosen, sizes.experts, sizes.capacity)
-    assert all(len(set(row)) == sizes.k for row in chosen.tolist())  # no expert twice
-    counts = torch.bincount(chosen[kept], minlength=sizes.experts)
-    assert int(counts.max()) <= sizes.capacity == 160
-    assert bool(kept.all()) == (routing == "balanced")
     rows = racing.rows_between(sizes, routing, 2)
-    assert rows[0].tolist() == counts.view(2, -1).sum(1).tolist()
-    assert (rows[0, 0] == rows[0, 1]) == (routing == "balanced")
+    of_ranks = [racing.chosen_experts(sizes, routing, rank, number=0) for rank in range(2)]
+    for rank, chosen in enumerate(of_ranks):
+        wanted = torch.bincount(chosen.reshape(-1), minlength=sizes.experts).tolist()
+        assert (wanted == [128] * 8) == (routing == "balanced")
+        assert (wanted[0] > 4 * wanted[-1]) == (routing == "skewed")
+        kept = kept_assignments(chosen, sizes.experts, sizes.capacity)
+        assert all(len(set(row)) == sizes.k for row in chosen.tolist())  # no expert twice
+        counts = torch.bincount(chosen[kept], minlength=sizes.experts)
+        assert int(counts.max()) <= sizes.capacity == 160
+        assert bool(kept.all()) == (routing == "balanced")
+        assert rows[rank].tolist() == counts.view(2, -1).sum(1).tolist()
+        assert (rows[rank, 0] == rows[rank, 1]) == (routing == "balanced")
+    assert not torch.equal(*of_ranks)
+    assert (rows[0].tolist() == rows[1].tolist()) == (routing == "balanced")
+
+
+@pytest.mark.ranks(1)
+def test_no_two_batches_and_no_two_experts_are_alike(ranks: Ranks) -> None:
+    """With equal ones a token could go to any expert, and stay on any rank."""
+
+    def drawn(ctx: Context) -> list[Tensors]:
+        loads = {
+            f"rank {rank}, batch {number}": racing.batch_of(ctx, SIZES, "balanced", rank, number)
+            for rank in range(4)
+            for number in range(racing.BATCHES)
+        }
+        experts = {f"expert {number}": racing.expert(ctx, SIZES, number, seed=1) for number in range(SIZES.experts)}
+        return [
+            {name: load.x for name, load in loads.items()}
+            | {f"{name}, gradient": load.grad for name, load in loads.items()},
+            {name: load.weights for name, load in loads.items()},
+            *({name: one[matrix] for name, one in experts.items()} for matrix in ("first", "second")),
+        ]
+
+    for tensors in ranks.run(drawn)[0]:
+        assert_unlike(tensors)
+
+
+@pytest.mark.ranks(2)
+def test_operations_and_bytes_are_those_of_a_step(ranks: Ranks) -> None:
+    """With exact splits those of the rows that come; with padded ones those of all places."""
+    sizes = dataclasses.replace(SIZES, tokens=64)
+
+    def counted(ctx: Context) -> tuple[int, int, int]:
+        found = []
+        for padded in (False, True):
+            step = racing.train(ctx, sizes=sizes, routing="skewed", padded=padded, chunks=1, seed=1)
+            with FlopCounterMode(display=False) as counter:
+                step()
+            found.append(int(counter.get_total_flops()))
+        x = racing.batch_of(ctx, sizes, "skewed", ctx.rank, 0).x
+        return found[0], found[1], x[0].nbytes
+
+    come = racing.rows_between(sizes, "skewed", 2).sum(0).tolist()
+    places = sizes.experts * sizes.capacity
+    assert ranks.run(counted) == [(sizes.flop(rows), sizes.flop(places), sizes.row) for rows in come]
 
 
 @pytest.mark.ranks(3)

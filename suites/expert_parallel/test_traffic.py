@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
 from pytest_gpuperf import Ranks
 from suites.expert_parallel.programs import layer as programs
+from suites.expert_parallel.programs.exchange import exchanging_layer
 from suites.expert_parallel.reference import WIDTH, Arguments, choices, fixed
 from suites.shared.traffic import Messages, messages_of
 
@@ -32,7 +35,14 @@ def expected(given: Arguments, itemsize: int) -> list[Messages]:
     return messages
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
-def test_each_assignment_travels_once_each_way(ranks: Ranks, dtype: torch.dtype) -> None:
+EXACT = functools.partial(exchanging_layer, padded=False, chunks=1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layer"),
+    [(torch.float64, programs.expert_parallel), (torch.float32, programs.expert_parallel), (torch.float64, EXACT)],
+    ids=["float64", "float32", "exact splits"],
+)
+def test_each_assignment_travels_once_each_way(ranks: Ranks, dtype: torch.dtype, layer: programs.Layer) -> None:
     given = fixed(ranks, dtype=dtype)
-    assert ranks.run(messages_of, programs.train, **given) == expected(given, DTYPES[dtype])
+    assert ranks.run(messages_of, programs.train, **given, layer=layer) == expected(given, DTYPES[dtype])

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.func import functional_call
+from torch.nn import functional
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.fault_tolerance.programs.job import drawn, resumes_at, run_job, whole
 from suites.fault_tolerance.programs.lost_time import lost
-from suites.fault_tolerance.programs.training import Training
-from suites.shared.job_log import Entry, Mishap, attempts_of, plan_mishaps, read_log, surviving_losses
+from suites.fault_tolerance.programs.training import DROPOUT, MOMENTUM, Training
+from suites.shared.course import IGNORED, LR, ROUNDING, Course
+from suites.shared.job_log import Entry, Mishap, attempts_of, plan_mishaps, read_log, since_boot, surviving_losses
 from suites.shared.step_folders import StepFolders
 from suites.shared.torchrun import DETERMINISTIC, Job, JobFailed, Torchrun, meeting_place, visible_gpus
 
@@ -55,15 +58,54 @@ def assert_no_trace(ranks: Ranks, folder: Path, training: Training, expected: Lo
     assert re.search(ENDED_BY[ranks.backend].format(round(1000 * training.patience)), output), output
 
 
+def losses_on_one_device(ctx: Context, training: Training, world_size: int) -> list[float]:
+    """The loss of each step, from all ranks' batches and dropout; SGD with momentum written out anew."""
+    course, device = Course(training.seed, training.steps), ctx.device
+    network = course.network().to(device)
+    parameters = {name: value.detach().clone() for name, value in network.named_parameters()}
+    velocity = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    generators = torch.cuda if device.type == "cuda" else torch
+    random = []
+    for rank in range(world_size):
+        torch.manual_seed(16 * training.seed + rank)
+        random.append(generators.get_rng_state())
+    found = []
+    for step in range(training.steps):
+        leaves = {name: value.requires_grad_() for name, value in parameters.items()}
+        losses = []
+        for rank in range(world_size):
+            x, classes = (part.to(device) for part in course.batch(rank, step))
+            generators.set_rng_state(random[rank])
+            output = functional_call(network, leaves, (functional.dropout(x, DROPOUT),))
+            random[rank] = generators.get_rng_state()
+            losses.append(functional.cross_entropy(output, classes, ignore_index=IGNORED))
+        loss = torch.stack(losses).mean()
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        velocity = {
+            name: MOMENTUM * velocity[name] + gradient for name, gradient in zip(leaves, gradients, strict=True)
+        }
+        parameters = {name: value.detach() - LR / (1 + step) * velocity[name] for name, value in leaves.items()}
+        found.append(loss.item())
+    return found
+
+
 def test_training_resumes_exactly(ranks: Ranks, tmp_path: Path) -> None:
-    """Without torchrun: training stops at some steps, and goes on in the same processes."""
+    """Without torchrun: training stops at some steps, and goes on in the same processes.
+
+    What is never interrupted trains as one device does. The last two checkpoints are kept.
+    """
     stops = (2, 4, 9, 13, Training(seed=1).steps)
     for folder, ends in (("whole", stops[-1:]), ("resumed", stops)):
         (tmp_path / folder).mkdir()
         for steps in ends:
             ranks.run(whole, tmp_path / folder, Training(seed=1, steps=steps))
     log, interval = read_log(tmp_path / "resumed"), Training(seed=1).interval
-    assert surviving_losses(log) == surviving_losses(read_log(tmp_path / "whole"))
+    whole_losses = surviving_losses(read_log(tmp_path / "whole"))
+    assert surviving_losses(log) == whole_losses
+    expected = ranks.run(losses_on_one_device, Training(seed=1), ranks.world_size)[0]
+    # In float64; ranks add the same numbers in another order.
+    assert [float.fromhex(loss) for _, loss in whole_losses] == pytest.approx(expected, rel=ROUNDING)
+    assert StepFolders(tmp_path / "resumed").steps() == [12, 15]
     assert [attempt[0].step for attempt in attempts_of(log)] == [
         stop // interval * interval for stop in (0, *stops[:-1])
     ]
@@ -162,12 +204,22 @@ with opened_groups(patience=60) as (device, group):
 """
 
 
+def assert_clock(log: list[Entry], begun: float, ended: float) -> None:
+    """Processes begin within the test; what a rank does begins when it has written down what it did before."""
+    for attempt in attempts_of(log):
+        before = begun
+        for entry in attempt:
+            assert before <= entry.since <= entry.at <= ended, f"{entry}, after {before} s and before {ended} s"
+            before = entry.at
+
+
 def test_your_own_script(ranks: Ranks, tmp_path: Path) -> None:
     """Yours needs the lines with ``log``. One rank does here: the whole job and the killed one run side by side."""
     script = tmp_path / "yours.py"
     script.write_text(YOURS, encoding="utf-8")
     gpu = ranks.run(visible_gpus)[0].partition(",")[0]
     folders = [tmp_path / "whole", tmp_path / "killed"]
+    begun = since_boot()
     with ExitStack() as stack:
         agents = []
         for folder in folders:
@@ -178,6 +230,8 @@ def test_your_own_script(ranks: Ranks, tmp_path: Path) -> None:
             agents.append(stack.enter_context(Torchrun(job, meeting=meeting, log=folder / "output", gpus=gpu)))
         for agent in agents:
             agent.wait()
+    for folder in folders:
+        assert_clock(read_log(folder), begun, since_boot())
     expected, killed = (surviving_losses(read_log(folder)) for folder in folders)
     assert killed == expected
     assert len(expected) == 9

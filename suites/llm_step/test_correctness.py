@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from importlib.util import find_spec
 
 import pytest
@@ -12,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn import attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.llm_step import programs
-from suites.llm_step.reference import SINGLE, alone, assert_trained_alike
-from suites.shared.comparison import assert_in_float32, assert_within
+from suites.llm_step.reference import RTOL, SINGLE, alone, assert_trained_alike
+from suites.shared.comparison import assert_in_float32, assert_same, assert_within
 from suites.shared.llama import ROTARY_BASE, Config, loss_of, rotary
 from suites.shared.llm import Workload, sharded, training_step
-from suites.shared.step import Step
+from suites.shared.sharding import local_gradient
+from suites.shared.step import Step, Tensors
 from suites.shared.strategies import seeds
 from suites.shared.traffic import Traffic
 from suites.shared.ways import NET, P2P, SHM, Way, connected, over
@@ -117,6 +121,18 @@ def test_parts_of_a_step(ranks: Ranks) -> None:
 
     assert [ranks.run(shards, alone) for alone in (False, True)] == [[{2}] * 2, [{1}] * 2]
 
+    def gradients(ctx: Context) -> list[Tensors]:
+        step = programs.forward_backward(ctx, work=work)
+        model = inspect.getclosurevars(step).nonlocals["model"]
+        found = []
+        for _ in range(2):
+            step()
+            found.append({name: local_gradient(value).clone() for name, value in model.named_parameters()})
+        return found
+
+    for first, second in ranks.run(gradients):
+        assert_same([second], [first], RTOL)  # with an accumulation they would be twice as large
+
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("compute", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
@@ -141,6 +157,23 @@ def test_a_step_sends_what_its_communication_does(ranks: Ranks, compute: torch.d
     for rank, (of_step, of_communication) in enumerate(ranks.run(sent)):
         assert of_step == of_communication, f"rank {rank}"
         assert {name for name, _ in of_step} == {"all_gather", "reduce_scatter"}
+
+
+@pytest.mark.ranks(2)
+def test_operations_and_tokens_are_those_of_a_step(ranks: Ranks) -> None:
+    """The counter takes causal attention for whole: twice its products."""
+    work = workload(sequences=2)
+
+    def counted(ctx: Context) -> tuple[float, int]:
+        x, target = work.batch(ctx)
+        model = work.model(ctx.device)
+        with attention.sdpa_kernel(attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            loss_of(model(x), target).backward()
+        products = counter.get_flop_counts()["Global"]
+        return products[torch.ops.aten.mm] + products[torch.ops.aten.bmm] / 2, target.numel()
+
+    flop, tokens = (sum(of_ranks) for of_ranks in zip(*ranks.run(counted), strict=True))
+    assert (flop, tokens) == (work.flop(ranks.world_size), work.tokens(ranks.world_size))
 
 
 def test_rotary_angles_are_exact_far_from_the_beginning() -> None:

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_close
-from suites.shared.step import Tensors, once
+from suites.shared.step import Tensors, gradient_of, once
 from suites.shared.traffic import Traffic
 from suites.tensor_parallel.programs import block as programs
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-12
 
 
 def by_the_formula(weights: Tensors, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
-    """Output and input gradient of the block (Vaswani et al. 2017, arXiv:1706.03762); GELU by the error function."""
+    """Output and gradients of input and weights (Vaswani et al. 2017, arXiv:1706.03762); GELU by the error function."""
 
     def heads(x: torch.Tensor, name: str) -> torch.Tensor:
         projected = x @ weights[f"attention.{name}.weight"].T
@@ -34,14 +34,16 @@ def by_the_formula(weights: Tensors, x: torch.Tensor, grad: torch.Tensor) -> lis
     inner = x + seen.transpose(1, 2).flatten(2) @ weights["attention.output.weight"].T
     hidden = inner @ weights["up.weight"].T
     output = inner + (hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2) @ weights["down.weight"].T
-    return [output.detach(), *torch.autograd.grad(output, x, grad)]
+    return [output.detach(), *torch.autograd.grad(output, [x, *weights.values()], grad)]
 
 
 @pytest.mark.ranks(2, 3, 4)
 def test_split_block(ranks: Ranks) -> None:
     def compare(ctx: Context) -> None:
         whole = programs.whole(ctx, SHAPE)
-        expected = by_the_formula(dict(whole.named_parameters()), *programs.inputs(ctx, SHAPE))
+        weights: Tensors = dict(whole.named_parameters())
+        output, of_input, *of_weights = by_the_formula(weights, *programs.inputs(ctx, SHAPE))
+        expected = [output, of_input]
         for name, step in {
             "split": programs.split(ctx, shape=SHAPE),
             "whole": programs.stepping(ctx, SHAPE, whole),
@@ -49,6 +51,8 @@ def test_split_block(ranks: Ranks) -> None:
             for turn in range(2):
                 for got, right, what in zip(step(), expected, ("output", "input gradient"), strict=True):
                     assert_close(got, right, f"rank {ctx.rank}, {name}, step {turn}, {what}", atol=ROUNDING)
+        for (name, weight), right in zip(weights.items(), of_weights, strict=True):
+            assert_close(gradient_of(weight), right, f"rank {ctx.rank}, {name} gradient", atol=ROUNDING)
 
     ranks.run(compare)
 
@@ -57,7 +61,7 @@ def test_split_block(ranks: Ranks) -> None:
 def test_the_parts_are_those_of_the_step(ranks: Ranks) -> None:
     """The sums alone are as many and as large as the step's, and a rank's share has half of the products."""
 
-    def sent(ctx: Context) -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[tuple[str, int]]]:
+    def sent(ctx: Context) -> list[list[tuple[str, int]]]:
         found = []
         for program in (programs.split, programs.sums, programs.share):
             step = program(ctx, shape=SHAPE)
@@ -65,12 +69,24 @@ def test_the_parts_are_those_of_the_step(ranks: Ranks) -> None:
             with Traffic() as traffic:
                 step()
             found.append([(call.name, call.size) for call in traffic.calls])
-        split, sums, share = found
-        return split, sums, share
+        return found
+
+    def counted(ctx: Context) -> list[int]:
+        found = []
+        for step in (
+            programs.share(ctx, shape=SHAPE),
+            programs.stepping(ctx, SHAPE, programs.whole(ctx, SHAPE)),
+        ):
+            with FlopCounterMode(display=False) as counter:
+                step()
+            found.append(int(counter.get_total_flops()))
+        return found
 
     for split, sums, share in ranks.run(sent):
         assert split == sums == [("all_reduce", SHAPE.summed_bytes)] * programs.SUMS
         assert share == []
+    for of_share, of_whole in ranks.run(counted):
+        assert ranks.world_size * of_share == of_whole
 
 
 @pytest.mark.ranks(2, 3, 4)
@@ -107,7 +123,9 @@ def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_heads_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
-    shape = programs.BlockShape(sequences=1, length=2, width=9, heads=3, hidden=4, dtype=torch.float64)
-    with pytest.raises(ValueError, match="3 heads cannot be split over 2 ranks: choose a multiple"):
+@pytest.mark.parametrize(("what", "sizes"), [("heads", (3, 4)), ("hidden features", (4, 3))])
+def test_sizes_that_the_ranks_do_not_divide_are_refused(ranks: Ranks, what: str, sizes: tuple[int, int]) -> None:
+    heads, hidden = sizes
+    shape = programs.BlockShape(sequences=1, length=2, width=12, heads=heads, hidden=hidden, dtype=torch.float64)
+    with pytest.raises(ValueError, match=f"3 {what} cannot be split over 2 ranks: choose a multiple"):
         ranks.run(once, programs.split, shape=shape)

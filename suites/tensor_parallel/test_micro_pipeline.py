@@ -6,13 +6,17 @@ Steps have weights, inputs and output gradients of their own, in whole numbers.
 from __future__ import annotations
 
 from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.given import Given
 from suites.shared.step import Tensors, once
+from suites.tensor_parallel.programs import linear_layers
 from suites.tensor_parallel.programs import micro_pipeline as programs
 from suites.tensor_parallel.reference import all_wide, assert_steps, parameters, x_and_grad
 from suites.tensor_parallel.test_correctness import two_layers
@@ -95,6 +99,34 @@ def test_micro_pipelined(ranks: Ranks) -> None:
 def test_graphs_that_are_not_as_meant_are_named(way: str, graphs: list[Counter[str]], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         programs.Compilation(way, graphs).assert_made("rank 1")
+
+
+@pytest.mark.ranks(2)
+def test_operations_and_the_time_of_the_first_step(ranks: Ranks) -> None:
+    """The clock begins at 100 s, and ticks with each operation of a step, faster on the second rank."""
+    shape = programs.MlpShape(tokens=8, width=5, hidden=6, dtype=torch.float64)
+
+    def counted(ctx: Context) -> tuple[int, float]:
+        given = programs.drawn(ctx, shape)
+        with FlopCounterMode(display=False) as counter:
+            output = linear_layers.two_layers(given.parameters)(given.x.requires_grad_())
+            output.backward(given.grad)
+        whole = counter.get_total_flops()
+        counter = FlopCounterMode(display=False)
+
+        def clock() -> float:
+            return 100.0 + (1 + ctx.rank) * counter.get_total_flops()
+
+        with counter, mock.patch("time.perf_counter", clock):
+            programs.train(ctx, shape=shape, way=programs.EAGER)
+        dist.barrier()  # all have told
+        return int(whole), programs.compiling(ctx, way=programs.EAGER)
+
+    (whole, first), (_, second) = ranks.run(counted)
+    assert whole == shape.flop
+    # torch 2.13 counts the products of DTensors whole.
+    assert first in (whole, whole / ranks.world_size)
+    assert second == 2 * first
 
 
 @pytest.mark.ranks(2)

@@ -317,4 +317,83 @@ FAULTS: tuple[Fault, ...] = (
         "        if self.share_memory:",
         equivalent="FileSystemWriter stages by itself: nothing here uses the stager that is torch's default",
     ),
+    Fault(
+        name="a plain write that may still be in memory",
+        module=SPEED,
+        old='cast("B"))\n            os.fsync(stream.fileno())\n',
+        new='cast("B"))\n',
+    ),
+    Fault(
+        name="a timed save that does not sync its files",
+        module=SPEED,
+        old="dcp.FileSystemWriter(target))\n        return Saved",
+        new="dcp.FileSystemWriter(target, sync_files=False))\n        return Saved",
+    ),
+    Fault(
+        name="a step that waits for the upload of the one before",
+        module=SPEED,
+        old="        upload = dcp.async_save(",
+        new="        uploads.wait()\n        upload = dcp.async_save(",
+    ),
+    Fault(
+        name="the last upload alone is waited for",
+        module=SPEED,
+        old="        while self._pending:\n            self._pending.pop().result()\n",
+        new="        if self._pending:\n            self._pending.pop().result()\n            self._pending.clear()\n",
+    ),
+    Fault(
+        name="files that are deleted beneath an upload, which goes on beside the next sample",
+        module=SPEED,
+        old="    uploads.wait()\n    dist.barrier()\n",
+        new="    dist.barrier()\n",
+    ),
+    Fault(
+        name="loads from the kernel's cache",
+        module=SPEED,
+        old="            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)\n",
+        new="",
+    ),
+    Fault(
+        name="tensors that still have what the load before brought",
+        module=SPEED,
+        old="    for tensor in tensors:\n        tensor.zero_()\n",
+        new="",
+    ),
+    Fault(
+        name="checkpoints in the order of their steps as text",
+        module=DIRECTORY,
+        old='return sorted(int(path.name.removeprefix("step-")) for path in self._root.glob("step-[0-9]*"))',
+        new='found = (path.name.removeprefix("step-") for path in self._root.glob("step-[0-9]*"))\n'
+        '        return [int(step) for step in sorted(step.lstrip("0") for step in found)]',
+    ),
+    Fault(
+        name="what is wrong with the earliest of the later checkpoints first",
+        module=DIRECTORY,
+        old="passed_over.append(str(damaged))",
+        new="passed_over.insert(0, str(damaged))",
+    ),
+    Fault(
+        name="what is wrong with one file of several",
+        module=DIRECTORY,
+        old="{'; '.join(texts)}",
+        new="{texts[0]}",
+    ),
+    Fault(
+        name="the first tensor that does not fit, and not the others",
+        module=DIRECTORY,
+        old="{'; '.join(wrong)}",
+        new="{wrong[0]}",
+    ),
+    Fault(
+        name="a file that is compared with those of the first other step alone",
+        module=MANIFESTS,
+        old="    for step, other in others.items():\n",
+        new="    for step, other in list(others.items())[:1]:\n",
+    ),
+    Fault(
+        name="tensors that have all bytes each, and rates that count them once",
+        module=SPEED,
+        old="torch.empty(nbytes // TENSORS // 8, dtype",
+        new="torch.empty(nbytes // 8, dtype",
+    ),
 )

@@ -505,4 +505,29 @@ FAULTS: tuple[Fault, ...] = (
         new="""        if self._growth_tracker is not None:
             self._growth_tracker.fill_(0)""",
     ),
+    Fault(
+        name="staged batches that are copied in the first two steps alone",
+        module=RACING,
+        old="        with torch.cuda.stream(side):  # of None: the current one\n            places",
+        new="        with torch.cuda.stream(side):  # of None: the current one\n            if number < 2:\n"
+        "                places",
+    ),
+    Fault(
+        name="operations of the first layer's input gradient, which nobody computes",
+        module=RACING,
+        old="(3 * self.layers - 1)",
+        new="3 * self.layers",
+    ),
+    Fault(
+        name="the bytes of one layer's gradients for all",
+        module=RACING,
+        old="return self.layers * self.width**2 * self.dtype.itemsize",
+        new="return self.width**2 * self.dtype.itemsize",
+    ),
+    Fault(
+        name="a ring of elements that do not lie side by side",
+        module=REPLICAS,
+        old="if tensor.dim() != 1 or not tensor.is_contiguous():",
+        new="if tensor.dim() != 1:",
+    ),
 )

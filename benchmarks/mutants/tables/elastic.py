@@ -103,4 +103,16 @@ FAULTS: tuple[Fault, ...] = (
         old="_update(network, velocity, len(batch))",
         new="_update(network, velocity, epochs.batch)",
     ),
+    Fault(
+        name="a checkpoint before its step instead of after it",
+        module=PROGRAMS,
+        old="following % epochs.interval == 0",
+        new="step % epochs.interval == 0",
+    ),
+    Fault(
+        name="a checkpoint every other time",
+        module=PROGRAMS,
+        old="following % epochs.interval == 0",
+        new="following % (2 * epochs.interval) == 0",
+    ),
 )

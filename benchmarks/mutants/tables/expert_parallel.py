@@ -116,8 +116,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="experts' outputs that replace each other instead of adding up",
         module=PROGRAMS,
-        old="return torch.zeros_like(x).index_add(0, routing.token, weighted)",
-        new="return torch.zeros_like(x).index_copy(0, routing.token, weighted)",
+        old="dtype=weighted.dtype).index_add(0, routing.token, weighted)",
+        new="dtype=weighted.dtype).index_copy(0, routing.token, weighted)",
     ),
     Fault(
         name="a gate's gradient that each rank keeps to itself",
@@ -333,11 +333,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a dropped token that is passed through",
         module=PROGRAMS,
-        old="    return torch.zeros_like(x).index_add(0, routing.token, weighted)",
+        old="    return torch.zeros_like(x, dtype=weighted.dtype)",
         new="    kept = torch.zeros(len(x), dtype=torch.bool, device=x.device).index_fill(0, "
         "routing.token, True)\n"
-        "    return torch.where(kept[:, None], torch.zeros_like(x).index_add(0, routing.token, "
-        "weighted), x)",
+        "    return x.index_fill(0, kept.nonzero()[:, 0], 0)",
     ),
     Fault(
         name="places given by token, not by choice",
@@ -361,7 +360,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a capacity that knows of one choice a token",
-        module="suites.expert_parallel.programs.racing",
+        module=RACING,
         old="return int(self.headroom * self.tokens * self.k / self.experts)",
         new="return int(self.headroom * self.tokens / self.experts)",
     ),
@@ -370,5 +369,71 @@ FAULTS: tuple[Fault, ...] = (
         module="suites.expert_parallel.programs.exchange",
         old="rows = moved(x, assignment // k, position.view(tokens, k))",
         new="rows = moved(x, assignment % tokens, position.view(tokens, k))",
+    ),
+    Fault(
+        name="operations of one of an expert's two products",
+        module=RACING,
+        old="return 3.0 * 2 * 2 * assignments",
+        new="return 3.0 * 2 * assignments",
+    ),
+    Fault(
+        name="rows of the first rank for those of every rank",
+        module=RACING,
+        old="chosen_experts(sizes, routing, rank, number).reshape(-1) for rank",
+        new="chosen_experts(sizes, routing, 0, number).reshape(-1) for rank",
+    ),
+    Fault(
+        name="raced tokens that are alike on all ranks",
+        module=RACING,
+        old="manual_seed(1000 * rank + number)\n\n    def",
+        new="manual_seed(number)\n\n    def",
+    ),
+    Fault(
+        name="skewed routing that is alike on all ranks",
+        module=RACING,
+        old="manual_seed(1000 * rank + number)\n    likely",
+        new="manual_seed(number)\n    likely",
+    ),
+    Fault(
+        name="raced experts that are all alike",
+        module=RACING,
+        old="manual_seed(seed * sizes.experts + number)",
+        new="manual_seed(seed)",
+    ),
+    Fault(
+        name="a token's bytes at two each, whatever its dtype",
+        module=RACING,
+        old="return self.width * self.dtype.itemsize",
+        new="return self.width * 2",
+    ),
+    Fault(
+        name="scores of the gate in the tokens' 16 bits",
+        module=PROGRAMS,
+        old="    scores = nn.functional.linear(x.to(exact), parameter.to(exact))\n",
+        new="    scores = nn.functional.linear(x, parameter).to(exact)\n",
+    ),
+    Fault(
+        name="weights of the gate that are rounded to the tokens' 16 bits",
+        module=PROGRAMS,
+        old="    weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]\n",
+        new="    weights, chosen = GATES[gate](ranked[:, :k]).to(x.dtype), by_score[:, :k]\n",
+    ),
+    Fault(
+        name="experts' outputs that are added up in 16 bits",
+        module=PROGRAMS,
+        old="torch.zeros_like(x, dtype=weighted.dtype).index_add(0, routing.token, weighted).to(x.dtype)",
+        new="torch.zeros_like(x).index_add(0, routing.token, weighted.to(x.dtype))",
+    ),
+    Fault(
+        name="rows that are multiplied by rounded weights when they are back",
+        module=EXCHANGE,
+        old="return (each * weights.unsqueeze(-1)).sum(1)",
+        new="return (each * weights.unsqueeze(-1).to(each.dtype)).sum(1)",
+    ),
+    Fault(
+        name="exact splits that send every place all the same",
+        module=EXCHANGE,
+        old="held = most.expand(chunks, experts) if padded else (",
+        new="held = most.expand(chunks, experts) if padded or chunks == 1 else (",
     ),
 )

@@ -110,4 +110,34 @@ FAULTS: tuple[Fault, ...] = (
     )
     part, shard = (torch.zeros(share, dtype=dtype, device=ctx.device) for dtype in (work.compute, work.compute))""",
     ),
+    Fault(
+        name="operations of attention that sees later tokens too",
+        module="suites.shared.llama",
+        old="attention = 2.0 * config.layers",
+        new="attention = 4.0 * config.layers",
+    ),
+    Fault(
+        name="operations of as many heads of keys as of queries",
+        module="suites.shared.llama",
+        old="of_layer = 2 * config.dim**2 + 2 * config.dim * kv_dim +",
+        new="of_layer = 4 * config.dim**2 +",
+    ),
+    Fault(
+        name="operations of the embedding, which multiplies nothing",
+        module="suites.shared.llama",
+        old="of_layer + config.dim * config.vocabulary",
+        new="of_layer + 2 * config.dim * config.vocabulary",
+    ),
+    Fault(
+        name="tokens per second that count the last target's place twice",
+        module="suites.shared.llm",
+        old="return world_size * self.sequences * self.length",
+        new="return world_size * self.sequences * (self.length + 1)",
+    ),
+    Fault(
+        name="gradients of forward and backward alone that add up over steps",
+        module="suites.llm_step.programs",
+        old="        model.zero_grad()\n",
+        new="",
+    ),
 )

@@ -727,4 +727,40 @@ FAULTS: tuple[Fault, ...] = (
         old="    x = x.to(dtype=computation_dtype, memory_format=torch.contiguous_format)",
         new="    x = x.contiguous()",
     ),
+    Fault(
+        name="a rank's share that is the whole block",
+        module="suites.tensor_parallel.programs.block",
+        old="whole(ctx, shape, ctx.world_size))",
+        new="whole(ctx, shape))",
+    ),
+    Fault(
+        name="operations of one of the MLP's two products",
+        module="suites.tensor_parallel.programs.micro_pipeline",
+        old="return 6.0 * self.tokens * 2 * self.width",
+        new="return 6.0 * self.tokens * self.width",
+    ),
+    Fault(
+        name="one time of the first step for all ranks, that of the last one to write it",
+        module="suites.tensor_parallel.programs.micro_pipeline",
+        old=' MLP on rank {ctx.rank}"',
+        new=' MLP"',
+    ),
+    Fault(
+        name="a first step that is timed once it is over",
+        module="suites.tensor_parallel.programs.micro_pipeline",
+        old="    began = time.perf_counter()\n    step()\n",
+        new="    step()\n    began = time.perf_counter()\n",
+    ),
+    Fault(
+        name="hidden features that the ranks do not divide",
+        module="suites.tensor_parallel.programs.block",
+        old='{"heads": shape.heads, "hidden features": shape.hidden}',
+        new='{"heads": shape.heads}',
+    ),
+    Fault(
+        name="gradients of a timed block's weights that add up over steps",
+        module="suites.tensor_parallel.programs.block",
+        old="        block.zero_grad(set_to_none=True)\n",
+        new="",
+    ),
 )

@@ -2,7 +2,7 @@
 
 R ranks, B rows of input for each, L layers of W x W weights. A step takes a batch from the host's memory through
 forward and backward, and leaves the mean of all rows' gradients. All ways train the same perceptron on the same
-batches, of which there are two in turn: a step with stale inputs gives other gradients.
+batches, of which there are three in turn: a step with stale inputs gives other gradients.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pytest_gpuperf import Context
 from suites.shared.excerpt import excerpt
 from suites.shared.step import Step, Tensors, gradient_of
 
-BATCHES = 2
-"""In turn."""
+BATCHES = 3
+"""In turn; more than the places that ``staged`` has for them, so that each step must copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ def exchanged(
     rows = moved(x, assignment // k, position.view(tokens, k))
     returned = _through_experts(ctx, parameters, rows, splits, lanes, padded)
     each = moved(returned, position, assignment[:, None]).view(tokens, k, x.shape[1])
-    return (each * weights.unsqueeze(-1)).sum(1)
+    return (each * weights.unsqueeze(-1)).sum(1).to(x.dtype)
 
 
 class _Move(torch.autograd.Function):

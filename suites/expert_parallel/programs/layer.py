@@ -139,13 +139,15 @@ def expert_parallel(
     routing = route(chosen, len(parameters["gate"]), capacity)
     returned = dispatched(ctx, parameters, x[routing.token], routing.per_expert)
     weighted = returned * weights[routing.token, routing.choice].unsqueeze(-1)
-    return torch.zeros_like(x).index_add(0, routing.token, weighted)
+    return torch.zeros_like(x, dtype=weighted.dtype).index_add(0, routing.token, weighted).to(x.dtype)
 
 
 def chosen_by(
     parameter: torch.Tensor, x: torch.Tensor, *, k: int, capacity: int, gate: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gate: for each token the weights of the experts that it goes to, and their numbers, both T x k.
+
+    Weights of 16-bit tokens are in float32: in bfloat16 a score of 20 is off by up to 0.06, and its weight by 6 %.
 
     Raises:
         ValueError: k is no number of experts, or no token fits.
@@ -155,7 +157,8 @@ def chosen_by(
         raise ValueError(f"a token goes to 1 to {experts} of {experts} experts, got k = {k}")
     if capacity < 1:
         raise ValueError(f"an expert's capacity must be 1 or more, got {capacity}")
-    scores = nn.functional.linear(x, parameter)
+    exact = torch.promote_types(x.dtype, torch.float32)
+    scores = nn.functional.linear(x.to(exact), parameter.to(exact))
     # Not topk, which leaves open which of equal scores comes first: the lower expert does, on every device.
     ranked, by_score = scores.sort(dim=-1, descending=True, stable=True)
     weights, chosen = GATES[gate](ranked[:, :k]), by_score[:, :k]

@@ -30,14 +30,15 @@ class Lost:
 def lost(log: Sequence[Entry]) -> list[Lost]:
     """The cost of each mishap after which the job went on, in the order of time."""
     found = []
+    done: set[int] = set()  # in all attempts so far: the last one may have ended before it had repeated them
     for before, after in pairwise(attempts_of(log)):
+        done |= {entry.step for entry in before if entry.rank == 0 and entry.event == "stepped"}
         mishap = next((entry for entry in before if entry.mishap), None)
         if mishap is None or mishap.mishap is None:
             continue
         began = [entry for entry in after if entry.event == "began"]
         started = min(entry.since for entry in began)
         resumed = max(entry.at for entry in began)
-        done = {entry.step for entry in before if entry.rank == 0 and entry.event == "stepped"}
         again = [entry.at for entry in after if entry.rank == 0 and entry.event == "stepped" and entry.step in done]
         found.append(
             Lost(

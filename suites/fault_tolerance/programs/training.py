@@ -27,8 +27,8 @@ from suites.shared.step import gradient_of
 from suites.shared.step_folders import StepFolders
 
 MODULE = "suites.fault_tolerance.programs.training"
-_MOMENTUM = 0.5
-_DROPOUT = 0.25
+MOMENTUM = 0.5
+DROPOUT = 0.25
 _FILE = "training.json"
 
 
@@ -78,7 +78,7 @@ def train(folder: Path, training: Training, device: torch.device, group: dist.Pr
             log.at("step", step)
             x, classes = (part.to(device) for part in course.batch(rank, step))
             network.zero_grad()
-            output = network(functional.dropout(x, _DROPOUT))
+            output = network(functional.dropout(x, DROPOUT))
             loss = functional.cross_entropy(output, classes, ignore_index=IGNORED)
             loss.backward()
             mean = _average(network, loss, group)
@@ -114,7 +114,7 @@ def _average(network: nn.Module, loss: torch.Tensor, group: dist.ProcessGroup) -
 @torch.no_grad()
 def _update(network: nn.Module, velocity: list[torch.Tensor], lr: float) -> None:
     for parameter, moving in zip(network.parameters(), velocity, strict=True):
-        moving.mul_(_MOMENTUM).add_(gradient_of(parameter))
+        moving.mul_(MOMENTUM).add_(gradient_of(parameter))
         parameter.sub_(lr * moving)
 
 

@@ -192,10 +192,10 @@ def train(ctx: Context, *, shape: MlpShape, way: str) -> Step[tuple[Tensors, Com
         output.backward(grad)
         return told(output, x, module), made
 
+    _settle(ctx)  # what was prepared is not the step's
     began = time.perf_counter()
     step()
-    if ctx.device.type == "cuda":
-        torch.cuda.synchronize()
+    _settle(ctx)
     ctx.store.set(_key(ctx, way), str(time.perf_counter() - began))
     return step
 
@@ -203,6 +203,12 @@ def train(ctx: Context, *, shape: MlpShape, way: str) -> Step[tuple[Tensors, Com
 def compiling(ctx: Context, *, way: str) -> float:
     """Seconds of this rank's first step when it was prepared last, compiling included."""
     return float(ctx.store.get(_key(ctx, way)))
+
+
+def _settle(ctx: Context) -> None:
+    """Waits for what the device has to do."""
+    if ctx.device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _key(ctx: Context, way: str) -> str:
