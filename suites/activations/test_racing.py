@@ -15,7 +15,7 @@ from suites.activations.programs import racing
 from suites.activations.programs.ahead import AHEAD, Ferry, offload_ahead
 from suites.activations.programs.racing import LEND, RACED, Work, kept_bytes
 from suites.activations.programs.techniques import offload
-from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
+from suites.shared.comparison import assert_close, assert_in_float32, assert_squares_in_float32, assert_unlike
 from suites.shared.memory import LiveBytes
 from suites.shared.step import each_step
 
@@ -164,3 +164,7 @@ def test_a_rank_without_a_peer_cannot_lend(ranks: Ranks) -> None:
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
     output, target = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     assert_in_float32(racing.squared_error(output, target), (output.double() - target.double()).square().mean(), "loss")
+
+
+def test_a_norm_of_16_bit_gradients_is_computed_in_float32() -> None:
+    assert_squares_in_float32(racing.squared_norm)

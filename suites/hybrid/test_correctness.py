@@ -7,16 +7,21 @@ as large as the mesh says.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.hybrid.programs import training as programs
 from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import assert_as_one_device, assert_split, case, fixed, one_device
+from suites.shared.comparison import assert_squares_in_float32
 from suites.shared.course import BEYOND
 from suites.shared.llama import Config, LlamaAttention
 from suites.shared.strategies import seeds
@@ -103,6 +108,24 @@ def test_clipping_by_the_norm_of_all_axes(ranks: Ranks, mesh: Mesh) -> None:
 def test_gradients_below_the_norm_stay_as_they_are(ranks: Ranks) -> None:
     given_case = fixed({"shard": 2, "tp": 2})._replace(max_norm=BEYOND)
     assert_as_one_device(ranks.run(programs.train, **given_case.arguments), given_case, one_device(given_case))
+
+
+def clipped_norm(ctx: Context, axis: str, gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The norm that clipping returns if each rank has these gradients: of its stage, or as shards."""
+    mesh, model = ctx.mesh((ctx.world_size,), (axis,)), nn.ParameterList()
+    for gradient in gradients:
+        own = gradient.to(ctx.device)
+        held = DTensor.from_local(own, mesh, [Shard(0)]) if axis == "shard" else own
+        model.append(nn.Parameter(torch.zeros_like(held)))
+        model[-1].grad = held
+    rank: Any = SimpleNamespace(mesh=mesh, model=model)
+    return programs.clip(rank, 1.0).cpu()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("axis", ["pp", "shard"])
+def test_clipping_takes_the_norm_of_16_bit_gradients_in_float32(ranks: Ranks, axis: str) -> None:
+    assert_squares_in_float32(lambda gradients: ranks.run(clipped_norm, axis, gradients)[1].square(), share=2.0)
 
 
 @pytest.mark.parametrize(

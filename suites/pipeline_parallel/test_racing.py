@@ -16,7 +16,7 @@ from suites.pipeline_parallel.programs import racing
 from suites.pipeline_parallel.programs.racing import Model, RankTime
 from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, bubbles, peak_bytes, waits
 from suites.pipeline_parallel.reference.schedules import table_of
-from suites.shared.comparison import assert_close, assert_in_float32
+from suites.shared.comparison import assert_close, assert_in_float32, assert_squares_in_float32
 from suites.shared.step import second
 
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
@@ -216,3 +216,7 @@ def test_schedules_with_equal_bubbles_are_those_without_halves() -> None:
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
     output, target = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     assert_in_float32(racing.squared_error(output, target), (output.double() - target.double()).square().mean(), "loss")
+
+
+def test_a_norm_of_16_bit_gradients_is_computed_in_float32() -> None:
+    assert_squares_in_float32(racing.squared_norm)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.pipeline_parallel.programs import training
 from suites.pipeline_parallel.programs.linked import train_linked
 from suites.pipeline_parallel.programs.stages import RUNNERS
@@ -26,7 +27,7 @@ from suites.pipeline_parallel.reference.steps import (
     whole_steps,
     wide,
 )
-from suites.shared.comparison import Results, assert_within
+from suites.shared.comparison import Results, assert_squares_in_float32, assert_within
 from suites.shared.inputs import integers
 from suites.shared.step import Tensors, once
 
@@ -104,6 +105,19 @@ def test_gradients_of_two_batches_together(ranks: Ranks, schedule: str, max_norm
         norms = [results.pop("norm") for results in got]
         assert norms == [expected.pop("norm")] * ranks.world_size
     assert_trained_once(got, expected)
+
+
+def clipped_norm(ctx: Context, gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The norm that clipping returns if each rank has these gradients."""
+    parameters = [nn.Parameter(torch.zeros_like(gradient, device=ctx.device)) for gradient in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.to(ctx.device)
+    return training.clip(parameters, 1.0).cpu()
+
+
+@pytest.mark.ranks(2)
+def test_clipping_takes_the_norm_of_16_bit_gradients_in_float32(ranks: Ranks) -> None:
+    assert_squares_in_float32(lambda gradients: ranks.run(clipped_norm, gradients)[1].square(), share=2.0)
 
 
 @pytest.mark.parametrize("schedule", ["GPipe", "Interleaved1F1B"])

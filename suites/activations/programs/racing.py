@@ -127,6 +127,12 @@ def squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return functional.mse_loss(output.to(exact), target.to(exact))
 
 
+def squared_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The sum of all squares, in float32 if the numbers have 16 bits."""
+    exact = torch.promote_types(gradients[0].dtype, torch.float32)
+    return torch.stack(torch._foreach_norm(gradients, 2, exact)).square().sum()
+
+
 def trainers(world_size: int) -> int:
     """How many ranks train."""
     return (world_size + 1) // 2
@@ -163,9 +169,8 @@ def train(ctx: Context, *, technique: str, work: Work) -> Step[torch.Tensor]:
                 parameter.grad = None
             loss = squared_error(forward(x), target)
             loss.backward()
-            norms = torch._foreach_norm([value.grad for value in parameters if value.grad is not None])
             together[0] = loss.detach() / trainers(ctx.world_size)
-            together[1] = torch.stack(norms).to(exact).square().sum()
+            together[1] = squared_norm([value.grad for value in parameters if value.grad is not None])
         elif store is not None:
             store()
         dist.all_reduce(together)  # one message for both numbers

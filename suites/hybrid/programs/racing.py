@@ -84,7 +84,8 @@ def stepping(ctx: Context, rank: Training, mesh: Mesh, x: torch.Tensor, target: 
         rank.optimizer.zero_grad()
         loss = rank.step(x, target)
         held = [gradient for value in rank.model.parameters() if (gradient := value.grad) is not None]
-        together = torch.zeros(2, device=ctx.device)
+        exact = torch.promote_types(held[0].dtype, torch.float32)
+        together = torch.zeros(2, dtype=exact, device=ctx.device)
         if loss is not None:
             together[0] = loss / of_stage
         together[1] = squared(held, of_stage)
@@ -99,7 +100,8 @@ def stepping(ctx: Context, rank: Training, mesh: Mesh, x: torch.Tensor, target: 
 
 def squared(gradients: list[torch.Tensor], of_stage: int) -> torch.Tensor:
     """The rank's share of the squared norm of its stage's gradients, of which copies on several ranks count once."""
-    norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).float()
+    exact = torch.promote_types(gradients[0].dtype, torch.float32)  # a norm that 16 bits round is off by 2**-9
+    norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients], 2, exact))
     holders = [
         math.prod(
             size

@@ -254,19 +254,25 @@ def train(
     return Trained(groups(rank.mesh), shapes, losses, gradients, parameters, reduced)
 
 
-def clip(rank: Training, max_norm: float) -> None:
+def clip(rank: Training, max_norm: float) -> torch.Tensor:
     """Scales all gradients, of all stages, if their norm together is larger (Pascanu et al., arXiv:1211.5063).
+
+    It returns the norm that they had, in float32 at least.
 
     By hand: parameters lie on meshes of one and two axes, which torch's clip_grad_norm_ does not bring together.
     """
     gradients = [value.grad for value in rank.model.parameters() if value.grad is not None]
     # Of a DTensor the norm is a number for each rank, and full_tensor adds up their squares.
-    squares = torch.stack([_whole(torch.linalg.vector_norm(gradient)).square() for gradient in gradients]).sum()
+    exact = torch.promote_types(gradients[0].dtype, torch.float32)
+    norms = [_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients]
+    squares = torch.stack(norms).square().sum()
     if "pp" in (rank.mesh.mesh_dim_names or ()):
         dist.all_reduce(squares, group=rank.mesh.get_group("pp"))
-    factor = (max_norm / squares.sqrt()).clamp(max=1.0)
+    norm = squares.sqrt()
+    factor = (max_norm / norm).clamp(max=1.0)
     for gradient in gradients:
         _held(gradient).mul_(factor)
+    return norm
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:

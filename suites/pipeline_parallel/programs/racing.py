@@ -113,6 +113,12 @@ def squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return functional.mse_loss(output.to(exact), target.to(exact))
 
 
+def squared_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The sum of all squares, in float32 if the numbers have 16 bits."""
+    exact = torch.promote_types(gradients[0].dtype, torch.float32)
+    return torch.stack(torch._foreach_norm(gradients, 2, exact)).square().sum()
+
+
 class Pipeline:
     """A rank's stages and the schedule that runs them.
 
@@ -184,12 +190,11 @@ def train(ctx: Context, *, schedule: str, model: Model) -> Step[torch.Tensor]:
 
     def step() -> torch.Tensor:
         losses = pipeline.run()
-        norms = torch._foreach_norm([value.grad for value in pipeline.parameters if value.grad is not None])
         exact = torch.promote_types(model.dtype, torch.float32)
         together = torch.zeros(2, dtype=exact, device=ctx.device)
         if losses:
             together[0] = torch.stack(losses).sum()
-        together[1] = torch.stack(norms).to(exact).square().sum()
+        together[1] = squared_norm([value.grad for value in pipeline.parameters if value.grad is not None])
         dist.all_reduce(together)  # one message for both numbers
         return torch.stack([together[0], together[1].sqrt()])
 
