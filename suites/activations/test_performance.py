@@ -9,7 +9,7 @@ import torch
 
 from pytest_gpuperf import Context, Metric, Perf
 from suites.activations.programs import racing
-from suites.activations.programs.racing import LEND, RACED, Work, kept_bytes, trainers
+from suites.activations.programs.racing import LEND, RACED, Work, crossing_bytes, kept_bytes, trainers
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
 
@@ -63,8 +63,8 @@ def test_techniques(perf: Perf) -> None:
         if trial.name == "recompute" and trial.peak is not None:
             perf.check(memory_recompute=found.memory(trial))
         if trial.name.startswith("offload") and trial.timing is not None:
-            # What is saved crosses twice, one way after the other.
+            # Everything crosses twice, one way after the other.
             moved = trial.timing.rate(
-                2 * work.blocks * work.saved_bytes, "B/s", limit=perf.host_link.line_rate, limit_name="PCIe"
+                2 * crossing_bytes(trial.name, work), "B/s", limit=perf.host_link.line_rate, limit_name="PCIe"
             )
             perf.show(**{f"pcie_{label}": moved})

@@ -11,10 +11,11 @@ from pytest_gpuperf import Context, Ranks
 from suites.sharded_data_parallel.programs import racing
 from suites.sharded_data_parallel.programs.racing import WAYS, Cost
 from suites.sharded_data_parallel.reference import bytes_sent, numel, state_bytes
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
+from suites.shared.course import BEYOND
 from suites.shared.llama import Config, Llama, loss_of
 from suites.shared.llm import Workload
-from suites.shared.step import Tensors, each_step
+from suites.shared.step import Tensors, each_step, gradient_of
 
 pytestmark = pytest.mark.ranks(2)
 
@@ -38,7 +39,9 @@ def given(ctx: Context) -> tuple[Tensors, torch.Tensor, torch.Tensor]:
     return weights, *EXACT.batch(ctx)
 
 
-def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+def on_one_device(
+    weights: Tensors, x: torch.Tensor, target: torch.Tensor, max_norm: float = racing.MAX_NORM
+) -> list[torch.Tensor]:
     """Loss and norm of each step with the tokens of all ranks."""
     model = Llama(CONFIG, 0, 1).double()
     model.load_state_dict(weights)
@@ -49,7 +52,7 @@ def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> li
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         norm = torch.cat([gradient.flatten() for gradient in gradients]).square().sum().sqrt()
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-            parameter.grad = gradient * min(1.0, racing.MAX_NORM / float(norm))
+            parameter.grad = gradient * min(1.0, max_norm / float(norm))
         optimizer.step()
         results.append(torch.stack([loss.detach(), norm]))
     return results
@@ -57,18 +60,25 @@ def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> li
 
 @pytest.mark.ranks(2, 3)
 def test_every_way_trains_as_one_device(ranks: Ranks) -> None:
-    def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
-        return {name: each_step(ctx, racing.train, STEPS, way=way, work=EXACT) for name, way in WAYS.items()}
+    def program(ctx: Context) -> tuple[dict[str, list[torch.Tensor]], list[torch.Tensor]]:
+        clipped = {name: each_step(ctx, racing.train, STEPS, way=way, work=EXACT) for name, way in WAYS.items()}
+        step = racing.step_of(ctx, racing.prepared(ctx, WAYS["DDP"], EXACT), EXACT, max_norm=BEYOND)
+        return clipped, [step() for _ in range(STEPS)]
 
     of_ranks = ranks.run(given)
+    # With equal ones a rank that trains on another one's tokens would have the right loss.
+    assert_unlike({f"rank {rank}": tokens for rank, (_, tokens, _) in enumerate(of_ranks)})
     x = torch.cat([tokens for _, tokens, _ in of_ranks])
     target = torch.cat([tokens for _, _, tokens in of_ranks])
     expected = on_one_device(of_ranks[0][0], x, target)
     assert expected[0][1] > racing.MAX_NORM, "gradients are clipped"
-    for rank, each in enumerate(ranks.run(program)):
+    unclipped = on_one_device(of_ranks[0][0], x, target, BEYOND)
+    for rank, (each, as_they_are) in enumerate(ranks.run(program)):
         for name, steps in each.items():
             for number, (got, should) in enumerate(zip(steps, expected, strict=True)):
                 assert_close(got, should, f"rank {rank}, {name}, step {number}", rtol=1e-9)
+        for number, (got, should) in enumerate(zip(as_they_are, unclipped, strict=True)):
+            assert_close(got, should, f"rank {rank}, unclipped, step {number}", rtol=1e-9)
 
 
 def costs(ranks: Ranks, work: Workload) -> dict[str, list[Cost]]:
@@ -101,15 +111,33 @@ def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> 
 
 
 def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:
-    """The first loss is of weights that bfloat16 has rounded in either way; parameters then move in float32."""
+    """All weights are what bfloat16 has rounded, in either way; those of mixed precision then move in float32."""
 
-    def program(ctx: Context) -> dict[str, Any]:
-        return {
-            name: each_step(ctx, racing.train, 1, way=WAYS[name], work=MIXED)[0] for name in ("FSDP2", "FSDP2 mixed")
-        }
+    def program(ctx: Context) -> list[Any]:
+        results: list[Any] = []
+        for name in ("FSDP2", "FSDP2 mixed"):
+            training = racing.prepared(ctx, WAYS[name], MIXED)
+            weights = torch.cat([racing.local_shard(weight).flatten() for weight in training.model.parameters()])
+            results.append((weights.clone(), racing.step_of(ctx, training, MIXED)()[0]))
+        return results
 
-    for rank, got in enumerate(ranks.run(program)):
-        assert_close(got["FSDP2 mixed"][0], got["FSDP2"][0], f"rank {rank}, loss")
+    for rank, ((weights, loss), (of_mixed, loss_of_mixed)) in enumerate(ranks.run(program)):
+        assert_close(of_mixed, weights.float(), f"rank {rank}, weights")
+        assert_close(loss_of_mixed, loss, f"rank {rank}, loss")
+
+
+@pytest.mark.ranks(1)
+def test_the_norm_of_16_bit_gradients_is_computed_in_float32(ranks: Ranks) -> None:
+    """One rank takes the steps of one device: its gradients are the same to the last bit."""
+
+    def program(ctx: Context) -> tuple[torch.Tensor, torch.Tensor]:
+        model, (x, target) = MIXED.model(ctx.device).to(MIXED.compute), MIXED.batch(ctx)
+        loss_of(model(x), target).backward()
+        exact = torch.cat([gradient_of(weight).double().flatten() for weight in model.parameters()]).square().sum()
+        return racing.train(ctx, way=WAYS["DDP"], work=MIXED)()[1], exact.sqrt()
+
+    ((got, exact),) = ranks.run(program)
+    assert_in_float32(got, exact, "norm")
 
 
 def test_the_formula_counts_all_parameters() -> None:

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context, Infeasible
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, cannot_run, placed
+from suites.shared.norms import squared_norm
 from suites.shared.step import Step
 
 X_SEED, TARGET_SEED = 1, 2
@@ -111,12 +112,6 @@ def squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The mean over a microbatch, in float32 if the numbers have 16 bits."""
     exact = torch.promote_types(output.dtype, torch.float32)
     return functional.mse_loss(output.to(exact), target.to(exact))
-
-
-def squared_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The sum of all squares, in float32 if the numbers have 16 bits."""
-    exact = torch.promote_types(gradients[0].dtype, torch.float32)
-    return torch.stack(torch._foreach_norm(gradients, 2, exact)).square().sum()
 
 
 class Pipeline:
