@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from pytest_gpuperf import Context, Ranks
@@ -23,7 +24,7 @@ from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import assert_as_one_device, assert_split, case, fixed, one_device
 from suites.shared.comparison import assert_squares_in_float32
 from suites.shared.course import BEYOND
-from suites.shared.llama import Config, LlamaAttention
+from suites.shared.llama import Config, Llama, LlamaAttention
 from suites.shared.strategies import seeds
 
 pytestmark = pytest.mark.ranks(4)
@@ -97,6 +98,22 @@ def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
     given_case = fixed(mesh)
     got = ranks.run(programs.train, **given_case.arguments, attention=Softmax)
     assert_as_one_device(got, given_case, one_device(given_case))
+
+
+def test_a_plan_of_your_own(ranks: Ranks) -> None:
+    """In place of ours: here tensor parallelism splits attention, and leaves feed-forward layers whole."""
+
+    def your_split(model: Llama, mesh: DeviceMesh) -> None:
+        attention = {name: style for name, style in programs.tensor_plan().items() if name.startswith("attention.")}
+        programs.split_model(model, mesh, attention)
+
+    given_case = fixed({"shard": 2, "tp": 2})
+    got = ranks.run(programs.train, **given_case.arguments, split=your_split)
+    assert_as_one_device(got, given_case, one_device(given_case))
+    config = given_case.config
+    for trained in got:
+        assert trained.shapes["layers.1.attention.query.weight"] == (config.dim // 2 // 2, config.dim)
+        assert trained.shapes["layers.1.feed_forward.up.weight"] == (config.hidden // 2, config.dim)
 
 
 @pytest.mark.parametrize("mesh", PIPELINED + SHARDED, ids=named)

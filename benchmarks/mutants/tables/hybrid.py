@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients summed over microbatches instead of averaged",
         module=TRAINING,
-        old="loss_fn=loss_of, scale_grads=scale_grads)",
+        old="loss_fn=loss_of, scale_grads=True)",
         new="loss_fn=loss_of, scale_grads=False)",
     ),
     Fault(
@@ -370,5 +370,39 @@ FAULTS: tuple[Fault, ...] = (
         old="base_offset = i * max_chunk_size",
         new="base_offset = i * shard.numel()",
         equivalent="full_tensor joins shards of FSDP and tensor parallelism in another way, which has no such offsets",
+    ),
+    Fault(
+        name="raced norms that 16 bits round before they are squared",
+        module="suites.hybrid.programs.racing",
+        old="norms([local(gradient) for gradient in gradients])",
+        new=(
+            "torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).to(\n"
+            "        torch.promote_types(gradients[0].dtype, torch.float32)\n"
+            "    )"
+        ),
+    ),
+    Fault(
+        name="clipping by norms that 16 bits round",
+        module="suites.hybrid.programs.training",
+        old="torch.linalg.vector_norm(gradient, dtype=exact)",
+        new="torch.linalg.vector_norm(gradient).to(exact)",
+    ),
+    Fault(
+        name="raced gradients below the norm scaled up to it",
+        module="suites.hybrid.programs.racing",
+        old="(max_norm / norm).clamp(max=1.0)",
+        new="max_norm / norm",
+    ),
+    Fault(
+        name="a plan of the caller's that is not taken",
+        module="suites.hybrid.programs.training",
+        old="plan or tensor_plan()",
+        new="tensor_plan()",
+    ),
+    Fault(
+        name="a split of the caller's that is not called",
+        module="suites.hybrid.programs.training",
+        old="    split(model, ranks)\n",
+        new="    split_model(model, ranks)\n",
     ),
 )

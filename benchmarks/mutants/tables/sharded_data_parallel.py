@@ -401,4 +401,28 @@ FAULTS: tuple[Fault, ...] = (
         old="        _ = [x.wait() for x in handles]\n",
         new="        del handles\n",
     ),
+    Fault(
+        name="raced norms that 16 bits round before they are squared",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="squared_norm(own) / training.copies",
+        new="torch.stack(torch._foreach_norm(own)).to(exact).square().sum() / training.copies",
+    ),
+    Fault(
+        name="the same tokens on every rank",
+        module="suites.shared.llm",
+        old="generator=generator)[ctx.rank].to(ctx.device)",
+        new="generator=generator)[0].to(ctx.device)",
+    ),
+    Fault(
+        name="raced gradients below the norm scaled up to it",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="(max_norm / norm).clamp(max=1.0)",
+        new="max_norm / norm",
+    ),
+    Fault(
+        name="mixed precision that begins with other weights than full",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="weight.copy_(weight.to(work.compute))  # rounded",
+        new="weight.copy_(weight)  # rounded",
+    ),
 )

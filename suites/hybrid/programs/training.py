@@ -132,7 +132,6 @@ def training(
     seed: int,
     microbatches: int = 1,
     schedule: str = "1F1B",
-    scale_grads: bool = True,
     split: Split = split_model,
     attention: type[LlamaAttention] = LlamaAttention,
     draw: Callable[[Llama, Config, int], None] = load_initial_weights,
@@ -148,7 +147,6 @@ def training(
         seed: of the weights.
         microbatches: how many a pipeline cuts a rank's share of the batch into.
         schedule: of the pipeline, a key of ``SCHEDULES``.
-        scale_grads: divide the sum of the microbatches' gradients by their number.
         split: splits a stage over the other axes.
         attention: the layers' attention.
         draw: fills a stage of a model of these sizes with weights that depend on the seed alone.
@@ -186,7 +184,7 @@ def training(
         return Training(ranks, model, optimizer, whole)
 
     piped = PipelineStage(model, stage, stages, ctx.device, group=ranks.get_group("pp"))
-    runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss_of, scale_grads=scale_grads)
+    runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss_of, scale_grads=True)
 
     def staged(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
         losses: list[torch.Tensor] = []
