@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -19,6 +16,7 @@ from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
 from suites.context_parallel.programs import attention as programs
 from suites.context_parallel.programs.attention import SEQUENCE, Attention, Layout, Positions, positions
 from suites.context_parallel.reference import assert_attends, drawn, fixed, tokens_of_ranks
+from suites.shared.late_messages import late_messages
 from suites.shared.step import Tensors, each_step, once
 from suites.shared.strategies import seeds, worlds
 
@@ -121,37 +119,13 @@ def test_scores_that_are_thousands_apart(ranks: Ranks, attention: Attention) -> 
     assert_attends(got, tensors, causal=False, layout="contiguous", arithmetic=arithmetic)
 
 
-class Late:
-    """A message that arrives when somebody waits for it, and not before."""
-
-    def __init__(self, work: dist.Work, arrived: torch.Tensor, to: torch.Tensor) -> None:
-        self._work, self._arrived, self._to = work, arrived, to
-
-    def wait(self) -> None:
-        self._work.wait()
-        self._to.copy_(self._arrived)
-
-
 def with_late_messages(ctx: Context, **given: Any) -> Tensors:
     """A step of the ring whose messages arrive as late as they may."""
-    exchange = dist.batch_isend_irecv
-
-    def late(operations: list[dist.P2POp]) -> list[Any]:
-        there = [op.tensor for op in operations]
-        for op in operations:
-            if op.op is dist.irecv:
-                op.tensor.fill_(math.nan)
-                op.tensor = torch.empty_like(op.tensor)
-        works = exchange(operations)
-        return [
-            Late(work, op.tensor, to) if op.op is dist.irecv else work
-            for work, op, to in zip(works, operations, there, strict=True)
-        ]
-
-    with mock.patch.object(dist, "batch_isend_irecv", late):
+    with late_messages():
         return once(ctx, programs.attend, attention=programs.ring_attention, causal=True, **given)
 
 
+@pytest.mark.ranks(2, 4, device="cpu")
 def test_every_hop_of_the_ring_is_waited_for(ranks: Ranks) -> None:
     tensors = fixed(ranks)
     got = ranks.run(with_late_messages, layout="head-tail", **tensors)

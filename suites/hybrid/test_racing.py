@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.hybrid.programs import racing
+from suites.hybrid.reference import predicted
 from suites.shared.comparison import assert_close, assert_squares_in_float32
 from suites.shared.course import BEYOND
-from suites.shared.llama import Config, Llama, draw_on_device, loss_of
+from suites.shared.llama import Config, Llama, draw_on_device, flop_of_step, initial_weights, loss_of
 from suites.shared.step import Tensors, each_step
 
 STEPS = 3
@@ -104,7 +106,25 @@ def test_every_mesh_is_there_once(world_size: int, number: int) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_sequences_that_the_shards_do_not_divide_cannot_run(ranks: Ranks) -> None:
-    given = {"config": CONFIG, "arithmetic": torch.float64, "length": LENGTH, "seed": SEED}
-    with pytest.raises(Infeasible, match="3 sequences make no 2 equal shares"):
-        ranks.run(racing.train, mesh={"shard": 2}, sequences=3, **given)
+@pytest.mark.parametrize(
+    ("axis", "changed", "why"),
+    [
+        ("shard", {"sequences": 3}, "3 sequences make no 2 equal shares"),
+        ("tp", {"config": CONFIG._replace(hidden=13)}, "tp 2 divides not all of Config"),
+        ("pp", {"config": CONFIG._replace(layers=1)}, "1 layers make no 2 stages"),
+        ("cp", {"length": 6}, "6 tokens make no 4 equal pieces for cp 2"),
+    ],
+)
+def test_what_the_mesh_does_not_divide_cannot_run(ranks: Ranks, axis: str, changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(Infeasible, match=why):
+        ranks.run(racing.train, mesh={axis: 2}, **(GIVEN | changed))
+
+
+def test_operations_are_those_of_torchs_counter() -> None:
+    """Of the model by its formulas, in which each token sees all others: twice as much attention as a mask leaves."""
+    leaves = {name: value.requires_grad_() for name, value in initial_weights(CONFIG, torch.float64, SEED).items()}
+    tokens = torch.randint(CONFIG.vocabulary, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(SEED))
+    with FlopCounterMode(display=False) as counter:
+        predicted(leaves, CONFIG, tokens).sum().backward()
+    masked = 3 * SEQUENCES * CONFIG.layers * 2 * LENGTH**2 * CONFIG.dim
+    assert counter.get_total_flops() - masked == flop_of_step(CONFIG, SEQUENCES, LENGTH)

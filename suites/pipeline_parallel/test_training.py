@@ -7,6 +7,8 @@ within its rounding.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -24,11 +26,13 @@ from suites.pipeline_parallel.reference.steps import (
     linked_step,
     moved,
     whole_accumulated,
+    whole_parameters,
     whole_steps,
     wide,
 )
 from suites.shared.comparison import Results, assert_squares_in_float32, assert_within
 from suites.shared.inputs import integers
+from suites.shared.late_messages import late_messages
 from suites.shared.step import Tensors, once
 
 pytestmark = pytest.mark.ranks(2, 3)
@@ -52,6 +56,33 @@ def test_steps_with_other_batches(ranks: Ranks, schedule: str) -> None:
     got = ranks.run(training.train_on, **arguments)
     for step, expected in enumerate(whole_steps(given_case, batches, divisor=microbatches)):
         assert_trained_once([steps[step] for steps in got], expected)
+
+
+def with_late_messages(ctx: Context, **given: Any) -> list[Tensors]:
+    """Steps of stages that pass on two tensors each, all of which arrive as late as they may."""
+    with late_messages():
+        return train_linked(ctx, **given)
+
+
+@pytest.mark.ranks(2, device="cpu")
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"])
+def test_every_message_is_waited_for(ranks: Ranks, schedule: str) -> None:
+    given_case = fixed(schedule, ranks.world_size, reduction="linear")
+    batch = batches_of(given_case, gated=True)[1]
+    batch = batch._replace(target=batch.target % 3 - 1)
+    got = ranks.run(
+        with_late_messages,
+        schedule=schedule,
+        stages=given_case.stages,
+        batches=[batch],
+        microbatches=given_case.microbatches,
+        reduction="linear",
+        learning_rate=0.0,
+    )
+    results = [steps[0] for steps in got]
+    masks = {name: tensor for result in results for name, tensor in result.items() if name.endswith("mask")}
+    expected = linked_step(given_case, batch, [masks[f"stage {index}.mask"] for index in range(len(given_case.stages))])
+    assert_trained_once(results, expected | whole_parameters(given_case))
 
 
 @pytest.mark.ranks(3)

@@ -68,6 +68,7 @@ def train(
     shares = mesh.get("shard", 1)
     if sequences % shares:
         raise Infeasible(f"{sequences} sequences make no {shares} equal shares")
+    tokens = torch.randint(config.vocabulary, (sequences, length + 1), generator=torch.Generator().manual_seed(seed))
     try:
         rank = training(
             ctx,
@@ -79,10 +80,9 @@ def train(
             draw=draw_on_device,
             optimize=adamw,
         )
+        x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))
     except ValueError as error:
         raise Infeasible(str(error)) from error
-    tokens = torch.randint(config.vocabulary, (sequences, length + 1), generator=torch.Generator().manual_seed(seed))
-    x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))
     return stepping(ctx, rank, mesh, x, target, max_norm)
 
 
