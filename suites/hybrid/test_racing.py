@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.hybrid.programs import racing
 from suites.hybrid.reference import predicted
-from suites.shared.comparison import assert_close, assert_squares_in_float32
+from suites.shared.comparison import assert_close, assert_in_float32, assert_squares_in_float32
 from suites.shared.course import BEYOND
 from suites.shared.llama import Config, Llama, draw_on_device, flop_of_step, initial_weights, loss_of
-from suites.shared.step import Tensors, each_step
+from suites.shared.step import Tensors, each_step, gradient_of
 
 STEPS = 3
 SEQUENCES, LENGTH, SEED = 4, 8, 1
@@ -93,6 +93,26 @@ def test_gradients_below_the_norm_are_not_scaled_up(ranks: Ranks) -> None:
 def test_a_norm_of_16_bit_gradients_is_computed_in_float32() -> None:
     for of_stage in (1, 4):
         assert_squares_in_float32(partial(racing.squared, of_stage=of_stage), 1 / of_stage)
+
+
+@pytest.mark.ranks(1)
+def test_loss_and_norm_of_a_16_bit_model_are_float32(ranks: Ranks) -> None:
+    """One rank takes the steps of one device: its gradients are the same to the last bit."""
+    given = GIVEN | {"arithmetic": torch.bfloat16}
+
+    def program(ctx: Context) -> list[torch.Tensor]:
+        with ctx.device:
+            model = Llama(CONFIG, 0, 1).to(torch.bfloat16)
+        draw_on_device(model, CONFIG, SEED)
+        generator = torch.Generator().manual_seed(SEED)
+        tokens = torch.randint(CONFIG.vocabulary, (SEQUENCES, LENGTH + 1), generator=generator).to(ctx.device)
+        loss = loss_of(model(tokens[:, :-1]), tokens[:, 1:])
+        loss.backward()
+        exact = torch.cat([gradient_of(weight).double().flatten() for weight in model.parameters()]).square().sum()
+        return [racing.train(ctx, mesh={"shard": 1}, **given)(), torch.stack([loss.detach().double(), exact.sqrt()])]
+
+    ((got, exact),) = ranks.run(program)
+    assert_in_float32(got, exact, "loss and norm")
 
 
 @pytest.mark.parametrize(("world_size", "number"), [(2, 4), (4, 10), (6, 16), (8, 20)])

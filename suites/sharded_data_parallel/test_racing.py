@@ -110,6 +110,20 @@ def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> 
             )
 
 
+def test_formulas_of_four_ranks() -> None:
+    """Written out, in units of all parameters: of two ranks 1 / R and (R - 1) / R are one number."""
+    n = numel(CONFIG)
+    assert Cost(0, None, {"all_reduce": 800, "all_gather": 400}, 0, 0).sent(4) == (2 * 800 + 400) * 3 / 4
+    sent = {"DDP": 2, "ZeRO-1": 3, "FSDP2": 3, "FSDP2 gathered once": 2, "FSDP2 prefetch 2": 3}
+    state = {"DDP": 4, "ZeRO-1": 2 + 2 / 4, "FSDP2": 1, "FSDP2 gathered once": 1, "FSDP2 prefetch 2": 1}
+    for name in sent:
+        assert bytes_sent(WAYS[name], EXACT, 4) == sent[name] * n * 8 * 3 / 4, name
+        assert state_bytes(WAYS[name], EXACT, 4) == state[name] * n * 8, name
+    # Gradients and state are float32 then, and parameters travel twice in bfloat16.
+    assert bytes_sent(WAYS["FSDP2 mixed"], MIXED, 4) == (4 + 2 * 2) * n * 3 / 4
+    assert state_bytes(WAYS["FSDP2 mixed"], MIXED, 4) == n * 4
+
+
 def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:
     """All weights are what bfloat16 has rounded, in either way; those of mixed precision then move in float32."""
 

@@ -142,6 +142,12 @@ def test_operations_are_those_of_torchs_counter(ranks: Ranks, tmp_path: Path) ->
     assert sum(ranks.run(counted)) == work.flop(3)
 
 
+def test_bytes_count_padding() -> None:
+    """Of 16 elements each of 3 ranks has 6; 2 blocks of float32, and 3 numbers of each element."""
+    work = small(compute=torch.bfloat16)
+    assert (work.share(3), work.crossing_bytes(3), work.state_bytes(3)) == (2 * 6, 2 * 6 * 4, 3 * 2 * 6 * 4)
+
+
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
     work = small(compute=torch.bfloat16, rows=64)
     x, target = work.batch(0, torch.device("cpu"))

@@ -405,4 +405,36 @@ FAULTS: tuple[Fault, ...] = (
         old="    split(model, ranks)\n",
         new="    split_model(model, ranks)\n",
     ),
+    Fault(
+        name="a mesh that divides no sequence and ends the race",
+        module="suites.hybrid.programs.racing",
+        old=(
+            "        x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))\n"
+            "    except ValueError as error:\n"
+            "        raise Infeasible(str(error)) from error\n"
+        ),
+        new=(
+            "    except ValueError as error:\n"
+            "        raise Infeasible(str(error)) from error\n"
+            "    x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))\n"
+        ),
+    ),
+    Fault(
+        name="operations of attention that sees all tokens",
+        module="suites.shared.llama",
+        old="attention = 2.0 * config.layers * length**2 * config.dim",
+        new="attention = 4.0 * config.layers * length**2 * config.dim",
+    ),
+    Fault(
+        name="operations of as many heads of keys as of queries",
+        module="suites.shared.llama",
+        old="of_layer = 2 * config.dim**2 + 2 * config.dim * kv_dim",
+        new="of_layer = 4 * config.dim**2",
+    ),
+    Fault(
+        name="a loss and a norm in the dtype of the weights",
+        module="suites.hybrid.programs.racing",
+        old="together = torch.zeros(2, dtype=exact, device=ctx.device)",
+        new="together = torch.zeros(2, dtype=held[0].dtype, device=ctx.device)",
+    ),
 )

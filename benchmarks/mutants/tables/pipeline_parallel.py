@@ -599,4 +599,47 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old="WARM_UPS = 2",
         new="WARM_UPS = 0",
     ),
+    Fault(
+        name="of several tensors that arrive the last alone is waited for",
+        module="torch.distributed.pipelining.schedules",
+        old="    for w in work:\n        w.wait()\n",
+        new="    for w in work[-1:]:\n        w.wait()\n",
+    ),
+    Fault(
+        name="1F1B's steady phase does not wait for the next activation",
+        module="torch.distributed.pipelining.schedules",
+        old='            _wait_batch_p2p(_batch_p2p(bwd_sends + fwd_recvs, desc="bwd_send_fwd_recv"))\n',
+        new=(
+            '            _wait_batch_p2p(_batch_p2p(bwd_sends + fwd_recvs, desc="bwd_send_fwd_recv")[: '
+            "len(bwd_sends)])\n"
+        ),
+    ),
+    Fault(
+        name="a whole backward that does not wait for its gradient",
+        module="torch.distributed.pipelining.schedules",
+        old=(
+            "                    _wait_batch_p2p(self.bwd_recv_ops.pop((stage_idx, mb_index)))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                self.backward_counter"
+        ),
+        new=(
+            "                    self.bwd_recv_ops.pop((stage_idx, mb_index))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                self.backward_counter"
+        ),
+    ),
+    Fault(
+        name="half a backward that does not wait for its gradient",
+        module="torch.distributed.pipelining.schedules",
+        old=(
+            "                    _wait_batch_p2p(self.bwd_recv_ops.pop((stage_idx, mb_index)))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                stage.backward"
+        ),
+        new=(
+            "                    self.bwd_recv_ops.pop((stage_idx, mb_index))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                stage.backward"
+        ),
+    ),
 )

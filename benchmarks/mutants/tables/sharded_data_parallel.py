@@ -425,4 +425,22 @@ FAULTS: tuple[Fault, ...] = (
         old="weight.copy_(weight.to(work.compute))  # rounded",
         new="weight.copy_(weight)  # rounded",
     ),
+    Fault(
+        name="promised bytes as two ranks send them",
+        module="suites.sharded_data_parallel.reference",
+        old="return numel(work.config) * each * (world_size - 1) / world_size",
+        new="return numel(work.config) * each / world_size",
+    ),
+    Fault(
+        name="counted bytes as two ranks send them",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="return whole * (world_size - 1) / world_size",
+        new="return whole / world_size",
+    ),
+    Fault(
+        name="a loss and a norm in the dtype of computation",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="exact = torch.promote_types(work.compute, torch.float32)",
+        new="exact = work.compute",
+    ),
 )

@@ -320,4 +320,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return self.share(world_size) * MASTER.itemsize",
         new="return self.share(world_size) * self.compute.itemsize",
     ),
+    Fault(
+        name="a share of a block that is rounded down",
+        module="suites.zero_infinity.programs.racing",
+        old="return self.blocks * shard_size(self.numel, world_size)",
+        new="return self.blocks * self.numel // world_size",
+    ),
 )
