@@ -10,6 +10,7 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.sharded_data_parallel.programs import racing
 from suites.sharded_data_parallel.programs.racing import WAYS, Cost
+from suites.sharded_data_parallel.programs.stages import local_shard
 from suites.sharded_data_parallel.reference import bytes_sent, numel, state_bytes
 from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
 from suites.shared.course import BEYOND
@@ -131,7 +132,7 @@ def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:
         results: list[Any] = []
         for name in ("FSDP2", "FSDP2 mixed"):
             training = racing.prepared(ctx, WAYS[name], MIXED)
-            weights = torch.cat([racing.local_shard(weight).flatten() for weight in training.model.parameters()])
+            weights = torch.cat([local_shard(weight).flatten() for weight in training.model.parameters()])
             results.append((weights.clone(), racing.step_of(ctx, training, MIXED)()[0]))
         return results
 
