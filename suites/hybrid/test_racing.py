@@ -16,6 +16,7 @@ from suites.shared.comparison import assert_close, assert_in_float32, assert_squ
 from suites.shared.course import BEYOND
 from suites.shared.llama import Config, Llama, draw_on_device, flop_of_step, initial_weights, loss_of
 from suites.shared.step import Tensors, each_step, gradient_of
+from suites.shared.traffic import Traffic
 
 STEPS = 3
 SEQUENCES, LENGTH, SEED = 4, 8, 1
@@ -138,6 +139,21 @@ def test_every_mesh_is_there_once(world_size: int, number: int) -> None:
 def test_what_the_mesh_does_not_divide_cannot_run(ranks: Ranks, axis: str, changed: dict[str, Any], why: str) -> None:
     with pytest.raises(Infeasible, match=why):
         ranks.run(racing.train, mesh={axis: 2}, **(GIVEN | changed))
+
+
+@pytest.mark.ranks(2)
+def test_a_pipeline_takes_one_sequence_at_a_time(ranks: Ranks) -> None:
+    """Its loss is the same with fewer and larger microbatches, and its bubble is not."""
+
+    def sent(ctx: Context) -> list[int]:
+        step = racing.train(ctx, mesh={"pp": 2}, **GIVEN)
+        step()  # the first one exchanges shapes
+        with Traffic() as traffic:
+            step()
+        return [call.given for call in traffic.calls if call.name == "send"]
+
+    of_sequence = LENGTH * CONFIG.dim * torch.float64.itemsize
+    assert ranks.run(sent) == [[of_sequence] * SEQUENCES] * 2
 
 
 def test_operations_are_those_of_torchs_counter() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.pipelining import PipelineStage
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -190,6 +191,19 @@ def test_a_step_begins_when_all_ranks_have_come(ranks: Ranks) -> None:
 def test_what_cannot_run_is_told(ranks: Ranks, schedule: str, changed: dict[str, int], message: str) -> None:
     with pytest.raises(Infeasible, match=message):
         ranks.run(racing.train, schedule=schedule, model=small(**changed))
+
+
+@pytest.mark.ranks(WORLD_SIZE, device="cpu")
+def test_a_schedule_that_torch_cannot_run_is_left_out(ranks: Ranks) -> None:
+    """With torch as it was before 2.12, whose V-shaped schedules send to their own rank."""
+
+    def program(ctx: Context) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delattr(PipelineStage, "_warmup_forward_vote", raising=False)
+            racing.Pipeline(ctx, "ZBVZeroBubble", small())
+
+    with pytest.raises(Infeasible, match="sends from a rank to itself"):
+        ranks.run(program)
 
 
 def timed(schedule: str, ranks: int, microbatches: int) -> list[list[RankTime]]:

@@ -336,4 +336,29 @@ FAULTS: tuple[Fault, ...] = (
         ),
         new="    dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, received, source, ctx.group)])[0].wait()\n",
     ),
+    Fault(
+        name="keys that are repeated before they are gathered",
+        module="suites.context_parallel.programs.attention",
+        old="_all_tokens(ctx, tensor, parts) for tensor in (key, value)",
+        new=(
+            "_all_tokens(ctx, tensor.repeat_interleave(query.shape[1] // key.shape[1], 1), parts) for "
+            "tensor in (key, value)"
+        ),
+    ),
+    Fault(
+        name="keys that are gathered in float32",
+        module="suites.context_parallel.programs.attention",
+        old="_all_tokens(ctx, tensor, parts) for tensor in (key, value)",
+        new="_all_tokens(ctx, tensor.float(), parts).to(tensor.dtype) for tensor in (key, value)",
+    ),
+    Fault(
+        name="ordered Ulysses whose keys are repeated before they are exchanged",
+        module="suites.context_parallel.programs.attention",
+        old="split=1, join=SEQUENCE) for tensor in (query, key, value))",
+        new=(
+            "split=1, join=SEQUENCE)\n"
+            "        for tensor in (query, *(each.repeat_interleave(query.shape[1] // key.shape[1], 1) "
+            "for each in (key, value))))"
+        ),
+    ),
 )

@@ -437,4 +437,10 @@ FAULTS: tuple[Fault, ...] = (
         old="together = torch.zeros(2, dtype=exact, device=ctx.device)",
         new="together = torch.zeros(2, dtype=held[0].dtype, device=ctx.device)",
     ),
+    Fault(
+        name="a raced pipeline that takes all sequences at once",
+        module="suites.hybrid.programs.racing",
+        old="microbatches=sequences // shares,",
+        new="microbatches=1,",
+    ),
 )
