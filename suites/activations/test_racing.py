@@ -69,6 +69,13 @@ def test_every_technique_trains_as_one_device(ranks: Ranks) -> None:
                 assert_close(got, expected, f"rank {rank}, {name}, step {number}", rtol=1e-12)
 
 
+def test_no_two_blocks_are_alike() -> None:
+    """With equal blocks a technique that gives back another one's activations could train right."""
+    weights = dict(small().model(torch.device("cpu")).named_parameters())
+    for kind in ("up.weight", "down.weight"):
+        assert_unlike({name: weight for name, weight in weights.items() if name.endswith(kind)})
+
+
 def test_each_rank_has_a_batch_of_its_own() -> None:
     """With equal batches a rank that trains on another one's would have the right loss."""
     drawn: dict[str, torch.Tensor] = {}

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.hybrid.programs import racing
 from suites.hybrid.reference import predicted
-from suites.shared.comparison import assert_close, assert_in_float32, assert_squares_in_float32
+from suites.shared.comparison import assert_close, assert_in_float32, assert_squares_in_float32, assert_unlike
 from suites.shared.course import BEYOND
 from suites.shared.llama import Config, Llama, draw_on_device, flop_of_step, initial_weights, loss_of
 from suites.shared.step import Tensors, each_step, gradient_of
@@ -158,9 +158,23 @@ def test_a_pipeline_takes_one_sequence_at_a_time(ranks: Ranks) -> None:
 
 def test_operations_are_those_of_torchs_counter() -> None:
     """Of the model by its formulas, in which each token sees all others: twice as much attention as a mask leaves."""
-    leaves = {name: value.requires_grad_() for name, value in initial_weights(CONFIG, torch.float64, SEED).items()}
-    tokens = torch.randint(CONFIG.vocabulary, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(SEED))
+    config = CONFIG._replace(vocabulary=24, layers=3)  # no two sizes are the same
+    leaves = {name: value.requires_grad_() for name, value in initial_weights(config, torch.float64, SEED).items()}
+    tokens = torch.randint(config.vocabulary, (SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(SEED))
     with FlopCounterMode(display=False) as counter:
-        predicted(leaves, CONFIG, tokens).sum().backward()
-    masked = 3 * SEQUENCES * CONFIG.layers * 2 * LENGTH**2 * CONFIG.dim
-    assert counter.get_total_flops() - masked == flop_of_step(CONFIG, SEQUENCES, LENGTH)
+        predicted(leaves, config, tokens).sum().backward()
+    masked = 3 * SEQUENCES * config.layers * 2 * LENGTH**2 * config.dim
+    assert counter.get_total_flops() - masked == flop_of_step(config, SEQUENCES, LENGTH)
+
+
+def test_no_two_matrices_are_alike() -> None:
+    """With equal ones a stage that holds another one's layers would train right."""
+    model = Llama(CONFIG, 0, 1)
+    draw_on_device(model, CONFIG, SEED)
+    shapes: dict[torch.Size, dict[str, torch.Tensor]] = {}
+    for name, value in model.state_dict().items():
+        if value.dim() > 1:
+            shapes.setdefault(value.shape, {})[name] = value
+    for of_shape in shapes.values():
+        assert_unlike(of_shape)
+    assert sum(map(len, shapes.values())) == 7 * CONFIG.layers + 2

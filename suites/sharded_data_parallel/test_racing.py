@@ -69,6 +69,8 @@ def test_every_way_trains_as_one_device(ranks: Ranks) -> None:
     of_ranks = ranks.run(given)
     # With equal ones a rank that trains on another one's tokens would have the right loss.
     assert_unlike({f"rank {rank}": tokens for rank, (_, tokens, _) in enumerate(of_ranks)})
+    for _, tokens, following in of_ranks:
+        assert torch.equal(following[:, :-1], tokens[:, 1:]), "each token's target is the one after it"
     x = torch.cat([tokens for _, tokens, _ in of_ranks])
     target = torch.cat([tokens for _, _, tokens in of_ranks])
     expected = on_one_device(of_ranks[0][0], x, target)
@@ -156,4 +158,6 @@ def test_the_norm_of_16_bit_gradients_is_computed_in_float32(ranks: Ranks) -> No
 
 
 def test_the_formula_counts_all_parameters() -> None:
-    assert numel(CONFIG) == sum(value.numel() for value in Llama(CONFIG, 0, 1).parameters())
+    """Of models of which no two sizes are the same, too."""
+    for config in (CONFIG, CONFIG._replace(hidden=12, vocabulary=24)):
+        assert numel(config) == sum(value.numel() for value in Llama(config, 0, 1).parameters())

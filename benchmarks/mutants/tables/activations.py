@@ -320,4 +320,14 @@ FAULTS: tuple[Fault, ...] = (
         old="return work.blocks * work.saved_bytes + weights[technique]",
         new="return work.blocks * work.saved_bytes",
     ),
+    Fault(
+        name="raced blocks that all begin with the same weights",
+        module="suites.activations.programs.racing",
+        old="            for weight in model.parameters():\n                weight.normal_(",
+        new=(
+            "            for weight in model.parameters():\n"
+            "                generator.manual_seed(self.seed)\n"
+            "                weight.normal_("
+        ),
+    ),
 )

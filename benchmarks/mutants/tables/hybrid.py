@@ -443,4 +443,16 @@ FAULTS: tuple[Fault, ...] = (
         old="microbatches=sequences // shares,",
         new="microbatches=1,",
     ),
+    Fault(
+        name="operations of a head as wide as the model",
+        module="suites.shared.llama",
+        old="weights = config.layers * of_layer + config.dim * config.vocabulary",
+        new="weights = config.layers * of_layer + config.dim * config.dim",
+    ),
+    Fault(
+        name="matrices of one shape that all begin with the same numbers",
+        module="suites.shared.llama",
+        old="manual_seed(seed + zlib.crc32(name.encode()))",
+        new="manual_seed(seed)",
+    ),
 )

@@ -443,4 +443,16 @@ FAULTS: tuple[Fault, ...] = (
         old="exact = torch.promote_types(work.compute, torch.float32)",
         new="exact = work.compute",
     ),
+    Fault(
+        name="parameters of feed-forward layers as wide as the model",
+        module="suites.sharded_data_parallel.reference",
+        old="3 * config.dim * config.hidden + 2 * config.dim",
+        new="3 * config.dim * config.dim + 2 * config.dim",
+    ),
+    Fault(
+        name="tokens that are their own targets",
+        module="suites.shared.llm",
+        old="mine[:, 1:].contiguous()",
+        new="mine[:, :-1].contiguous()",
+    ),
 )
