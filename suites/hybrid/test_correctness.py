@@ -21,8 +21,16 @@ from torch.distributed.tensor import DTensor, Shard
 from pytest_gpuperf import Context, Ranks
 from suites.hybrid.programs import training as programs
 from suites.hybrid.programs.training import Mesh
-from suites.hybrid.reference import assert_as_one_device, assert_split, case, fixed, one_device
-from suites.shared.comparison import assert_squares_in_float32
+from suites.hybrid.reference import (
+    assert_as_one_device,
+    assert_groups,
+    assert_split,
+    case,
+    fixed,
+    one_device,
+    share_of,
+)
+from suites.shared.comparison import assert_close, assert_squares_in_float32
 from suites.shared.course import BEYOND
 from suites.shared.llama import Config, Llama, LlamaAttention
 from suites.shared.strategies import seeds
@@ -71,6 +79,23 @@ def test_training_on_three_axes(ranks: Ranks) -> None:
     got = ranks.run(programs.train, **given_case.arguments)
     assert_as_one_device(got, given_case, one_device(given_case))
     assert_split(got, given_case)
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("mesh", [{"replicate": 2, "shard": 4}, {"shard": 4, "cp": 2}], ids=named)
+def test_axes_of_different_degrees(ranks: Ranks, mesh: Mesh) -> None:
+    """Of equal ones nobody sees which of them a group or a share was made of."""
+    batch = torch.arange(8 * 8).view(8, 8)
+
+    def program(ctx: Context) -> tuple[dict[str, list[int]], torch.Tensor]:
+        untrained: Any = None
+        rank = programs.Training(programs.device_mesh(ctx, mesh), untrained, untrained, untrained)
+        return programs.groups(rank.mesh), rank.part(batch)
+
+    got = ranks.run(program)
+    assert_groups([groups for groups, _ in got], mesh)
+    for rank, (_, mine) in enumerate(got):
+        assert_close(mine, share_of(rank, mesh, batch[None])[0], f"rank {rank}, its share")
 
 
 @pytest.mark.ranks(8, device="cuda")  # eight processes on a laptop's cores take long

@@ -455,4 +455,16 @@ FAULTS: tuple[Fault, ...] = (
         old="manual_seed(seed + zlib.crc32(name.encode()))",
         new="manual_seed(seed)",
     ),
+    Fault(
+        name="degrees of the mesh in another order than its axes",
+        module="suites.hybrid.programs.training",
+        old="return ctx.mesh(tuple(mesh.values()), tuple(mesh))",
+        new="return ctx.mesh(tuple(mesh.values())[::-1], tuple(mesh))",
+    ),
+    Fault(
+        name="shares that are counted by the number of replicas",
+        module="suites.hybrid.programs.training",
+        old='self.place("replicate") * degrees[1] + self.place("shard")',
+        new='self.place("replicate") * degrees[0] + self.place("shard")',
+    ),
 )
