@@ -115,8 +115,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="clipping by the norm of the rank's own shards",
         module=TRAINING,
-        old="_whole(torch.linalg.vector_norm(gradient)).square() for gradient in gradients",
-        new="torch.linalg.vector_norm(_held(gradient)).square() for gradient in gradients",
+        old="_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients",
+        new="torch.linalg.vector_norm(_held(gradient), dtype=exact) for gradient in gradients",
     ),
     Fault(
         name="clipping by a norm whose squares tp adds up of what it replicates",
@@ -337,8 +337,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="squares of 16-bit norms added up in 16 bits",
         module="suites.hybrid.programs.racing",
-        old="norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).float()",
-        new="norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients]))",
+        old="own = norms([local(gradient) for gradient in gradients])",
+        new="own = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients]))",
     ),
     Fault(
         name="the backward of a reduce_scatter that does not wait",

@@ -291,8 +291,8 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
     Fault(
         name="clipping by a norm without the biases",
         module=TRAINING,
-        old="gradient.square().sum() for gradient in gradients",
-        new="gradient.square().sum() for gradient in gradients if gradient.dim() > 1",
+        old="gradient.to(exact).square().sum() for gradient in gradients",
+        new="gradient.to(exact).square().sum() for gradient in gradients if gradient.dim() > 1",
     ),
     Fault(
         name="clipping that scales small gradients up",

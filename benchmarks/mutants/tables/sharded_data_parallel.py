@@ -321,8 +321,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a raced norm that counts each replica",
         module=RACING,
-        old="squares / training.copies",
-        new="squares",
+        old="squared_norm(own) / training.copies",
+        new="squared_norm(own)",
     ),
     Fault(
         name="a raced ZeRO-1 whose ranks hold all of the state",
@@ -333,8 +333,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="timed clipping after the optimizer's step",
         module=RACING,
-        old="        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))\n        training.optimizer.step()\n",
-        new="        training.optimizer.step()\n        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))\n",
+        old="        torch._foreach_mul_(own, (max_norm / norm).clamp(max=1.0))\n        training.optimizer.step()\n",
+        new="        training.optimizer.step()\n        torch._foreach_mul_(own, (max_norm / norm).clamp(max=1.0))\n",
     ),
     Fault(
         name="a changed learning rate that ZeRO-1 does not hear of",

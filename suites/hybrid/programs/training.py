@@ -266,11 +266,10 @@ def clip(rank: Training, max_norm: float) -> torch.Tensor:
     squares = torch.stack(norms).square().sum()
     if "pp" in (rank.mesh.mesh_dim_names or ()):
         dist.all_reduce(squares, group=rank.mesh.get_group("pp"))
-    norm = squares.sqrt()
-    factor = (max_norm / norm).clamp(max=1.0)
+    factor = (max_norm / squares.sqrt()).clamp(max=1.0)
     for gradient in gradients:
         _held(gradient).mul_(factor)
-    return norm
+    return squares.sqrt()
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
