@@ -144,17 +144,18 @@ def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(1)
-def test_the_norm_of_16_bit_gradients_is_computed_in_float32(ranks: Ranks) -> None:
+def test_loss_and_norm_of_a_16_bit_model_are_float32(ranks: Ranks) -> None:
     """One rank takes the steps of one device: its gradients are the same to the last bit."""
 
     def program(ctx: Context) -> tuple[torch.Tensor, torch.Tensor]:
         model, (x, target) = MIXED.model(ctx.device).to(MIXED.compute), MIXED.batch(ctx)
-        loss_of(model(x), target).backward()
+        loss = loss_of(model(x), target)
+        loss.backward()
         exact = torch.cat([gradient_of(weight).double().flatten() for weight in model.parameters()]).square().sum()
-        return racing.train(ctx, way=WAYS["DDP"], work=MIXED)()[1], exact.sqrt()
+        return racing.train(ctx, way=WAYS["DDP"], work=MIXED)(), torch.stack([loss.detach().double(), exact.sqrt()])
 
     ((got, exact),) = ranks.run(program)
-    assert_in_float32(got, exact, "norm")
+    assert_in_float32(got, exact, "loss and norm")
 
 
 def test_the_formula_counts_all_parameters() -> None:

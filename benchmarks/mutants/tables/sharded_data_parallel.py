@@ -438,7 +438,7 @@ FAULTS: tuple[Fault, ...] = (
         new="return whole / world_size",
     ),
     Fault(
-        name="a loss and a norm in the dtype of computation",
+        name="a loss that is returned in the dtype of computation",
         module="suites.sharded_data_parallel.programs.racing",
         old="exact = torch.promote_types(work.compute, torch.float32)",
         new="exact = work.compute",
