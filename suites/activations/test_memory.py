@@ -36,6 +36,9 @@ def test_memory_is_as_promised(ranks: Ranks) -> None:
     peaks = {name: (each[0].peak, each[0].allocated or each[0].peak) for name, each in taken.items()}
     for name in ("recompute", "offload", "shard", "lend"):
         assert all(less < more for less, more in zip(peaks[name], peaks["keep"], strict=True)), (name, peaks)
+    # Backward begins while all is still there: the output, and the gradient of the last block's hidden features.
+    in_backward = kept["keep"][0] + rows * (width + hidden) * DTYPE.itemsize
+    assert min(peaks["keep"]) >= in_backward, peaks["keep"]
 
 
 @pytest.mark.ranks(2, 3)

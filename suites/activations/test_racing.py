@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.activations.programs import racing
 from suites.activations.programs.ahead import AHEAD, Ferry, offload_ahead
-from suites.activations.programs.racing import LEND, RACED, Work, kept_bytes
+from suites.activations.programs.racing import LEND, RACED, Work, crossing_bytes, kept_bytes
 from suites.activations.programs.techniques import offload
 from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
 from suites.shared.memory import LiveBytes
-from suites.shared.step import each_step
+from suites.shared.step import each_step, gradient_of
 
 TECHNIQUES = [*RACED, LEND]
 STEPS = 2
@@ -69,6 +69,13 @@ def test_every_technique_trains_as_one_device(ranks: Ranks) -> None:
                 assert_close(got, expected, f"rank {rank}, {name}, step {number}", rtol=1e-12)
 
 
+def test_no_two_blocks_are_alike() -> None:
+    """With equal blocks a technique that gives back another one's activations could train right."""
+    weights = dict(small().model(torch.device("cpu")).named_parameters())
+    for kind in ("up.weight", "down.weight"):
+        assert_unlike({name: weight for name, weight in weights.items() if name.endswith(kind)})
+
+
 def test_each_rank_has_a_batch_of_its_own() -> None:
     """With equal batches a rank that trains on another one's would have the right loss."""
     drawn: dict[str, torch.Tensor] = {}
@@ -102,12 +109,14 @@ def test_nothing_that_a_step_has_kept_outlives_it(ranks: Ranks) -> None:
                 assert many <= once, f"{what}: {once} after one step, {many} after {MORE} more"
 
 
+MOVING = {"offload": offload, "offload ahead": offload_ahead}
+
+
 def kept(ctx: Context, *, technique: str, work: Work) -> int:
     """Bytes on the rank's device between forward and backward, without its input and its output."""
     live = LiveBytes(ctx.device)
     model = work.model(ctx.device)
-    moving = {"offload": offload, "offload ahead": offload_ahead}
-    forward = moving[technique](ctx, model, moved=live.moved) if technique in moving else RACED[technique](ctx, model)
+    forward = MOVING[technique](ctx, model, moved=live.moved) if technique in MOVING else RACED[technique](ctx, model)
     x, _ = work.batch(0, ctx.device)
     with live:
         output = forward(x)
@@ -119,9 +128,25 @@ def kept(ctx: Context, *, technique: str, work: Work) -> int:
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("technique", RACED)
 def test_a_technique_keeps_what_its_formula_says(ranks: Ranks, technique: str) -> None:
+    """Of an odd number of blocks half is more than the other half."""
+    for work in (small(), small(blocks=5)):
+        (nbytes,) = ranks.run(kept, technique=technique, work=work)
+        assert nbytes == kept_bytes(technique, work) - work.input_bytes, f"{work.blocks} blocks"
+
+
+def crossed(ctx: Context, *, technique: str, work: Work) -> int:
+    """Bytes that a forward takes to the host."""
+    copies: list[int] = []
+    forward = MOVING[technique](ctx, work.model(ctx.device), moved=lambda tensor, copy: copies.append(copy.nbytes))
+    forward(work.batch(0, ctx.device)[0])
+    return sum(copies)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("technique", MOVING)
+def test_an_offload_moves_what_its_formula_says(ranks: Ranks, technique: str) -> None:
     work = small()
-    (nbytes,) = ranks.run(kept, technique=technique, work=work)
-    assert nbytes == kept_bytes(technique, work) - work.input_bytes
+    assert ranks.run(crossed, technique=technique, work=work) == [crossing_bytes(technique, work)]
 
 
 def counted(ctx: Context, *, work: Work) -> int:
@@ -155,6 +180,31 @@ def test_tensors_come_back_whichever_backward_asks_for(ranks: Ranks) -> None:
         assert ranks.run(program, order) == [[float(number) for number in order]]
 
 
+@pytest.mark.ranks(1)
+def test_the_tensors_before_the_one_that_is_asked_for_are_on_their_way(ranks: Ranks) -> None:
+    """As many as there may be, and none twice: backward would wait for each, or have all of them at once."""
+
+    def program(ctx: Context) -> list[list[int]]:
+        class Noted(Ferry):
+            def _copy(self, to: torch.Tensor, source: torch.Tensor) -> torch.cuda.Event | None:
+                begun.append(int(source[0]))
+                return super()._copy(to, source)
+
+        begun: list[int] = []
+        ferry = Noted(ctx, nn.Sequential(), lambda tensor, copy: None)
+        for number in range(6):
+            ferry.pack(torch.full((2,), float(number), device=ctx.device))
+        of_each = []
+        for number in reversed(range(6)):
+            begun.clear()
+            ferry.unpack(number)
+            of_each.append(list(begun))
+        return of_each
+
+    assert AHEAD == 3
+    assert ranks.run(program) == [[[5, 4, 3, 2], [1], [0], [], [], []]]
+
+
 @pytest.mark.ranks(3)
 def test_a_rank_without_a_peer_cannot_lend(ranks: Ranks) -> None:
     with pytest.raises(Infeasible, match="ranks lend in pairs, and 3 ranks leave one without a peer"):
@@ -164,3 +214,19 @@ def test_a_rank_without_a_peer_cannot_lend(ranks: Ranks) -> None:
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
     output, target = torch.randn(2, 32, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     assert_in_float32(racing.squared_error(output, target), (output.double() - target.double()).square().mean(), "loss")
+
+
+@pytest.mark.ranks(1)
+def test_the_norm_of_16_bit_gradients_is_computed_in_float32(ranks: Ranks) -> None:
+    """One rank takes the steps of one device: its gradients are the same to the last bit."""
+    work = small(dtype=torch.bfloat16)
+
+    def program(ctx: Context) -> tuple[torch.Tensor, torch.Tensor]:
+        model = work.model(ctx.device)
+        x, target = work.batch(0, ctx.device)
+        racing.squared_error(model(x), target).backward()
+        exact = torch.cat([gradient_of(weight).double().flatten() for weight in model.parameters()]).square().sum()
+        return racing.train(ctx, technique="keep", work=work)()[1], exact.sqrt()
+
+    ((got, exact),) = ranks.run(program)
+    assert_in_float32(got, exact, "norm")

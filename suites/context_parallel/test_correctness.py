@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +16,8 @@ from suites.context_parallel.bounds import Arithmetic, by_hand, in_kernels
 from suites.context_parallel.programs import attention as programs
 from suites.context_parallel.programs.attention import SEQUENCE, Attention, Layout, Positions, positions
 from suites.context_parallel.reference import assert_attends, drawn, fixed, tokens_of_ranks
-from suites.shared.step import each_step, once
+from suites.shared.late_messages import late_messages
+from suites.shared.step import Tensors, each_step, once
 from suites.shared.strategies import seeds, worlds
 
 pytestmark = pytest.mark.ranks(2, 4)
@@ -114,6 +117,19 @@ def test_scores_that_are_thousands_apart(ranks: Ranks, attention: Attention) -> 
     got = ranks.run(once, programs.attend, attention=attention, causal=False, layout="contiguous", **tensors)
     arithmetic = arithmetic_of(attention, ranks.world_size)
     assert_attends(got, tensors, causal=False, layout="contiguous", arithmetic=arithmetic)
+
+
+def with_late_messages(ctx: Context, **given: Any) -> Tensors:
+    """A step of the ring whose messages arrive as late as they may."""
+    with late_messages():
+        return once(ctx, programs.attend, attention=programs.ring_attention, causal=True, **given)
+
+
+@pytest.mark.ranks(2, 4, device="cpu")
+def test_every_hop_of_the_ring_is_waited_for(ranks: Ranks) -> None:
+    tensors = fixed(ranks)
+    got = ranks.run(with_late_messages, layout="head-tail", **tensors)
+    assert_attends(got, tensors, causal=True, layout="head-tail", arithmetic=by_hand(ranks.world_size))
 
 
 def gathered_attention(

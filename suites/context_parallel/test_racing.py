@@ -13,7 +13,7 @@ from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.context_parallel.programs import racing
 from suites.context_parallel.programs.attention import Layout
 from suites.context_parallel.reference import one_device
-from suites.shared.comparison import assert_same
+from suites.shared.comparison import assert_same, assert_unlike
 from suites.shared.step import Tensors
 
 SIZES = racing.Sizes(heads=8, kv_heads=4, features=4, dtype=torch.float64)
@@ -45,6 +45,24 @@ def test_ways_attend_as_one_device(ranks: Ranks, way: racing.Kind, layout: Layou
     for number in range(STEPS):
         got, expected = zip(*(of_rank[number] for of_rank in results), strict=True)
         assert_same(got, expected, ROUNDED)
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 64, 127, 128, 4096, 16384])
+def test_rows_are_of_all_parts_of_the_sequence_and_of_the_last_token(tokens: int) -> None:
+    """Half as many as are asked for at least, and twice as many at most; an odd number of tokens apart."""
+    rows = racing.rows_of(tokens)
+    assert rows[-1] == tokens - 1
+    assert min(tokens, racing.ROWS // 2) <= len(rows) <= 2 * racing.ROWS
+    strides = set(rows.diff().tolist())
+    assert len(strides) <= 1
+    assert all(stride % 2 for stride in strides)
+
+
+def test_batches_and_tensors_are_unlike() -> None:
+    """With equal batches a step that takes the first one's keys again would be right."""
+    batches = racing.drawn(dataclasses.replace(SIZES, kv_heads=SIZES.heads), 16, 1, torch.device("cpu"))
+    assert len(batches) == racing.BATCHES > 1
+    assert_unlike({f"{name} {number}": of for number, each in enumerate(batches) for name, of in each.items()})
 
 
 @pytest.mark.ranks(2)
@@ -87,6 +105,9 @@ def test_bytes_and_the_threshold_are_those_of_the_page() -> None:
     """By hand: 2 ranks of 24 tokens, keys and values of 4 heads of 4 numbers, queries and outputs of 8."""
     assert SIZES.gathered(48, 2) == 2 * 24 * (4 + 4) * 4 * 8
     assert SIZES.swapped(48, 2) == 2 * 12 * (8 + 4 + 4 + 8) * 4 * 8
+    # Of 4 ranks each is sent what 3 others have, 12 tokens each; of its own 12 it sends 3 quarters of the heads.
+    assert SIZES.gathered(48, 4) == 2 * 3 * 12 * (4 + 4) * 4 * 8
+    assert SIZES.swapped(48, 4) == 2 * 12 * 3 * (8 + 4 + 4 + 8) // 4 * 4 * 8
     half = dataclasses.replace(SIZES, dtype=torch.bfloat16)
     # 100 tokens: 4 * 100 * 4 * 4 bytes at 1 B/s take as long as 2 * 100**2 * 8 * 4 FLOP at 100 FLOP/s.
     assert half.hidden_from(100.0, 1.0) == 100.0

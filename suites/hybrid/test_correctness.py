@@ -7,18 +7,32 @@ as large as the mesh says.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.hybrid.programs import training as programs
 from suites.hybrid.programs.training import Mesh
-from suites.hybrid.reference import assert_as_one_device, assert_split, case, fixed, one_device
+from suites.hybrid.reference import (
+    assert_as_one_device,
+    assert_groups,
+    assert_split,
+    case,
+    fixed,
+    one_device,
+    share_of,
+)
+from suites.shared.comparison import assert_close, assert_squares_in_float32
 from suites.shared.course import BEYOND
-from suites.shared.llama import Config, LlamaAttention
+from suites.shared.llama import Config, Llama, LlamaAttention
 from suites.shared.strategies import seeds
 
 pytestmark = pytest.mark.ranks(4)
@@ -67,6 +81,23 @@ def test_training_on_three_axes(ranks: Ranks) -> None:
     assert_split(got, given_case)
 
 
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("mesh", [{"replicate": 2, "shard": 4}, {"shard": 4, "cp": 2}], ids=named)
+def test_axes_of_different_degrees(ranks: Ranks, mesh: Mesh) -> None:
+    """Of equal ones nobody sees which of them a group or a share was made of."""
+    batch = torch.arange(8 * 8).view(8, 8)
+
+    def program(ctx: Context) -> tuple[dict[str, list[int]], torch.Tensor]:
+        untrained: Any = None
+        rank = programs.Training(programs.device_mesh(ctx, mesh), untrained, untrained, untrained)
+        return programs.groups(rank.mesh), rank.part(batch)
+
+    got = ranks.run(program)
+    assert_groups([groups for groups, _ in got], mesh)
+    for rank, (_, mine) in enumerate(got):
+        assert_close(mine, share_of(rank, mesh, batch[None])[0], f"rank {rank}, its share")
+
+
 @pytest.mark.ranks(8, device="cuda")  # eight processes on a laptop's cores take long
 @pytest.mark.parametrize("mesh", OF_EIGHT[1:], ids=named)
 def test_training_on_other_three_axes(ranks: Ranks, mesh: Mesh) -> None:
@@ -94,6 +125,22 @@ def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
     assert_as_one_device(got, given_case, one_device(given_case))
 
 
+def test_a_plan_of_your_own(ranks: Ranks) -> None:
+    """In place of ours: here tensor parallelism splits attention, and leaves feed-forward layers whole."""
+
+    def your_split(model: Llama, mesh: DeviceMesh) -> None:
+        attention = {name: style for name, style in programs.tensor_plan().items() if name.startswith("attention.")}
+        programs.split_model(model, mesh, attention)
+
+    given_case = fixed({"shard": 2, "tp": 2})
+    got = ranks.run(programs.train, **given_case.arguments, split=your_split)
+    assert_as_one_device(got, given_case, one_device(given_case))
+    config = given_case.config
+    for trained in got:
+        assert trained.shapes["layers.1.attention.query.weight"] == (config.dim // 2 // 2, config.dim)
+        assert trained.shapes["layers.1.feed_forward.up.weight"] == (config.hidden // 2, config.dim)
+
+
 @pytest.mark.parametrize("mesh", PIPELINED + SHARDED, ids=named)
 def test_clipping_by_the_norm_of_all_axes(ranks: Ranks, mesh: Mesh) -> None:
     given_case = fixed(mesh)._replace(max_norm=0.5)
@@ -103,6 +150,24 @@ def test_clipping_by_the_norm_of_all_axes(ranks: Ranks, mesh: Mesh) -> None:
 def test_gradients_below_the_norm_stay_as_they_are(ranks: Ranks) -> None:
     given_case = fixed({"shard": 2, "tp": 2})._replace(max_norm=BEYOND)
     assert_as_one_device(ranks.run(programs.train, **given_case.arguments), given_case, one_device(given_case))
+
+
+def clipped_norm(ctx: Context, axis: str, gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The norm that clipping returns if each rank has these gradients: of its stage, or as shards."""
+    mesh, model = ctx.mesh((ctx.world_size,), (axis,)), nn.ParameterList()
+    for gradient in gradients:
+        own = gradient.to(ctx.device)
+        held = DTensor.from_local(own, mesh, [Shard(0)]) if axis == "shard" else own
+        model.append(nn.Parameter(torch.zeros_like(held)))
+        model[-1].grad = held
+    rank: Any = SimpleNamespace(mesh=mesh, model=model)
+    return programs.clip(rank, 1.0).cpu()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("axis", ["pp", "shard"])
+def test_clipping_takes_the_norm_of_16_bit_gradients_in_float32(ranks: Ranks, axis: str) -> None:
+    assert_squares_in_float32(lambda gradients: ranks.run(clipped_norm, axis, gradients)[1].square(), share=2.0)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ within its rounding.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.pipeline_parallel.programs import training
 from suites.pipeline_parallel.programs.linked import train_linked
 from suites.pipeline_parallel.programs.stages import RUNNERS
@@ -23,11 +26,13 @@ from suites.pipeline_parallel.reference.steps import (
     linked_step,
     moved,
     whole_accumulated,
+    whole_parameters,
     whole_steps,
     wide,
 )
-from suites.shared.comparison import Results, assert_within
+from suites.shared.comparison import Results, assert_squares_in_float32, assert_within
 from suites.shared.inputs import integers
+from suites.shared.late_messages import late_messages
 from suites.shared.step import Tensors, once
 
 pytestmark = pytest.mark.ranks(2, 3)
@@ -51,6 +56,33 @@ def test_steps_with_other_batches(ranks: Ranks, schedule: str) -> None:
     got = ranks.run(training.train_on, **arguments)
     for step, expected in enumerate(whole_steps(given_case, batches, divisor=microbatches)):
         assert_trained_once([steps[step] for steps in got], expected)
+
+
+def with_late_messages(ctx: Context, **given: Any) -> list[Tensors]:
+    """Steps of stages that pass on two tensors each, all of which arrive as late as they may."""
+    with late_messages():
+        return train_linked(ctx, **given)
+
+
+@pytest.mark.ranks(2, device="cpu")
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"])
+def test_every_message_is_waited_for(ranks: Ranks, schedule: str) -> None:
+    given_case = fixed(schedule, ranks.world_size, reduction="linear")
+    batch = batches_of(given_case, gated=True)[1]
+    batch = batch._replace(target=batch.target % 3 - 1)
+    got = ranks.run(
+        with_late_messages,
+        schedule=schedule,
+        stages=given_case.stages,
+        batches=[batch],
+        microbatches=given_case.microbatches,
+        reduction="linear",
+        learning_rate=0.0,
+    )
+    results = [steps[0] for steps in got]
+    masks = {name: tensor for result in results for name, tensor in result.items() if name.endswith("mask")}
+    expected = linked_step(given_case, batch, [masks[f"stage {index}.mask"] for index in range(len(given_case.stages))])
+    assert_trained_once(results, expected | whole_parameters(given_case))
 
 
 @pytest.mark.ranks(3)
@@ -104,6 +136,19 @@ def test_gradients_of_two_batches_together(ranks: Ranks, schedule: str, max_norm
         norms = [results.pop("norm") for results in got]
         assert norms == [expected.pop("norm")] * ranks.world_size
     assert_trained_once(got, expected)
+
+
+def clipped_norm(ctx: Context, gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The norm that clipping returns if each rank has these gradients."""
+    parameters = [nn.Parameter(torch.zeros_like(gradient, device=ctx.device)) for gradient in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.to(ctx.device)
+    return training.clip(parameters, 1.0).cpu()
+
+
+@pytest.mark.ranks(2)
+def test_clipping_takes_the_norm_of_16_bit_gradients_in_float32(ranks: Ranks) -> None:
+    assert_squares_in_float32(lambda gradients: ranks.run(clipped_norm, gradients)[1].square(), share=2.0)
 
 
 @pytest.mark.parametrize("schedule", ["GPipe", "Interleaved1F1B"])

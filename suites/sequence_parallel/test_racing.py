@@ -7,11 +7,13 @@ import math
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.sequence_parallel.programs import racing
+from suites.sequence_parallel.programs.block import Norm
 from suites.sequence_parallel.reference import one_device
-from suites.shared.comparison import assert_same
+from suites.shared.comparison import assert_same, assert_unlike
 from suites.shared.excerpt import NUMBERS, excerpt, spread
 from suites.shared.step import Tensors
 
@@ -47,6 +49,35 @@ def test_what_is_kept_for_backward_is_as_the_formula_says(ranks: Ranks, plan: st
     assert kept == [2 * 16 * 4 * (16 + 2) // share + 2 * 16 * 4 * (16 + 24 // degree)] * degree
     assert kept == [sizes.kept(plan, degree)] * degree
     assert sizes.least_kept(degree) == 2 * 16 * 4 * (16 + 2 + 16 + 24) // degree < min(kept)
+
+
+@pytest.mark.parametrize(("norm", "numbers"), [("layer", 2), ("rms", 1)])
+def test_norms_of_16_bit_numbers_keep_float32(norm: Norm, numbers: int) -> None:
+    """Written out: 2 blocks of 16 tokens in all; 2 bytes for each feature, 4 for each number that a norm keeps."""
+    sizes = dataclasses.replace(SIZES, dtype=torch.bfloat16, norm=norm)
+    for plan, share in {"tensor": 1, "sequence": 4}.items():
+        assert sizes.kept(plan, 4) == 2 * 16 * (16 * 2 + numbers * 4) // share + 2 * 16 * (16 + 24 // 4) * 2
+    assert sizes.least_kept(4) == 2 * 16 * ((16 + 16 + 24) * 2 + numbers * 4) // 4
+
+
+@pytest.mark.ranks(1)
+def test_operations_are_those_of_torchs_counter(ranks: Ranks) -> None:
+    sizes = dataclasses.replace(SIZES, sequences=3)
+
+    def counted(ctx: Context) -> int:
+        with FlopCounterMode(display=False) as counter:
+            one_device(ctx, sizes, seed=1)
+        return int(counter.get_total_flops())
+
+    assert ranks.run(counted) == [sizes.flop]
+
+
+def test_no_two_blocks_are_alike() -> None:
+    """With equal ones a gradient of another block would be right."""
+    blocks, x, grad = racing.drawn(dataclasses.replace(SIZES, layers=3), 1, torch.device("cpu"))
+    for name in blocks[0]:
+        assert_unlike({f"{name} of block {index}": block[name] for index, block in enumerate(blocks)})
+    assert_unlike({"input": x, "gradient": grad})
 
 
 @pytest.mark.ranks(2)

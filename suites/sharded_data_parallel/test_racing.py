@@ -10,11 +10,13 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.sharded_data_parallel.programs import racing
 from suites.sharded_data_parallel.programs.racing import WAYS, Cost
+from suites.sharded_data_parallel.programs.stages import local_shard
 from suites.sharded_data_parallel.reference import bytes_sent, numel, state_bytes
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
+from suites.shared.course import BEYOND
 from suites.shared.llama import Config, Llama, loss_of
 from suites.shared.llm import Workload
-from suites.shared.step import Tensors, each_step
+from suites.shared.step import Tensors, each_step, gradient_of
 
 pytestmark = pytest.mark.ranks(2)
 
@@ -38,7 +40,9 @@ def given(ctx: Context) -> tuple[Tensors, torch.Tensor, torch.Tensor]:
     return weights, *EXACT.batch(ctx)
 
 
-def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+def on_one_device(
+    weights: Tensors, x: torch.Tensor, target: torch.Tensor, max_norm: float = racing.MAX_NORM
+) -> list[torch.Tensor]:
     """Loss and norm of each step with the tokens of all ranks."""
     model = Llama(CONFIG, 0, 1).double()
     model.load_state_dict(weights)
@@ -49,7 +53,7 @@ def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> li
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         norm = torch.cat([gradient.flatten() for gradient in gradients]).square().sum().sqrt()
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-            parameter.grad = gradient * min(1.0, racing.MAX_NORM / float(norm))
+            parameter.grad = gradient * min(1.0, max_norm / float(norm))
         optimizer.step()
         results.append(torch.stack([loss.detach(), norm]))
     return results
@@ -57,18 +61,27 @@ def on_one_device(weights: Tensors, x: torch.Tensor, target: torch.Tensor) -> li
 
 @pytest.mark.ranks(2, 3)
 def test_every_way_trains_as_one_device(ranks: Ranks) -> None:
-    def program(ctx: Context) -> dict[str, list[torch.Tensor]]:
-        return {name: each_step(ctx, racing.train, STEPS, way=way, work=EXACT) for name, way in WAYS.items()}
+    def program(ctx: Context) -> tuple[dict[str, list[torch.Tensor]], list[torch.Tensor]]:
+        clipped = {name: each_step(ctx, racing.train, STEPS, way=way, work=EXACT) for name, way in WAYS.items()}
+        step = racing.step_of(ctx, racing.prepared(ctx, WAYS["DDP"], EXACT), EXACT, max_norm=BEYOND)
+        return clipped, [step() for _ in range(STEPS)]
 
     of_ranks = ranks.run(given)
+    # With equal ones a rank that trains on another one's tokens would have the right loss.
+    assert_unlike({f"rank {rank}": tokens for rank, (_, tokens, _) in enumerate(of_ranks)})
+    for _, tokens, following in of_ranks:
+        assert torch.equal(following[:, :-1], tokens[:, 1:]), "each token's target is the one after it"
     x = torch.cat([tokens for _, tokens, _ in of_ranks])
     target = torch.cat([tokens for _, _, tokens in of_ranks])
     expected = on_one_device(of_ranks[0][0], x, target)
     assert expected[0][1] > racing.MAX_NORM, "gradients are clipped"
-    for rank, each in enumerate(ranks.run(program)):
+    unclipped = on_one_device(of_ranks[0][0], x, target, BEYOND)
+    for rank, (each, as_they_are) in enumerate(ranks.run(program)):
         for name, steps in each.items():
             for number, (got, should) in enumerate(zip(steps, expected, strict=True)):
                 assert_close(got, should, f"rank {rank}, {name}, step {number}", rtol=1e-9)
+        for number, (got, should) in enumerate(zip(as_they_are, unclipped, strict=True)):
+            assert_close(got, should, f"rank {rank}, unclipped, step {number}", rtol=1e-9)
 
 
 def costs(ranks: Ranks, work: Workload) -> dict[str, list[Cost]]:
@@ -100,17 +113,52 @@ def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> 
             )
 
 
+def test_formulas_of_four_ranks() -> None:
+    """Written out, in units of all parameters: of two ranks 1 / R and (R - 1) / R are one number."""
+    n = numel(CONFIG)
+    assert Cost(0, None, {"all_reduce": 800, "all_gather": 400}, 0, 0).sent(4) == (2 * 800 + 400) * 3 / 4
+    sent = {"DDP": 2, "ZeRO-1": 3, "FSDP2": 3, "FSDP2 gathered once": 2, "FSDP2 prefetch 2": 3}
+    state = {"DDP": 4, "ZeRO-1": 2 + 2 / 4, "FSDP2": 1, "FSDP2 gathered once": 1, "FSDP2 prefetch 2": 1}
+    for name in sent:
+        assert bytes_sent(WAYS[name], EXACT, 4) == sent[name] * n * 8 * 3 / 4, name
+        assert state_bytes(WAYS[name], EXACT, 4) == state[name] * n * 8, name
+    # Gradients and state are float32 then, and parameters travel twice in bfloat16.
+    assert bytes_sent(WAYS["FSDP2 mixed"], MIXED, 4) == (4 + 2 * 2) * n * 3 / 4
+    assert state_bytes(WAYS["FSDP2 mixed"], MIXED, 4) == n * 4
+
+
 def test_mixed_precision_starts_with_the_same_numbers(ranks: Ranks) -> None:
-    """The first loss is of weights that bfloat16 has rounded in either way; parameters then move in float32."""
+    """All weights are what bfloat16 has rounded, in either way; those of mixed precision then move in float32."""
 
-    def program(ctx: Context) -> dict[str, Any]:
-        return {
-            name: each_step(ctx, racing.train, 1, way=WAYS[name], work=MIXED)[0] for name in ("FSDP2", "FSDP2 mixed")
-        }
+    def program(ctx: Context) -> list[Any]:
+        results: list[Any] = []
+        for name in ("FSDP2", "FSDP2 mixed"):
+            training = racing.prepared(ctx, WAYS[name], MIXED)
+            weights = torch.cat([local_shard(weight).flatten() for weight in training.model.parameters()])
+            results.append((weights.clone(), racing.step_of(ctx, training, MIXED)()[0]))
+        return results
 
-    for rank, got in enumerate(ranks.run(program)):
-        assert_close(got["FSDP2 mixed"][0], got["FSDP2"][0], f"rank {rank}, loss")
+    for rank, ((weights, loss), (of_mixed, loss_of_mixed)) in enumerate(ranks.run(program)):
+        assert_close(of_mixed, weights.float(), f"rank {rank}, weights")
+        assert_close(loss_of_mixed, loss, f"rank {rank}, loss")
+
+
+@pytest.mark.ranks(1)
+def test_loss_and_norm_of_a_16_bit_model_are_float32(ranks: Ranks) -> None:
+    """One rank takes the steps of one device: its gradients are the same to the last bit."""
+
+    def program(ctx: Context) -> tuple[torch.Tensor, torch.Tensor]:
+        model, (x, target) = MIXED.model(ctx.device).to(MIXED.compute), MIXED.batch(ctx)
+        loss = loss_of(model(x), target)
+        loss.backward()
+        exact = torch.cat([gradient_of(weight).double().flatten() for weight in model.parameters()]).square().sum()
+        return racing.train(ctx, way=WAYS["DDP"], work=MIXED)(), torch.stack([loss.detach().double(), exact.sqrt()])
+
+    ((got, exact),) = ranks.run(program)
+    assert_in_float32(got, exact, "loss and norm")
 
 
 def test_the_formula_counts_all_parameters() -> None:
-    assert numel(CONFIG) == sum(value.numel() for value in Llama(CONFIG, 0, 1).parameters())
+    """Of models of which no two sizes are the same, too."""
+    for config in (CONFIG, CONFIG._replace(hidden=12, vocabulary=24)):
+        assert numel(config) == sum(value.numel() for value in Llama(config, 0, 1).parameters())

@@ -68,6 +68,17 @@ def assert_in_float32(got: torch.Tensor, exact: torch.Tensor, where: str) -> Non
     assert_close(got, exact.float(), where, rtol=2.0**-17)
 
 
+def assert_squares_in_float32(squared: Callable[[list[torch.Tensor]], torch.Tensor], share: float = 1.0) -> None:
+    """The sum of all gradients' squares, or this share of it, is computed in float32 of 16-bit numbers.
+
+    Each gradient has three equal numbers. 16 bits round its norm, the square of that, and each sum of squares.
+    """
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        gradients = [torch.full((3,), (-1.0) ** value * value, dtype=dtype) for value in range(1, 256)]
+        exact = torch.cat(gradients).double().square().sum()
+        assert_in_float32(squared(gradients), exact * share, f"the squares of {dtype} gradients, together")
+
+
 def assert_within(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor, where: str) -> None:
     """No element is off by more than its own bound; one that is no number is."""
     assert got.shape == expected.shape, f"{where}: {tuple(got.shape)} instead of {tuple(expected.shape)}"

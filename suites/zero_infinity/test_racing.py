@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from pytest_gpuperf import Context, Infeasible, Ranks
 from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
 from suites.shared.inputs import rank_input, rank_inputs
 from suites.shared.step import each_step, once
+from suites.shared.traffic import messages_of
 from suites.zero_infinity.programs import racing
 from suites.zero_infinity.programs.racing import FILES, GPU, PINNED, PLACES, Work
 
@@ -87,8 +90,11 @@ def test_no_two_blocks_and_no_two_batches_are_alike() -> None:
 
 @pytest.mark.ranks(2)
 def test_where_everything_lives(ranks: Ranks, tmp_path: Path) -> None:
-    """Values and the moments that a step has changed, each in its place; the kernel says what is a file."""
-    work = small()
+    """Values and the moments that a step has changed, each in its place; the kernel says what is a file.
+
+    All of them are float32, though computation is not.
+    """
+    work = small(compute=torch.bfloat16)
 
     def program(ctx: Context, place: str) -> tuple[int, list[str], list[bool], int]:
         training = racing.Training(ctx, place, work, tmp_path)
@@ -114,7 +120,8 @@ def test_where_everything_lives(ranks: Ranks, tmp_path: Path) -> None:
 
 @pytest.mark.ranks(2)
 def test_what_is_fetched_is_each_ranks_share(ranks: Ranks, tmp_path: Path) -> None:
-    work = small()
+    """With all bits of float32, though computation takes fewer."""
+    work = small(compute=torch.bfloat16)
     blocks = ranks.run(given, work=work)[0]["blocks"]
     for rank, copies in enumerate(ranks.run(once, racing.fetch, place=PINNED, work=work, folder=tmp_path)):
         for index, (copy, block) in enumerate(zip(copies, blocks, strict=True)):
@@ -133,6 +140,12 @@ def test_operations_are_those_of_torchs_counter(ranks: Ranks, tmp_path: Path) ->
         return int(counter.get_total_flops())
 
     assert sum(ranks.run(counted)) == work.flop(3)
+
+
+def test_bytes_count_padding() -> None:
+    """Of 16 elements each of 3 ranks has 6; 2 blocks of float32, and 3 numbers of each element."""
+    work = small(compute=torch.bfloat16)
+    assert (work.share(3), work.crossing_bytes(3), work.state_bytes(3)) == (2 * 6, 2 * 6 * 4, 3 * 2 * 6 * 4)
 
 
 def test_a_loss_of_16_bits_is_computed_in_float32() -> None:
@@ -160,6 +173,34 @@ def test_a_mean_of_16_bits_is_divided_in_float32(ranks: Ranks, tmp_path: Path) -
             own = mean[rank * size : (rank + 1) * size]
             for tensor, what in zip(got, ("share", "gradient at home"), strict=True):
                 assert_close(tensor[: len(own)].cpu(), own, f"rank {rank}, {place}, {what}")
+
+
+@pytest.mark.ranks(3)
+def test_blocks_and_gradients_travel_in_the_dtype_of_computation(ranks: Ranks, tmp_path: Path) -> None:
+    """Of 16 elements each of 3 ranks has 6, padding included; 2 bytes each, and 2 numbers of float32 in the end."""
+    work = small(compute=torch.bfloat16)
+    gathers, scatters = [("all_gather", 6 * 2)] * work.blocks, [("reduce_scatter", 18 * 2)] * work.blocks
+    for place in PLACES:
+        for messages in ranks.run(messages_of, racing.train, place=place, work=work, folder=tmp_path):
+            assert messages == [*gathers, *scatters, ("all_reduce", 2 * 4)], place
+
+
+@pytest.mark.ranks(2)
+def test_a_disk_that_is_full_on_one_rank_is_too_small_for_all(ranks: Ranks, tmp_path: Path) -> None:
+    """A rank that went on would wait for the others in its first collective."""
+
+    def refused(ctx: Context, full: int) -> bool:
+        usage = SimpleNamespace(free=0 if ctx.rank == full else 2**60)
+        with mock.patch("shutil.disk_usage", return_value=usage):
+            try:
+                racing.train(ctx, place=FILES, work=small(), folder=tmp_path)
+            except Infeasible:
+                return True
+        return False
+
+    for full in range(2):
+        assert ranks.run(refused, full) == [True, True], f"rank {full} has no room"
+    assert ranks.run(refused, 2) == [False, False]
 
 
 @pytest.mark.ranks(2)

@@ -278,4 +278,56 @@ FAULTS: tuple[Fault, ...] = (
         "\n"
         "    def step() -> Tensors:\n",
     ),
+    Fault(
+        name="norms that 16 bits round before they are squared",
+        module="suites.activations.programs.racing",
+        old="squared_norm([value.grad for value in parameters if value.grad is not None])",
+        new="sum(value.grad.norm().to(exact).square() for value in parameters if value.grad is not None)",
+    ),
+    Fault(
+        name="the smaller half of an odd number of blocks",
+        module="suites.activations.programs.racing",
+        old="halved = (work.blocks + 1) // 2",
+        new="halved = work.blocks // 2",
+    ),
+    Fault(
+        name="every second block recomputed, but the second one first",
+        module="suites.activations.programs.racing",
+        old="x = block(x) if place % 2 else checkpoint(block, x, use_reentrant=False)",
+        new="x = checkpoint(block, x, use_reentrant=False) if place % 2 else block(x)",
+    ),
+    Fault(
+        name="a raced offload that fetches nothing ahead",
+        module="suites.activations.programs.ahead",
+        old="for number in range(saved, max(saved - AHEAD, 0) - 1, -1):",
+        new="for number in (saved,):",
+    ),
+    Fault(
+        name="a raced offload that fetches everything at once",
+        module="suites.activations.programs.ahead",
+        old="for number in range(saved, max(saved - AHEAD, 0) - 1, -1):",
+        new="for number in range(saved, -1, -1):",
+    ),
+    Fault(
+        name="a peak that leaves out backward",
+        module="suites.activations.programs.memory",
+        old="        output.backward(grad)\n    return Memory",
+        new="    output.backward(grad)\n    return Memory",
+    ),
+    Fault(
+        name="bytes over PCIe without the weights that save_on_cpu takes along",
+        module="suites.activations.programs.racing",
+        old="return work.blocks * work.saved_bytes + weights[technique]",
+        new="return work.blocks * work.saved_bytes",
+    ),
+    Fault(
+        name="raced blocks that all begin with the same weights",
+        module="suites.activations.programs.racing",
+        old="            for weight in model.parameters():\n                weight.normal_(",
+        new=(
+            "            for weight in model.parameters():\n"
+            "                generator.manual_seed(self.seed)\n"
+            "                weight.normal_("
+        ),
+    ),
 )

@@ -296,4 +296,69 @@ FAULTS: tuple[Fault, ...] = (
         new="accum_dtype = query.dtype",
         gpus=True,
     ),
+    Fault(
+        name="Ulysses' bytes as two ranks send them",
+        module="suites.context_parallel.programs.racing",
+        old="return 2 * (ranks - 1) * (tokens // ranks) * of_token // ranks",
+        new="return 2 * (tokens // ranks) * of_token // ranks",
+    ),
+    Fault(
+        name="gathered bytes as two ranks send them",
+        module="suites.context_parallel.programs.racing",
+        old="return 2 * (ranks - 1) * tokens // ranks * 2",
+        new="return 2 * tokens // ranks * 2",
+    ),
+    Fault(
+        name="rows that leave out the last token of a long sequence",
+        module="suites.context_parallel.programs.racing",
+        old="return torch.arange(tokens - 1, -1, -stride).flip(0)",
+        new="return torch.arange(0, tokens, stride)",
+    ),
+    Fault(
+        name="rows that are a power of two apart",
+        module="suites.context_parallel.programs.racing",
+        old="stride = max(1, tokens // ROWS) | 1",
+        new="stride = max(1, tokens // ROWS)",
+    ),
+    Fault(
+        name="raced batches that are all the same",
+        module="suites.context_parallel.programs.racing",
+        old="        for _ in range(BATCHES)\n    ]",
+        new="        for _ in range(BATCHES)\n        if generator.manual_seed(seed)\n    ]",
+    ),
+    Fault(
+        name="a ring that waits for what it sends alone",
+        module="suites.context_parallel.programs.attention",
+        old=(
+            "    for work in dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, received, source, "
+            "ctx.group)]):\n"
+            "        work.wait()\n"
+        ),
+        new="    dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, received, source, ctx.group)])[0].wait()\n",
+    ),
+    Fault(
+        name="keys that are repeated before they are gathered",
+        module="suites.context_parallel.programs.attention",
+        old="_all_tokens(ctx, tensor, parts) for tensor in (key, value)",
+        new=(
+            "_all_tokens(ctx, tensor.repeat_interleave(query.shape[1] // key.shape[1], 1), parts) for "
+            "tensor in (key, value)"
+        ),
+    ),
+    Fault(
+        name="keys that are gathered in float32",
+        module="suites.context_parallel.programs.attention",
+        old="_all_tokens(ctx, tensor, parts) for tensor in (key, value)",
+        new="_all_tokens(ctx, tensor.float(), parts).to(tensor.dtype) for tensor in (key, value)",
+    ),
+    Fault(
+        name="ordered Ulysses whose keys are repeated before they are exchanged",
+        module="suites.context_parallel.programs.attention",
+        old="split=1, join=SEQUENCE) for tensor in (query, key, value))",
+        new=(
+            "split=1, join=SEQUENCE)\n"
+            "        for tensor in (query, *(each.repeat_interleave(query.shape[1] // key.shape[1], 1) "
+            "for each in (key, value))))"
+        ),
+    ),
 )

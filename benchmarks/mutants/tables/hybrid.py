@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients summed over microbatches instead of averaged",
         module=TRAINING,
-        old="loss_fn=loss_of, scale_grads=scale_grads)",
+        old="loss_fn=loss_of, scale_grads=True)",
         new="loss_fn=loss_of, scale_grads=False)",
     ),
     Fault(
@@ -115,8 +115,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="clipping by the norm of the rank's own shards",
         module=TRAINING,
-        old="_whole(torch.linalg.vector_norm(gradient)).square() for gradient in gradients",
-        new="torch.linalg.vector_norm(_held(gradient)).square() for gradient in gradients",
+        old="_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients",
+        new="torch.linalg.vector_norm(_held(gradient), dtype=exact) for gradient in gradients",
     ),
     Fault(
         name="clipping by a norm whose squares tp adds up of what it replicates",
@@ -337,8 +337,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="squares of 16-bit norms added up in 16 bits",
         module="suites.hybrid.programs.racing",
-        old="norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).float()",
-        new="norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients]))",
+        old="own = norms([local(gradient) for gradient in gradients])",
+        new="own = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients]))",
     ),
     Fault(
         name="the backward of a reduce_scatter that does not wait",
@@ -370,5 +370,101 @@ FAULTS: tuple[Fault, ...] = (
         old="base_offset = i * max_chunk_size",
         new="base_offset = i * shard.numel()",
         equivalent="full_tensor joins shards of FSDP and tensor parallelism in another way, which has no such offsets",
+    ),
+    Fault(
+        name="raced norms that 16 bits round before they are squared",
+        module="suites.hybrid.programs.racing",
+        old="norms([local(gradient) for gradient in gradients])",
+        new=(
+            "torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).to(\n"
+            "        torch.promote_types(gradients[0].dtype, torch.float32)\n"
+            "    )"
+        ),
+    ),
+    Fault(
+        name="clipping by norms that 16 bits round",
+        module="suites.hybrid.programs.training",
+        old="torch.linalg.vector_norm(gradient, dtype=exact)",
+        new="torch.linalg.vector_norm(gradient).to(exact)",
+    ),
+    Fault(
+        name="raced gradients below the norm scaled up to it",
+        module="suites.hybrid.programs.racing",
+        old="(max_norm / norm).clamp(max=1.0)",
+        new="max_norm / norm",
+    ),
+    Fault(
+        name="a plan of the caller's that is not taken",
+        module="suites.hybrid.programs.training",
+        old="plan or tensor_plan()",
+        new="tensor_plan()",
+    ),
+    Fault(
+        name="a split of the caller's that is not called",
+        module="suites.hybrid.programs.training",
+        old="    split(model, ranks)\n",
+        new="    split_model(model, ranks)\n",
+    ),
+    Fault(
+        name="a mesh that divides no sequence and ends the race",
+        module="suites.hybrid.programs.racing",
+        old=(
+            "        x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))\n"
+            "    except ValueError as error:\n"
+            "        raise Infeasible(str(error)) from error\n"
+        ),
+        new=(
+            "    except ValueError as error:\n"
+            "        raise Infeasible(str(error)) from error\n"
+            "    x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))\n"
+        ),
+    ),
+    Fault(
+        name="operations of attention that sees all tokens",
+        module="suites.shared.llama",
+        old="attention = 2.0 * config.layers * length**2 * config.dim",
+        new="attention = 4.0 * config.layers * length**2 * config.dim",
+    ),
+    Fault(
+        name="operations of as many heads of keys as of queries",
+        module="suites.shared.llama",
+        old="of_layer = 2 * config.dim**2 + 2 * config.dim * kv_dim",
+        new="of_layer = 4 * config.dim**2",
+    ),
+    Fault(
+        name="a loss and a norm in the dtype of the weights",
+        module="suites.hybrid.programs.racing",
+        old="together = torch.zeros(2, dtype=exact, device=ctx.device)",
+        new="together = torch.zeros(2, dtype=held[0].dtype, device=ctx.device)",
+    ),
+    Fault(
+        name="a raced pipeline that takes all sequences at once",
+        module="suites.hybrid.programs.racing",
+        old="microbatches=sequences // shares,",
+        new="microbatches=1,",
+    ),
+    Fault(
+        name="operations of a head as wide as the model",
+        module="suites.shared.llama",
+        old="weights = config.layers * of_layer + config.dim * config.vocabulary",
+        new="weights = config.layers * of_layer + config.dim * config.dim",
+    ),
+    Fault(
+        name="matrices of one shape that all begin with the same numbers",
+        module="suites.shared.llama",
+        old="manual_seed(seed + zlib.crc32(name.encode()))",
+        new="manual_seed(seed)",
+    ),
+    Fault(
+        name="degrees of the mesh in another order than its axes",
+        module="suites.hybrid.programs.training",
+        old="return ctx.mesh(tuple(mesh.values()), tuple(mesh))",
+        new="return ctx.mesh(tuple(mesh.values())[::-1], tuple(mesh))",
+    ),
+    Fault(
+        name="shares that are counted by the number of replicas",
+        module="suites.hybrid.programs.training",
+        old='self.place("replicate") * degrees[1] + self.place("shard")',
+        new='self.place("replicate") * degrees[0] + self.place("shard")',
     ),
 )

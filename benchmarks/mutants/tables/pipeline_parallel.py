@@ -291,8 +291,8 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
     Fault(
         name="clipping by a norm without the biases",
         module=TRAINING,
-        old="gradient.square().sum() for gradient in gradients",
-        new="gradient.square().sum() for gradient in gradients if gradient.dim() > 1",
+        old="gradient.to(exact).square().sum() for gradient in gradients",
+        new="gradient.to(exact).square().sum() for gradient in gradients if gradient.dim() > 1",
     ),
     Fault(
         name="clipping that scales small gradients up",
@@ -526,5 +526,126 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
                         )
                     )""",
         new="                pass",
+    ),
+    Fault(
+        name="raced norms that 16 bits round before they are squared",
+        module="suites.pipeline_parallel.programs.racing",
+        old="squared_norm([value.grad for value in pipeline.parameters if value.grad is not None])",
+        new="sum(value.grad.norm().to(exact).square() for value in pipeline.parameters if value.grad is not None)",
+    ),
+    Fault(
+        name="clipping by squares that 16 bits add up",
+        module="suites.pipeline_parallel.programs.training",
+        old="gradient.to(exact).square().sum()",
+        new="gradient.square().sum()",
+    ),
+    Fault(
+        name="operations of one of a block's two matrices",
+        module="suites.pipeline_parallel.programs.racing",
+        old="return 6.0 * self.blocks * 2 * self.width",
+        new="return 6.0 * self.blocks * self.width",
+    ),
+    Fault(
+        name="raced targets that are the inputs",
+        module="suites.pipeline_parallel.programs.racing",
+        old="X_SEED, TARGET_SEED = 1, 2",
+        new="X_SEED, TARGET_SEED = 1, 1",
+    ),
+    Fault(
+        name="raced blocks that all begin with the same weights",
+        module="suites.pipeline_parallel.programs.racing",
+        old="manual_seed(self.seed + 3 + index)",
+        new="manual_seed(self.seed + 3)",
+    ),
+    Fault(
+        name="a promised bubble whose ramp is that of two ranks",
+        module="suites.pipeline_parallel.reference.promises",
+        old="(chunks + len(ranks) - 1)]",
+        new="(chunks + 1)]",
+    ),
+    Fault(
+        name="a promised bubble of half the stages, whatever the ranks",
+        module="suites.pipeline_parallel.reference.promises",
+        old="chunks = microbatches * stages // len(ranks)",
+        new="chunks = microbatches * stages // 2",
+    ),
+    Fault(
+        name="an operation that takes what it took in the last step",
+        module="suites.pipeline_parallel.reference.promises",
+        old="seconds.setdefault((stage, kind), []).append(taken)",
+        new="seconds[stage, kind] = [taken]",
+    ),
+    Fault(
+        name="an operation that takes the mean of all steps",
+        module="suites.pipeline_parallel.reference.promises",
+        old="statistics.median(taken)",
+        new="statistics.fmean(taken)",
+    ),
+    Fault(
+        name="a GPU's milliseconds taken for microseconds",
+        module="suites.pipeline_parallel.programs.racing",
+        old="elapsed_time(later._event)) / 1e3",
+        new="elapsed_time(later._event)) / 1e6",
+    ),
+    Fault(
+        name="promised memory of weights of two ranks",
+        module="suites.pipeline_parallel.reference.promises",
+        old="return 2 * model.blocks // ranks",
+        new="return 2 * model.blocks // 2",
+    ),
+    Fault(
+        name="the first step timed as all others",
+        module="suites.pipeline_parallel.programs.racing",
+        old="WARM_UPS = 2",
+        new="WARM_UPS = 0",
+    ),
+    Fault(
+        name="of several tensors that arrive the last alone is waited for",
+        module="torch.distributed.pipelining.schedules",
+        old="    for w in work:\n        w.wait()\n",
+        new="    for w in work[-1:]:\n        w.wait()\n",
+    ),
+    Fault(
+        name="1F1B's steady phase does not wait for the next activation",
+        module="torch.distributed.pipelining.schedules",
+        old='            _wait_batch_p2p(_batch_p2p(bwd_sends + fwd_recvs, desc="bwd_send_fwd_recv"))\n',
+        new=(
+            '            _wait_batch_p2p(_batch_p2p(bwd_sends + fwd_recvs, desc="bwd_send_fwd_recv")[: '
+            "len(bwd_sends)])\n"
+        ),
+    ),
+    Fault(
+        name="a whole backward that does not wait for its gradient",
+        module="torch.distributed.pipelining.schedules",
+        old=(
+            "                    _wait_batch_p2p(self.bwd_recv_ops.pop((stage_idx, mb_index)))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                self.backward_counter"
+        ),
+        new=(
+            "                    self.bwd_recv_ops.pop((stage_idx, mb_index))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                self.backward_counter"
+        ),
+    ),
+    Fault(
+        name="half a backward that does not wait for its gradient",
+        module="torch.distributed.pipelining.schedules",
+        old=(
+            "                    _wait_batch_p2p(self.bwd_recv_ops.pop((stage_idx, mb_index)))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                stage.backward"
+        ),
+        new=(
+            "                    self.bwd_recv_ops.pop((stage_idx, mb_index))\n"
+            "                loss = self._maybe_get_loss(stage, mb_index)\n"
+            "                stage.backward"
+        ),
+    ),
+    Fault(
+        name="a raced schedule that torch cannot run and that nobody leaves out",
+        module="suites.pipeline_parallel.programs.racing",
+        old="        if reason := cannot_run(schedule, ctx.backend):\n            raise Infeasible(reason)\n",
+        new="",
     ),
 )

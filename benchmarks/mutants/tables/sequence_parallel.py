@@ -332,4 +332,34 @@ FAULTS: tuple[Fault, ...] = (
         "    optimizer = torch.optim.SGD(block.parameters(), lr=rate)\n"
         "    block = parallel(block, _mesh(ctx))\n",
     ),
+    Fault(
+        name="operations of one of a block's two matrices",
+        module="suites.sequence_parallel.programs.racing",
+        old="return 3.0 * self.layers * 2 * 2 * self.tokens",
+        new="return 3.0 * self.layers * 2 * self.tokens",
+    ),
+    Fault(
+        name="operations of a backward that costs as much as a forward",
+        module="suites.sequence_parallel.programs.racing",
+        old="return 3.0 * self.layers * 2 * 2 * self.tokens",
+        new="return 2.0 * self.layers * 2 * 2 * self.tokens",
+    ),
+    Fault(
+        name="a formula of kept bytes whose norms keep 16 bits",
+        module="suites.sequence_parallel.programs.racing",
+        old="torch.promote_types(self.dtype, torch.float32).itemsize",
+        new="self.dtype.itemsize",
+    ),
+    Fault(
+        name="a formula of kept bytes in which RMSNorm keeps a mean",
+        module="suites.sequence_parallel.programs.racing",
+        old='(2 if self.norm == "layer" else 1)',
+        new="2",
+    ),
+    Fault(
+        name="raced blocks that all begin with the same weights",
+        module="suites.sequence_parallel.programs.racing",
+        old="    for _ in range(sizes.layers):\n",
+        new="    for _ in range(sizes.layers):\n        generator.manual_seed(seed)\n",
+    ),
 )

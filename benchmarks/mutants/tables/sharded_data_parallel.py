@@ -321,8 +321,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a raced norm that counts each replica",
         module=RACING,
-        old="squares / training.copies",
-        new="squares",
+        old="squared_norm(own) / training.copies",
+        new="squared_norm(own)",
     ),
     Fault(
         name="a raced ZeRO-1 whose ranks hold all of the state",
@@ -333,8 +333,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="timed clipping after the optimizer's step",
         module=RACING,
-        old="        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))\n        training.optimizer.step()\n",
-        new="        training.optimizer.step()\n        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))\n",
+        old="        torch._foreach_mul_(own, (max_norm / norm).clamp(max=1.0))\n        training.optimizer.step()\n",
+        new="        training.optimizer.step()\n        torch._foreach_mul_(own, (max_norm / norm).clamp(max=1.0))\n",
     ),
     Fault(
         name="a changed learning rate that ZeRO-1 does not hear of",
@@ -400,5 +400,59 @@ FAULTS: tuple[Fault, ...] = (
         module="torch.distributed.optim.zero_redundancy_optimizer",
         old="        _ = [x.wait() for x in handles]\n",
         new="        del handles\n",
+    ),
+    Fault(
+        name="raced norms that 16 bits round before they are squared",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="squared_norm(own) / training.copies",
+        new="torch.stack(torch._foreach_norm(own)).to(exact).square().sum() / training.copies",
+    ),
+    Fault(
+        name="the same tokens on every rank",
+        module="suites.shared.llm",
+        old="generator=generator)[ctx.rank].to(ctx.device)",
+        new="generator=generator)[0].to(ctx.device)",
+    ),
+    Fault(
+        name="raced gradients below the norm scaled up to it",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="(max_norm / norm).clamp(max=1.0)",
+        new="max_norm / norm",
+    ),
+    Fault(
+        name="mixed precision that begins with other weights than full",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="weight.copy_(weight.to(work.compute))  # rounded",
+        new="weight.copy_(weight)  # rounded",
+    ),
+    Fault(
+        name="promised bytes as two ranks send them",
+        module="suites.sharded_data_parallel.reference",
+        old="return numel(work.config) * each * (world_size - 1) / world_size",
+        new="return numel(work.config) * each / world_size",
+    ),
+    Fault(
+        name="counted bytes as two ranks send them",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="return whole * (world_size - 1) / world_size",
+        new="return whole / world_size",
+    ),
+    Fault(
+        name="a loss that is returned in the dtype of computation",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="exact = torch.promote_types(work.compute, torch.float32)",
+        new="exact = work.compute",
+    ),
+    Fault(
+        name="parameters of feed-forward layers as wide as the model",
+        module="suites.sharded_data_parallel.reference",
+        old="3 * config.dim * config.hidden + 2 * config.dim",
+        new="3 * config.dim * config.dim + 2 * config.dim",
+    ),
+    Fault(
+        name="tokens that are their own targets",
+        module="suites.shared.llm",
+        old="mine[:, 1:].contiguous()",
+        new="mine[:, :-1].contiguous()",
     ),
 )

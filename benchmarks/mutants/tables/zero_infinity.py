@@ -262,4 +262,68 @@ FAULTS: tuple[Fault, ...] = (
         old="denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)",
         new="denom = exp_avg_sq.sqrt().add_(eps) / bias_correction2_sqrt",
     ),
+    Fault(
+        name="raced moments in the dtype of computation",
+        module="suites.zero_infinity.programs.racing",
+        old='home(f"{index}.{name}", size, MASTER) for name',
+        new='home(f"{index}.{name}", size, work.compute) for name',
+    ),
+    Fault(
+        name="raced values in the dtype of computation",
+        module="suites.zero_infinity.programs.racing",
+        old='self.values = home(f"{index}.values", size, MASTER)',
+        new='self.values = home(f"{index}.values", size, work.compute)',
+    ),
+    Fault(
+        name="raced values that computation has rounded before the first step",
+        module="suites.zero_infinity.programs.racing",
+        old="self.values[: len(mine)].copy_(mine)",
+        new="self.values[: len(mine)].copy_(mine.to(work.compute))",
+    ),
+    Fault(
+        name="each rank looks at its own disk alone",
+        module="suites.zero_infinity.programs.racing",
+        old="    dist.all_reduce(free, dist.ReduceOp.MIN)\n",
+        new="",
+    ),
+    Fault(
+        name="the rank that has the most room speaks for all",
+        module="suites.zero_infinity.programs.racing",
+        old="dist.ReduceOp.MIN",
+        new="dist.ReduceOp.MAX",
+    ),
+    Fault(
+        name="raced blocks that are gathered in float32",
+        module="suites.zero_infinity.programs.racing",
+        old=(
+            "local = self.values.to(ctx.device, non_blocking=True).to(work.compute)\n"
+            "        whole = torch.empty(ctx.world_size * len(local), dtype=local.dtype, device=ctx.device)\n"
+            "        dist.all_gather_into_tensor(whole, local)\n"
+            "        return whole[: work.numel]"
+        ),
+        new=(
+            "local = self.values.to(ctx.device, non_blocking=True)\n"
+            "        whole = torch.empty(ctx.world_size * len(local), dtype=local.dtype, device=ctx.device)\n"
+            "        dist.all_gather_into_tensor(whole, local)\n"
+            "        return whole[: work.numel].to(work.compute)"
+        ),
+    ),
+    Fault(
+        name="raced gradients that are scattered in float32",
+        module="suites.zero_infinity.programs.racing",
+        old="        size = len(self.values)\n        padded",
+        new="        size = len(self.values)\n        gradient = gradient.to(MASTER)\n        padded",
+    ),
+    Fault(
+        name="bytes over PCIe in the dtype of computation",
+        module="suites.zero_infinity.programs.racing",
+        old="return self.share(world_size) * MASTER.itemsize",
+        new="return self.share(world_size) * self.compute.itemsize",
+    ),
+    Fault(
+        name="a share of a block that is rounded down",
+        module="suites.zero_infinity.programs.racing",
+        old="return self.blocks * shard_size(self.numel, world_size)",
+        new="return self.blocks * self.numel // world_size",
+    ),
 )

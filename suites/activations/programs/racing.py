@@ -19,6 +19,7 @@ from pytest_gpuperf import Context, Infeasible
 from suites.activations.programs.ahead import offload_ahead
 from suites.activations.programs.lending import lending_forward, lends, peers_plan, storing
 from suites.activations.programs.techniques import Forward, Technique, keep, offload, recompute
+from suites.shared.norms import squared_norm
 from suites.shared.step import Step, Tensors
 
 LEND = "lend"
@@ -121,6 +122,16 @@ def kept_bytes(technique: str, work: Work) -> int:
     }[technique]
 
 
+def crossing_bytes(technique: str, work: Work) -> int:
+    """Bytes that an offload takes to the host in a step, and as many back.
+
+    torch's ``save_on_cpu`` takes the weights that backward needs along, though they stay on the device: all but the
+    first one, whose input is data.
+    """
+    weights = {"offload": work.weight_bytes - work.width * work.hidden * work.dtype.itemsize, "offload ahead": 0}
+    return work.blocks * work.saved_bytes + weights[technique]
+
+
 def squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The mean, in float32 if the numbers have 16 bits."""
     exact = torch.promote_types(output.dtype, torch.float32)
@@ -163,9 +174,8 @@ def train(ctx: Context, *, technique: str, work: Work) -> Step[torch.Tensor]:
                 parameter.grad = None
             loss = squared_error(forward(x), target)
             loss.backward()
-            norms = torch._foreach_norm([value.grad for value in parameters if value.grad is not None])
             together[0] = loss.detach() / trainers(ctx.world_size)
-            together[1] = torch.stack(norms).to(exact).square().sum()
+            together[1] = squared_norm([value.grad for value in parameters if value.grad is not None])
         elif store is not None:
             store()
         dist.all_reduce(together)  # one message for both numbers

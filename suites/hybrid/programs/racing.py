@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from pytest_gpuperf import Context, Infeasible
 from suites.hybrid.programs.training import Mesh, Training, training
 from suites.shared.llama import Config, Llama, draw_on_device
+from suites.shared.norms import norms
 from suites.shared.step import Step
 
 LEARNING_RATE = 1e-3
@@ -39,7 +40,15 @@ def meshes(world_size: int) -> dict[str, Mesh]:
 
 
 def train(
-    ctx: Context, *, mesh: Mesh, config: Config, arithmetic: torch.dtype, sequences: int, length: int, seed: int
+    ctx: Context,
+    *,
+    mesh: Mesh,
+    config: Config,
+    arithmetic: torch.dtype,
+    sequences: int,
+    length: int,
+    seed: int,
+    max_norm: float = MAX_NORM,
 ) -> Step[torch.Tensor]:
     """A step of training; a pipeline takes a sequence of each rank of the batch at a time.
 
@@ -51,6 +60,7 @@ def train(
         sequences: of all ranks together.
         length: tokens of a sequence.
         seed: of the weights and of the tokens.
+        max_norm: of all gradients together.
 
     Raises:
         Infeasible: the mesh does not divide the model or the batch.
@@ -58,6 +68,7 @@ def train(
     shares = mesh.get("shard", 1)
     if sequences % shares:
         raise Infeasible(f"{sequences} sequences make no {shares} equal shares")
+    tokens = torch.randint(config.vocabulary, (sequences, length + 1), generator=torch.Generator().manual_seed(seed))
     try:
         rank = training(
             ctx,
@@ -69,14 +80,15 @@ def train(
             draw=draw_on_device,
             optimize=adamw,
         )
+        x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))
     except ValueError as error:
         raise Infeasible(str(error)) from error
-    tokens = torch.randint(config.vocabulary, (sequences, length + 1), generator=torch.Generator().manual_seed(seed))
-    x, target = (rank.part(part).to(ctx.device) for part in (tokens[:, :-1], tokens[:, 1:]))
-    return stepping(ctx, rank, mesh, x, target)
+    return stepping(ctx, rank, mesh, x, target, max_norm)
 
 
-def stepping(ctx: Context, rank: Training, mesh: Mesh, x: torch.Tensor, target: torch.Tensor) -> Step[torch.Tensor]:
+def stepping(
+    ctx: Context, rank: Training, mesh: Mesh, x: torch.Tensor, target: torch.Tensor, max_norm: float
+) -> Step[torch.Tensor]:
     """The step of a rank; returns the loss and the norm of the gradients before they were clipped."""
     of_stage = ctx.world_size // mesh.get("pp", 1)
 
@@ -84,13 +96,14 @@ def stepping(ctx: Context, rank: Training, mesh: Mesh, x: torch.Tensor, target: 
         rank.optimizer.zero_grad()
         loss = rank.step(x, target)
         held = [gradient for value in rank.model.parameters() if (gradient := value.grad) is not None]
-        together = torch.zeros(2, device=ctx.device)
+        exact = torch.promote_types(held[0].dtype, torch.float32)
+        together = torch.zeros(2, dtype=exact, device=ctx.device)
         if loss is not None:
             together[0] = loss / of_stage
         together[1] = squared(held, of_stage)
         dist.all_reduce(together)  # one message for both numbers
         norm = together[1].sqrt()
-        torch._foreach_mul_([local(gradient) for gradient in held], (MAX_NORM / norm).clamp(max=1.0))
+        torch._foreach_mul_([local(gradient) for gradient in held], (max_norm / norm).clamp(max=1.0))
         rank.optimizer.step()
         return torch.stack([together[0], norm])
 
@@ -99,7 +112,7 @@ def stepping(ctx: Context, rank: Training, mesh: Mesh, x: torch.Tensor, target: 
 
 def squared(gradients: list[torch.Tensor], of_stage: int) -> torch.Tensor:
     """The rank's share of the squared norm of its stage's gradients, of which copies on several ranks count once."""
-    norms = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).float()
+    own = norms([local(gradient) for gradient in gradients])
     holders = [
         math.prod(
             size
@@ -111,7 +124,7 @@ def squared(gradients: list[torch.Tensor], of_stage: int) -> torch.Tensor:
         for gradient in gradients
     ]
     # A gradient in h parts on n ranks is there n / h times.
-    return (norms.square() * torch.tensor(holders, device=norms.device) / of_stage).sum()
+    return (own.square() * torch.tensor(holders, device=own.device) / of_stage).sum()
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -132,7 +132,6 @@ def training(
     seed: int,
     microbatches: int = 1,
     schedule: str = "1F1B",
-    scale_grads: bool = True,
     split: Split = split_model,
     attention: type[LlamaAttention] = LlamaAttention,
     draw: Callable[[Llama, Config, int], None] = load_initial_weights,
@@ -148,7 +147,6 @@ def training(
         seed: of the weights.
         microbatches: how many a pipeline cuts a rank's share of the batch into.
         schedule: of the pipeline, a key of ``SCHEDULES``.
-        scale_grads: divide the sum of the microbatches' gradients by their number.
         split: splits a stage over the other axes.
         attention: the layers' attention.
         draw: fills a stage of a model of these sizes with weights that depend on the seed alone.
@@ -186,7 +184,7 @@ def training(
         return Training(ranks, model, optimizer, whole)
 
     piped = PipelineStage(model, stage, stages, ctx.device, group=ranks.get_group("pp"))
-    runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss_of, scale_grads=scale_grads)
+    runner = SCHEDULES[schedule](piped, microbatches, loss_fn=loss_of, scale_grads=True)
 
     def staged(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor | None:
         losses: list[torch.Tensor] = []
@@ -254,19 +252,24 @@ def train(
     return Trained(groups(rank.mesh), shapes, losses, gradients, parameters, reduced)
 
 
-def clip(rank: Training, max_norm: float) -> None:
+def clip(rank: Training, max_norm: float) -> torch.Tensor:
     """Scales all gradients, of all stages, if their norm together is larger (Pascanu et al., arXiv:1211.5063).
+
+    It returns the norm that they had, in float32 at least.
 
     By hand: parameters lie on meshes of one and two axes, which torch's clip_grad_norm_ does not bring together.
     """
     gradients = [value.grad for value in rank.model.parameters() if value.grad is not None]
     # Of a DTensor the norm is a number for each rank, and full_tensor adds up their squares.
-    squares = torch.stack([_whole(torch.linalg.vector_norm(gradient)).square() for gradient in gradients]).sum()
+    exact = torch.promote_types(gradients[0].dtype, torch.float32)
+    norms = [_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients]
+    squares = torch.stack(norms).square().sum()
     if "pp" in (rank.mesh.mesh_dim_names or ()):
         dist.all_reduce(squares, group=rank.mesh.get_group("pp"))
     factor = (max_norm / squares.sqrt()).clamp(max=1.0)
     for gradient in gradients:
         _held(gradient).mul_(factor)
+    return squares.sqrt()
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:

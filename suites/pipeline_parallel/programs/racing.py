@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from pytest_gpuperf import Context, Infeasible
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, cannot_run, placed
+from suites.shared.norms import squared_norm
 from suites.shared.step import Step
 
 X_SEED, TARGET_SEED = 1, 2
@@ -184,12 +185,11 @@ def train(ctx: Context, *, schedule: str, model: Model) -> Step[torch.Tensor]:
 
     def step() -> torch.Tensor:
         losses = pipeline.run()
-        norms = torch._foreach_norm([value.grad for value in pipeline.parameters if value.grad is not None])
         exact = torch.promote_types(model.dtype, torch.float32)
         together = torch.zeros(2, dtype=exact, device=ctx.device)
         if losses:
             together[0] = torch.stack(losses).sum()
-        together[1] = torch.stack(norms).to(exact).square().sum()
+        together[1] = squared_norm([value.grad for value in pipeline.parameters if value.grad is not None])
         dist.all_reduce(together)  # one message for both numbers
         return torch.stack([together[0], together[1].sqrt()])
 

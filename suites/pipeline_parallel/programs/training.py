@@ -51,7 +51,8 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> torch.Tensor:
     """Scales all gradients of all ranks down to a norm of ``max_norm`` together; returns the norm that they had."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    total = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+    exact = torch.promote_types(gradients[0].dtype, torch.float32)  # 16 bits hold few squares, and fewer sums of them
+    total = torch.stack([gradient.to(exact).square().sum() for gradient in gradients]).sum()
     dist.all_reduce(total)
     norm = total.sqrt()
     for gradient in gradients:

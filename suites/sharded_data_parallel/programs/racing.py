@@ -21,6 +21,7 @@ from pytest_gpuperf import Context
 from suites.sharded_data_parallel.programs.stages import held, local_shard, state_tensors, zero_redundancy
 from suites.shared.llama import Llama, loss_of
 from suites.shared.llm import Workload
+from suites.shared.norms import squared_norm
 from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
 
@@ -115,8 +116,8 @@ def gradients(training: Training) -> list[torch.Tensor]:
     return [local_shard(value.grad) for value in training.model.parameters() if value.grad is not None]
 
 
-def step_of(ctx: Context, training: Training, work: Workload) -> Step[torch.Tensor]:
-    """The step of a rank."""
+def step_of(ctx: Context, training: Training, work: Workload, max_norm: float = MAX_NORM) -> Step[torch.Tensor]:
+    """The step of a rank, whose gradients all together have at most this norm."""
     x, target = work.batch(ctx)
     exact = torch.promote_types(work.compute, torch.float32)
 
@@ -125,11 +126,10 @@ def step_of(ctx: Context, training: Training, work: Workload) -> Step[torch.Tens
         loss = loss_of(training.model(x), target)
         loss.backward()
         own = gradients(training)
-        squares = torch.stack(torch._foreach_norm(own, 2, exact)).square().sum()
-        together = torch.stack([loss.detach().to(exact) / ctx.world_size, squares / training.copies])
+        together = torch.stack([loss.detach().to(exact) / ctx.world_size, squared_norm(own) / training.copies])
         dist.all_reduce(together)  # one message for both numbers
         norm = together[1].sqrt()
-        torch._foreach_mul_(own, (MAX_NORM / norm).clamp(max=1.0))
+        torch._foreach_mul_(own, (max_norm / norm).clamp(max=1.0))
         training.optimizer.step()
         return torch.stack([together[0], norm])
 

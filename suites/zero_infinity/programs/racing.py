@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from pytest_gpuperf import Context, GiB, Infeasible
+from suites.shared.norms import squared_norm
 from suites.shared.step import Step
 from suites.zero_infinity.programs.offloading import Home, disk, shard_size
 
@@ -177,8 +178,7 @@ class Training:
         loss = work.loss(blocks, self._x, self._target)
         gradients = torch.autograd.grad(loss, blocks)
         own = [share.take(ctx, gradient) for share, gradient in zip(self.shares, gradients, strict=True)]
-        squares = torch.stack(torch._foreach_norm(own)).square().sum()
-        together = torch.stack([loss.detach() / ctx.world_size, squares])
+        together = torch.stack([loss.detach() / ctx.world_size, squared_norm(own)])
         dist.all_reduce(together)  # one message for both numbers
         if self._away:
             torch.cuda.current_stream().synchronize()  # the host's optimizer reads what was copied to it
