@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -167,13 +168,20 @@ def test_operations_and_bytes_are_those_of_a_step(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(1)
 def test_tensors_come_back_whichever_backward_asks_for(ranks: Ranks) -> None:
-    """Those saved before the one that is asked for come along; none is mixed up, and none is fetched twice."""
+    """Those saved before the one that is asked for come along; none is mixed up, fetched twice, or kept when used."""
 
     def program(ctx: Context, order: list[int]) -> list[float]:
         ferry = Ferry(ctx, nn.Sequential(), lambda tensor, copy: None)
         saved = [ferry.pack(torch.full((2,), float(number), device=ctx.device)) for number in range(8)]
         assert saved == list(range(8))
-        return [float(ferry.unpack(number).sum()) / 2 for number in order]
+        values = []
+        for number in order:
+            tensor = ferry.unpack(number)
+            values.append(float(tensor.sum()) / 2)
+            used = weakref.ref(tensor)
+            del tensor
+            assert used() is None, f"tensor {number} is kept after its use"
+        return values
 
     assert AHEAD < 5
     for order in ([7, 6, 5, 4, 3, 2, 1, 0], [0, 7, 3, 5, 5, 1]):

@@ -132,6 +132,12 @@ def test_adam_of_several_parameters(ranks: Ranks, tmp_path: Path, stop_after: in
     assert_offloaded(accounts, problem, disk=True)
 
 
+def test_rates_and_momentum_go_on_where_training_stopped(ranks: Ranks, tmp_path: Path) -> None:
+    problem = Problem(world_size=2, seed=1, steps=3)
+    accounts = ranks.run(programs.account, problem=problem, folder=tmp_path, stop_after=2)
+    assert_offloaded(accounts, problem, disk=True)
+
+
 def test_files_of_a_run_that_fails_are_removed(ranks: Ranks, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="fails with its files open"):
         ranks.run(programs.account, problem=Problem(world_size=2, seed=1), folder=tmp_path, raising=True)
