@@ -134,7 +134,7 @@ def test_adam_of_several_parameters(ranks: Ranks, tmp_path: Path, stop_after: in
 
 def test_rates_and_momentum_go_on_where_training_stopped(ranks: Ranks, tmp_path: Path) -> None:
     problem = Problem(world_size=2, seed=1, steps=3)
-    accounts = ranks.run(programs.account, problem=problem, folder=tmp_path, stop_after=2)
+    accounts = ranks.run(programs.account, problem=problem, folder=tmp_path, stop_after=1)
     assert_offloaded(accounts, problem, disk=True)
 
 
