@@ -197,6 +197,23 @@ def test_your_own_collective(ranks: Ranks) -> None:
     check(ranks, [case], {"all_reduce": all_reduce_by_gathering})
 
 
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather"])
+def test_one_wrong_element_is_told(name: str) -> None:
+    """Also one that is no number, where only a number is right."""
+    case = Collective(name=name, numel=7, dtype=torch.float32, seed=1, members=(0, 1))
+    inputs = [case.start(rank, torch.device("cpu")) for rank in range(2)]
+    right = inputs[0] + inputs[1] if name == "all_reduce" else torch.cat(inputs)
+    case.assert_right(1, right)
+    for place in range(len(right)):
+        for value in (torch.nan, torch.inf, 0.0):
+            wrong = right.clone()
+            wrong[place] = value
+            with pytest.raises(
+                AssertionError, match=rf"element {place} of \d+ is {value}, not .*; 1 of the 7 that were"
+            ):
+                case.assert_right(1, wrong)
+
+
 def test_splits_of_other_ranks_are_refused() -> None:
     arguments: dict[str, Any] = {"numel": 0, "dtype": torch.float32, "seed": 1, "members": (0, 1)}
     with pytest.raises(ValueError, match="splits of 2 ranks are 2 rows of 2, got rows of 2 and 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from unittest import mock
 
@@ -40,8 +41,8 @@ class Corrupted:
         bits_of(self._result).view(-1)[-1] ^= 1
 
 
-def corrupted(ctx: Context, *, seed: int) -> tuple[int, list[str]]:
-    """The shortest soak, in which a bit flips on the last rank, in the first all_reduce that it has in flight.
+def corrupted(ctx: Context, *, seed: int, seconds: float = 0.0) -> tuple[int, list[str]]:
+    """A soak in which a bit flips on the last rank, in the first all_reduce that it has in flight.
 
     Returns how many all_reduces the rank had in flight, and what the soak has found.
     """
@@ -55,7 +56,7 @@ def corrupted(ctx: Context, *, seed: int) -> tuple[int, list[str]]:
         return Corrupted(work, tensor) if flips else work
 
     with mock.patch.object(dist, "all_reduce", added):
-        _, wrong = soak(ctx, seconds=0.0, seed=seed, largest=9)
+        _, wrong = soak(ctx, seconds=seconds, seed=seed, largest=9)
     return seen, wrong
 
 
@@ -72,3 +73,15 @@ def test_a_soak_reports_a_fault_whenever_it_comes(ranks: Ranks) -> None:
     for rank, soaks in enumerate(by_rank):
         for seed, flips, (_, wrong) in zip(SEEDS, flipped, soaks, strict=True):
             assert len(wrong) == (flips and rank == last), f"rank {rank}, seed {seed}: {wrong}"
+
+
+LONG = 20.0
+"""Seconds: a flight takes milliseconds, and some seventh of all flights have an all_reduce."""
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_soak_ends_soon_after_a_fault_of_any_rank(ranks: Ranks) -> None:
+    began = time.monotonic()
+    by_rank = ranks.run(corrupted, seed=1, seconds=LONG)
+    assert [len(wrong) for _, wrong in by_rank] == [0] * (ranks.world_size - 1) + [1]
+    assert time.monotonic() - began < LONG / 2, "the soak went on behind the fault"

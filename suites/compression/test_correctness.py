@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_gpuperf import Context, Ranks
 from suites.compression.programs import averaging as programs
 from suites.compression.programs import quantized
-from suites.shared.comparison import assert_close, assert_within
+from suites.shared.comparison import assert_close, assert_unlike, assert_within
 from suites.shared.inputs import full_width, integers
 from suites.shared.step import Step, Tensors, once
 from suites.shared.strategies import seeds, worlds
@@ -135,9 +135,12 @@ def test_every_hook_keeps_its_bound(ranks: Ranks, data: st.DataObject, block: in
 @pytest.mark.ranks(2)
 def test_uniform_gradients_differ_by_rank(ranks: Ranks) -> None:
     """Equal ones would be their own mean, and no missing all_reduce could be seen when arms are compared."""
-    (first,), (second,) = ranks.run(programs.uniform, layers=1, width=9)
-    assert (first - second).abs().min() > 0
-    assert max(first.abs().max(), second.abs().max()) <= 1
+    drawn = ranks.run(programs.uniform, layers=2, width=9)
+    assert_unlike({f"rank {rank}, layer {layer}": own for rank, of in enumerate(drawn) for layer, own in enumerate(of)})
+    for own in itertools.chain(*drawn):
+        assert own.abs().max() <= 1
+        assert own.min() < -0.5, "gradients of one sign"
+        assert own.max() > 0.5, "gradients of one sign"
 
 
 @pytest.mark.ranks(2)
@@ -265,17 +268,18 @@ def test_power_sgd_is_exact_where_the_mean_has_its_rank(ranks: Ranks, rows: int,
 
 
 @pytest.mark.ranks(2, 4)
-def test_all_ranks_begin_power_sgd_with_the_same_matrix(ranks: Ranks) -> None:
-    """So the mean of rank 1 is right from the first compressed step on, if the seed's Q is not orthogonal to its rows.
+@pytest.mark.parametrize("rank_of_mean", [1, 3])
+def test_all_ranks_begin_power_sgd_with_the_same_matrix(ranks: Ranks, rank_of_mean: int) -> None:
+    """So a mean of few columns is right from the first compressed step on, if the seed's Q is not orthogonal to a row.
 
     With other Qs the columns of each rank would weigh otherwise. A later step begins with what all have in common.
     """
-    row = integers((5,), torch.float32, seed=7, low=1, high=9)
-    columns = [integers((7,), torch.float32, seed=rank, low=1, high=9) for rank in range(ranks.world_size)]
-    drawn = [[torch.outer(column, row)] for column in columns]
+    rows = integers((rank_of_mean, 5), torch.float32, seed=7, low=-9, high=9)
+    columns = [integers((7, rank_of_mean), torch.float32, seed=rank, low=1, high=9) for rank in range(ranks.world_size)]
+    drawn = [[column @ rows] for column in columns]
 
     def program(ctx: Context) -> torch.Tensor:
-        state = functools.partial(programs.low_rank, 1, feedback=False)
+        state = functools.partial(programs.low_rank, rank_of_mean, feedback=False)
         step = programs.average(ctx, gradients=given_to(drawn), hook=programs.to_low_rank, state=state)
         for _ in range(quantized.START):
             step()

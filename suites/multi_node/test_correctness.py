@@ -17,7 +17,7 @@ from suites.multi_node.programs import exchanging, layouts, summing
 from suites.multi_node.programs.layouts import Task
 from suites.multi_node.programs.levels import Levels, Whereabouts, whereabouts
 from suites.multi_node.reference import on_one_device, share_of
-from suites.shared.comparison import assert_each, assert_same
+from suites.shared.comparison import assert_each, assert_same, assert_unlike
 from suites.shared.places import addends
 from suites.shared.step import once, second
 from suites.shared.strategies import float_dtypes, seeds
@@ -139,6 +139,17 @@ def task(world_size: int, seed: int, blocks: int = 2) -> Task:
         rate=1.0,
         whole=True,
     )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_two_layers_and_no_two_shares_of_the_batch_are_alike(whole: bool) -> None:
+    """Were they alike, a layer or a share in the place of another would be right."""
+    given = dataclasses.replace(task(4, seed=1), hidden=24, width=24, rows=24, whole=whole)
+    assert_unlike(given.weights())
+    x, target = given.batch()
+    assert_unlike({"x": x, "target": target})
+    for whole_batch in (x, target):
+        assert_unlike({f"share {number}": part for number, part in enumerate(whole_batch.chunk(4))})
 
 
 def assert_as_one_device(ranks: Ranks, nodes: int, given: Task) -> None:

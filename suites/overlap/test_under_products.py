@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.overlap.programs import under_products as programs
@@ -87,6 +88,22 @@ def test_a_sum_is_made_in_a_group_of_its_own(ranks: Ranks, way: str) -> None:
         return [group is ctx.group for group in called]
 
     assert ranks.run(default) == [[False]] * 2
+
+
+@pytest.mark.ranks(2)
+def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
+    """Each product gives what the one before gave: a product too few is seen by what it takes alone."""
+
+    def counted(ctx: Context) -> list[float]:
+        steps = [programs.products(ctx, load=LOAD), programs.together(ctx, load=LOAD, way="nccl")]
+        counts = []
+        for step in steps:
+            with FlopCounterMode(display=False) as counter:
+                step()
+            counts.append(counter.get_total_flops())
+        return counts
+
+    assert ranks.run(counted) == [[LOAD.flop] * 2] * 2
 
 
 @pytest.mark.ranks(2)

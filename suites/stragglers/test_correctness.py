@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
+from suites.shared.comparison import assert_unlike
 from suites.shared.step import Step, once
 from suites.shared.step_seconds import seconds_of_steps
 from suites.stragglers.programs import late as programs
@@ -21,6 +22,11 @@ ABOUT = 0.7
 def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], late: int) -> list[float]:
     """How long each of two steps takes this rank, all ranks beginning together."""
     return seconds_of_steps(ctx, program(ctx, late=late, delay=DELAY), 2)
+
+
+def test_no_two_ranks_have_one_matrix() -> None:
+    """Were they alike, a sum without the late rank's product would be that of another rank's twice."""
+    assert_unlike({f"rank {rank}": programs.matrix(rank) for rank in range(4)})
 
 
 @pytest.mark.ranks(2, 3, 4)

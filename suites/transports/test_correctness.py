@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, MiB, NcclLog, Ranks
+from suites.shared.bits import random_bits
+from suites.shared.comparison import assert_unlike
+from suites.shared.places import addends
 from suites.shared.ring import ring
 from suites.shared.step import StepOf
 from suites.shared.strategies import worlds
@@ -98,6 +101,30 @@ def log_of(*communicators: tuple[int, int], via: str) -> NcclLog:
 
 def test_groups_of_fewer_ranks_say_nothing_of_the_nodes() -> None:
     NET.require([log_of((2, 2), (1, 1), via="NET/Socket/0")] * 2)
+
+
+def test_one_rank_that_is_connected_otherwise_skips() -> None:
+    other, *usual = [log_of((3, 1), via="P2P/CUMEM"), *[log_of((3, 1), via="SHM/direct/direct")] * 2]
+    for place in range(3):
+        logs = [*usual[:place], other, *usual[place:]]
+        with pytest.raises(pytest.skip.Exception, match="NCCL has no SHM here: it connects these GPUs by P2P/CUMEM, "):
+            SHM.require(logs)
+
+
+def test_no_two_ranks_send_or_add_the_same() -> None:
+    """Were they alike, a message to the rank itself, or a sum that has one rank twice, would be right."""
+
+    def bits(stream: int, start: int) -> torch.Tensor:
+        return random_bits(start, start + 99, stream=stream, device=torch.device("cpu")).remainder(251)
+
+    places = [(rank, start) for rank in range(4) for start in (0, 99)]
+    assert_unlike({f"rank {rank} from {start}": bits(rank, start) for rank, start in places})
+    assert_unlike(
+        {
+            f"rank {rank} from {start}": addends(99, dtype=torch.float32, rank=rank, ranks=4, start=start)
+            for rank, start in places
+        }
+    )
 
 
 @pytest.mark.parametrize(

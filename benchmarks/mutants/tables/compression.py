@@ -70,7 +70,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="8 bits without a scale",
         module=QUANTIZED,
-        old="scales = torch.where(magnitude == 0, 1.0, magnitude / magnitude.new_full((), largest))",
+        old="scales = magnitude / magnitude.new_full((), largest)",
         new="scales = torch.ones_like(magnitude)",
     ),
     Fault(
@@ -363,7 +363,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="small gradients swallowed by the least scale",
         module="suites.compression.programs.quantized",
-        old="scales = torch.where(magnitude == 0, 1.0, magnitude / magnitude.new_full((), largest))",
+        old="scales = magnitude / magnitude.new_full((), largest)",
         new="scales = magnitude.clamp(min=1e-8) / largest",
     ),
     Fault(

@@ -140,4 +140,10 @@ FAULTS: tuple[Fault, ...] = (
         old="key=lambda rank: min(taken for pair, taken in seconds.items() if rank in pair))",
         new="key=lambda rank: sum(taken for pair, taken in seconds.items() if rank in pair))",
     ),
+    Fault(
+        name="matrices that are alike on all ranks",
+        module="suites.stragglers.programs.late",
+        old="torch.Generator().manual_seed(rank)",
+        new="torch.Generator().manual_seed(1)",
+    ),
 )

@@ -532,4 +532,22 @@ FAULTS: tuple[Fault, ...] = (
         old="self._taken[offset] = wanted",
         new="self._taken[offset] = nbytes",
     ),
+    Fault(
+        name="a rank sends the same at each step",
+        module="suites.symmetric_memory.programs.operations",
+        old="seed=(seed * TURNS + step % TURNS) * 64 + rank",
+        new="seed=seed * TURNS * 64 + rank",
+    ),
+    Fault(
+        name="tokens of a sequence that are alike on all ranks",
+        module="suites.symmetric_memory.programs.kv_cache",
+        old="seed = (rank * 64 + sequence) * 4096 + start",
+        new="seed = sequence * 4096 + start",
+    ),
+    Fault(
+        name="tokens that are alike in all places",
+        module="suites.symmetric_memory.programs.kv_cache",
+        old="seed = (rank * 64 + sequence) * 4096 + start",
+        new="seed = (rank * 64 + sequence) * 4096",
+    ),
 )

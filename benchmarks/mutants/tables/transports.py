@@ -64,4 +64,16 @@ FAULTS: tuple[Fault, ...] = (
         old="count = nbytes // ADDENDS.itemsize",
         new="count = nbytes // ADDENDS.itemsize // ctx.world_size",
     ),
+    Fault(
+        name="a way that some ranks have taken",
+        module="suites.shared.ways",
+        old="if not all(log.over(self.proof) for log in logs):",
+        new="if not any(log.over(self.proof) for log in logs):",
+    ),
+    Fault(
+        name="addends that are alike on all ranks",
+        module="suites.shared.places",
+        old="stream=rank, device=out.device)",
+        new="stream=0, device=out.device)",
+    ),
 )
