@@ -122,6 +122,15 @@ def test_a_stage_is_charged_with_nothing_else(ranks: Ranks) -> None:
     assert ranks.run(told_seconds, number=2) == [expected] * 2
 
 
+def test_a_stage_takes_as_long_as_its_slowest_rank() -> None:
+    """Of each communicator, whichever rank that is."""
+    told = [
+        {"make": [1.0, 5.0, 2.0], "destroy": [7.0, 7.0, 9.0]},
+        {"make": [3.0, 4.0, 6.0], "destroy": [8.0, 6.0, 8.0]},
+    ]
+    assert programs.of_slowest(told) == {"make": [3.0, 5.0, 6.0], "destroy": [8.0, 7.0, 9.0]}
+
+
 def test_no_two_ranks_or_lives_add_the_same() -> None:
     """Were they alike, a sum of the rank's own numbers, or the sum of the life before, would be right."""
     assert_unlike({f"rank {rank}, seed {seed}": programs.given(rank, seed) for rank in range(3) for seed in range(3)})

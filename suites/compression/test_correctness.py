@@ -299,8 +299,8 @@ def test_power_sgd_is_exact_on_more_ranks(ranks: Ranks) -> None:
 def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int) -> None:
     """Of rank 1 on each rank, and of equal row space, so that the mean is of rank 1 as well; and vectors beside it.
 
-    Columns differ by rank: who keeps to its own P has another mean. The vectors shrink by nothing, and are averaged.
-    They travel as one, and each has another length.
+    Columns differ by rank: who keeps to its own P has another mean. A second matrix has an equal column space. The
+    vectors shrink by nothing, and are averaged. They travel as one, and each has another length.
     """
     columns_of = [
         integers((rows,), torch.float32, seed=seed * 8 + rank, low=1, high=9) for rank in range(ranks.world_size)
@@ -309,6 +309,7 @@ def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int
     drawn = [
         [
             torch.outer(column, row),
+            torch.outer(row, column),
             *(
                 full_width((rows + more,), torch.float32, seed=seed * 8 + rank + more, addends=ranks.world_size)
                 for more in range(3)
@@ -329,15 +330,19 @@ def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int
             step()
         return [gradient.clone() for gradient in step()]
 
-    mean, *vectors = (torch.stack(of_ranks).double().mean(dim=0) for of_ranks in zip(*drawn, strict=True))
+    *matrices, first, second, third = (
+        torch.stack(of_ranks).double().mean(dim=0) for of_ranks in zip(*drawn, strict=True)
+    )
     # M is n x m, u = 2**-24; an inner product of k numbers is off by k u of its factors' norms (Higham, section 3.1).
     # P = M Q takes m of them, and R summands; normalising it n / 2 + 2 roundings more. The projection P P^T M is off
     # by twice as much of |M|; Q = P^T M by (n + R) u |M|, and P Q^T by 2u more.
-    bound = 4 * (rows + columns + ranks.world_size + 3) * programs.FLOAT32_ROUNDOFF * float(mean.norm())
-    for rank, (matrix, *of_vectors) in enumerate(ranks.run(program)):
-        assert_within(matrix, mean, torch.full_like(mean, bound), f"PowerSGD, rank {rank}, matrix")
+    bound = 4 * (rows + columns + ranks.world_size + 3) * programs.FLOAT32_ROUNDOFF * float(matrices[0].norm())
+    for rank, (*of_matrices, one, two, three) in enumerate(ranks.run(program)):
+        for number, (matrix, mean) in enumerate(zip(of_matrices, matrices, strict=True)):
+            assert_within(matrix, mean, torch.full_like(mean, bound), f"PowerSGD, rank {rank}, matrix {number}")
         # Whole numbers: their sum is exact, and so is its half, quarter or eighth.
-        for number, (of_vector, vector) in enumerate(zip(of_vectors, vectors, strict=True)):
+        vectors = ((one, first), (two, second), (three, third))
+        for number, (of_vector, vector) in enumerate(vectors):
             assert_close(of_vector.double(), vector, f"PowerSGD, rank {rank}, vector {number}")
 
 

@@ -388,4 +388,61 @@ FAULTS: tuple[Fault, ...] = (
         old="            idx += tensor.numel()\n",
         new="            idx = tensor.numel()\n",
     ),
+    Fault(
+        name="a block whose scale is rounded to zero, though it has a number",
+        module="suites.compression.programs.quantized",
+        old="torch.where(scales == 0, 1.0, scales)",
+        new="torch.where(magnitude == 0, 1.0, scales)",
+    ),
+    Fault(
+        name="blocks of zeros that have no scale",
+        module="suites.compression.programs.quantized",
+        old="    scales = torch.where(scales == 0, 1.0, scales)\n",
+        new="",
+    ),
+    Fault(
+        name="the scales of means are sent in bfloat16",
+        module="suites.compression.programs.quantized",
+        old="    dist.all_gather_into_tensor(all_scales, shard_scales)\n",
+        new="    dist.all_gather_into_tensor(all_scales, shard_scales.bfloat16().float())\n",
+    ),
+    Fault(
+        name="a mean of 8 bits that is taken in bfloat16",
+        module="suites.compression.programs.quantized",
+        old="return _dequantized(parts, scales, dtype).view(ranks, -1, parts.shape[1]).mean(dim=0)",
+        new=(
+            "whole = _dequantized(parts, scales, dtype).bfloat16()\n"
+            "    return whole.view(ranks, -1, parts.shape[1]).mean(dim=0).float()"
+        ),
+    ),
+    Fault(
+        name="a hook that is called float8 and has 8 whole bits",
+        module="suites.compression.programs.averaging",
+        old='"float8": (quantized_hook, lambda: Quantized(FLOAT8)),',
+        new='"float8": (quantized_hook, lambda: Quantized(INT8)),',
+    ),
+    Fault(
+        name="gradients that are all positive",
+        module="suites.compression.programs.averaging",
+        old=".mul_(2).sub_(1) for _ in range(layers)]",
+        new=" for _ in range(layers)]",
+    ),
+    Fault(
+        name="gradients that are alike in all layers",
+        module="suites.compression.programs.averaging",
+        old="generator=generator).mul_(2).sub_(1) for _ in range(layers)]",
+        new="generator=generator).mul_(2).sub_(1)] * layers",
+    ),
+    Fault(
+        name="PowerSGD of one column, however many are asked for",
+        module="suites.compression.programs.averaging",
+        old="matrix_approximation_rank=rank,",
+        new="matrix_approximation_rank=1,",
+    ),
+    Fault(
+        name="PowerSGD whose matrices share the first one's P",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="        p_idx += batch_size * n * matrix_approximation_rank\n",
+        new="",
+    ),
 )
