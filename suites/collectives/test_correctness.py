@@ -17,6 +17,7 @@ from suites.collectives.programs import plain
 from suites.collectives.programs.checking import in_turn
 from suites.collectives.programs.plain import Program
 from suites.collectives.reference import MOVEMENTS, ROOTED, Collective
+from suites.shared.comparison import assert_unlike
 from suites.shared.step import Step
 from suites.shared.strategies import FLOATS, INTEGERS, dtypes, seeds, worlds
 
@@ -195,6 +196,20 @@ def test_your_own_collective(ranks: Ranks) -> None:
 
     case = of_world(ranks, name="all_reduce", numel=4097, dtype=torch.float32, seed=1)
     check(ranks, [case], {"all_reduce": all_reduce_by_gathering})
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather"])
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+def test_no_two_ranks_and_no_two_steps_start_with_the_same(name: str, dtype: torch.dtype) -> None:
+    """Were they alike, a share of another rank, or of the step before, would be right."""
+    case = Collective(name=name, numel=200, dtype=dtype, seed=1, members=(0, 1, 2))
+    assert_unlike(
+        {
+            f"rank {rank}, step {step}": case.again(step).start(rank, torch.device("cpu"))
+            for rank in case.members
+            for step in range(3)
+        }
+    )
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 from unittest import mock
@@ -11,8 +12,11 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
+from suites.collectives.programs import soak as soaking
+from suites.collectives.programs.in_flight import NAMES
 from suites.collectives.programs.soak import soak
 from suites.shared.bits import bits_of
+from suites.shared.strategies import FLOATS, INTEGERS
 
 LEAST = 0.3  # seconds
 SLICE = 20.0  # seconds of one run, far below its timeout
@@ -73,6 +77,22 @@ def test_a_soak_reports_a_fault_whenever_it_comes(ranks: Ranks) -> None:
     for rank, soaks in enumerate(by_rank):
         for seed, flips, (_, wrong) in zip(SEEDS, flipped, soaks, strict=True):
             assert len(wrong) == (flips and rank == last), f"rank {rank}, seed {seed}: {wrong}"
+
+
+def test_a_soak_draws_every_kind() -> None:
+    """Of each operation, dtype, group, reduction and root some, of one element and of many."""
+    drawn, memberships, largest = random.Random(1), [(0, 1, 2), (0, 2), (1, 2)], 10_000
+    found = [soaking.drawn_collective(drawn, memberships, largest) for _ in range(2000)]
+    assert {one.name for one in found} == set(NAMES)
+    assert {one.dtype for one in found} == {*FLOATS, *INTEGERS}
+    assert {(one.members, one.root) for one in found} == {(each, root) for each in memberships for root in each}
+    assert {one.op for one in found if one.name == "all_reduce"} == {"sum", "avg", "min", "max", "product"}
+    assert {one.op for one in found if one.name == "reduce_scatter"} == {"sum", "min", "max"}
+    assert min(one.numel for one in found) == 1
+    assert max(one.numel for one in found) > largest / 2
+    uneven = [row for one in found if one.name == "all_to_all_uneven" for row in one.splits]
+    assert any(0 in row and max(row) > 1 for row in uneven)
+    assert len({one.seed for one in found}) > len(found) / 2
 
 
 LONG = 20.0

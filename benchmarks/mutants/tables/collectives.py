@@ -384,4 +384,41 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="over.fill_(bool(wrong) or (ctx.rank == 0 and time.monotonic() > ends))",
         new="over.fill_(ctx.rank == 0 and (bool(wrong) or time.monotonic() > ends))",
     ),
+    Fault(
+        name="what only moves is alike on all ranks",
+        module="suites.collectives.reference",
+        old=(
+            "        bits = random_bits(start, stop, stream=self.seed * 1024 + rank, device=device)\n"
+            "        return bits.to("
+        ),
+        new=(
+            "        bits = random_bits(start, stop, stream=self.seed * 1024, device=device)\n        return bits.to("
+        ),
+    ),
+    Fault(
+        name="what is added up is alike on all ranks",
+        module="suites.collectives.reference",
+        old=(
+            "        bits = random_bits(start, stop, stream=self.seed * 1024 + rank, device=device)\n        if self.op"
+        ),
+        new=("        bits = random_bits(start, stop, stream=self.seed * 1024, device=device)\n        if self.op"),
+    ),
+    Fault(
+        name="each step starts with the same numbers",
+        module="suites.collectives.reference",
+        old="return replace(self, seed=self.seed + 7919 * step)",
+        new="return replace(self, seed=self.seed)",
+    ),
+    Fault(
+        name="a soak of floats alone",
+        module="suites.collectives.programs.soak",
+        old="drawn.choice(FLOATS + INTEGERS)",
+        new="drawn.choice(FLOATS)",
+    ),
+    Fault(
+        name="a soak whose root is always the group's first rank",
+        module="suites.collectives.programs.soak",
+        old="root=drawn.choice(members)",
+        new="root=members[0]",
+    ),
 )

@@ -90,4 +90,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        self._wait()\n        self.seconds[stage]",
         new="        self._wait()\n        self._ctx.barrier()\n        self.seconds[stage]",
     ),
+    Fault(
+        name="a stage as long as it takes the fastest rank",
+        module="suites.communicators.programs",
+        old="[max(taken) for taken in zip(",
+        new="[min(taken) for taken in zip(",
+    ),
 )

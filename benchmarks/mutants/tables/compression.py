@@ -445,4 +445,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        p_idx += batch_size * n * matrix_approximation_rank\n",
         new="",
     ),
+    Fault(
+        name="PowerSGD that begins each step with random columns",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="    need_randomize_qs = False\n",
+        new="    need_randomize_qs = True\n",
+    ),
 )

@@ -104,4 +104,16 @@ FAULTS: tuple[Fault, ...] = (
         old="return seconds[1:], destination",
         new="return seconds, destination",
     ),
+    Fault(
+        name="a triad whose result is read before it is written",
+        module="suites.memory_hierarchy.programs",
+        old='"copied": 2, "triad": 3',
+        new='"copied": 2, "triad": 4',
+    ),
+    Fault(
+        name="a copy whose bytes count once",
+        module="suites.memory_hierarchy.programs",
+        old='"copied": 2, "triad": 3',
+        new='"copied": 1, "triad": 3',
+    ),
 )
