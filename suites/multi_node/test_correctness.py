@@ -21,6 +21,7 @@ from suites.shared.comparison import assert_each, assert_same, assert_unlike
 from suites.shared.places import addends
 from suites.shared.step import once, second
 from suites.shared.strategies import float_dtypes, seeds
+from suites.shared.traffic import messages_of
 
 ON_NODES = pytest.mark.ranks(2, 4, nodes=2)
 AS_IF = pytest.mark.ranks(2, 4)
@@ -88,6 +89,15 @@ def test_hierarchical_sum(ranks: Ranks, numel: int, dtype: torch.dtype) -> None:
 @given(data=st.data(), numel=st.integers(1, 3000), dtype=float_dtypes)
 def test_hierarchical_sum_as_if_on_nodes(ranks: Ranks, data: st.DataObject, numel: int, dtype: torch.dtype) -> None:
     assert_summed(ranks, data.draw(node_counts(ranks.world_size)), numel, dtype)
+
+
+@pytest.mark.ranks(4)
+def test_a_sum_of_two_levels_sends_only_a_share_between_nodes(ranks: Ranks) -> None:
+    """Of 25 elements, which are padded to 26: a rank's half of them goes over the network."""
+    arguments = {"nodes": 2, "numel": 25, "dtype": torch.float32}
+    sent = [ranks.run(messages_of, program, **arguments) for program in (summing.flat, summing.hierarchical)]
+    by_levels = [("reduce_scatter", 4 * 26), ("all_reduce", 4 * 13), ("all_gather", 4 * 13)]
+    assert sent == [[[("all_reduce", 4 * 25)]] * 4, [by_levels] * 4]
 
 
 def exchanged(ctx: Context, nodes: int, way: str, sizes: list[int]) -> None:

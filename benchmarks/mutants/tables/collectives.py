@@ -421,4 +421,42 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="root=drawn.choice(members)",
         new="root=members[0]",
     ),
+    Fault(
+        name="a group call that is a call for each tensor",
+        module="suites.collectives.programs.coalescing",
+        old=(
+            "            with dist._coalescing_manager():\n"
+            "                for part in self.parts:\n"
+            "                    dist.all_reduce(part, self.op)\n"
+            "            return self.parts"
+        ),
+        new=(
+            "            for part in self.parts:\n"
+            "                dist.all_reduce(part, self.op)\n"
+            "            return self.parts"
+        ),
+    ),
+    Fault(
+        name="a flat buffer whose parts are reduced one by one",
+        module="suites.collectives.programs.coalescing",
+        old="            dist.all_reduce(buffer, self.op)\n",
+        new="            for view in views:\n                dist.all_reduce(view, self.op)\n",
+    ),
+    Fault(
+        name="each flight lands before the next one starts",
+        module="suites.collectives.programs.in_flight",
+        old=(
+            "    for flight in flights.values():\n"
+            "        flight.start(number)\n"
+            "    for place in order:\n"
+            "        if place in flights:\n"
+        ),
+        new=("    for place in order:\n        if place in flights:\n            flights[place].start(number)\n"),
+    ),
+    Fault(
+        name="flights that land in the order in which they started",
+        module="suites.collectives.programs.in_flight",
+        old="    for place in order:\n        if place in flights:\n",
+        new="    for place in sorted(order):\n        if place in flights:\n",
+    ),
 )

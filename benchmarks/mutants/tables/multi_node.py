@@ -252,4 +252,14 @@ FAULTS: tuple[Fault, ...] = (
         old="seed = self.seed * 64 + stream",
         new="seed = self.seed * 64",
     ),
+    Fault(
+        name="a sum by two levels that is the flat one",
+        module="suites.multi_node.programs.summing",
+        old=(
+            "        dist.reduce_scatter_tensor(shard, padded, group=inside)\n"
+            "        dist.all_reduce(shard, group=across)\n"
+            "        dist.all_gather_into_tensor(padded, shard, group=inside)\n"
+        ),
+        new="        dist.all_reduce(padded)\n",
+    ),
 )

@@ -556,4 +556,55 @@ FAULTS: tuple[Fault, ...] = (
         old="            break\n",
         new="            continue\n",
     ),
+    Fault(
+        name="all pages are sent, however few are asked for",
+        module="suites.symmetric_memory.programs.pages",
+        old=(
+            "        torch.index_select(cache, 0, index, out=outgoing)\n"
+            "        operations = [dist.P2POp(dist.isend, outgoing, following), "
+            "dist.P2POp(dist.irecv, incoming, before)]\n"
+            "        for work in dist.batch_isend_irecv(operations):\n"
+            "            work.wait()\n"
+            "        return arrived.index_copy_(0, index, incoming)"
+        ),
+        new=(
+            "        whole = torch.empty_like(cache)\n"
+            "        operations = [dist.P2POp(dist.isend, cache, following), dist.P2POp(dist.irecv, whole, before)]\n"
+            "        for work in dist.batch_isend_irecv(operations):\n"
+            "            work.wait()\n"
+            "        return arrived.index_copy_(0, index, whole[index])"
+        ),
+    ),
+    Fault(
+        name="shards by NCCL of gradients that every rank adds up whole",
+        module="suites.symmetric_memory.programs.shards_in_turn",
+        old="        dist.reduce_scatter_tensor(summed, own)\n",
+        new=(
+            "        whole = own.clone()\n"
+            "        dist.all_reduce(whole)\n"
+            "        summed.copy_(whole.chunk(ctx.world_size)[ctx.rank])\n"
+        ),
+    ),
+    Fault(
+        name="gradients that NCCL adds up whole on every rank",
+        module="suites.symmetric_memory.programs.exchanges",
+        old="            dist.reduce_scatter_tensor(part, gradients)\n            return part",
+        new=(
+            "            whole = gradients.clone()\n"
+            "            dist.all_reduce(whole)\n"
+            "            return part.copy_(whole.chunk(ctx.world_size)[ctx.rank])"
+        ),
+    ),
+    Fault(
+        name="a heap without the second place for gradients that arrive",
+        module="suites.symmetric_memory.programs.exchanges",
+        old="memory = open_memory(ctx, 3 * sum(sizes))",
+        new="memory = open_memory(ctx, 2 * sum(sizes))",
+    ),
+    Fault(
+        name="a heap for the largest activations alone",
+        module="suites.symmetric_memory.programs.exchanges",
+        old="memory = open_memory(ctx, 2 * sum(sizes))",
+        new="memory = open_memory(ctx, 2 * sizes[-1])",
+    ),
 )
