@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from pytest_gpuperf import Context, Ranks
 from suites.compression.programs import averaging as programs
@@ -168,6 +169,27 @@ def test_every_step_gives_the_same_on_every_rank(
 
     first, *others = ranks.run(several)
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.ranks(2)
+def test_gradients_are_views_of_the_buckets(ranks: Ranks) -> None:
+    """Otherwise each step copies all of them once more, and only the time tells."""
+
+    def storages(ctx: Context) -> tuple[set[int], set[int]]:
+        buckets = set[int]()
+
+        def hook(state: None, bucket: dist.GradBucket) -> Future:
+            buckets.add(bucket.buffer().untyped_storage().data_ptr())
+            return allreduce_hook(ctx.group, bucket)
+
+        gradients = functools.partial(programs.uniform, layers=3, width=5)
+        step = programs.average(ctx, gradients=gradients, hook=hook)
+        step()  # buckets are arranged anew after it
+        buckets.clear()
+        return {gradient.untyped_storage().data_ptr() for gradient in step()}, buckets
+
+    for rank, (of_gradients, of_buckets) in enumerate(ranks.run(storages)):
+        assert of_gradients == of_buckets, f"rank {rank}"
 
 
 @pytest.mark.ranks(2)

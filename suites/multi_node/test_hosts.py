@@ -219,6 +219,14 @@ def test_a_survey_does_what_its_load_says(ranks: Ranks) -> None:
         assert told == expected, f"rank {rank}"
 
 
+@pytest.mark.ranks(3)
+def test_each_two_of_an_odd_number_of_nodes_meet_once(ranks: Ranks) -> None:
+    """In each round one node has no partner, and measures nothing."""
+    for one in surveyed(ranks, 3, SMALL):
+        assert sorted(one.paired) == [node for node in range(3) if node != one.node]
+        assert {len(taken) for taken in one.paired.values()} == {SMALL.samples}
+
+
 # What a rank of a healthy cluster sees: of four nodes, one rank each.
 SEEN = [
     Seen(

@@ -164,6 +164,19 @@ def test_each_bucket_is_sent_by_itself(ranks: Ranks, name: str, bucket_mib: floa
         assert ranks.run(sent, program=program, bucket_mib=bucket_mib) == [expected] * 2
 
 
+@pytest.mark.ranks(2)
+def test_gradients_of_one_bucket_are_views_of_it(ranks: Ranks) -> None:
+    """Otherwise each step copies all of them once more, and only the time tells."""
+
+    def storages(ctx: Context) -> int:
+        step = programs.all_reduce_during_backward(ctx, mlp=MLP)
+        for _ in range(STEPS - 1):
+            step()
+        return len({gradient.untyped_storage().data_ptr() for gradient in step()})
+
+    assert ranks.run(storages) == [1, 1]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Noted:
     """A sum on its way, which notes how many had been started when it was waited for."""

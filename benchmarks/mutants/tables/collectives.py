@@ -459,4 +459,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="    for place in order:\n        if place in flights:\n",
         new="    for place in sorted(order):\n        if place in flights:\n",
     ),
+    Fault(
+        name="a size of less than an element for each rank moves nothing",
+        module="suites.collectives.programs.sweeping",
+        old="numel = max(1, nbytes // DTYPE.itemsize // (world_size if divided else 1))",
+        new="numel = nbytes // DTYPE.itemsize // (world_size if divided else 1)",
+    ),
 )

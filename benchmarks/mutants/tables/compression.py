@@ -451,4 +451,10 @@ FAULTS: tuple[Fault, ...] = (
         old="    need_randomize_qs = False\n",
         new="    need_randomize_qs = True\n",
     ),
+    Fault(
+        name="gradients that are copied out of the buckets",
+        module="suites.compression.programs.averaging",
+        old="        gradient_as_bucket_view=True,\n        init_sync=False,  # param",
+        new="        init_sync=False,  # param",
+    ),
 )

@@ -116,4 +116,16 @@ FAULTS: tuple[Fault, ...] = (
         old='"copied": 2, "triad": 3',
         new='"copied": 1, "triad": 3',
     ),
+    Fault(
+        name="a triad by way of two tensors in between",
+        module="suites.memory_hierarchy.programs",
+        old="return lambda: torch.add(of_b, of_c, alpha=TRIAD_FACTOR, out=of_a)",
+        new="return lambda: of_a.copy_(of_b + TRIAD_FACTOR * of_c)",
+    ),
+    Fault(
+        name="a copy of a copy",
+        module="suites.memory_hierarchy.programs",
+        old="return lambda: there.copy_(here, non_blocking=True)",
+        new="return lambda: there.copy_(here.clone(), non_blocking=True)",
+    ),
 )

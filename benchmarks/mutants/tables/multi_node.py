@@ -262,4 +262,10 @@ FAULTS: tuple[Fault, ...] = (
         ),
         new="        dist.all_reduce(padded)\n",
     ),
+    Fault(
+        name="a node without a partner has measured a pair",
+        module="suites.multi_node.programs.hosts",
+        old="        if partner is not None:\n            paired[partner] = taken\n",
+        new="        paired[partner] = taken\n",
+    ),
 )

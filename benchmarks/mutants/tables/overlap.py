@@ -284,4 +284,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        for _ in range(load.products):\n",
         new="        for _ in range(1):\n",
     ),
+    Fault(
+        name="gradients that are copied out of their bucket",
+        module="suites.overlap.programs.backward",
+        old="bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False",
+        new="bucket_cap_mb=bucket_mib, init_sync=False",
+    ),
 )
