@@ -187,6 +187,23 @@ def test_training_in_both_layouts_as_if_on_nodes(ranks: Ranks, data: st.DataObje
     assert_as_one_device(ranks, data.draw(node_counts(ranks.world_size)), task(ranks.world_size, seed))
 
 
+@pytest.mark.ranks(2)
+def test_each_level_sends_what_it_has_to_and_nothing_if_it_is_of_one_rank(ranks: Ranks) -> None:
+    """Tensors that are split: outputs, and gradients of inputs but the first. The batch: all gradients at once; a loss.
+
+    On one node all ranks are inside, and each is alone across.
+    """
+    given = task(ranks.world_size, seed=1)
+    activations = given.rows * given.width * given.dtype.itemsize
+    weights = sum(weight.nbytes for weight in given.weights().values())
+    for program, expected in (
+        (layouts.tensors_inside, [activations] * 3),
+        (layouts.tensors_across, [weights, given.dtype.itemsize]),
+    ):
+        messages = [("all_reduce", nbytes) for nbytes in expected]
+        assert ranks.run(messages_of, program, task=given, nodes=1) == [messages] * 2, program.__name__
+
+
 @AS_IF
 @pytest.mark.parametrize("inside", [True, False], ids=["tensors inside", "tensors across"])
 def test_the_loss_of_weights_of_16_bits_has_32(ranks: Ranks, inside: bool) -> None:

@@ -165,6 +165,26 @@ def test_each_bucket_is_sent_by_itself(ranks: Ranks, name: str, bucket_mib: floa
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("program", [programs.all_reduce_after_backward, programs.communication])
+def test_a_gradient_with_a_bucket_to_itself_is_summed_where_it_lies(ranks: Ranks, program: Program) -> None:
+    """Copies into a flat tensor and back give the same, and take longer."""
+
+    def places(ctx: Context) -> tuple[list[int], list[int]]:
+        reduce, summed = dist.all_reduce, list[int]()
+
+        def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            summed.append(tensor.data_ptr())
+            return reduce(tensor, *args, **kwargs)
+
+        step = program(ctx, mlp=MLP, bucket_mib=2**-13)
+        with mock.patch.object(dist, "all_reduce", noted):
+            return [gradient.data_ptr() for gradient in step()][::-1], summed
+
+    for rank, (of_gradients, summed) in enumerate(ranks.run(places)):
+        assert summed == of_gradients, f"rank {rank}"
+
+
+@pytest.mark.ranks(2)
 def test_gradients_of_one_bucket_are_views_of_it(ranks: Ranks) -> None:
     """Otherwise each step copies all of them once more, and only the time tells."""
 

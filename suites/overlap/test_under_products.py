@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -11,6 +13,7 @@ from suites.overlap.programs import under_products as programs
 from suites.shared.comparison import assert_close
 from suites.shared.noted_groups import noted_groups
 from suites.shared.places import addends
+from suites.shared.turns import assert_in_turn
 
 LOAD = programs.Load(products=2, size=8, numel=60, dtype=torch.float64)
 LARGE = programs.Load(products=1, size=8, numel=70_008, dtype=torch.float64)
@@ -104,6 +107,10 @@ def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
         return counts
 
     assert ranks.run(counted) == [[LOAD.flop] * 2] * 2
+
+
+def test_copies_are_from_one_rank_after_another() -> None:
+    assert_in_turn(partial(programs.by_copies, load=LOAD), ranks=3)
 
 
 @pytest.mark.ranks(2)

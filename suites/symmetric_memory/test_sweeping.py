@@ -14,6 +14,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.shared.bits import wrong_bits
 from suites.shared.places import assert_sum
 from suites.shared.strategies import worlds
+from suites.shared.turns import assert_in_turn
 from suites.symmetric_memory.programs import sweeping
 from suites.symmetric_memory.reference import crossover
 
@@ -53,6 +54,10 @@ def in_turn(ctx: Context, name: str, sizes: list[int]) -> None:
             ctx.barrier()  # what is wiped or read here is nobody's target meanwhile
             verify(ctx, name, output, steps, nbytes)
             ctx.barrier()
+
+
+def test_sums_by_gets_read_from_one_rank_after_another() -> None:
+    assert_in_turn(lambda ctx, allocate: sweeping.sum_by_gets(ctx, sizes=[16], allocate=allocate)(16), ranks=3)
 
 
 @pytest.mark.parametrize(

@@ -268,4 +268,16 @@ FAULTS: tuple[Fault, ...] = (
         old="        if partner is not None:\n            paired[partner] = taken\n",
         new="        paired[partner] = taken\n",
     ),
+    Fault(
+        name="a rank that is alone in its group sums all the same",
+        module="suites.multi_node.programs.layouts",
+        old="    if group.size() > 1:\n        dist.all_reduce(tensor, group=group)\n",
+        new="    dist.all_reduce(tensor, group=group)\n",
+    ),
+    Fault(
+        name="gradients that are summed one by one",
+        module="suites.multi_node.programs.layouts",
+        old="        _sum(self._flat, self._data)\n",
+        new="        for gradient in self.gradients.values():\n            _sum(gradient, self._data)\n",
+    ),
 )

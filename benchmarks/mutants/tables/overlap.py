@@ -290,4 +290,24 @@ FAULTS: tuple[Fault, ...] = (
         old="bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False",
         new="bucket_cap_mb=bucket_mib, init_sync=False",
     ),
+    Fault(
+        name="copies that all begin with the first rank",
+        module="suites.overlap.programs.under_products",
+        old="peers = [(ctx.rank + away) % ctx.world_size for away in range(1, ctx.world_size)]",
+        new="peers = [rank for rank in range(ctx.world_size) if rank != ctx.rank]",
+    ),
+    Fault(
+        name="a gradient with a bucket to itself is copied there and back",
+        module="suites.overlap.programs.backward",
+        old=(
+            "        flat = bucket[0].view(-1) if len(bucket) == 1 else torch.cat([part.view(-1) for part in bucket])\n"
+            "        dist.all_reduce(flat, dist.ReduceOp.AVG)\n"
+            "        if len(bucket) > 1:\n"
+        ),
+        new=(
+            "        flat = torch.cat([part.view(-1) for part in bucket])\n"
+            "        dist.all_reduce(flat, dist.ReduceOp.AVG)\n"
+            "        if bucket:\n"
+        ),
+    ),
 )

@@ -607,4 +607,16 @@ FAULTS: tuple[Fault, ...] = (
         old="memory = open_memory(ctx, 2 * sum(sizes))",
         new="memory = open_memory(ctx, 2 * sizes[-1])",
     ),
+    Fault(
+        name="sums by gets that all read from the first rank first",
+        module="suites.symmetric_memory.programs.sweeping",
+        old="ordered = [(ctx.rank + away) % ctx.world_size for away in range(ctx.world_size)]",
+        new="ordered = list(range(ctx.world_size))",
+    ),
+    Fault(
+        name="shards by memory that all write to the first rank first",
+        module="suites.symmetric_memory.programs.shards_in_turn",
+        old="memory.buffer(rank, shape, DTYPE, numel + start) for rank in ordered]",
+        new="memory.buffer(rank, shape, DTYPE, numel + start) for rank in sorted(ordered)]",
+    ),
 )
