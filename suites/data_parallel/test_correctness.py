@@ -58,10 +58,14 @@ def drawn_problems(draw: st.DrawFn, /, world_size: int, **fixed: Any) -> Problem
 def test_no_two_ranks_or_steps_are_alike() -> None:
     """Were they alike, a rank's own gradients, its own parameters, or the step before would be right."""
     problem = Problem(world_size=3, seed=1, inputs=8, hidden=8, rows=8, microbatches=2, steps=3, wide=True)
-    batches = [(rank, step, *batch) for rank in range(3) for step, batch in enumerate(problem.batches(rank))]
-    microbatches = [(rank, step, part, x[part], grad[part]) for rank, step, x, grad in batches for part in range(2)]
-    for place, name in ((3, "inputs"), (4, "output gradients")):
-        assert_unlike({f"{name} of rank, step and microbatch {of[:3]}": of[place] for of in microbatches})
+    for place, what in enumerate(("inputs", "output gradients")):
+        microbatches = {
+            f"{what} of rank {rank}, step {step}, microbatch {number}": part
+            for rank in range(problem.world_size)
+            for step, batch in enumerate(problem.batches(rank))
+            for number, part in enumerate(batch[place])
+        }
+        assert_unlike(microbatches)
     for name in problem.parameters():
         assert_unlike({f"{name} of rank {rank}": problem.parameters(rank)[name] for rank in range(3)})
     assert all(problem.rate(step) != problem.rate(step + 1) for step in range(problem.steps - 1))

@@ -74,8 +74,8 @@ def test_so_many_bytes_cross_the_bus(ranks: Ranks, name: str) -> None:
     program, _, _ = TIERS[name]
 
     def touched(ctx: Context) -> int:
-        step = program(ctx, sizes=[nbytes])(nbytes)
-        with Touched() as mode:
+        step, mode = program(ctx, sizes=[nbytes])(nbytes), Touched()
+        with mode:
             step()
         return mode.nbytes
 
