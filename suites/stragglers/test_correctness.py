@@ -57,7 +57,7 @@ def seconds_when_others_come_late(ctx: Context) -> list[float]:
     """Of steps that wait for all ranks, of which the last one comes late to the first."""
     step = programs.work_then_sum(ctx, late=None, delay=0.0)
     if ctx.rank == ctx.world_size - 1:
-        time.sleep(DELAY)  # not a wait for an event: the lateness is what the test is about
+        time.sleep(4 * DELAY)  # not a wait for an event: the lateness is what the test is about
     return seconds_of_steps(ctx, step, 1)
 
 
@@ -65,7 +65,7 @@ def seconds_when_others_come_late(ctx: Context) -> list[float]:
 def test_seconds_of_a_step_begin_when_all_ranks_are_there(ranks: Ranks) -> None:
     # The least of some: a busy host may hold up any rank once.
     taken = [ranks.run(seconds_when_others_come_late)[0][0] for _ in range(3)]
-    assert min(taken) < DELAY / 2, f"rank 0's steps hold what rank 1 was late before: {taken} s"
+    assert min(taken) < 2 * DELAY, f"rank 0's steps hold what rank 1 was late before: {taken} s"
 
 
 @pytest.mark.ranks(2, 3, 4)
