@@ -194,8 +194,11 @@ def test_gradients_are_views_of_the_buckets(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2)
 def test_bound_of_int8_is_reached(ranks: Ranks) -> None:
-    """Both roundings lose half a unit: 0.5 to 0 and 1.5 to 1 on the ranks, and their mean of 0.5 to 0."""
-    drawn = [[torch.tensor([127, 0.5])], [torch.tensor([127, 1.499])]]
+    """Both roundings lose half a unit: 2.5 to 2 and, in units of 3, 1.5 to 0 on the ranks; their mean of 1, in 2, to 0.
+
+    The ranks' magnitudes are unlike: a bound of the largest one would be wider than it need be.
+    """
+    drawn = [[torch.tensor([127, 2.5])], [torch.tensor([381, 1.499])]]
     first, _ = ranks.run(averages, drawn=drawn, names=["int8"], block=2)
     mean, bound = bounds("int8", drawn, 2)
     assert_within(first["int8"], mean, bound, "int8")

@@ -175,3 +175,4 @@ def test_who_is_slow_is_named() -> None:
     assert by_rank == pytest.approx([8.0, 8 / 1.2, 8.0])
     assert reference.odd_ranks(by_rank) == {1: pytest.approx(1 - 1 / 1.2)}
     assert reference.odd_ranks([1.0, 0.91]) == {}
+    assert reference.odd_ranks([1.0, 1.0, 1.2]) == {}, "one that is fast makes nobody slow"

@@ -51,6 +51,19 @@ def test_each_tier_holds_what_was_written(ranks: Ranks, data: st.DataObject, nam
     data.draw(worlds(ranks)).run(in_turn, name, sizes)
 
 
+def test_each_piece_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than 4 million elements one piece after the other; here of more than 8."""
+    monkeypatch.setattr(reference, "CHUNK", 8)
+    context = Context(rank=1, world_size=2, backend="gloo", device=torch.device("cpu"), seed=1)
+    right = programs.values(20, rank=1)
+    reference.copied(context, right, 1, right.nbytes)
+    for place in range(20):
+        wrong = right.clone()
+        wrong[place] += 1
+        with pytest.raises(AssertionError, match=f"^rank 1, from element {place // 8 * 8} on: "):
+            reference.copied(context, wrong, 1, wrong.nbytes)
+
+
 class Touched(TorchDispatchMode):
     """Within its block the bytes are added up that operations read and write; what they overwrite they do not read."""
 

@@ -465,4 +465,22 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="numel = max(1, nbytes // DTYPE.itemsize // (world_size if divided else 1))",
         new="numel = nbytes // DTYPE.itemsize // (world_size if divided else 1)",
     ),
+    Fault(
+        name="an input whose pieces all begin anew",
+        module="suites.collectives.reference",
+        old="out[at:end] = self._given(rank, at, end, device)",
+        new="out[at:end] = self._given(rank, 0, end - at, device)",
+    ),
+    Fault(
+        name="a result whose first piece alone is compared",
+        module="suites.collectives.reference",
+        old="got = flat[at + begin : at + end]\n",
+        new="got = flat[at : at + end - begin]\n",
+    ),
+    Fault(
+        name="an input whose first piece alone must be untouched",
+        module="suites.collectives.reference",
+        old="            _require(bits_of(x[at : at + CHUNK]) == bits_of(given), x, given,",
+        new="            at or _require(bits_of(x[at : at + CHUNK]) == bits_of(given), x, given,",
+    ),
 )

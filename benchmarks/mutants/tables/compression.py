@@ -457,4 +457,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        gradient_as_bucket_view=True,\n        init_sync=False,  # param",
         new="        init_sync=False,  # param",
     ),
+    Fault(
+        name="a bound by the largest rank, not by the ranks' mean",
+        module="suites.compression.programs.quantized",
+        old="average, largest = blocks.mean(dim=0), blocks.amax(dim=2, keepdim=True).mean(dim=0)",
+        new="average, largest = blocks.mean(dim=0), blocks.amax(dim=2, keepdim=True).amax(dim=0)",
+    ),
 )

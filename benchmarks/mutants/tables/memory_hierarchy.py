@@ -128,4 +128,16 @@ FAULTS: tuple[Fault, ...] = (
         old="return lambda: there.copy_(here, non_blocking=True)",
         new="return lambda: there.copy_(here.clone(), non_blocking=True)",
     ),
+    Fault(
+        name="pieces of a copy that are all compared with the first one's values",
+        module="suites.memory_hierarchy.reference",
+        old="place = torch.arange(begin, begin + part.numel(), dtype",
+        new="place = torch.arange(part.numel(), dtype",
+    ),
+    Fault(
+        name="a copy of which the first piece alone is compared",
+        module="suites.memory_hierarchy.reference",
+        old="part = output[begin : begin + CHUNK]",
+        new="part = output[:CHUNK][: count - begin]",
+    ),
 )
