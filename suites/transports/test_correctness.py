@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -114,9 +115,9 @@ def test_one_rank_that_is_connected_otherwise_skips() -> None:
 
 def test_pieces_are_parts_of_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors of more than 4 million elements are made and compared piece by piece; here those of more than 8."""
-    numel, cpu, numbers = 20, torch.device("cpu"), {"dtype": torch.float32, "ranks": 2}
-    whole = random_bits(0, numel, stream=3, device=cpu)
-    of_ranks = [addends(numel, rank=rank, **numbers) for rank in range(2)]
+    numel, of_two = 20, partial(addends, dtype=torch.float32, ranks=2)
+    whole = random_bits(0, numel, stream=3, device=torch.device("cpu"))
+    of_ranks = [of_two(numel, rank=rank) for rank in range(2)]
     for module in (bits, places):
         monkeypatch.setattr(module, "_CHUNK", 8)
 
@@ -125,8 +126,8 @@ def test_pieces_are_parts_of_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(filled, whole, "bits")
     assert bits.wrong_bits(whole, stream=3) == 0
     assert bits.wrong_bits(whole.roll(8), stream=3) == numel
-    assert_close(addends(numel, rank=1, **numbers), of_ranks[1], "addends")
-    assert_close(addends(numel - 5, rank=1, start=5, **numbers), of_ranks[1][5:], "addends from the fifth on")
+    assert_close(of_two(numel, rank=1), of_ranks[1], "addends")
+    assert_close(of_two(numel - 5, rank=1, start=5), of_ranks[1][5:], "addends from the fifth on")
     total = of_ranks[0] + of_ranks[1]
     places.assert_sum(total, ranks=2, steps=1, where="sum")
     for place in range(numel):
