@@ -395,27 +395,6 @@ FAULTS: tuple[Fault, ...] = (
         new="torch.where(magnitude == 0, 1.0, scales)",
     ),
     Fault(
-        name="blocks of zeros that have no scale",
-        module="suites.compression.programs.quantized",
-        old="    scales = torch.where(scales == 0, 1.0, scales)\n",
-        new="",
-    ),
-    Fault(
-        name="the scales of means are sent in bfloat16",
-        module="suites.compression.programs.quantized",
-        old="    dist.all_gather_into_tensor(all_scales, shard_scales)\n",
-        new="    dist.all_gather_into_tensor(all_scales, shard_scales.bfloat16().float())\n",
-    ),
-    Fault(
-        name="a mean of 8 bits that is taken in bfloat16",
-        module="suites.compression.programs.quantized",
-        old="return _dequantized(parts, scales, dtype).view(ranks, -1, parts.shape[1]).mean(dim=0)",
-        new=(
-            "whole = _dequantized(parts, scales, dtype).bfloat16()\n"
-            "    return whole.view(ranks, -1, parts.shape[1]).mean(dim=0).float()"
-        ),
-    ),
-    Fault(
         name="a hook that is called float8 and has 8 whole bits",
         module="suites.compression.programs.averaging",
         old='"float8": (quantized_hook, lambda: Quantized(FLOAT8)),',
