@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from pytest_gpuperf import Ranks
+from suites.collectives.programs import coalescing
 from suites.collectives.programs.coalescing import wrong_parts
 from suites.collectives.reference import Collective
+from suites.shared.traffic import messages_of
 
 # Tensors, elements of all of them together, dtype, and operation. The last tensor is smaller than the others.
 CASES = (
@@ -31,6 +33,20 @@ def check(ranks: Ranks, way: str) -> None:
 @pytest.mark.parametrize("way", ["one_by_one", "coalesced", "flat"])
 def test_many_small(ranks: Ranks, way: str) -> None:
     check(ranks, way)
+
+
+CALLS = {"one_by_one": 7, "coalesced": 1, "flat": 1}
+"""Of torch.distributed, for 7 tensors."""
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("way", CALLS)
+def test_so_many_calls_are_made(ranks: Ranks, way: str) -> None:
+    """A way that falls back to a call for each tensor gives the same sums."""
+    case = Collective(name="all_reduce", numel=7 * 5, dtype=torch.float32, seed=1, members=(0, 1))
+    for rank, messages in enumerate(ranks.run(messages_of, getattr(coalescing, way), collective=case, count=7)):
+        assert len(messages) == CALLS[way], f"rank {rank}: {messages}"
+        assert sum(nbytes for _, nbytes in messages) == 7 * 5 * 4, f"rank {rank}: {messages}"
 
 
 @pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)

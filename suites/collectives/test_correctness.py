@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, GiB, KiB, MiB, Ranks
+from suites.collectives import reference
 from suites.collectives.programs import plain
 from suites.collectives.programs.checking import in_turn
 from suites.collectives.programs.plain import Program
 from suites.collectives.reference import MOVEMENTS, ROOTED, Collective
+from suites.shared.comparison import assert_unlike
 from suites.shared.step import Step
 from suites.shared.strategies import FLOATS, INTEGERS, dtypes, seeds, worlds
 
@@ -195,6 +197,43 @@ def test_your_own_collective(ranks: Ranks) -> None:
 
     case = of_world(ranks, name="all_reduce", numel=4097, dtype=torch.float32, seed=1)
     check(ranks, [case], {"all_reduce": all_reduce_by_gathering})
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather"])
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+def test_no_two_ranks_and_no_two_steps_start_with_the_same(name: str, dtype: torch.dtype) -> None:
+    """Were they alike, a share of another rank, or of the step before, would be right."""
+    case = Collective(name=name, numel=200, dtype=dtype, seed=1, members=(0, 1, 2))
+    assert_unlike(
+        {
+            f"rank {rank}, step {step}": case.again(step).start(rank, torch.device("cpu"))
+            for rank in case.members
+            for step in range(3)
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather"])
+@pytest.mark.parametrize("chunk", [reference.CHUNK, 3], ids=["whole", "in pieces"])
+def test_one_wrong_element_is_told(monkeypatch: pytest.MonkeyPatch, name: str, chunk: int) -> None:
+    """Also one that is no number, where only a number is right, and in each piece of those that are compared."""
+    case = Collective(name=name, numel=7, dtype=torch.float32, seed=1, members=(0, 1))
+    inputs = [case.start(rank, torch.device("cpu")) for rank in range(2)]
+    right = inputs[0] + inputs[1] if name == "all_reduce" else torch.cat(inputs)
+    monkeypatch.setattr(reference, "CHUNK", chunk)
+    for rank, made in enumerate(inputs):
+        assert torch.equal(case.start(rank, torch.device("cpu")).view(torch.int32), made.view(torch.int32))
+        case.assert_untouched(rank, made)
+        with pytest.raises(AssertionError, match="its input"):
+            case.assert_untouched(rank, torch.cat((made[:6], made[:1])))
+    case.assert_right(1, right)
+    for place in range(len(right)):
+        for value in (torch.nan, torch.inf, 0.0):
+            wrong = right.clone()
+            wrong[place] = value
+            told = rf"element {place} of \d+ is {value}, not .*; 1 of the [137] that were compared are wrong"
+            with pytest.raises(AssertionError, match=told):
+                case.assert_right(1, wrong)
 
 
 def test_splits_of_other_ranks_are_refused() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.collectives.programs.in_flight import NAMES, together
+from suites.collectives.programs.in_flight import NAMES, flown, together
 from suites.collectives.reference import Collective
 from suites.shared.strategies import dtypes, seeds, worlds
 
@@ -38,6 +41,29 @@ def flights(draw: st.DrawFn, size: int) -> list[Collective]:
             )
         )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A flight that only notes when it starts and when it lands."""
+
+    place: int
+    events: list[tuple[str, int, int]]
+
+    def start(self, number: int) -> None:
+        self.events.append(("starts", self.place, number))
+
+    def land(self) -> Iterator[str]:
+        self.events.append(("lands", self.place, 0))
+        yield f"{self.place} is wrong"
+
+
+def test_all_flights_have_started_before_the_first_one_lands_and_they_land_in_the_order_asked_for() -> None:
+    """One after the other, or in the order of their starts, they give the same, and nothing has been in flight."""
+    events: list[tuple[str, int, int]] = []
+    flights: Any = {place: Noted(place, events) for place in (0, 2, 3)}
+    assert list(flown(flights, [3, 1, 0, 2], 5)) == ["3 is wrong", "0 is wrong", "2 is wrong"]
+    assert events == [*(("starts", place, 5) for place in (0, 2, 3)), *(("lands", place, 0) for place in (3, 0, 2))]
 
 
 @pytest.mark.ranks(2, 4, 8)

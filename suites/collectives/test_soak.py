@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Any
 from unittest import mock
 
@@ -10,9 +12,11 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
-from suites.collectives.programs.in_flight import Flight
+from suites.collectives.programs import soak as soaking
+from suites.collectives.programs.in_flight import NAMES, Flight
 from suites.collectives.programs.soak import soak
 from suites.shared.bits import bits_of
+from suites.shared.strategies import FLOATS, INTEGERS
 
 LEAST = 0.3  # seconds
 SLICE = 20.0  # seconds of one run, far below its timeout
@@ -41,8 +45,8 @@ class Corrupted:
         bits_of(self._result).view(-1)[-1] ^= 1
 
 
-def corrupted(ctx: Context, *, seed: int) -> tuple[int, list[str]]:
-    """The shortest soak, in which a bit flips on the last rank, in the first all_reduce that it has in flight.
+def corrupted(ctx: Context, *, seed: int, seconds: float = 0.0) -> tuple[int, list[str]]:
+    """A soak in which a bit flips on the last rank, in the first all_reduce that it has in flight.
 
     Returns how many all_reduces the rank had in flight, and what the soak has found.
     """
@@ -56,7 +60,7 @@ def corrupted(ctx: Context, *, seed: int) -> tuple[int, list[str]]:
         return Corrupted(work, tensor) if flips else work
 
     with mock.patch.object(dist, "all_reduce", added):
-        _, wrong = soak(ctx, seconds=0.0, seed=seed, largest=9)
+        _, wrong = soak(ctx, seconds=seconds, seed=seed, largest=9)
     return seen, wrong
 
 
@@ -95,3 +99,31 @@ def test_a_soak_reports_a_fault_whenever_it_comes(ranks: Ranks) -> None:
     for rank, soaks in enumerate(by_rank):
         for seed, flips, (_, wrong) in zip(SEEDS, flipped, soaks, strict=True):
             assert len(wrong) == (flips and rank == last), f"rank {rank}, seed {seed}: {wrong}"
+
+
+def test_a_soak_draws_every_kind() -> None:
+    """Of each operation, dtype, group, reduction and root some, of one element and of many."""
+    drawn, memberships, largest = random.Random(1), [(0, 1, 2), (0, 2), (1, 2)], 10_000
+    found = [soaking.drawn_collective(drawn, memberships, largest) for _ in range(2000)]
+    assert {one.name for one in found} == set(NAMES)
+    assert {one.dtype for one in found} == {*FLOATS, *INTEGERS}
+    assert {(one.members, one.root) for one in found} == {(each, root) for each in memberships for root in each}
+    assert {one.op for one in found if one.name == "all_reduce"} == {"sum", "avg", "min", "max", "product"}
+    assert {one.op for one in found if one.name == "reduce_scatter"} == {"sum", "min", "max"}
+    assert min(one.numel for one in found) == 1
+    assert max(one.numel for one in found) > largest / 2
+    uneven = [row for one in found if one.name == "all_to_all_uneven" for row in one.splits]
+    assert any(0 in row and max(row) > 1 for row in uneven)
+    assert len({one.seed for one in found}) > len(found) / 2
+
+
+LONG = 20.0
+"""Seconds: a flight takes milliseconds, and some seventh of all flights have an all_reduce."""
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_soak_ends_soon_after_a_fault_of_any_rank(ranks: Ranks) -> None:
+    began = time.monotonic()
+    by_rank = ranks.run(corrupted, seed=1, seconds=LONG)
+    assert [len(wrong) for _, wrong in by_rank] == [0] * (ranks.world_size - 1) + [1]
+    assert time.monotonic() - began < LONG / 2, "the soak went on behind the fault"

@@ -28,6 +28,13 @@ def test_a_size_is_that_of_nccl_tests(op: str, ranks: int) -> None:
         assert held == HELD[op](KiB, ranks), f"rank {rank}: bytes at the start and at the end"
 
 
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_each_rank_has_an_element_at_least(op: str) -> None:
+    """However small the size is: one that is rounded down to nothing would be moved in no time."""
+    assert of_size(op, 2, 8).numel == 1
+    assert of_size(op, 1, 2).numel == 1
+
+
 def in_turn(ctx: Context, op: str, sizes: list[int]) -> None:
     """The first step of each size, compared on the ranks."""
     step_of = at_sizes(ctx, sizes=sizes, collective=op)

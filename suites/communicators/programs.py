@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -66,6 +66,11 @@ def lives(ctx: Context, *, making: Making, number: int, seed: int) -> tuple[Live
             for name, taken in clock.seconds.items():
                 seconds[name].append(taken)
     return seconds, sums
+
+
+def of_slowest(told: Sequence[Lives]) -> Lives:
+    """Seconds of each stage of each communicator, as long as it takes the slowest rank."""
+    return {stage: [max(taken) for taken in zip(*(lives[stage] for lives in told), strict=True)] for stage in told[0]}
 
 
 def given(rank: int, seed: int) -> torch.Tensor:

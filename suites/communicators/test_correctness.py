@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
 from suites.communicators import programs
+from suites.shared.comparison import assert_unlike
 from suites.shared.noted_groups import noted_groups
 
 STAGES = ["make", "first use", "next use", "destroy"]
@@ -83,24 +86,54 @@ def test_a_stage_is_not_charged_for_a_rank_that_is_late_before_it(ranks: Ranks) 
         assert min(taken) < LATE / 2, f"rank {rank}: first uses of {taken} s hold what the last rank was late before"
 
 
-def destroyed(ctx: Context, *, number: int) -> list[float]:
-    """Seconds in which a rank takes communicators down whose every use took it long."""
-    reduce = dist.all_reduce
+def told_seconds(ctx: Context, *, number: int) -> programs.Lives:
+    """What each stage is charged with on a clock that the test moves: all that is done lasts another time."""
+    now = 0.0
 
-    def reduced(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(LATE)  # not a wait for an event: what a use takes is what the test is about
-        return reduce(*args, **kwargs)
+    def clock() -> float:
+        return now
 
-    with mock.patch.object(dist, "all_reduce", reduced):
-        seconds, _ = programs.lives(ctx, making=programs.eagerly, number=number, seed=1)
-    assert min(seconds["next use"]) >= LATE
-    return seconds["destroy"]
+    def lasting(original: Callable[..., Any], durations: Iterator[float]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            nonlocal now
+            now += next(durations)
+            return original(*args, **kwargs)
+
+        return called
+
+    making = lasting(programs.eagerly, itertools.count(100, 100))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch("time.perf_counter", clock))
+        for owner, name, durations in (
+            (dist, "all_reduce", itertools.count(1)),
+            (dist, "destroy_process_group", itertools.count(1000, 1000)),
+            (torch, "randint", itertools.repeat(10_000)),  # draws what is summed
+            (Context, "barrier", itertools.repeat(100_000)),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, lasting(getattr(owner, name), durations)))
+        seconds, _ = programs.lives(ctx, making=making, number=number, seed=1)
+    return seconds
 
 
 @pytest.mark.ranks(2)
-def test_taking_down_is_not_charged_for_the_last_use(ranks: Ranks) -> None:
-    for rank, taken in enumerate(ranks.run(destroyed, number=1)):
-        assert min(taken) < LATE / 2, f"rank {rank}: {taken} s hold the use before"
+def test_a_stage_is_charged_with_nothing_else(ranks: Ranks) -> None:
+    """Neither the stage before, nor drawing what is summed, nor waiting for the other ranks."""
+    expected = {"make": [200, 300], "first use": [3, 5], "next use": [4, 6], "destroy": [2000, 3000]}
+    assert ranks.run(told_seconds, number=2) == [expected] * 2
+
+
+def test_a_stage_takes_as_long_as_its_slowest_rank() -> None:
+    """Of each communicator, whichever rank that is."""
+    told = [
+        {"make": [1.0, 5.0, 2.0], "destroy": [7.0, 7.0, 9.0]},
+        {"make": [3.0, 4.0, 6.0], "destroy": [8.0, 6.0, 8.0]},
+    ]
+    assert programs.of_slowest(told) == {"make": [3.0, 5.0, 6.0], "destroy": [8.0, 7.0, 9.0]}
+
+
+def test_no_two_ranks_or_lives_add_the_same() -> None:
+    """Were they alike, a sum of the rank's own numbers, or the sum of the life before, would be right."""
+    assert_unlike({f"rank {rank}, seed {seed}": programs.given(rank, seed) for rank in range(3) for seed in range(3)})
 
 
 def open_files(ctx: Context, *, making: programs.Making, number: int) -> list[int]:

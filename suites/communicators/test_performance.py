@@ -18,8 +18,7 @@ def judge(perf: Perf, ranks: Ranks, making: programs.Making) -> None:
     """Each stage as long as it takes the slowest rank; the median over communicators."""
     told = ranks.run(programs.lives, making=making, number=perf.sized(NUMBER, smoke=1), seed=1)
     figures = {}
-    for stage in told[0][0]:
-        slowest = [max(taken) for taken in zip(*(seconds[stage] for seconds, _ in told), strict=True)]
+    for stage, slowest in programs.of_slowest([seconds for seconds, _ in told]).items():
         name = stage.replace(" ", "_")
         figures[name] = Metric(statistics.median(slowest), "s", "lower", samples=len(slowest), clock="host")
     perf.check(**{name: figure for name, figure in figures.items() if name != "next_use"})

@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from pytest_gpuperf import Context, Ranks
 from suites.compression.programs import averaging as programs
 from suites.compression.programs import quantized
-from suites.shared.comparison import assert_close, assert_within
+from suites.shared.comparison import assert_close, assert_unlike, assert_within
 from suites.shared.inputs import full_width, integers
 from suites.shared.step import Step, Tensors, once
 from suites.shared.strategies import seeds, worlds
@@ -135,9 +136,12 @@ def test_every_hook_keeps_its_bound(ranks: Ranks, data: st.DataObject, block: in
 @pytest.mark.ranks(2)
 def test_uniform_gradients_differ_by_rank(ranks: Ranks) -> None:
     """Equal ones would be their own mean, and no missing all_reduce could be seen when arms are compared."""
-    (first,), (second,) = ranks.run(programs.uniform, layers=1, width=9)
-    assert (first - second).abs().min() > 0
-    assert max(first.abs().max(), second.abs().max()) <= 1
+    drawn = ranks.run(programs.uniform, layers=2, width=9)
+    assert_unlike({f"rank {rank}, layer {layer}": own for rank, of in enumerate(drawn) for layer, own in enumerate(of)})
+    for own in itertools.chain(*drawn):
+        assert own.abs().max() <= 1
+        assert own.min() < -0.5, "gradients of one sign"
+        assert own.max() > 0.5, "gradients of one sign"
 
 
 @pytest.mark.ranks(2)
@@ -168,9 +172,33 @@ def test_every_step_gives_the_same_on_every_rank(
 
 
 @pytest.mark.ranks(2)
+def test_gradients_are_views_of_the_buckets(ranks: Ranks) -> None:
+    """Otherwise each step copies all of them once more, and only the time tells."""
+
+    def storages(ctx: Context) -> tuple[set[int], set[int]]:
+        buckets = set[int]()
+
+        def hook(state: None, bucket: dist.GradBucket) -> Future:
+            buckets.add(bucket.buffer().untyped_storage().data_ptr())
+            return allreduce_hook(ctx.group, bucket)
+
+        gradients = functools.partial(programs.uniform, layers=3, width=5)
+        step = programs.average(ctx, gradients=gradients, hook=hook)
+        step()  # buckets are arranged anew after it
+        buckets.clear()
+        return {gradient.untyped_storage().data_ptr() for gradient in step()}, buckets
+
+    for rank, (of_gradients, of_buckets) in enumerate(ranks.run(storages)):
+        assert of_gradients == of_buckets, f"rank {rank}"
+
+
+@pytest.mark.ranks(2)
 def test_bound_of_int8_is_reached(ranks: Ranks) -> None:
-    """Both roundings lose half a unit: 0.5 to 0 and 1.5 to 1 on the ranks, and their mean of 0.5 to 0."""
-    drawn = [[torch.tensor([127, 0.5])], [torch.tensor([127, 1.499])]]
+    """Both roundings lose half a unit: 2.5 to 2 and, in units of 3, 1.5 to 0 on the ranks; their mean of 1, in 2, to 0.
+
+    The ranks' magnitudes are unlike: a bound of the largest one would be wider than it need be.
+    """
+    drawn = [[torch.tensor([127, 2.5])], [torch.tensor([381, 1.499])]]
     first, _ = ranks.run(averages, drawn=drawn, names=["int8"], block=2)
     mean, bound = bounds("int8", drawn, 2)
     assert_within(first["int8"], mean, bound, "int8")
@@ -265,17 +293,18 @@ def test_power_sgd_is_exact_where_the_mean_has_its_rank(ranks: Ranks, rows: int,
 
 
 @pytest.mark.ranks(2, 4)
-def test_all_ranks_begin_power_sgd_with_the_same_matrix(ranks: Ranks) -> None:
-    """So the mean of rank 1 is right from the first compressed step on, if the seed's Q is not orthogonal to its rows.
+@pytest.mark.parametrize("rank_of_mean", [1, 3])
+def test_all_ranks_begin_power_sgd_with_the_same_matrix(ranks: Ranks, rank_of_mean: int) -> None:
+    """So a mean of few columns is right from the first compressed step on, if the seed's Q is not orthogonal to a row.
 
     With other Qs the columns of each rank would weigh otherwise. A later step begins with what all have in common.
     """
-    row = integers((5,), torch.float32, seed=7, low=1, high=9)
-    columns = [integers((7,), torch.float32, seed=rank, low=1, high=9) for rank in range(ranks.world_size)]
-    drawn = [[torch.outer(column, row)] for column in columns]
+    rows = integers((rank_of_mean, 5), torch.float32, seed=7, low=-9, high=9)
+    columns = [integers((7, rank_of_mean), torch.float32, seed=rank, low=1, high=9) for rank in range(ranks.world_size)]
+    drawn = [[column @ rows] for column in columns]
 
     def program(ctx: Context) -> torch.Tensor:
-        state = functools.partial(programs.low_rank, 1, feedback=False)
+        state = functools.partial(programs.low_rank, rank_of_mean, feedback=False)
         step = programs.average(ctx, gradients=given_to(drawn), hook=programs.to_low_rank, state=state)
         for _ in range(quantized.START):
             step()
@@ -287,6 +316,32 @@ def test_all_ranks_begin_power_sgd_with_the_same_matrix(ranks: Ranks) -> None:
         assert off < 1e-4, f"rank {rank}: the first compressed step is off by {off:.2g}"
 
 
+@pytest.mark.ranks(2, 3)
+def test_power_sgd_goes_on_from_the_step_before(ranks: Ranks) -> None:
+    """Steps with the same gradients are a power iteration (Vogels et al., section 3): the best approximation is left.
+
+    Each step brings it nearer by the square of the ratio of singular values, 1 / 16. Of a step that begins anew most
+    of that is left.
+    """
+    generator = torch.Generator().manual_seed(1)
+    left, right = (torch.linalg.qr(torch.randn(size, 3, generator=generator)).Q for size in (8, 6))
+    shares = torch.tensor([[1.0 + rank, 2.0 - rank, 1.0] for rank in range(ranks.world_size)])
+    values = torch.tensor([64.0, 16.0, 4.0]) / shares.sum(dim=0)
+    drawn = [[(left * share * values) @ right.T * ranks.world_size] for share in shares]
+
+    def program(ctx: Context) -> torch.Tensor:
+        state = functools.partial(programs.low_rank, 1, feedback=False)
+        step = programs.average(ctx, gradients=given_to(drawn), hook=programs.to_low_rank, state=state)
+        for _ in range(quantized.START + 5):
+            step()
+        return step()[0].clone()
+
+    best = 64 * torch.outer(left[:, 0], right[:, 0])
+    for rank, got in enumerate(ranks.run(program)):
+        off = float((got - best).norm() / best.norm())
+        assert off < 1e-3, f"rank {rank}: off the best approximation by {off:.2g} of it"
+
+
 @pytest.mark.ranks(4, 8)
 def test_power_sgd_is_exact_on_more_ranks(ranks: Ranks) -> None:
     assert_exact_with_power_sgd(ranks, rows=7, columns=5, seed=1)
@@ -295,8 +350,8 @@ def test_power_sgd_is_exact_on_more_ranks(ranks: Ranks) -> None:
 def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int) -> None:
     """Of rank 1 on each rank, and of equal row space, so that the mean is of rank 1 as well; and vectors beside it.
 
-    Columns differ by rank: who keeps to its own P has another mean. The vectors shrink by nothing, and are averaged.
-    They travel as one, and each has another length.
+    Columns differ by rank: who keeps to its own P has another mean. A second matrix has an equal column space. The
+    vectors shrink by nothing, and are averaged. They travel as one, and each has another length.
     """
     columns_of = [
         integers((rows,), torch.float32, seed=seed * 8 + rank, low=1, high=9) for rank in range(ranks.world_size)
@@ -305,6 +360,7 @@ def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int
     drawn = [
         [
             torch.outer(column, row),
+            torch.outer(row, column),
             *(
                 full_width((rows + more,), torch.float32, seed=seed * 8 + rank + more, addends=ranks.world_size)
                 for more in range(3)
@@ -325,15 +381,19 @@ def assert_exact_with_power_sgd(ranks: Ranks, rows: int, columns: int, seed: int
             step()
         return [gradient.clone() for gradient in step()]
 
-    mean, *vectors = (torch.stack(of_ranks).double().mean(dim=0) for of_ranks in zip(*drawn, strict=True))
+    *matrices, first, second, third = (
+        torch.stack(of_ranks).double().mean(dim=0) for of_ranks in zip(*drawn, strict=True)
+    )
     # M is n x m, u = 2**-24; an inner product of k numbers is off by k u of its factors' norms (Higham, section 3.1).
     # P = M Q takes m of them, and R summands; normalising it n / 2 + 2 roundings more. The projection P P^T M is off
     # by twice as much of |M|; Q = P^T M by (n + R) u |M|, and P Q^T by 2u more.
-    bound = 4 * (rows + columns + ranks.world_size + 3) * programs.FLOAT32_ROUNDOFF * float(mean.norm())
-    for rank, (matrix, *of_vectors) in enumerate(ranks.run(program)):
-        assert_within(matrix, mean, torch.full_like(mean, bound), f"PowerSGD, rank {rank}, matrix")
+    bound = 4 * (rows + columns + ranks.world_size + 3) * programs.FLOAT32_ROUNDOFF * float(matrices[0].norm())
+    for rank, (*of_matrices, one, two, three) in enumerate(ranks.run(program)):
+        for number, (matrix, mean) in enumerate(zip(of_matrices, matrices, strict=True)):
+            assert_within(matrix, mean, torch.full_like(mean, bound), f"PowerSGD, rank {rank}, matrix {number}")
         # Whole numbers: their sum is exact, and so is its half, quarter or eighth.
-        for number, (of_vector, vector) in enumerate(zip(of_vectors, vectors, strict=True)):
+        vectors = ((one, first), (two, second), (three, third))
+        for number, (of_vector, vector) in enumerate(vectors):
             assert_close(of_vector.double(), vector, f"PowerSGD, rank {rank}, vector {number}")
 
 

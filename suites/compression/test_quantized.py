@@ -16,16 +16,18 @@ from suites.shared.step import once
 
 LARGEST = {"int8": 127.0, "float8": 448.0}
 BLOCK = 8
+SCALE = 2049.0
+"""Of 12 bits: a scale or a mean that goes through 16-bit floats is another one."""
 
 
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize("name", sorted(LARGEST))
 def test_numbers_of_eight_bits_are_exact(ranks: Ranks, name: str) -> None:
-    """Blocks with the format's largest number have a scale of 1: whole numbers up to 16, of 4 bits and more, stay.
+    """Of blocks with a whole scale and the format's largest number whole numbers up to 16, of 4 bits and more, stay.
 
-    A rank's are m + d (2 r - (R - 1)) with whole |m| <= 8 and |d| <= 1, at most 8 + 7 for R <= 8 ranks; their mean is
-    m. float32 holds the sums, and divides them by R, a power of two, exactly; 127 and 448 times their own rounded
-    reciprocals, which is how GPUs divide by a number, are 1 too. Of 9 blocks R is no divisor.
+    A rank's are m + d (2 r - (R - 1)) with whole |m| <= 8 and |d| <= 1, at most 8 + 7 for R <= 8 ranks, all times the
+    scale; their mean is m times the scale. float32 holds the sums, and divides them by the scale and by R, a power of
+    two, exactly. Of 9 blocks R is no divisor.
     """
     degree = ranks.world_size
     means = integers((9, BLOCK), torch.float32, seed=1, low=-8, high=8)
@@ -33,6 +35,8 @@ def test_numbers_of_eight_bits_are_exact(ranks: Ranks, name: str) -> None:
     means[:, 0] = LARGEST[name]
     means[1::2, 0] *= -1
     slopes[:, 0] = 0
+    means *= SCALE
+    slopes *= SCALE
     drawn = [[(means + (2 * rank - degree + 1) * slopes).flatten()] for rank in range(degree)]
     results = ranks.run(
         once, programs.average_quantized, gradients=given_to(drawn), quantizer=QUANTIZERS[name], block=BLOCK
@@ -70,6 +74,26 @@ def test_blocks_keep_their_precision_at_any_magnitude(ranks: Ranks, name: str) -
         for got_block, expected, power in zip(got.view(shape), usual.view(shape) * factors, POWERS, strict=True):
             assert expected.any()
             assert_close(got_block, expected, f"{name}, rank {rank}, a block times 2**{power}")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", sorted(QUANTIZERS))
+def test_blocks_whose_scale_would_be_zero_have_numbers(ranks: Ranks, name: str) -> None:
+    """Blocks of zeros, and of zeros and a number whose scale is rounded to zero; what stands beside them stays."""
+    tiny = 2.0**-149
+    for smallest in (0.0, tiny, -tiny, 40 * tiny):
+        mean = torch.zeros(3, BLOCK)
+        mean[0, 0], mean[1] = smallest, LARGEST[name]
+        for rank, (got,) in enumerate(
+            ranks.run(
+                once,
+                programs.average_quantized,
+                gradients=given_to([[mean.flatten()]] * 2),
+                quantizer=QUANTIZERS[name],
+                block=BLOCK,
+            )
+        ):
+            assert_close(got.view(3, BLOCK), mean, f"{name}, rank {rank}, beside {smallest}", atol=abs(smallest))
 
 
 # Elements of three parameters, no two alike, but of one size once they are padded to R blocks of 8, R = 2 or 4:

@@ -8,6 +8,7 @@ import torch
 from pytest_gpuperf import Ranks
 from suites.compression.programs import averaging as programs
 from suites.compression.programs.quantized import START
+from suites.compression.test_correctness import QUANTIZERS
 
 Future = torch.futures.Future[torch.Tensor]
 
@@ -53,6 +54,23 @@ def test_power_sgd_compresses_nothing_before_its_step_however_many_buckets_there
     sent = ranks.run(programs.bytes_sent, hook=hook, state=state, shape=SHAPE, steps=START, matrices=3)
     # DistributedDataParallel also broadcasts its new buckets in the second step.
     assert [of_rank["all_reduce"] for of_rank in sent] == [3 * expected("float32", 2)["all_reduce"]] * 2
+
+
+@pytest.mark.parametrize("name", [name for name in programs.HOOKS if name.partition(" ")[0] in QUANTIZERS])
+def test_a_hook_has_the_format_and_the_feedback_of_its_name(name: str) -> None:
+    """Formats send as many bytes, and one may keep the other's bound."""
+    _, state = programs.HOOKS[name]
+    quantized = state()
+    assert quantized.quantizer is QUANTIZERS[name.partition(" ")[0]]
+    assert quantized.feedback == name.endswith("with feedback")
+
+
+@pytest.mark.ranks(2)
+def test_power_sgd_sends_as_many_columns_and_rows_as_its_rank(ranks: Ranks) -> None:
+    hook, _ = programs.HOOKS["PowerSGD"]
+    for rank in (2, 5):
+        sent = ranks.run(programs.bytes_sent, hook=hook, state=lambda rank=rank: programs.low_rank(rank), shape=SHAPE)
+        assert sent == [{"all_reduce": rank * WIDTHS["PowerSGD"]}] * 2
 
 
 @pytest.mark.ranks(2, 4)

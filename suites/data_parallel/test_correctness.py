@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pytest_gpuperf import Context, MiB, Ranks
 from suites.data_parallel.programs import replicas as programs
 from suites.shared import problems
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_unlike
 from suites.shared.problems import Problem
 from suites.shared.references import assert_trained, whole_batch
 from suites.shared.strategies import dtypes, seeds, worlds
@@ -54,6 +54,22 @@ def drawn_problems(draw: st.DrawFn, /, world_size: int, **fixed: Any) -> Problem
         wide=True,
     )
     return replace(drawn, **fixed)
+
+
+def test_no_two_ranks_or_steps_are_alike() -> None:
+    """Were they alike, a rank's own gradients, its own parameters, or the step before would be right."""
+    problem = Problem(world_size=3, seed=1, inputs=8, hidden=8, rows=8, microbatches=2, steps=3, wide=True)
+    for place, what in enumerate(("inputs", "output gradients")):
+        microbatches = {
+            f"{what} of rank {rank}, step {step}, microbatch {number}": part
+            for rank in range(problem.world_size)
+            for step, batch in enumerate(problem.batches(rank))
+            for number, part in enumerate(batch[place])
+        }
+        assert_unlike(microbatches)
+    for name in problem.parameters():
+        assert_unlike({f"{name} of rank {rank}": problem.parameters(rank)[name] for rank in range(3)})
+    assert all(problem.rate(step) != problem.rate(step + 1) for step in range(problem.steps - 1))
 
 
 def gradient_bytes(problem: Problem) -> int:

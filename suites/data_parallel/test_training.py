@@ -11,7 +11,7 @@ import torch
 from pytest_gpuperf import Ranks
 from suites.data_parallel.programs import training
 from suites.data_parallel.reference import valid_cross_entropy
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_unlike
 from suites.shared.course import (
     BEYOND,
     MAX_NORM,
@@ -28,6 +28,12 @@ from suites.shared.step import Tensors
 pytestmark = pytest.mark.ranks(2, 3)
 
 COURSE = Course(seed=1)
+
+
+def test_no_two_ranks_or_steps_have_the_same_rows() -> None:
+    """Were they alike, a rank's own gradients, or those of the step before, would be right."""
+    rows = {f"rank {rank}, step {step}": COURSE.batch(rank, step)[0] for rank in range(3) for step in range(3)}
+    assert_unlike(rows)
 
 
 of_dtypes = pytest.mark.parametrize("narrow", [False, True], ids=["of one dtype", "of two dtypes"])

@@ -33,7 +33,7 @@ def test_results_do_not_differ(ranks: Ranks, soak_seconds: float, dtype: torch.d
         left -= SLICE
 
 
-def corrupted(ctx: Context, *, product: int = 0, sum_: int = 0) -> Strain:
+def corrupted(ctx: Context, *, product: int = 0, sum_: int = 0, seconds: float = 0.0) -> Strain:
     """The load, in which one bit flips on rank 1: in the product or in the sum of this number, from 1 on."""
     multiply, add, seen = torch.mm, dist.all_reduce, Counter[str]()
 
@@ -54,7 +54,7 @@ def corrupted(ctx: Context, *, product: int = 0, sum_: int = 0) -> Strain:
             flipped("sum", sum_, tensor)
 
     with mock.patch.object(torch, "mm", multiplied), mock.patch.object(dist, "all_reduce", added):
-        return programs.load(ctx, width=16, dtype=torch.float32, seconds=0.0)
+        return programs.load(ctx, width=16, dtype=torch.float32, seconds=seconds)
 
 
 @pytest.mark.ranks(2)
@@ -65,6 +65,14 @@ def test_each_product_and_each_sum_is_compared(ranks: Ranks) -> None:
     strains = ranks.run(corrupted, sum_=1)
     assert [strain.wrong_sums for strain in strains] == [0, 1]
     assert [strain.products for strain in strains] == [8, 8]
+
+
+@pytest.mark.ranks(2)
+def test_what_was_wrong_at_first_is_told_at_the_end(ranks: Ranks) -> None:
+    """However many batches are right after it."""
+    strains = ranks.run(corrupted, product=1, sum_=1, seconds=0.1)
+    assert min(len(strain.seconds) for strain in strains) > 1, "one batch, which is both the first and the last"
+    assert [(strain.wrong_products, strain.wrong_sums) for strain in strains] == [(0, 0), (1, 1)]
 
 
 PAUSE = 0.04  # seconds before each product of a slow rank; a product of this size takes microseconds
@@ -146,22 +154,25 @@ def test_one_bit_changes_the_digest() -> None:
     ("change", "told"),
     [
         ({}, []),
-        ({"wrong_products": 1}, ["rank 1: 1 of 80 products differ from the first one"]),
-        ({"wrong_sums": 2}, ["rank 1: 2 sums over all ranks are wrong"]),
-        ({"digest": 8}, ["rank 1: its product of the same matrices differs from the other ranks'"]),
-        ({"products": 0}, ["rank 1: it has multiplied nothing"]),
+        ({"wrong_products": 1}, ["1 of 80 products differ from the first one"]),
+        ({"wrong_sums": 2}, ["2 sums over all ranks are wrong"]),
+        ({"digest": 8}, ["its product of the same matrices differs from the other ranks'"]),
+        ({"products": 0}, ["it has multiplied nothing"]),
     ],
 )
 def test_who_is_wrong_is_named(change: dict[str, int], told: list[str]) -> None:
-    strains = [HEALTHY, dataclasses.replace(HEALTHY, **change), HEALTHY]  # type: ignore[arg-type]
-    assert list(reference.complaints(strains)) == told
+    for rank in range(3):
+        strains = [HEALTHY] * 3
+        strains[rank] = dataclasses.replace(HEALTHY, **change)  # type: ignore[arg-type]
+        assert list(reference.complaints(strains)) == [f"rank {rank}: {text}" for text in told]
 
 
 def test_who_is_slow_is_named() -> None:
-    # Slow at first is warm-up.
-    slow = dataclasses.replace(HEALTHY, seconds=(1.0,) * 5 + (1.2,) * 5)
+    # Slow at first is warm-up; a single batch that was fast, or held up, tells nothing.
+    slow = dataclasses.replace(HEALTHY, seconds=(1.0,) * 5 + (1.0, 1.2, 1.2, 1.2, 9.0))
     late = dataclasses.replace(HEALTHY, seconds=(9.0,) * 5 + (1.0,) * 5)
     by_rank = reference.rates([HEALTHY, slow, late])
     assert by_rank == pytest.approx([8.0, 8 / 1.2, 8.0])
     assert reference.odd_ranks(by_rank) == {1: pytest.approx(1 - 1 / 1.2)}
     assert reference.odd_ranks([1.0, 0.91]) == {}
+    assert reference.odd_ranks([1.0, 1.0, 1.2]) == {}, "one that is fast makes nobody slow"

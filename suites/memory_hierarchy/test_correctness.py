@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from pytest_gpuperf import Context, Ranks
 from suites.memory_hierarchy import programs, reference
@@ -47,6 +49,51 @@ def in_turn(ctx: Context, name: str, sizes: list[int]) -> None:
 def test_each_tier_holds_what_was_written(ranks: Ranks, data: st.DataObject, name: str, elements: list[int]) -> None:
     sizes = [count * programs.DTYPE.itemsize for count in elements]
     data.draw(worlds(ranks)).run(in_turn, name, sizes)
+
+
+def test_each_piece_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than 4 million elements one piece after the other; here of more than 8."""
+    monkeypatch.setattr(reference, "CHUNK", 8)
+    context = Context(rank=1, world_size=2, backend="gloo", device=torch.device("cpu"), seed=1)
+    right = programs.values(20, rank=1)
+    reference.copied(context, right, 1, right.nbytes)
+    for place in range(20):
+        wrong = right.clone()
+        wrong[place] += 1
+        with pytest.raises(AssertionError, match=f"^rank 1, from element {place // 8 * 8} on: "):
+            reference.copied(context, wrong, 1, wrong.nbytes)
+
+
+class Touched(TorchDispatchMode):
+    """Within its block the bytes are added up that operations read and write; what they overwrite they do not read."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.nbytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = {leaf.data_ptr(): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        self.nbytes += sum(tensor.nbytes for tensor in tensors.values())
+        return result
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("name", programs.OWN)
+def test_so_many_bytes_cross_the_bus(ranks: Ranks, name: str) -> None:
+    nbytes = 4000
+    program, _, _ = TIERS[name]
+
+    def touched(ctx: Context) -> int:
+        step, mode = program(ctx, sizes=[nbytes])(nbytes), Touched()
+        with mode:
+            step()
+        return mode.nbytes
+
+    of_sum = programs.DTYPE.itemsize if name == "read" else 0
+    assert ranks.run(touched) == [programs.OWN[name] * nbytes + of_sum]
 
 
 @pytest.mark.ranks(1, 2)

@@ -10,13 +10,12 @@ import pytest
 
 from pytest_gpuperf import GiB, KiB, Metric, MiB, Perf, Ranks
 from suites.memory_hierarchy import programs
+from suites.memory_hierarchy.programs import OWN
 from suites.memory_hierarchy.test_correctness import TIERS
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, largest=True)]
 
 LARGE = GiB, 64 * MiB  # of the GPU's own memory, beyond any cache; of the host's
-OWN = {"read": 1, "written": 1, "copied": 2, "triad": 3}
-"""Tiers within the GPU, and how many bytes cross its memory's bus for each byte of the size."""
 OVER_PCIE = ("to_gpu", "from_gpu", "to_gpu_pageable", "from_gpu_pageable")
 JUDGED = ("to_gpu", "from_gpu")
 """How fast the host copies to pageable memory depends on where that and the cores lie: it is shown."""

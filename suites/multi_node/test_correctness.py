@@ -17,10 +17,11 @@ from suites.multi_node.programs import exchanging, layouts, summing
 from suites.multi_node.programs.layouts import Task
 from suites.multi_node.programs.levels import Levels, Whereabouts, whereabouts
 from suites.multi_node.reference import on_one_device, share_of
-from suites.shared.comparison import assert_each, assert_same
+from suites.shared.comparison import assert_each, assert_same, assert_unlike
 from suites.shared.places import addends
 from suites.shared.step import once, second
 from suites.shared.strategies import float_dtypes, seeds
+from suites.shared.traffic import messages_of
 
 ON_NODES = pytest.mark.ranks(2, 4, nodes=2)
 AS_IF = pytest.mark.ranks(2, 4)
@@ -90,6 +91,15 @@ def test_hierarchical_sum_as_if_on_nodes(ranks: Ranks, data: st.DataObject, nume
     assert_summed(ranks, data.draw(node_counts(ranks.world_size)), numel, dtype)
 
 
+@pytest.mark.ranks(4)
+def test_a_sum_of_two_levels_sends_only_a_share_between_nodes(ranks: Ranks) -> None:
+    """Of 25 elements, which are padded to 26: a rank's half of them goes over the network."""
+    arguments = {"nodes": 2, "numel": 25, "dtype": torch.float32}
+    sent = [ranks.run(messages_of, program, **arguments) for program in (summing.flat, summing.hierarchical)]
+    by_levels = [("reduce_scatter", 4 * 26), ("all_reduce", 4 * 13), ("all_gather", 4 * 13)]
+    assert sent == [[[("all_reduce", 4 * 25)]] * 4, [by_levels] * 4]
+
+
 def exchanged(ctx: Context, nodes: int, way: str, sizes: list[int]) -> None:
     """Two steps of each size, compared where they arrive."""
     step_of = exchanging.exchange(ctx, sizes=sizes, nodes=nodes, way=way)
@@ -141,6 +151,17 @@ def task(world_size: int, seed: int, blocks: int = 2) -> Task:
     )
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_two_layers_and_no_two_shares_of_the_batch_are_alike(whole: bool) -> None:
+    """Were they alike, a layer or a share in the place of another would be right."""
+    given = dataclasses.replace(task(4, seed=1), hidden=24, width=24, rows=24, whole=whole)
+    assert_unlike(given.weights())
+    x, target = given.batch()
+    assert_unlike({"x": x, "target": target})
+    for whole_batch in (x, target):
+        assert_unlike({f"share {number}": part for number, part in enumerate(whole_batch.chunk(4))})
+
+
 def assert_as_one_device(ranks: Ranks, nodes: int, given: Task) -> None:
     """Both layouts train as one device does: losses, gradients and weights, exactly."""
     each, steps = ranks.world_size // nodes, 2
@@ -164,6 +185,23 @@ def test_training_in_both_layouts(ranks: Ranks, seed: int, blocks: int) -> None:
 @given(data=st.data(), seed=seeds)
 def test_training_in_both_layouts_as_if_on_nodes(ranks: Ranks, data: st.DataObject, seed: int) -> None:
     assert_as_one_device(ranks, data.draw(node_counts(ranks.world_size)), task(ranks.world_size, seed))
+
+
+@pytest.mark.ranks(2)
+def test_each_level_sends_what_it_has_to_and_nothing_if_it_is_of_one_rank(ranks: Ranks) -> None:
+    """Tensors that are split: outputs, and gradients of inputs but the first. The batch: all gradients at once; a loss.
+
+    On one node all ranks are inside, and each is alone across.
+    """
+    given = task(ranks.world_size, seed=1)
+    activations = given.rows * given.width * given.dtype.itemsize
+    weights = sum(weight.nbytes for weight in given.weights().values())
+    for program, expected in (
+        (layouts.tensors_inside, [activations] * 3),
+        (layouts.tensors_across, [weights, given.dtype.itemsize]),
+    ):
+        messages = [("all_reduce", nbytes) for nbytes in expected]
+        assert ranks.run(messages_of, program, task=given, nodes=1) == [messages] * 2, program.__name__
 
 
 @AS_IF

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import Context, GiB, Metric, MiB, Perf, Ranks
 from pytest_gpuperf.fleet import tournament
 from suites.multi_node import reference
 from suites.multi_node.programs import hosts
 from suites.multi_node.programs.hosts import Drag, Load, Rounds, Seen
+from suites.shared.traffic import Traffic
 
 FULL = Load(
     width=8192,
@@ -27,7 +31,8 @@ FULL = Load(
     samples=8,
     repeats=2,
 )
-SMALL = Load(width=16, dtype=torch.float32, copied=4096, linked=4096, sent=4096, summed=4096, samples=3, repeats=1)
+SMALL = Load(width=16, dtype=torch.float32, copied=4096, linked=5120, sent=6144, summed=7168, samples=3, repeats=1)
+"""No two sizes are alike: one that is taken for another is seen."""
 HELD_UP = 0.05
 """Seconds, of each step: far longer than what a busy host adds."""
 
@@ -171,17 +176,68 @@ def test_seconds_are_those_of_a_step(ranks: Ranks) -> None:
                 assert taken[0] > 0.8 * delay, f"{one.host}, {name}: {taken}"
 
 
+class Done(TorchDispatchMode):
+    """Within its block the bytes of each copy of bytes and each product are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.products: list[int] = []
+        self.copies: list[int] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten.mm.out:
+            self.products.append(args[0].shape[0])
+        elif func is torch.ops.aten.copy_.default and args[1].dtype == torch.uint8:
+            self.copies.append(args[1].nbytes)
+        return func(*args, **(kwargs or {}))
+
+
+def done(ctx: Context, *, nodes: int, rounds: Rounds, load: Load) -> dict[str, Counter[int]]:
+    """How often a survey does what, by its size."""
+    with Done() as here, Traffic() as traffic:
+        hosts.survey(ctx, nodes=nodes, rounds=rounds, load=load)
+    counts = {"products": Counter(here.products), "copies": Counter(here.copies)}
+    for call in traffic.calls:
+        counts.setdefault(call.name, Counter())[call.given] += 1
+    return counts
+
+
+@pytest.mark.ranks(4)
+def test_a_survey_does_what_its_load_says(ranks: Ranks) -> None:
+    """Rates are made of the load's sizes, and would tell nothing of a step that does something else."""
+    load = dataclasses.replace(SMALL, samples=3, repeats=2)
+    steps = hosts.WARM_UP + load.samples * load.repeats
+    expected = {
+        "products": {load.width: steps},
+        "copies": {load.copied: steps + 1, load.sent: 1},  # a copy fills each source
+        "all_reduce": {load.linked: steps, load.summed: steps},
+        "send": {load.sent: steps},
+    }
+    for rank, told in enumerate(ranks.run(done, nodes=2, rounds=[[(0, 1)]], load=load)):
+        assert told == expected, f"rank {rank}"
+
+
+@pytest.mark.ranks(3)
+def test_each_two_of_an_odd_number_of_nodes_meet_once(ranks: Ranks) -> None:
+    """In each round one node has no partner, and measures nothing."""
+    for one in surveyed(ranks, 3, SMALL):
+        assert sorted(one.paired) == [node for node in range(3) if node != one.node]
+        assert {len(taken) for taken in one.paired.values()} == {SMALL.samples}
+
+
 # What a rank of a healthy cluster sees: of four nodes, one rank each.
 SEEN = [
     Seen(
         f"gpu-{node}",
         node,
         0,
-        (1e-3,) * 3,
+        (0.5e-3, 1e-3, 9e-3),
         7,
-        (1e-3,) * 3,
+        (9e-3, 1e-3, 0.5e-3),
         (),
-        {other: (2e-3,) * 3 for other in range(4) if other != node},
+        {other: (1e-3, 9e-3, 2e-3) for other in range(4) if other != node},
         (1e-3,),
     )
     for node in range(4)
@@ -199,10 +255,11 @@ def test_a_gpu_that_computes_something_else_is_named() -> None:
 
 
 def test_figures_are_rates_of_what_was_done() -> None:
+    """Of the usual sample: neither the best one nor one that was held up counts."""
     (products, copies) = reference.of_gpus(FULL, SEEN)
     assert products.values["gpu-0", 0] == 2 * FULL.width**3 / 1e-3
     assert copies.values["gpu-3", 0] == 2 * FULL.copied / 1e-3
-    linked = [dataclasses.replace(one, linked=(4e-3,)) for one in SEEN]
+    linked = [dataclasses.replace(one, linked=(1e-3, 4e-3, 9e-3)) for one in SEEN]
     assert reference.of_gpus(FULL, linked)[2].values["gpu-1", 0] == FULL.linked / 4e-3
 
 
@@ -214,3 +271,21 @@ def test_a_pair_is_as_fast_as_its_slower_end() -> None:
     assert matrix.rows[0] == (None, rate / 2, rate, rate)
     assert matrix.rows[1] == (rate / 2, None, rate, rate)
     assert [(cell.row, cell.column) for cell in matrix.slow_pairs] == [(0, 1)]
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_pair_of_hosts_is_as_fast_as_its_slowest_gpus(slow: int) -> None:
+    """Whichever of their GPUs that are."""
+    seen = [
+        dataclasses.replace(
+            one,
+            local_rank=place,
+            paired=dict.fromkeys(one.paired, (4e-3 if place == slow and one.node == 0 else 2e-3,)),
+        )
+        for one in SEEN
+        for place in range(2)
+    ]
+    matrix = reference.matrix_of_hosts(FULL, seen)
+    rate = FULL.sent / 2e-3
+    assert matrix.rows[0] == (None, rate / 2, rate / 2, rate / 2)
+    assert matrix.rows[1] == (rate / 2, None, rate, rate)

@@ -6,6 +6,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
@@ -78,6 +79,30 @@ def test_ways_over_the_link(ranks: Ranks, access: paths.Access, alone: bool) -> 
     acting = [of_rank for of_rank in told if of_rank is not None]
     assert len(acting) == (1 if alone else ranks.world_size)
     assert all(len(samples) == 2 and min(samples) > 0 for samples in acting)
+
+
+def told_rates(ctx: Context, copies: int) -> list[float] | None:
+    """The bandwidths of copies of 64 bytes that take so long, one after another, on a clock that the test moves."""
+    now, copy = 0.0, torch.Tensor.copy_
+    # What fills the source and those before the samples take longer, and count in none.
+    lasting = itertools.chain([1000.0] * (1 + copies), itertools.cycle([1.0] * copies + [2.0] * copies))
+
+    def clock() -> float:
+        return now
+
+    def timed_copy(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        nonlocal now
+        now += next(lasting)
+        return copy(destination, source)
+
+    with mock.patch("time.perf_counter", clock), mock.patch.object(torch.Tensor, "copy_", timed_copy):
+        return paths.rates(ctx, engine="copy_engine", access="write", alone=True, nbytes=64, samples=4, copies=copies)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_rate_is_that_of_one_copy(ranks: Ranks, copies: int) -> None:
+    assert ranks.run(told_rates, copies) == [[64.0, 32.0, 64.0, 32.0], None]
 
 
 @pytest.mark.ranks(2, 4)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -136,7 +140,7 @@ def test_a_sample_has_elements_of_every_gradient_from_its_first_to_its_last_part
     assert taken[1, -1] > 7500
 
 
-def sent(ctx: Context, *, program: Program, bucket_mib: float) -> list[tuple[str, int]]:
+def sent(ctx: Context, *, program: Callable[..., Step[Any]], bucket_mib: float) -> list[tuple[str, int]]:
     """The collectives of the last step, and their bytes."""
     step = program(ctx, mlp=MLP, bucket_mib=bucket_mib)
     for _ in range(STEPS - 1):
@@ -146,13 +150,83 @@ def sent(ctx: Context, *, program: Program, bucket_mib: float) -> list[tuple[str
     return [(call.name, call.size) for call in traffic.calls]
 
 
+SENDING = {name: (program, functools.partial(programs.sampled, way=name)) for name, program in BUCKETED.items()}
+"""Programs that send the same: also those of which a sample is returned, and communication without any backward."""
+
+
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", BUCKETED)
+@pytest.mark.parametrize("name", [*SENDING, "alone"])
 @pytest.mark.parametrize(("bucket_mib", "layers"), [(programs.BUCKET_MIB, [3]), (2**-12, [2, 1]), (2**-13, [1, 1, 1])])
 def test_each_bucket_is_sent_by_itself(ranks: Ranks, name: str, bucket_mib: float, layers: list[int]) -> None:
     """Layers are of 128 bytes, and a bucket closes with the one that fills it: the mean does not tell."""
     expected = [("all_reduce", 128 * count) for count in layers]
-    assert ranks.run(sent, program=BUCKETED[name], bucket_mib=bucket_mib) == [expected] * 2
+    for program in SENDING.get(name, (programs.communication,)):
+        assert ranks.run(sent, program=program, bucket_mib=bucket_mib) == [expected] * 2
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("program", [programs.all_reduce_after_backward, programs.communication])
+def test_a_gradient_with_a_bucket_to_itself_is_summed_where_it_lies(ranks: Ranks, program: Program) -> None:
+    """Copies into a flat tensor and back give the same, and take longer."""
+
+    def places(ctx: Context) -> tuple[list[int], list[int]]:
+        reduce, summed = dist.all_reduce, list[int]()
+
+        def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            summed.append(tensor.data_ptr())
+            return reduce(tensor, *args, **kwargs)
+
+        step = program(ctx, mlp=MLP, bucket_mib=2**-13)
+        with mock.patch.object(dist, "all_reduce", noted):
+            return [gradient.data_ptr() for gradient in step()][::-1], summed
+
+    for rank, (of_gradients, summed) in enumerate(ranks.run(places)):
+        assert summed == of_gradients, f"rank {rank}"
+
+
+@pytest.mark.ranks(2)
+def test_gradients_of_one_bucket_are_views_of_it(ranks: Ranks) -> None:
+    """Otherwise each step copies all of them once more, and only the time tells."""
+
+    def storages(ctx: Context) -> int:
+        step = programs.all_reduce_during_backward(ctx, mlp=MLP)
+        for _ in range(STEPS - 1):
+            step()
+        return len({gradient.untyped_storage().data_ptr() for gradient in step()})
+
+    assert ranks.run(storages) == [1, 1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Noted:
+    """A sum on its way, which notes how many had been started when it was waited for."""
+
+    work: dist.Work
+    started: list[int]
+    waited: list[int]
+
+    def wait(self) -> None:
+        self.waited.append(len(self.started))
+        self.work.wait()
+
+
+def started_before(ctx: Context, *, microbatches: int) -> list[int]:
+    """How many sums of a step had been started when each was waited for."""
+    reduce, started, waited = dist.all_reduce, list[int](), list[int]()
+
+    def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Noted:
+        started.append(tensor.numel())
+        return Noted(reduce(tensor, *args, **kwargs), started, waited)
+
+    with mock.patch.object(dist, "all_reduce", noted):
+        programs.all_reduce_between_microbatches(ctx, mlp=MLP, microbatches=microbatches)()
+    return waited
+
+
+@pytest.mark.ranks(2)
+def test_no_microbatch_waits_for_the_sums_of_the_one_before(ranks: Ranks) -> None:
+    """Otherwise its backward hides nothing, and only the time tells."""
+    assert ranks.run(started_before, microbatches=3) == [[3 * MLP.layers] * (3 * MLP.layers)] * 2
 
 
 MLP = programs.Mlp(layers=3, width=4, rows=3, dtype=torch.float64, seed=1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.overlap.programs import under_products as programs
 from suites.shared.comparison import assert_close
 from suites.shared.noted_groups import noted_groups
 from suites.shared.places import addends
+from suites.shared.turns import assert_in_turn
 
 LOAD = programs.Load(products=2, size=8, numel=60, dtype=torch.float64)
 LARGE = programs.Load(products=1, size=8, numel=70_008, dtype=torch.float64)
@@ -87,6 +91,26 @@ def test_a_sum_is_made_in_a_group_of_its_own(ranks: Ranks, way: str) -> None:
         return [group is ctx.group for group in called]
 
     assert ranks.run(default) == [[False]] * 2
+
+
+@pytest.mark.ranks(2)
+def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
+    """Each product gives what the one before gave: a product too few is seen by what it takes alone."""
+
+    def counted(ctx: Context) -> list[float]:
+        steps = [programs.products(ctx, load=LOAD), programs.together(ctx, load=LOAD, way="nccl")]
+        counts = []
+        for step in steps:
+            with FlopCounterMode(display=False) as counter:
+                step()
+            counts.append(counter.get_total_flops())
+        return counts
+
+    assert ranks.run(counted) == [[LOAD.flop] * 2] * 2
+
+
+def test_copies_are_from_one_rank_after_another() -> None:
+    assert_in_turn(partial(programs.by_copies, load=LOAD), ranks=3)
 
 
 @pytest.mark.ranks(2)

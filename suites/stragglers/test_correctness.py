@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
+from suites.shared.comparison import assert_unlike
 from suites.shared.step import Step, once
 from suites.shared.step_seconds import seconds_of_steps
 from suites.stragglers.programs import late as programs
+from suites.stragglers.reference import medians, share_that_all_pay
 
 DELAY = 0.05
 """Seconds: far longer than what a busy host adds to a product of small matrices."""
@@ -21,6 +27,45 @@ ABOUT = 0.7
 def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], late: int) -> list[float]:
     """How long each of two steps takes this rank, all ranks beginning together."""
     return seconds_of_steps(ctx, program(ctx, late=late, delay=DELAY), 2)
+
+
+def test_no_two_ranks_have_one_matrix() -> None:
+    """Were they alike, a sum without the late rank's product would be that of another rank's twice."""
+    assert_unlike({f"rank {rank}": programs.matrix(rank) for rank in range(4)})
+
+
+def timing(*of_ranks: tuple[float, ...]) -> Any:
+    """Of steps that took each rank so many seconds, sample by sample; what is asked of a Timing."""
+    slowest = [max(sample) for sample in zip(*of_ranks, strict=True)]
+    ranks = [SimpleNamespace(seconds=seconds) for seconds in of_ranks]
+    clock = SimpleNamespace(clock="host")
+    return SimpleNamespace(ranks=ranks, samples=slowest, median=statistics.median(slowest), time=clock)
+
+
+def test_the_share_that_all_pay_is_of_what_the_late_rank_loses_by_itself() -> None:
+    """Rank 1 is 4 s slower than the fastest one. Each step of all goes from 2 s to 5 s; one sample of each is odd."""
+    alone = timing((2.0, 2.0, 90.0), (5.0, 50.0, 5.0), (1.0, 1.0, 1.0))
+    assert medians(alone) == [2.0, 5.0, 1.0]
+    even, held_up = timing((2.0, 2.0, 70.0), (1.0, 2.0, 2.0)), timing((5.0, 5.0, 0.1), (4.0, 5.0, 80.0))
+    share = share_that_all_pay(even, held_up, alone, 1)
+    assert (share.value, share.unit, share.samples, share.clock) == (3 / 4, "x", 3, "host")
+    assert share_that_all_pay(even, held_up, alone, 0).value == 3 / 1
+    assert share_that_all_pay(held_up, even, alone, 1).value == 1 / 100  # a step that is faster than without delay
+
+
+def seconds_when_others_come_late(ctx: Context) -> list[float]:
+    """Of steps that wait for all ranks, of which the last one comes late to the first."""
+    step = programs.work_then_sum(ctx, late=None, delay=0.0)
+    if ctx.rank == ctx.world_size - 1:
+        time.sleep(4 * DELAY)  # not a wait for an event: the lateness is what the test is about
+    return seconds_of_steps(ctx, step, 1)
+
+
+@pytest.mark.ranks(2)
+def test_seconds_of_a_step_begin_when_all_ranks_are_there(ranks: Ranks) -> None:
+    # The least of some: a busy host may hold up any rank once.
+    taken = [ranks.run(seconds_when_others_come_late)[0][0] for _ in range(3)]
+    assert min(taken) < 2 * DELAY, f"rank 0's steps hold what rank 1 was late before: {taken} s"
 
 
 @pytest.mark.ranks(2, 3, 4)

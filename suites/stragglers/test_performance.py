@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
 from functools import partial
 
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Matrix, Metric, MiB, Perf, Ranks, Timing
+from pytest_gpuperf import Context, Matrix, Metric, MiB, Perf, Ranks
 from suites.shared.comparison import assert_close
 from suites.shared.ways import connected
 from suites.stragglers.programs import late as programs
 from suites.stragglers.programs import shared_device, slow_link
 from suites.stragglers.programs.slow_link import APART
+from suites.stragglers.reference import medians, share_that_all_pay
 from suites.stragglers.test_slow_link import assert_exchanged, assert_summed
 
 pytestmark = pytest.mark.perf
@@ -42,20 +42,6 @@ def squared(ctx: Context, rank: int, width: int) -> torch.Tensor:
     """A rank's square, in float64."""
     x = programs.matrix(rank, width=width).to(ctx.device).double()
     return x @ x
-
-
-def medians(timing: Timing) -> list[float]:
-    """Of each rank's own samples."""
-    return [statistics.median(samples.seconds) for samples in timing.ranks]
-
-
-def share_that_all_pay(even: Timing, held_up: Timing, alone: Timing, rank: int) -> Metric:
-    """How much of what a rank is slower by itself, every step with a sum is slower: 1.0 is all of it."""
-    own = medians(alone)
-    slower = own[rank] - min(own)
-    # With --smoke two samples may tell of no delay at all.
-    cost = max(held_up.median - even.median, slower / 100) / slower if slower > 0 else 1.0
-    return Metric(cost, "x", "lower", samples=len(held_up.samples), clock=held_up.time.clock)
 
 
 @pytest.mark.ranks(2, 4, 8, largest=True)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
-from suites.shared.comparison import assert_each
+from suites.shared.comparison import assert_each, assert_unlike
 from suites.shared.peer_memory import MappedFiles, PeerMemory
 from suites.shared.step import Step, each_step, once
 from suites.shared.strategies import float_dtypes, seeds, shapes, worlds
@@ -54,6 +54,15 @@ def assert_sums(
     for step in range(steps):
         total = torch.stack(all_sent(ranks.world_size, shape=shape, dtype=dtype, seed=seed, step=step)).sum(dim=0)
         assert_each([of_rank[step] for of_rank in results], [total] * ranks.world_size, f"sum of step {step}")
+
+
+def test_no_two_ranks_and_no_two_steps_send_the_same() -> None:
+    """Were they alike, what is left over from the step before, or of the rank itself, would be right."""
+    shared: dict[str, Any] = {"shape": (99,), "dtype": torch.float32, "seed": 1}
+    sent = {f"step {step}": all_sent(3, step=step, **shared) for step in range(programs.TURNS)}
+    assert_unlike(
+        {f"rank {rank}, {step}": tensor for step, of_ranks in sent.items() for rank, tensor in enumerate(of_ranks)}
+    )
 
 
 @pytest.mark.ranks(2, 4, 8, device="cuda")

@@ -75,6 +75,37 @@ def test_a_heap_that_is_too_small_is_named_before_anything_is_allocated(ranks: R
 
 
 @dataclass(slots=True)
+class Counted:
+    """Memory that only counts what is allocated of it."""
+
+    asked_for: int
+    allocated: int = 0
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        tensor = torch.zeros(numel, dtype=dtype)
+        self.allocated += tensor.nbytes
+        return tensor
+
+
+@pytest.mark.parametrize("program", [HANDOFFS["nvshmem"], GRADIENTS["nvshmem"]], ids=["activations", "gradients"])
+def test_as_much_memory_is_asked_for_as_all_sizes_take(program: Callable[..., StepOf]) -> None:
+    """CPUs have as much as is allocated; a heap of GPUs would be found to be too small too late."""
+    memories: list[Counted] = []
+
+    def opened(ctx: Context, nbytes: int) -> Any:
+        memories.append(Counted(nbytes))
+        return memories[-1]
+
+    sizes = [32, 64, 4096]
+    context = Context(rank=1, world_size=2, backend="gloo", device=torch.device("cpu"), seed=1)
+    step_of = program(context, sizes=sizes, open_memory=opened)
+    for nbytes in sizes:
+        step_of(nbytes)
+    (memory,) = memories
+    assert memory.allocated == memory.asked_for
+
+
+@dataclass(slots=True)
 class OneSlowRank:
     """Memory in which one of two ranks goes on behind a wait only when the other has come as far as it can."""
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
+from suites.shared.comparison import assert_unlike
 from suites.shared.step import once
 from suites.shared.strategies import worlds
 from suites.symmetric_memory.programs.kv_cache import Operation, kv_cache, new_tokens
@@ -25,6 +26,13 @@ CACHE = {"sequences": 4, "pages": 6, "page_tokens": 3, "heads": 2, "features": 2
 cache_operations = st.lists(
     st.integers(0, 3 * 4 * 7 - 1).map(lambda n: (WHAT[n % 3], n // 3 % 4, n // 12 + 1)), max_size=6
 )
+
+
+def test_no_two_tokens_are_alike() -> None:
+    """Neither those of two ranks, of two sequences or of two places, nor keys and values."""
+    places = [(rank, sequence, start) for rank in range(2) for sequence in range(2) for start in (0, 3)]
+    tokens = {str(place): new_tokens(*place, 3, heads=2, features=2) for place in places}
+    assert_unlike({f"{place}, {one}": part for place, parts in tokens.items() for one, part in enumerate(parts)})
 
 
 def after(rank: int, operations: list[Operation]) -> tuple[list[Operation], dict[int, torch.Tensor], list[int]]:

@@ -13,6 +13,7 @@ from pytest_gpuperf import Context, KiB, Metric, MiB, Perf, Sweep
 from suites.shared.step import Step, StepOf
 from suites.symmetric_memory.programs import chase, exchanges, pages, shards_in_turn, sweeping
 from suites.symmetric_memory.programs.one_sided import ENVIRON
+from suites.symmetric_memory.reference import crossover
 from suites.symmetric_memory.test_exchanges import GRADIENTS, HANDOFFS, Verify
 from suites.symmetric_memory.test_sweeping import ON_GPUS, verify
 
@@ -37,16 +38,6 @@ def verified(name: str, ctx: Context, output: torch.Tensor, steps: int, nbytes: 
     ctx.barrier()
     verify(ctx, name, output, steps, nbytes)
     ctx.barrier()
-
-
-def crossover(baseline: Sweep, other: Sweep) -> int | None:
-    """The largest size up to which the other way is faster at every size; None if it is slower at the smallest."""
-    faster = None
-    for nbytes, theirs, ours in zip(baseline.sizes, baseline.seconds, other.seconds, strict=True):
-        if ours >= theirs:
-            break
-        faster = nbytes
-    return faster
 
 
 def check(perf: Perf, name: str, curve: Sweep) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf import Context, Ranks
+from suites.shared.turns import assert_in_turn
 from suites.symmetric_memory.programs import shards_in_turn
 
 
@@ -27,6 +28,10 @@ def taken(ctx: Context, way: str, numel: int, steps: int) -> None:
 def test_each_step(ranks: Ranks, way: str) -> None:
     ranks.run(partial(taken, way=way, numel=ranks.world_size, steps=1))
     ranks.run(partial(taken, way=way, numel=24_000, steps=5))
+
+
+def test_ranks_read_from_and_write_to_one_rank_after_another() -> None:
+    assert_in_turn(partial(shards_in_turn.by_memory, numel=12), ranks=3)
 
 
 @pytest.mark.ranks(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from pytest_gpuperf import Context, Ranks
 from suites.shared.bits import wrong_bits
 from suites.shared.places import assert_sum
 from suites.shared.strategies import worlds
+from suites.shared.turns import assert_in_turn
 from suites.symmetric_memory.programs import sweeping
+from suites.symmetric_memory.reference import crossover
 
 ON_GPUS = ("sum_by_one_shot", "sum_by_two_shot", "ring_by_signals")
 ANYWHERE = (
@@ -51,6 +54,25 @@ def in_turn(ctx: Context, name: str, sizes: list[int]) -> None:
             ctx.barrier()  # what is wiped or read here is nobody's target meanwhile
             verify(ctx, name, output, steps, nbytes)
             ctx.barrier()
+
+
+def test_sums_by_gets_read_from_one_rank_after_another() -> None:
+    assert_in_turn(lambda ctx, allocate: sweeping.sum_by_gets(ctx, sizes=[16], allocate=allocate)(16), ranks=3)
+
+
+@pytest.mark.parametrize(
+    ("ours", "up_to"),
+    [
+        ((1.0, 1.0, 1.0), 64),
+        ((1.0, 1.0, 9.0), 16),
+        ((1.0, 9.0, 1.0), 4),  # faster again, but not up to there
+        ((9.0, 1.0, 1.0), None),
+        ((1.0, 3.0, 1.0), 4),  # as fast is not faster
+    ],
+)
+def test_the_largest_size_up_to_which_a_way_is_faster(ours: tuple[float, ...], up_to: int | None) -> None:
+    nccl, way = (SimpleNamespace(sizes=[4, 16, 64], seconds=seconds) for seconds in ((2.0, 3.0, 4.0), ours))
+    assert crossover(nccl, way) == up_to  # type: ignore[arg-type]
 
 
 @pytest.mark.ranks(2, 3, 4)

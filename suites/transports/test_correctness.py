@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, MiB, NcclLog, Ranks
+from suites.shared import bits, places
+from suites.shared.bits import random_bits
+from suites.shared.comparison import assert_close, assert_unlike
+from suites.shared.places import addends
 from suites.shared.ring import ring
 from suites.shared.step import StepOf
 from suites.shared.strategies import worlds
@@ -98,6 +103,56 @@ def log_of(*communicators: tuple[int, int], via: str) -> NcclLog:
 
 def test_groups_of_fewer_ranks_say_nothing_of_the_nodes() -> None:
     NET.require([log_of((2, 2), (1, 1), via="NET/Socket/0")] * 2)
+
+
+def test_one_rank_that_is_connected_otherwise_skips() -> None:
+    other, *usual = [log_of((3, 1), via="P2P/CUMEM"), *[log_of((3, 1), via="SHM/direct/direct")] * 2]
+    for place in range(3):
+        logs = [*usual[:place], other, *usual[place:]]
+        with pytest.raises(pytest.skip.Exception, match="NCCL has no SHM here: it connects these GPUs by P2P/CUMEM, "):
+            SHM.require(logs)
+
+
+def test_pieces_are_parts_of_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of more than 4 million elements are made and compared piece by piece; here those of more than 8."""
+    numel, of_two = 20, partial(addends, dtype=torch.float32, ranks=2)
+    whole = random_bits(0, numel, stream=3, device=torch.device("cpu"))
+    of_ranks = [of_two(numel, rank=rank) for rank in range(2)]
+    for module in (bits, places):
+        monkeypatch.setattr(module, "_CHUNK", 8)
+
+    filled = torch.empty_like(whole)
+    bits.fill_with_bits(filled, stream=3)
+    assert_close(filled, whole, "bits")
+    assert bits.wrong_bits(whole, stream=3) == 0
+    assert bits.wrong_bits(whole.roll(8), stream=3) == numel
+    assert_close(of_two(numel, rank=1), of_ranks[1], "addends")
+    assert_close(of_two(numel - 5, rank=1, start=5), of_ranks[1][5:], "addends from the fifth on")
+    total = of_ranks[0] + of_ranks[1]
+    places.assert_sum(total, ranks=2, steps=1, where="sum")
+    for place in range(numel):
+        wrong, wrong_sum = whole.clone(), total.clone()
+        wrong[place] ^= 1
+        wrong_sum[place] += 2
+        assert bits.wrong_bits(wrong, stream=3) == 1, f"element {place}"
+        with pytest.raises(AssertionError, match=f"^sum, from element {place // 8 * 8} on: "):
+            places.assert_sum(wrong_sum, ranks=2, steps=1, where="sum")
+
+
+def test_no_two_ranks_send_or_add_the_same() -> None:
+    """Were they alike, a message to the rank itself, or a sum that has one rank twice, would be right."""
+
+    def sent(stream: int, start: int) -> torch.Tensor:
+        return random_bits(start, start + 99, stream=stream, device=torch.device("cpu")).remainder(251)
+
+    parts = [(rank, start) for rank in range(4) for start in (0, 99)]
+    assert_unlike({f"rank {rank} from {start}": sent(rank, start) for rank, start in parts})
+    assert_unlike(
+        {
+            f"rank {rank} from {start}": addends(99, dtype=torch.float32, rank=rank, ranks=4, start=start)
+            for rank, start in parts
+        }
+    )
 
 
 @pytest.mark.parametrize(

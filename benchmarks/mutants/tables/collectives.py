@@ -372,4 +372,115 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="parts = list(x.chunk(ctx.world_size)) if ctx.rank == root else None",
         new="parts = [part.clone() for part in x.chunk(ctx.world_size)] if ctx.rank == root else None",
     ),
+    Fault(
+        name="a check that takes NaN for right wherever it is",
+        module="suites.collectives.reference",
+        old="same |= got.isnan() & expected.isnan()",
+        new="same |= got.isnan()",
+    ),
+    Fault(
+        name="a soak that only a fault of the first rank ends",
+        module="suites.collectives.programs.soak",
+        old="over.fill_(bool(wrong) or (ctx.rank == 0 and time.monotonic() > ends))",
+        new="over.fill_(ctx.rank == 0 and (bool(wrong) or time.monotonic() > ends))",
+    ),
+    Fault(
+        name="what only moves is alike on all ranks",
+        module="suites.collectives.reference",
+        old=(
+            "        bits = random_bits(start, stop, stream=self.seed * 1024 + rank, device=device)\n"
+            "        return bits.to("
+        ),
+        new=(
+            "        bits = random_bits(start, stop, stream=self.seed * 1024, device=device)\n        return bits.to("
+        ),
+    ),
+    Fault(
+        name="what is added up is alike on all ranks",
+        module="suites.collectives.reference",
+        old=(
+            "        bits = random_bits(start, stop, stream=self.seed * 1024 + rank, device=device)\n        if self.op"
+        ),
+        new=("        bits = random_bits(start, stop, stream=self.seed * 1024, device=device)\n        if self.op"),
+    ),
+    Fault(
+        name="each step starts with the same numbers",
+        module="suites.collectives.reference",
+        old="return replace(self, seed=self.seed + 7919 * step)",
+        new="return replace(self, seed=self.seed)",
+    ),
+    Fault(
+        name="a soak of floats alone",
+        module="suites.collectives.programs.soak",
+        old="drawn.choice(FLOATS + INTEGERS)",
+        new="drawn.choice(FLOATS)",
+    ),
+    Fault(
+        name="a soak whose root is always the group's first rank",
+        module="suites.collectives.programs.soak",
+        old="root=drawn.choice(members)",
+        new="root=members[0]",
+    ),
+    Fault(
+        name="a group call that is a call for each tensor",
+        module="suites.collectives.programs.coalescing",
+        old=(
+            "            with dist._coalescing_manager():\n"
+            "                for part in self.parts:\n"
+            "                    dist.all_reduce(part, self.op)\n"
+            "            return self.parts"
+        ),
+        new=(
+            "            for part in self.parts:\n"
+            "                dist.all_reduce(part, self.op)\n"
+            "            return self.parts"
+        ),
+    ),
+    Fault(
+        name="a flat buffer whose parts are reduced one by one",
+        module="suites.collectives.programs.coalescing",
+        old="            dist.all_reduce(buffer, self.op)\n",
+        new="            for view in views:\n                dist.all_reduce(view, self.op)\n",
+    ),
+    Fault(
+        name="each flight lands before the next one starts",
+        module="suites.collectives.programs.in_flight",
+        old=(
+            "    for flight in flights.values():\n"
+            "        flight.start(number)\n"
+            "    for place in order:\n"
+            "        if place in flights:\n"
+        ),
+        new=("    for place in order:\n        if place in flights:\n            flights[place].start(number)\n"),
+    ),
+    Fault(
+        name="flights that land in the order in which they started",
+        module="suites.collectives.programs.in_flight",
+        old="    for place in order:\n        if place in flights:\n",
+        new="    for place in sorted(order):\n        if place in flights:\n",
+    ),
+    Fault(
+        name="a size of less than an element for each rank moves nothing",
+        module="suites.collectives.programs.sweeping",
+        old="numel = max(1, nbytes // DTYPE.itemsize // (world_size if divided else 1))",
+        new="numel = nbytes // DTYPE.itemsize // (world_size if divided else 1)",
+    ),
+    Fault(
+        name="an input whose pieces all begin anew",
+        module="suites.collectives.reference",
+        old="out[at:end] = self._given(rank, at, end, device)",
+        new="out[at:end] = self._given(rank, 0, end - at, device)",
+    ),
+    Fault(
+        name="a result whose first piece alone is compared",
+        module="suites.collectives.reference",
+        old="got = flat[at + begin : at + end]\n",
+        new="got = flat[at : at + end - begin]\n",
+    ),
+    Fault(
+        name="an input whose first piece alone must be untouched",
+        module="suites.collectives.reference",
+        old="            _require(bits_of(x[at : at + CHUNK]) == bits_of(given), x, given,",
+        new="            at or _require(bits_of(x[at : at + CHUNK]) == bits_of(given), x, given,",
+    ),
 )

@@ -72,4 +72,28 @@ FAULTS: tuple[Fault, ...] = (
         old="        clock.began()\n        dist.destroy_process_group(group)\n",
         new="        dist.destroy_process_group(group)\n",
     ),
+    Fault(
+        name="what is summed is alike on all ranks",
+        module="suites.communicators.programs",
+        old="manual_seed(1000 * seed + rank)",
+        new="manual_seed(1000 * seed)",
+    ),
+    Fault(
+        name="a use is charged with the drawing of what it sums",
+        module="suites.communicators.programs",
+        old="            x = given(ctx.rank, seed + life).to(ctx.device)\n            clock.began()\n",
+        new="            clock.began()\n            x = given(ctx.rank, seed + life).to(ctx.device)\n",
+    ),
+    Fault(
+        name="a stage that ends when the last rank is done with it",
+        module="suites.communicators.programs",
+        old="        self._wait()\n        self.seconds[stage]",
+        new="        self._wait()\n        self._ctx.barrier()\n        self.seconds[stage]",
+    ),
+    Fault(
+        name="a stage as long as it takes the fastest rank",
+        module="suites.communicators.programs",
+        old="[max(taken) for taken in zip(",
+        new="[min(taken) for taken in zip(",
+    ),
 )

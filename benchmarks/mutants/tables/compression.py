@@ -70,7 +70,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="8 bits without a scale",
         module=QUANTIZED,
-        old="scales = torch.where(magnitude == 0, 1.0, magnitude / magnitude.new_full((), largest))",
+        old="scales = magnitude / magnitude.new_full((), largest)",
         new="scales = torch.ones_like(magnitude)",
     ),
     Fault(
@@ -363,7 +363,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="small gradients swallowed by the least scale",
         module="suites.compression.programs.quantized",
-        old="scales = torch.where(magnitude == 0, 1.0, magnitude / magnitude.new_full((), largest))",
+        old="scales = magnitude / magnitude.new_full((), largest)",
         new="scales = magnitude.clamp(min=1e-8) / largest",
     ),
     Fault(
@@ -387,5 +387,59 @@ FAULTS: tuple[Fault, ...] = (
         module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
         old="            idx += tensor.numel()\n",
         new="            idx = tensor.numel()\n",
+    ),
+    Fault(
+        name="a block whose scale is rounded to zero, though it has a number",
+        module="suites.compression.programs.quantized",
+        old="torch.where(scales == 0, 1.0, scales)",
+        new="torch.where(magnitude == 0, 1.0, scales)",
+    ),
+    Fault(
+        name="a hook that is called float8 and has 8 whole bits",
+        module="suites.compression.programs.averaging",
+        old='"float8": (quantized_hook, lambda: Quantized(FLOAT8)),',
+        new='"float8": (quantized_hook, lambda: Quantized(INT8)),',
+    ),
+    Fault(
+        name="gradients that are all positive",
+        module="suites.compression.programs.averaging",
+        old=".mul_(2).sub_(1) for _ in range(layers)]",
+        new=" for _ in range(layers)]",
+    ),
+    Fault(
+        name="gradients that are alike in all layers",
+        module="suites.compression.programs.averaging",
+        old="generator=generator).mul_(2).sub_(1) for _ in range(layers)]",
+        new="generator=generator).mul_(2).sub_(1)] * layers",
+    ),
+    Fault(
+        name="PowerSGD of one column, however many are asked for",
+        module="suites.compression.programs.averaging",
+        old="matrix_approximation_rank=rank,",
+        new="matrix_approximation_rank=1,",
+    ),
+    Fault(
+        name="PowerSGD whose matrices share the first one's P",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="        p_idx += batch_size * n * matrix_approximation_rank\n",
+        new="",
+    ),
+    Fault(
+        name="PowerSGD that begins each step with random columns",
+        module="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
+        old="    need_randomize_qs = False\n",
+        new="    need_randomize_qs = True\n",
+    ),
+    Fault(
+        name="gradients that are copied out of the buckets",
+        module="suites.compression.programs.averaging",
+        old="        gradient_as_bucket_view=True,\n        init_sync=False,  # param",
+        new="        init_sync=False,  # param",
+    ),
+    Fault(
+        name="a bound by the largest rank, not by the ranks' mean",
+        module="suites.compression.programs.quantized",
+        old="average, largest = blocks.mean(dim=0), blocks.amax(dim=2, keepdim=True).mean(dim=0)",
+        new="average, largest = blocks.mean(dim=0), blocks.amax(dim=2, keepdim=True).amax(dim=0)",
     ),
 )

@@ -530,4 +530,28 @@ FAULTS: tuple[Fault, ...] = (
         old="if tensor.dim() != 1 or not tensor.is_contiguous():",
         new="if tensor.dim() != 1:",
     ),
+    Fault(
+        name="one learning rate for all steps",
+        module="suites.shared.problems",
+        old="return RATES[step % self.steps]",
+        new="return RATES[0]",
+    ),
+    Fault(
+        name="a problem whose batches are alike on all ranks",
+        module="suites.shared.problems",
+        old="seed = self.seed * 1024 + 512 + rank * 2",
+        new="seed = self.seed * 1024 + 512",
+    ),
+    Fault(
+        name="ranks that all start with the first one's parameters",
+        module="suites.shared.problems",
+        old="self._draw((sum(sizes),), self.seed * 1024 + rank)",
+        new="self._draw((sum(sizes),), self.seed * 1024)",
+    ),
+    Fault(
+        name="rows that are alike on all ranks",
+        module="suites.shared.course",
+        old="manual_seed((self.seed * 16 + step) * 16 + rank + 1)",
+        new="manual_seed((self.seed * 16 + step) * 16 + 1)",
+    ),
 )

@@ -86,4 +86,34 @@ FAULTS: tuple[Fault, ...] = (
         old="    while not over.item():\n        begun = _now(ctx)\n",
         new="    begun = _now(ctx)\n    while not over.item():\n",
     ),
+    Fault(
+        name="the rate of the best batch",
+        module="suites.health.reference",
+        old="statistics.median(later))",
+        new="min(later))",
+    ),
+    Fault(
+        name="the rate of a mean batch, which one hiccup drags down",
+        module="suites.health.reference",
+        old="statistics.median(later))",
+        new="statistics.fmean(later))",
+    ),
+    Fault(
+        name="the first rank's product is taken for the usual one",
+        module="suites.health.reference",
+        old="most = statistics.mode(strain.digest for strain in strains)",
+        new="most = strains[0].digest",
+    ),
+    Fault(
+        name="only the last batch's sum counts",
+        module="suites.health.programs",
+        old="wrong[1] += (",
+        new="wrong[1] = (",
+    ),
+    Fault(
+        name="one GPU that is fast makes all others odd",
+        module="suites.health.reference",
+        old="usual = statistics.median(by_rank)",
+        new="usual = max(by_rank)",
+    ),
 )

@@ -104,4 +104,40 @@ FAULTS: tuple[Fault, ...] = (
         old="return seconds[1:], destination",
         new="return seconds, destination",
     ),
+    Fault(
+        name="a triad whose result is read before it is written",
+        module="suites.memory_hierarchy.programs",
+        old='"copied": 2, "triad": 3',
+        new='"copied": 2, "triad": 4',
+    ),
+    Fault(
+        name="a copy whose bytes count once",
+        module="suites.memory_hierarchy.programs",
+        old='"copied": 2, "triad": 3',
+        new='"copied": 1, "triad": 3',
+    ),
+    Fault(
+        name="a triad by way of two tensors in between",
+        module="suites.memory_hierarchy.programs",
+        old="return lambda: torch.add(of_b, of_c, alpha=TRIAD_FACTOR, out=of_a)",
+        new="return lambda: of_a.copy_(of_b + TRIAD_FACTOR * of_c)",
+    ),
+    Fault(
+        name="a copy of a copy",
+        module="suites.memory_hierarchy.programs",
+        old="return lambda: there.copy_(here, non_blocking=True)",
+        new="return lambda: there.copy_(here.clone(), non_blocking=True)",
+    ),
+    Fault(
+        name="pieces of a copy that are all compared with the first one's values",
+        module="suites.memory_hierarchy.reference",
+        old="place = torch.arange(begin, begin + part.numel(), dtype",
+        new="place = torch.arange(part.numel(), dtype",
+    ),
+    Fault(
+        name="a copy of which the first piece alone is compared",
+        module="suites.memory_hierarchy.reference",
+        old="part = output[begin : begin + CHUNK]",
+        new="part = output[:CHUNK][: count - begin]",
+    ),
 )

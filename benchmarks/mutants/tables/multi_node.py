@@ -198,4 +198,86 @@ FAULTS: tuple[Fault, ...] = (
         old="loss = off.to(torch.promote_types(off.dtype, torch.float32)).square().sum() / 2",
         new="loss = off.square().sum() / 2",
     ),
+    Fault(
+        name="the sum inside a host is of as many bytes as the one of all",
+        module="suites.multi_node.programs.hosts",
+        old="return self._sum(self._load.linked,",
+        new="return self._sum(self._load.summed,",
+    ),
+    Fault(
+        name="messages between hosts as long as a sum inside one",
+        module="suites.multi_node.programs.hosts",
+        old="source = torch.empty(self._load.sent, dtype",
+        new="source = torch.empty(self._load.linked, dtype",
+    ),
+    Fault(
+        name="a copy in memory as long as a message",
+        module="suites.multi_node.programs.hosts",
+        old="source = torch.empty(self._load.copied, dtype",
+        new="source = torch.empty(self._load.sent, dtype",
+    ),
+    Fault(
+        name="a pair of hosts is as fast as its fastest GPUs",
+        module="suites.multi_node.reference",
+        old="rows[row][column] = min(rate, rows[row][column] or rate)",
+        new="rows[row][column] = max(rate, rows[row][column] or rate)",
+    ),
+    Fault(
+        name="a pair of hosts is as fast as its last GPUs",
+        module="suites.multi_node.reference",
+        old="rows[row][column] = min(rate, rows[row][column] or rate)",
+        new="rows[row][column] = rate",
+    ),
+    Fault(
+        name="products at the rate of the best sample",
+        module="suites.multi_node.reference",
+        old="return 2 * load.width**3 / statistics.median(seen.product)",
+        new="return 2 * load.width**3 / min(seen.product)",
+    ),
+    Fault(
+        name="copies at the rate of a mean sample",
+        module="suites.multi_node.reference",
+        old="return 2 * load.copied / statistics.median(seen.copy)",
+        new="return 2 * load.copied / statistics.fmean(seen.copy)",
+    ),
+    Fault(
+        name="all layers start with the same numbers",
+        module="suites.multi_node.programs.layouts",
+        old="seed = self.seed * 64 + stream",
+        new="seed = self.seed * 64 + stream % 2",
+    ),
+    Fault(
+        name="all layers and the batch start with the same numbers",
+        module="suites.multi_node.programs.layouts",
+        old="seed = self.seed * 64 + stream",
+        new="seed = self.seed * 64",
+    ),
+    Fault(
+        name="a sum by two levels that is the flat one",
+        module="suites.multi_node.programs.summing",
+        old=(
+            "        dist.reduce_scatter_tensor(shard, padded, group=inside)\n"
+            "        dist.all_reduce(shard, group=across)\n"
+            "        dist.all_gather_into_tensor(padded, shard, group=inside)\n"
+        ),
+        new="        dist.all_reduce(padded)\n",
+    ),
+    Fault(
+        name="a node without a partner has measured a pair",
+        module="suites.multi_node.programs.hosts",
+        old="        if partner is not None:\n            paired[partner] = taken\n",
+        new="        paired[partner] = taken\n",
+    ),
+    Fault(
+        name="a rank that is alone in its group sums all the same",
+        module="suites.multi_node.programs.layouts",
+        old="    if group.size() > 1:\n        dist.all_reduce(tensor, group=group)\n",
+        new="    dist.all_reduce(tensor, group=group)\n",
+    ),
+    Fault(
+        name="gradients that are summed one by one",
+        module="suites.multi_node.programs.layouts",
+        old="        _sum(self._flat, self._data)\n",
+        new="        for gradient in self.gradients.values():\n            _sum(gradient, self._data)\n",
+    ),
 )

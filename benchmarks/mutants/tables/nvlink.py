@@ -169,4 +169,27 @@ FAULTS: tuple[Fault, ...] = (
         old="rates = [rate[pair] for pair in zip(order, (*order[1:], order[0]), strict=True)]",
         new="rates = [rate[pair] for pair in zip(order, order[1:], strict=False)]",
     ),
+    Fault(
+        name="a rate of one copy in the time of all",
+        module="suites.nvlink.programs.paths",
+        old="found.append(copies * nbytes / _seconds(",
+        new="found.append(nbytes / _seconds(",
+    ),
+    Fault(
+        name="a rate of all copies in the time of one",
+        module="suites.nvlink.programs.paths",
+        old=(
+            "        began = time.perf_counter()\n"
+            "        for _ in range(copies):\n"
+            "            copy()\n"
+            "        return time.perf_counter() - began"
+        ),
+        new=(
+            "        for _ in range(copies - 1):\n"
+            "            copy()\n"
+            "        began = time.perf_counter()\n"
+            "        copy()\n"
+            "        return time.perf_counter() - began"
+        ),
+    ),
 )

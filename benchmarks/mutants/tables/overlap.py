@@ -215,4 +215,99 @@ FAULTS: tuple[Fault, ...] = (
         old="module.zero_grad(set_to_none=True)",
         new="module.zero_grad(set_to_none=False)",
     ),
+    Fault(
+        name="communication alone without the last layer's gradients",
+        module="suites.overlap.programs.backward",
+        old=(
+            "for _ in range(mlp.layers)]\n"
+            "\n"
+            "    def step() -> list[torch.Tensor]:\n"
+            "        _average(gradients, bucket_mib)\n"
+        ),
+        new=(
+            "for _ in range(mlp.layers - 1)]\n"
+            "\n"
+            "    def step() -> list[torch.Tensor]:\n"
+            "        _average(gradients, bucket_mib)\n"
+        ),
+    ),
+    Fault(
+        name="communication alone of float32, whatever the gradients are",
+        module="suites.overlap.programs.backward",
+        old="gradients = [_normal((mlp.width, mlp.width), mlp.dtype, own) for _ in range(mlp.layers)]",
+        new="gradients = [_normal((mlp.width, mlp.width), torch.float32, own) for _ in range(mlp.layers)]",
+    ),
+    Fault(
+        name="communication alone in buckets of the default size",
+        module="suites.overlap.programs.backward",
+        old=(
+            "    def step() -> list[torch.Tensor]:\n"
+            "        _average(gradients, bucket_mib)\n"
+            "        return gradients\n"
+            "\n"
+            "    return step\n"
+            "\n"
+            "\n"
+            "def all_reduce_after_backward("
+        ),
+        new=(
+            "    def step() -> list[torch.Tensor]:\n"
+            "        _average(gradients, BUCKET_MIB)\n"
+            "        return gradients\n"
+            "\n"
+            "    return step\n"
+            "\n"
+            "\n"
+            "def all_reduce_after_backward("
+        ),
+    ),
+    Fault(
+        name="ways that are searched without their settings",
+        module="suites.overlap.programs.backward",
+        old="step = WAYS[way](ctx, mlp=mlp, **settings)",
+        new="step = WAYS[way](ctx, mlp=mlp)",
+    ),
+    Fault(
+        name="each microbatch waits for its own sums at once",
+        module="suites.overlap.programs.backward",
+        old="            started.append((gradients, works))\n",
+        new=(
+            "            started.append((gradients, works))\n"
+            "            for work in works:\n"
+            "                assert work is not None\n"
+            "                work.wait()\n"
+        ),
+    ),
+    Fault(
+        name="one product, however many are asked for",
+        module="suites.overlap.programs.under_products",
+        old="        for _ in range(load.products):\n",
+        new="        for _ in range(1):\n",
+    ),
+    Fault(
+        name="gradients that are copied out of their bucket",
+        module="suites.overlap.programs.backward",
+        old="bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True, init_sync=False",
+        new="bucket_cap_mb=bucket_mib, init_sync=False",
+    ),
+    Fault(
+        name="copies that all begin with the first rank",
+        module="suites.overlap.programs.under_products",
+        old="peers = [(ctx.rank + away) % ctx.world_size for away in range(1, ctx.world_size)]",
+        new="peers = [rank for rank in range(ctx.world_size) if rank != ctx.rank]",
+    ),
+    Fault(
+        name="a gradient with a bucket to itself is copied there and back",
+        module="suites.overlap.programs.backward",
+        old=(
+            "        flat = bucket[0].view(-1) if len(bucket) == 1 else torch.cat([part.view(-1) for part in bucket])\n"
+            "        dist.all_reduce(flat, dist.ReduceOp.AVG)\n"
+            "        if len(bucket) > 1:\n"
+        ),
+        new=(
+            "        flat = torch.cat([part.view(-1) for part in bucket])\n"
+            "        dist.all_reduce(flat, dist.ReduceOp.AVG)\n"
+            "        if bucket:\n"
+        ),
+    ),
 )

@@ -140,4 +140,34 @@ FAULTS: tuple[Fault, ...] = (
         old="key=lambda rank: min(taken for pair, taken in seconds.items() if rank in pair))",
         new="key=lambda rank: sum(taken for pair, taken in seconds.items() if rank in pair))",
     ),
+    Fault(
+        name="matrices that are alike on all ranks",
+        module="suites.stragglers.programs.late",
+        old="torch.Generator().manual_seed(rank)",
+        new="torch.Generator().manual_seed(1)",
+    ),
+    Fault(
+        name="what the late rank takes for what it takes longer",
+        module="suites.stragglers.reference",
+        old="slower = own[rank] - min(own)",
+        new="slower = own[rank]",
+    ),
+    Fault(
+        name="what all pay as a share of the whole step",
+        module="suites.stragglers.reference",
+        old="slower / 100) / slower if",
+        new="slower / 100) / held_up.median if",
+    ),
+    Fault(
+        name="a rank's mean, which one hiccup drags up",
+        module="suites.stragglers.reference",
+        old="statistics.median(samples.seconds)",
+        new="statistics.fmean(samples.seconds)",
+    ),
+    Fault(
+        name="a step's seconds from before all ranks are there",
+        module="suites.shared.step_seconds",
+        old="        ctx.barrier()\n",
+        new="",
+    ),
 )

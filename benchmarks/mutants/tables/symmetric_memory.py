@@ -532,4 +532,91 @@ FAULTS: tuple[Fault, ...] = (
         old="self._taken[offset] = wanted",
         new="self._taken[offset] = nbytes",
     ),
+    Fault(
+        name="a rank sends the same at each step",
+        module="suites.symmetric_memory.programs.operations",
+        old="seed=(seed * TURNS + step % TURNS) * 64 + rank",
+        new="seed=seed * TURNS * 64 + rank",
+    ),
+    Fault(
+        name="tokens of a sequence that are alike on all ranks",
+        module="suites.symmetric_memory.programs.kv_cache",
+        old="seed = (rank * 64 + sequence) * 4096 + start",
+        new="seed = sequence * 4096 + start",
+    ),
+    Fault(
+        name="tokens that are alike in all places",
+        module="suites.symmetric_memory.programs.kv_cache",
+        old="seed = (rank * 64 + sequence) * 4096 + start",
+        new="seed = (rank * 64 + sequence) * 4096",
+    ),
+    Fault(
+        name="a way that is slower at one size and faster after it counts as faster up to there",
+        module="suites.symmetric_memory.reference",
+        old="            break\n",
+        new="            continue\n",
+    ),
+    Fault(
+        name="all pages are sent, however few are asked for",
+        module="suites.symmetric_memory.programs.pages",
+        old=(
+            "        torch.index_select(cache, 0, index, out=outgoing)\n"
+            "        operations = [dist.P2POp(dist.isend, outgoing, following), "
+            "dist.P2POp(dist.irecv, incoming, before)]\n"
+            "        for work in dist.batch_isend_irecv(operations):\n"
+            "            work.wait()\n"
+            "        return arrived.index_copy_(0, index, incoming)"
+        ),
+        new=(
+            "        whole = torch.empty_like(cache)\n"
+            "        operations = [dist.P2POp(dist.isend, cache, following), dist.P2POp(dist.irecv, whole, before)]\n"
+            "        for work in dist.batch_isend_irecv(operations):\n"
+            "            work.wait()\n"
+            "        return arrived.index_copy_(0, index, whole[index])"
+        ),
+    ),
+    Fault(
+        name="shards by NCCL of gradients that every rank adds up whole",
+        module="suites.symmetric_memory.programs.shards_in_turn",
+        old="        dist.reduce_scatter_tensor(summed, own)\n",
+        new=(
+            "        whole = own.clone()\n"
+            "        dist.all_reduce(whole)\n"
+            "        summed.copy_(whole.chunk(ctx.world_size)[ctx.rank])\n"
+        ),
+    ),
+    Fault(
+        name="gradients that NCCL adds up whole on every rank",
+        module="suites.symmetric_memory.programs.exchanges",
+        old="            dist.reduce_scatter_tensor(part, gradients)\n            return part",
+        new=(
+            "            whole = gradients.clone()\n"
+            "            dist.all_reduce(whole)\n"
+            "            return part.copy_(whole.chunk(ctx.world_size)[ctx.rank])"
+        ),
+    ),
+    Fault(
+        name="a heap without the second place for gradients that arrive",
+        module="suites.symmetric_memory.programs.exchanges",
+        old="memory = open_memory(ctx, 3 * sum(sizes))",
+        new="memory = open_memory(ctx, 2 * sum(sizes))",
+    ),
+    Fault(
+        name="a heap for the largest activations alone",
+        module="suites.symmetric_memory.programs.exchanges",
+        old="memory = open_memory(ctx, 2 * sum(sizes))",
+        new="memory = open_memory(ctx, 2 * sizes[-1])",
+    ),
+    Fault(
+        name="sums by gets that all read from the first rank first",
+        module="suites.symmetric_memory.programs.sweeping",
+        old="ordered = [(ctx.rank + away) % ctx.world_size for away in range(ctx.world_size)]",
+        new="ordered = list(range(ctx.world_size))",
+    ),
+    Fault(
+        name="shards by memory that all write to the first rank first",
+        module="suites.symmetric_memory.programs.shards_in_turn",
+        old="memory.buffer(rank, shape, DTYPE, numel + start) for rank in ordered]",
+        new="memory.buffer(rank, shape, DTYPE, numel + start) for rank in sorted(ordered)]",
+    ),
 )

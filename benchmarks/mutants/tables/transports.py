@@ -64,4 +64,40 @@ FAULTS: tuple[Fault, ...] = (
         old="count = nbytes // ADDENDS.itemsize",
         new="count = nbytes // ADDENDS.itemsize // ctx.world_size",
     ),
+    Fault(
+        name="a way that some ranks have taken",
+        module="suites.shared.ways",
+        old="if not all(log.over(self.proof) for log in logs):",
+        new="if not any(log.over(self.proof) for log in logs):",
+    ),
+    Fault(
+        name="addends that are alike on all ranks",
+        module="suites.shared.places",
+        old="stream=rank, device=out.device)",
+        new="stream=0, device=out.device)",
+    ),
+    Fault(
+        name="pieces of a tensor that are all filled with the first one's bits",
+        module="suites.shared.bits",
+        old="part.copy_(random_bits(at, at + len(part), stream",
+        new="part.copy_(random_bits(0, len(part), stream",
+    ),
+    Fault(
+        name="wrong bits of the last piece alone",
+        module="suites.shared.bits",
+        old="wrong += int((part != expected).sum())",
+        new="wrong = int((part != expected).sum())",
+    ),
+    Fault(
+        name="pieces of addends that all begin anew",
+        module="suites.shared.places",
+        old="bits = random_bits(start + at, start + end, stream",
+        new="bits = random_bits(start, start + end - at, stream",
+    ),
+    Fault(
+        name="a sum whose pieces are all compared with the first one's",
+        module="suites.shared.places",
+        old=("                len(part), dtype=got.dtype, rank=rank, ranks=ranks, device=part.device, start=start\n"),
+        new="                len(part), dtype=got.dtype, rank=rank, ranks=ranks, device=part.device\n",
+    ),
 )

@@ -37,7 +37,8 @@ def soak(ctx: Context, *, seconds: float, seed: int, largest: int) -> tuple[int,
     with groups_of(ctx, memberships) as groups:
         while not over.item():
             for _ in range(_ROUNDS):
-                collectives = [_drawn(drawn, list(groups), largest) for _ in range(drawn.randint(1, _AT_ONCE))]
+                number = drawn.randint(1, _AT_ONCE)
+                collectives = [drawn_collective(drawn, list(groups), largest) for _ in range(number)]
                 order = drawn.sample(range(len(collectives)), len(collectives))
                 flights = {
                     place: Flight(ctx, collective, groups[collective.members])
@@ -51,7 +52,8 @@ def soak(ctx: Context, *, seconds: float, seed: int, largest: int) -> tuple[int,
     return done, wrong
 
 
-def _drawn(drawn: random.Random, memberships: list[tuple[int, ...]], largest: int) -> Collective:
+def drawn_collective(drawn: random.Random, memberships: list[tuple[int, ...]], largest: int) -> Collective:
+    """One of any kind, of one of these groups of ranks."""
     name, members = drawn.choice(NAMES), drawn.choice(memberships)
     dtype = drawn.choice(FLOATS + INTEGERS)
     ops = ["sum", "min", "max"]

@@ -43,7 +43,9 @@ class Quantizer:
 def _quantized(blocks: torch.Tensor, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
     magnitude = blocks.abs().amax(dim=1, keepdim=True)
     # By a tensor: CUDA multiplies by the reciprocal of a number, which is another scale by a roundoff.
-    scales = torch.where(magnitude == 0, 1.0, magnitude / magnitude.new_full((), largest))
+    scales = magnitude / magnitude.new_full((), largest)
+    # Zeros have none, nor have numbers of which the largest is so small that its scale is rounded to zero.
+    scales = torch.where(scales == 0, 1.0, scales)
     scaled = (blocks / scales).clamp(-largest, largest)
     rounded = scaled if dtype.is_floating_point else scaled.round()
     # As bytes: not every backend knows every format.
