@@ -330,4 +330,10 @@ FAULTS: tuple[Fault, ...] = (
             "                weight.normal_("
         ),
     ),
+    Fault(
+        name="a tensor that was brought back ahead is kept after backward has used it",
+        module="suites.activations.programs.ahead",
+        old="tensor, event = self._coming.pop(saved)",
+        new="tensor, event = self._coming[saved]",
+    ),
 )

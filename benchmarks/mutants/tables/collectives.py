@@ -483,4 +483,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="            _require(bits_of(x[at : at + CHUNK]) == bits_of(given), x, given,",
         new="            at or _require(bits_of(x[at : at + CHUNK]) == bits_of(given), x, given,",
     ),
+    Fault(
+        name="the soak counts collectives of groups that the rank is not in",
+        module="suites.collectives.programs.soak",
+        old="done += len(flights)",
+        new="done += len(collectives)",
+    ),
 )

@@ -554,4 +554,10 @@ FAULTS: tuple[Fault, ...] = (
         old="manual_seed((self.seed * 16 + step) * 16 + rank + 1)",
         new="manual_seed((self.seed * 16 + step) * 16 + 1)",
     ),
+    Fault(
+        name="microbatches are accumulated without messages though no_sync is off",
+        module="suites.data_parallel.programs.replicas",
+        old="skipped, recorded = recorded and no_sync, True",
+        new="skipped, recorded = recorded, True",
+    ),
 )

@@ -140,4 +140,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        model.zero_grad()\n",
         new="",
     ),
+    Fault(
+        name="a step's FLOP take grouped keys and values for full ones",
+        module="suites.shared.llama",
+        old="    kv_dim = config.kv_heads * config.head_dim\n    of_layer",
+        new="    kv_dim = config.heads * config.head_dim\n    of_layer",
+    ),
 )

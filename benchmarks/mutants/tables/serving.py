@@ -335,4 +335,16 @@ FAULTS: tuple[Fault, ...] = (
         old="            stale = True\n",
         new="            break\n",
     ),
+    Fault(
+        name="keys of pages join tokens without anything between them",
+        module="suites.serving.programs.pages",
+        old="digest.update(repr(list(prompt[start : start + page_tokens])).encode())",
+        new='digest.update("".join(map(str, prompt[start : start + page_tokens])).encode())',
+    ),
+    Fault(
+        name="prompts on their way take no slot",
+        module="suites.serving.programs.disaggregated",
+        old="part.engine.vacant - len(arriving)",
+        new="part.engine.vacant",
+    ),
 )

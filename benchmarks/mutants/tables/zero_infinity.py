@@ -326,4 +326,10 @@ FAULTS: tuple[Fault, ...] = (
         old="return self.blocks * shard_size(self.numel, world_size)",
         new="return self.blocks * self.numel // world_size",
     ),
+    Fault(
+        name="learning rates begin anew when training goes on from files",
+        module="suites.zero_infinity.programs.offloading",
+        old="itertools.islice(enumerate(itertools.cycle(batches_on_device(ctx, problem))), done, None)",
+        new="enumerate(itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None))",
+    ),
 )
