@@ -42,6 +42,8 @@ class Row:
     """Perf tests' variants."""
     drawn: set[str] = field(default_factory=set)
     """Tests that hypothesis draws examples for, by name."""
+    tests: set[str] = field(default_factory=set)
+    """The node ids of all variants."""
     examples: int = 0
     """Of all variants, with the profile ``ci``."""
     caught: int = 0
@@ -58,6 +60,7 @@ class Row:
             self.on_gpus += 1
         else:
             self.everywhere += 1
+        self.tests.add(item.nodeid)
         if isinstance(item, pytest.Function) and DEALT in item.stash:
             self.drawn.add(f"{item.path.name}::{item.originalname}")
             self.examples += item.stash[DEALT]
@@ -121,12 +124,22 @@ def counted() -> dict[str, Row]:
 
 
 def add_faults(rows: dict[str, Row], recorded: Path) -> None:
-    """Adds the faults that are recorded for the subjects of these rows; a subject that was skipped has none."""
+    """Adds the faults that are recorded for the subjects of these rows; a subject that was skipped has none.
+
+    Raises:
+        SystemExit: a test that is recorded to have caught one is gone, or has another name.
+    """
     for entry in json.loads(recorded.read_text(encoding="utf-8")):
         row = rows.get(entry["subject"])
         if row is not None and entry["outcome"] in ("caught", "passed"):
             row.faults += 1
             row.caught += entry["outcome"] == "caught"
+            if entry["outcome"] == "caught" and entry["test"] not in row.tests:
+                sys.exit(
+                    f"{recorded.name}: the fault {entry['fault']!r} was caught by {entry['test']}, which is no test "
+                    f"now. Try it again: python benchmarks/mutations.py --subject {entry['subject']} "
+                    f"--fault {entry['fault']!r} --json docs/suites/faults.json"
+                )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

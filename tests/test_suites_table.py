@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,12 +63,30 @@ def test_a_row_counts_each_variant_once_by_its_marks(pytester: pytest.Pytester) 
 
 def test_faults_are_those_that_were_tried(tmp_path: Path) -> None:
     outcomes = {"scan": ["caught", "passed", "equivalent", "caught"], "megatron": ["skipped"], "gone": ["caught"]}
-    entries = [{"subject": subject, "outcome": one} for subject, all_ in outcomes.items() for one in all_]
+    entries = [
+        {"subject": subject, "fault": "a lost sum", "outcome": one, "test": "suites/scan/test_it.py::test_sum[2ranks]"}
+        for subject, all_ in outcomes.items()
+        for one in all_
+    ]
     recorded = tmp_path / "faults.json"
     recorded.write_text(json.dumps(entries))
-    rows = {"scan": table.Row(), "megatron": table.Row()}
+    rows = {"scan": table.Row(tests={"suites/scan/test_it.py::test_sum[2ranks]"}), "megatron": table.Row()}
     table.add_faults(rows, recorded)
     assert {name: row.cells()[-1] for name, row in rows.items()} == {"scan": "2 of 3", "megatron": ""}
+
+
+def test_a_fault_whose_test_is_gone_is_tried_again(tmp_path: Path) -> None:
+    """CI would find it only if its sample had the fault."""
+    entry = {"subject": "scan", "fault": "a lost sum", "outcome": "caught", "test": "suites/scan/test_it.py::test_sum"}
+    recorded = tmp_path / "faults.json"
+    recorded.write_text(json.dumps([entry]))
+    message = (
+        "faults.json: the fault 'a lost sum' was caught by suites/scan/test_it.py::test_sum, which is no test now. "
+        "Try it again: python benchmarks/mutations.py --subject scan --fault 'a lost sum' "
+        "--json docs/suites/faults.json"
+    )
+    with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
+        table.add_faults({"scan": table.Row(tests={"suites/scan/test_it.py::test_sum[2ranks]"})}, recorded)
 
 
 def test_rows_go_between_the_markers() -> None:
