@@ -19,6 +19,7 @@ from suites.collectives.programs.checking import in_turn
 from suites.collectives.programs.plain import Program
 from suites.collectives.reference import MOVEMENTS, ROOTED, Collective
 from suites.shared.comparison import assert_unlike
+from suites.shared.late_messages import late_messages
 from suites.shared.step import Step
 from suites.shared.strategies import FLOATS, INTEGERS, dtypes, seeds, worlds
 
@@ -159,6 +160,18 @@ def test_every_movement(ranks: Ranks, numel: int) -> None:
     shared = {"numel": numel, "seed": 6, "root": 1, "splits": splits}
     dtypes_of = {name: FLOATS[at % 4] for at, name in enumerate(MOVEMENTS)}
     check(ranks, [of_world(ranks, name=name, dtype=dtype, **shared) for name, dtype in dtypes_of.items()])
+
+
+def with_late_messages(ctx: Context, named: list[tuple[Program, Collective]]) -> list[str]:
+    """What is wrong with collectives whose messages arrive as late as they may."""
+    with late_messages():
+        return in_turn(ctx, named)
+
+
+@pytest.mark.ranks(2, 4, device="cpu")
+def test_a_ring_waits_for_what_it_receives(ranks: Ranks) -> None:
+    ring = of_world(ranks, name="send_recv", numel=5, dtype=torch.float32, seed=6)
+    assert ranks.run(with_late_messages, [(plain.send_recv, ring)]) == [[]] * ranks.world_size
 
 
 @pytest.mark.ranks(2, 4, 8)

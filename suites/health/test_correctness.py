@@ -70,7 +70,7 @@ def test_each_product_and_each_sum_is_compared(ranks: Ranks) -> None:
 @pytest.mark.ranks(2)
 def test_what_was_wrong_at_first_is_told_at_the_end(ranks: Ranks) -> None:
     """However many batches are right after it."""
-    strains = ranks.run(corrupted, product=1, sum_=1, seconds=0.1)
+    strains = ranks.run(corrupted, product=1, sum_=1, seconds=0.3)
     assert min(len(strain.seconds) for strain in strains) > 1, "one batch, which is both the first and the last"
     assert [(strain.wrong_products, strain.wrong_sums) for strain in strains] == [(0, 0), (1, 1)]
 
