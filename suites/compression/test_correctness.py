@@ -173,7 +173,7 @@ def test_every_step_gives_the_same_on_every_rank(
 
 @pytest.mark.ranks(2)
 def test_gradients_are_views_of_the_buckets(ranks: Ranks) -> None:
-    """Otherwise each step copies all of them once more, and only the time tells."""
+    """If they are not, each step copies all of them once more, and no number shows it."""
 
     def storages(ctx: Context) -> tuple[set[int], set[int]]:
         buckets = set[int]()

@@ -168,7 +168,7 @@ def test_who_is_wrong_is_named(change: dict[str, int], told: list[str]) -> None:
 
 
 def test_who_is_slow_is_named() -> None:
-    # Slow at first is warm-up; a single batch that was fast, or held up, tells nothing.
+    # The first half is warm-up. One batch that was fast, or held up, makes no rank slow.
     slow = dataclasses.replace(HEALTHY, seconds=(1.0,) * 5 + (1.0, 1.2, 1.2, 1.2, 9.0))
     late = dataclasses.replace(HEALTHY, seconds=(9.0,) * 5 + (1.0,) * 5)
     by_rank = reference.rates([HEALTHY, slow, late])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from pytest_gpuperf import Context, Ranks
 from suites.memory_hierarchy import programs, reference
+from suites.shared.moved_clock import copies_lasting
 from suites.shared.strategies import worlds
 
 TIERS: dict[str, tuple[Callable[..., Any], reference.Verify, dict[str, Any]]] = {
@@ -104,19 +104,9 @@ def test_host_copies(ranks: Ranks) -> None:
 
 
 def seconds_of_copies(ctx: Context, lasting: list[float]) -> list[float]:
-    """The figures of copies that take so long, one after another, on a clock that the test moves."""
-    now, left = 0.0, iter(lasting)
-    copy = torch.Tensor.copy_
-
-    def clock() -> float:
-        return now
-
-    def timed_copy(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        nonlocal now
-        now += next(left)
-        return copy(destination, source)
-
-    with mock.patch("time.perf_counter", clock), mock.patch.object(torch.Tensor, "copy_", timed_copy):
+    """The figures of copies that take so long, one after another."""
+    left = iter(lasting)
+    with copies_lasting(left):
         seconds, _ = programs.host_copies(ctx, nbytes=4096, samples=len(lasting) - 1)
     assert next(left, None) is None, "not all copies were made"
     return seconds

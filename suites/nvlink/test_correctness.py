@@ -6,7 +6,6 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable
-from unittest import mock
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from pytest_gpuperf import Context, GiB, MiB, Ranks
 from suites.nvlink.programs import copies as programs
 from suites.nvlink.programs import orders, paths
 from suites.shared.bits import bits_of
+from suites.shared.moved_clock import copies_lasting
 from suites.shared.step import Step
 from suites.shared.strategies import dtypes, seeds, worlds
 
@@ -82,20 +82,9 @@ def test_ways_over_the_link(ranks: Ranks, access: paths.Access, alone: bool) -> 
 
 
 def told_rates(ctx: Context, copies: int) -> list[float] | None:
-    """The bandwidths of copies of 64 bytes that take so long, one after another, on a clock that the test moves."""
-    now, copy = 0.0, torch.Tensor.copy_
+    """The bandwidths of copies of 64 bytes, which take 1 s each in one sample and 2 s in the next."""
     # What fills the source and those before the samples take longer, and count in none.
-    lasting = itertools.chain([1000.0] * (1 + copies), itertools.cycle([1.0] * copies + [2.0] * copies))
-
-    def clock() -> float:
-        return now
-
-    def timed_copy(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        nonlocal now
-        now += next(lasting)
-        return copy(destination, source)
-
-    with mock.patch("time.perf_counter", clock), mock.patch.object(torch.Tensor, "copy_", timed_copy):
+    with copies_lasting(itertools.chain([1000.0] * (1 + copies), itertools.cycle([1.0] * copies + [2.0] * copies))):
         return paths.rates(ctx, engine="copy_engine", access="write", alone=True, nbytes=64, samples=4, copies=copies)
 
 

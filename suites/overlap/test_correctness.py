@@ -186,7 +186,7 @@ def test_a_gradient_with_a_bucket_to_itself_is_summed_where_it_lies(ranks: Ranks
 
 @pytest.mark.ranks(2)
 def test_gradients_of_one_bucket_are_views_of_it(ranks: Ranks) -> None:
-    """Otherwise each step copies all of them once more, and only the time tells."""
+    """If they are not, each step copies all of them once more, and no number shows it."""
 
     def storages(ctx: Context) -> int:
         step = programs.all_reduce_during_backward(ctx, mlp=MLP)
@@ -225,7 +225,7 @@ def started_before(ctx: Context, *, microbatches: int) -> list[int]:
 
 @pytest.mark.ranks(2)
 def test_no_microbatch_waits_for_the_sums_of_the_one_before(ranks: Ranks) -> None:
-    """Otherwise its backward hides nothing, and only the time tells."""
+    """If one does, its backward hides no sum, and no number shows it."""
     assert ranks.run(started_before, microbatches=3) == [[3 * MLP.layers] * (3 * MLP.layers)] * 2
 
 

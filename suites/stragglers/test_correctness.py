@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -53,19 +53,22 @@ def test_the_share_that_all_pay_is_of_what_the_late_rank_loses_by_itself() -> No
     assert share_that_all_pay(held_up, even, alone, 1).value == 1 / 100  # a step that is faster than without delay
 
 
-def seconds_when_others_come_late(ctx: Context) -> list[float]:
-    """Of steps that wait for all ranks, of which the last one comes late to the first."""
-    step = programs.work_then_sum(ctx, late=None, delay=0.0)
-    if ctx.rank == ctx.world_size - 1:
-        time.sleep(4 * DELAY)  # not a wait for an event: the lateness is what the test is about
-    return seconds_of_steps(ctx, step, 1)
+def test_seconds_of_a_step_begin_when_all_ranks_are_there() -> None:
+    """The clock is read between the barrier and the step, and at the step's end."""
+    events: list[str] = []
 
+    def clock() -> float:
+        events.append("clock")
+        return float(len(events))
 
-@pytest.mark.ranks(2)
-def test_seconds_of_a_step_begin_when_all_ranks_are_there(ranks: Ranks) -> None:
-    # The least of some: a busy host may hold up any rank once.
-    taken = [ranks.run(seconds_when_others_come_late)[0][0] for _ in range(3)]
-    assert min(taken) < 2 * DELAY, f"rank 0's steps hold what rank 1 was late before: {taken} s"
+    context = Context(rank=0, world_size=2, backend="gloo", device=torch.device("cpu"), seed=1)
+    with (
+        mock.patch.object(Context, "barrier", side_effect=lambda: events.append("barrier")),
+        mock.patch("time.perf_counter", clock),
+    ):
+        taken = seconds_of_steps(context, lambda: events.append("step"), 2)
+    assert events == ["barrier", "clock", "step", "clock"] * 2
+    assert taken == [2.0, 2.0]
 
 
 @pytest.mark.ranks(2, 3, 4)

@@ -125,7 +125,7 @@ def test_every_subject_has_a_table() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 10_000])
 def test_a_sample_has_different_faults_and_each_only_once(count: int) -> None:
-    """Whoever asks for more than there are gets all."""
+    """A sample that is larger than the tables is the tables."""
     faults = table()
     drawn = [(subject, fault.name) for subject, fault, _ in sample(faults, count)]
     assert len(set(drawn)) == len(drawn)
