@@ -163,11 +163,12 @@ class CudaEventClock:
         if dist.get_world_size() > 1:
             dist.all_reduce(self._token)
         start.record()
+        ready = time.perf_counter()
         for _ in range(steps):
             step()
         end.record()
         launched = time.perf_counter()
-        self._gate.enqueued(steps, launched - began)
+        self._gate.enqueued(steps, before=ready - began, seconds=launched - ready)
         end.synchronize()
         seconds = float(start.elapsed_time(end)) / 1e3
         left = time.perf_counter() - launched

@@ -12,16 +12,38 @@ def test_the_first_gate_is_short_and_errs_towards_a_longer_one() -> None:
     assert Gate().cycles(10) == int(MIN_SECONDS * CYCLES_PER_SECOND)
 
 
-def test_a_gate_is_as_long_as_the_host_took_at_most_the_last_times_and_a_margin() -> None:
+def test_a_gate_is_as_long_as_the_host_took_at_most_but_once_and_a_margin() -> None:
     gate = Gate()
-    gate.enqueued(4, 8e-3)
-    assert gate.seconds(1) == pytest.approx(MARGIN * 2e-3)
+    gate.enqueued(4, before=0.0, seconds=8e-3)
     assert gate.seconds(4) == pytest.approx(MARGIN * 8e-3)
-    for _ in range(REMEMBERED - 1):
-        gate.enqueued(1, 1e-3)
-    assert gate.seconds(1) == pytest.approx(MARGIN * 2e-3)
-    gate.enqueued(1, 1e-3)
-    assert gate.seconds(1) == pytest.approx(MARGIN * 1e-3)
+    gate.enqueued(4, before=0.0, seconds=8e-3)
+    for _ in range(REMEMBERED - 2):
+        gate.enqueued(4, before=0.0, seconds=4e-3)
+    assert gate.seconds(4) == pytest.approx(MARGIN * 8e-3)
+    gate.enqueued(4, before=0.0, seconds=4e-3)
+    assert gate.seconds(4) == pytest.approx(MARGIN * 4e-3)
+
+
+def test_a_host_that_was_held_up_once_makes_no_later_gate_longer() -> None:
+    gate = Gate()
+    for seconds in (1e-3, 1e-3, 15e-3):
+        gate.enqueued(50, before=0.0, seconds=seconds)
+    assert gate.seconds(50) == pytest.approx(MARGIN * 1e-3)
+
+
+def test_what_is_enqueued_ahead_of_the_steps_is_enqueued_once() -> None:
+    gate = Gate()
+    gate.enqueued(1, before=150e-6, seconds=10e-6)
+    assert gate.seconds(100) == pytest.approx(MARGIN * (150e-6 + 100 * 10e-6))
+
+
+def test_a_single_step_is_forgotten_once_there_are_several() -> None:
+    gate = Gate()
+    for _ in range(3):
+        gate.enqueued(1, before=0.0, seconds=300e-6)
+    assert gate.seconds(100) == pytest.approx(MARGIN * 30e-3)
+    gate.enqueued(100, before=0.0, seconds=1e-3)
+    assert gate.seconds(100) == pytest.approx(MARGIN * 1e-3)
 
 
 def test_a_host_that_is_slow_every_other_time_is_held_for() -> None:
@@ -29,13 +51,13 @@ def test_a_host_that_is_slow_every_other_time_is_held_for() -> None:
     for number in range(100):
         took = 2e-3 if number % 2 else 4e-3
         late += took > gate.seconds(1)
-        gate.enqueued(1, took)
+        gate.enqueued(1, before=0.0, seconds=took)
     assert late == 1  # the first, of which nothing was known
 
 
 def test_a_gate_has_an_end() -> None:
     gate = Gate()
-    gate.enqueued(1, 1.0)
+    gate.enqueued(1, before=0.0, seconds=1.0)
     assert gate.seconds(1) == MAX_SECONDS
 
 
