@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-MIN_SAMPLES = 10  # fewer give no quartiles worth the name
+MIN_SAMPLES = 6  # fewer have no 95 % interval of their median
 BATCH = 10  # samples between two looks at the precision, which cost a collective
 MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
 MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
@@ -13,7 +13,7 @@ MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as 
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
 MIN_WARMUP_STEPS = 2  # besides the four that a plan takes
 MAX_WARMUP_STEPS = 200
-WARM_STEPS = 5  # at most, if the device is warm
+WARM_STEPS = 3  # at most, if the device is warm
 WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 5  # samples whose medians are compared to tell whether a step is warm
 SETTLING_SECONDS = 0.5  # beyond the plan's steps; some steps never settle, under a power cap for example

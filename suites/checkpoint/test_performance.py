@@ -49,7 +49,7 @@ def test_asynchronous_save_hardly_blocks(perf: Perf, tmp_path: Path) -> None:
 
 
 def test_save(perf: Perf, tmp_path: Path) -> None:
-    nbytes = perf.sized(32 * MiB, smoke=SMOKE)
+    nbytes = perf.sized(16 * MiB, smoke=SMOKE)
     raced = perf.compare(
         baseline=speed.plain_write,
         optimized=speed.synchronous,
@@ -63,7 +63,7 @@ def test_save(perf: Perf, tmp_path: Path) -> None:
 
 
 def test_load(perf: Perf, tmp_path: Path) -> None:
-    nbytes = perf.sized(32 * MiB, smoke=SMOKE)
+    nbytes = perf.sized(16 * MiB, smoke=SMOKE)
     raced = perf.compare(
         baseline=speed.plain_read, optimized=speed.sharded_load, verify=read, folder=tmp_path, nbytes=nbytes
     )

@@ -145,15 +145,9 @@ def fixed(ranks: Ranks, **changes: Any) -> Arguments:
 
 def kept_assignments(chosen: torch.Tensor, experts: int, capacity: int) -> torch.Tensor:
     """Which assignments (T x k) there is room for; first choices come first, then the order of the tokens."""
-    room = [capacity] * experts
-    kept = torch.zeros_like(chosen, dtype=torch.bool)
-    rows = chosen.tolist()
-    for choice in range(chosen.shape[1]):
-        for token, row in enumerate(rows):
-            if room[row[choice]]:
-                room[row[choice]] -= 1
-                kept[token, choice] = True
-    return kept
+    in_turn = chosen.T.flatten()
+    taken = torch.nn.functional.one_hot(in_turn, experts).cumsum(0).gather(1, in_turn[:, None])
+    return (taken <= capacity).view(chosen.shape[::-1]).T
 
 
 def one_device(ctx: Context, sizes: racing.Sizes, routing: racing.Routing, seed: int, step: int) -> Tensors:

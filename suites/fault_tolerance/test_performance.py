@@ -39,7 +39,7 @@ def check_restarts(perf: Perf, ranks: Ranks, folder: Path) -> None:
     )
     interval = on_a_fleet.daly()
     simulated = {
-        factor: on_a_fleet.simulated_goodput(factor * interval, segments=perf.sized(10**6, smoke=10**4), seed=1)
+        factor: on_a_fleet.simulated_goodput(factor * interval, segments=perf.sized(10**5, smoke=10**4), seed=1)
         for factor in (1 / 16, 1, 16)
     }
     assert perf.smoke or max(simulated, key=lambda factor: simulated[factor]) == 1, simulated

@@ -13,7 +13,7 @@ from suites.health import programs, reference
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, largest=True)]
 
 WIDTH, DTYPE = 8192, torch.bfloat16
-SECONDS, SLICE = 3.0, 60.0
+SECONDS, SLICE = 2.0, 60.0
 
 
 def test_under_load(perf: Perf, ranks: Ranks, soak_seconds: float) -> None:

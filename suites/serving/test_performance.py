@@ -20,8 +20,8 @@ from suites.shared.step import Step
 
 pytestmark = pytest.mark.perf
 
-MODEL = Config(layers=4, heads=8, kv_heads=2, head_dim=64, hidden=1408, vocabulary=256)
-"""11 million weights. In float64, so that answers are the same in each batch: what is compared is the serving."""
+MODEL = Config(layers=2, heads=8, kv_heads=2, head_dim=64, hidden=1408, vocabulary=256)
+"""6 million weights. In float64, so that answers are the same in each batch: what is compared is the serving."""
 PAGE_BYTES = 2 * MiB
 """16 tokens of 32 layers, 8 heads of 128 features, keys and values in bfloat16."""
 LOAD = 0.6

@@ -24,8 +24,8 @@ from pytest_gpuperf.timing.sampling import (
         (2e-3, Plan(warmup_steps=50, settling_batches=10, samples=200, steps_per_sample=1)),
         (0.3e-3, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=4)),
         (10e-6, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=100)),
-        (60e-3, Plan(warmup_steps=2, settling_batches=0, samples=10, steps_per_sample=1)),
-        (2.0, Plan(warmup_steps=2, settling_batches=0, samples=10, steps_per_sample=1)),
+        (60e-3, Plan(warmup_steps=2, settling_batches=0, samples=8, steps_per_sample=1)),
+        (2.0, Plan(warmup_steps=2, settling_batches=0, samples=6, steps_per_sample=1)),
         (0.0, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=150)),
     ],
 )
@@ -33,7 +33,7 @@ def test_a_plan_fits_the_step(step_seconds: float, expected: Plan) -> None:
     assert plan(Sampling(), step_seconds) == expected
 
 
-@pytest.mark.parametrize(("step_seconds", "steps"), [(2e-3, 5), (2.0, 2)])
+@pytest.mark.parametrize(("step_seconds", "steps"), [(2e-3, 3), (2.0, 2)])
 def test_a_warm_device_needs_few_steps(step_seconds: float, steps: int) -> None:
     made = plan(Sampling(), step_seconds, warm=True)
     assert (made.warmup_steps, made.settling_batches) == (steps, 0)
@@ -77,8 +77,8 @@ def test_a_smoke_run_takes_two_samples_without_warm_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"samples": 9}, "^samples must be 10 or more, got 9$"),
-        ({"samples": -1}, "^samples must be 10 or more, got -1$"),
+        ({"samples": 5}, "^samples must be 6 or more, got 5$"),
+        ({"samples": -1}, "^samples must be 6 or more, got -1$"),
         ({"budget": 0}, "^budget must be a positive number of seconds, got 0$"),
         ({"budget": -0.5}, "^budget must be a positive number of seconds, got -0.5$"),
         ({"precision": -0.1}, r"^precision must be a fraction from 0 \(never precise enough\) to 1, got -0.1$"),
