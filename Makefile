@@ -17,7 +17,8 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core, and skips as well what is for a newer Python: a file of torch
 	touch $@
 
-# The main job: the suites. On CPUs with gloo; on GPUs with ARGS='--gpus 8 -m perf', for example.
+# The main job: the suites. On CPUs with gloo; on GPUs with ARGS='--gpus 8 -m perf', for example, or correctness alone,
+# four tests at a time on the same GPUs: ARGS='--gpus 2 -m "not perf" -n 4'.
 suites: install
 	$(BIN)/python -m pytest suites $(ARGS)
 

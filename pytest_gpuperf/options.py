@@ -276,8 +276,8 @@ class Options:
     """Whether a run fails if the environment is slower."""
     adopt_classes: str | None = None
     """The isolation of classes of other harnesses that are not marked; None if they stay on their own harness."""
-    share: tuple[int, int] | None = None
-    """Of several workers with the same GPUs, which one this is, and how many there are."""
+    run: str | None = None
+    """Names the run to all of its workers; None if it has one process."""
     cluster: str | None = None
     """The address of a Ray cluster; None for this machine alone."""
     unlike_nodes: bool = False
@@ -379,7 +379,7 @@ class Options:
             grace=_positive(config, "gpuperf_grace"),
             lease_timeout=_positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
-            share=_share(config),
+            run=_run(config),
             adopt_classes=_adopt_classes(config),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
@@ -425,12 +425,8 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")  # xdist.is_xdist_worker() would import xdist, which may be absent
 
 
-def _share(config: pytest.Config) -> tuple[int, int] | None:
-    if not is_worker(config):
-        return None
-    worker: dict[str, Any] = vars(config)["workerinput"]
-    count = int(worker["workercount"])
-    return int(worker["workerid"].removeprefix("gw")) % count, count  # one that replaces another has a higher number
+def _run(config: pytest.Config) -> str | None:
+    return str(vars(config)["workerinput"]["testrunuid"]) if is_worker(config) else None
 
 
 def add_options(parser: pytest.Parser) -> None:

@@ -1,8 +1,9 @@
 """Leases of a machine's GPUs and cores, among processes that know nothing of each other."""
 
 import json
+import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from pytest_gpuperf.leases import claimant
 from pytest_gpuperf.leases.claimant import Claimant
 from pytest_gpuperf.leases.folder import Folder, LeaseError
-from pytest_gpuperf.leases.lease import Lease
+from pytest_gpuperf.leases.lease import Lease, Share
 from pytest_gpuperf.leases.lock_file import LockFile
 from pytest_gpuperf.leases.memory import RETURN_SECONDS, UsedMemory, await_return, has_memory
 from pytest_gpuperf.leases.queue import Queue, Ticket
@@ -33,38 +34,47 @@ PAUSE_SHARE = 0.05
 class _Request:
     candidates: tuple[str, ...]
     count: int
-    prefer: frozenset[str]
-    warm: tuple[frozenset[str], ...]
     holder: str
     alone: bool
+    prefer: frozenset[str] = frozenset()
+    warm: tuple[frozenset[str], ...] = ()
 
-    def choices(self) -> Iterator[list[str]]:
-        """Names to choose from, a better choice first."""
-        for names in self.warm:
-            if len(names) == self.count and names <= set(self.candidates):
-                yield [name for name in self.candidates if name in names]
-        yield sorted(self.candidates, key=lambda name: name not in self.prefer)  # stable: else in the given order
+    def choice(self, names: Sequence[str], others: Mapping[str, int]) -> frozenset[str]:
+        """The best of the resources that can be shared.
+
+        Args:
+            names: Those to choose from, as many as are wanted or more.
+            others: How many other processes are on each.
+        """
+        best = frozenset(sorted(names, key=lambda name: others[name])[: self.count])  # stable: else in the given order
+        crowd = sum(others[name] for name in best)
+        for warm in self.warm:
+            if len(warm) == self.count and warm <= set(names) and sum(others[name] for name in warm) == crowd:
+                return warm
+        return best
 
     def words(self) -> str:
         return f"{self.count} of {_listed(self.candidates)} for {self.holder!r}"
 
 
 class Leases:
-    """Gives out resources, each to one owner at a time on this machine.
+    """Gives out resources of this machine: to one owner alone, or to tests of one run that share them.
 
-    A resource is named by a string: a GPU by its UUID, a core by "core-<n>". Who asks for all of them is alone.
+    A resource is named by a string: a GPU by its UUID, a core by "core-<n>".
     """
 
-    def __init__(self, folder: Path, used: UsedMemory | None = None) -> None:
+    def __init__(self, folder: Path, used: UsedMemory | None = None, run: str | None = None) -> None:
         """Keeps the folder in mind; it is made when the first lease is asked for.
 
         Args:
             folder: Lock files, shared by all users of the machine.
             used: Bytes in use on a GPU; None where no memory is to be waited for.
+            run: The name of the run with whose other processes this one shares; None where there are none.
         """
         self._folder = Folder(folder)
         self._queue = Queue(self._folder)
-        self._residents = Residents(self._folder)
+        self._run = secrets.token_hex(16) if run is None else run
+        self._residents = Residents(self._folder, self._run)
         self._used = used
 
     def acquire(
@@ -73,25 +83,21 @@ class Leases:
         count: int,
         *,
         prefer: Sequence[str] = (),
-        warm: Sequence[Collection[str]] = (),
-        alone: bool = False,
         holder: str,
         timeout: float,
         on_wait: Callable[[str], None] | None = None,
         quiet: float = 0.0,
         meanwhile: Callable[[], None] | None = None,
     ) -> Lease:
-        """Leases some of the candidates, all at once or none, in the order in which requests came.
+        """Leases some of the candidates alone, all at once or none, in the order in which requests came.
 
         Args:
             candidates: The resources to choose from.
             count: How many of them.
             prefer: Those to take before others, if they are free.
-            warm: Whole sets to take before all others; the first one that is free.
-            alone: Whether to wait until no other process stays on them either.
             holder: What for, in words for others: a test's node id.
-            timeout: Seconds to wait for owners; 0 tries once. Waiting for a dead owner's memory comes on top, 10 s at
-                most.
+            timeout: Seconds to wait for others; 0 tries once. Waiting for the memory of ranks that have ended comes on
+                top, 10 s at most.
             on_wait: Told who holds what since when, as waiting begins and every 30 s.
             quiet: Seconds of waiting that are not worth telling.
             meanwhile: Called again and again while waiting.
@@ -101,25 +107,74 @@ class Leases:
             ValueError: For a count that the candidates cannot give, and for names that are no file names.
             HardwareError: Where a GPU does not tell its memory.
         """
-        warm_sets = tuple(frozenset(names) for names in warm)
-        request = _Request(tuple(candidates), count, frozenset(prefer), warm_sets, holder, alone)
-        _require_possible(request)
-        self._folder.make()
-        files = self._take(request, None)
-        if files is None:
-            files = self._wait(request, timeout, on_wait, quiet, meanwhile)
+        request = _Request(tuple(candidates), count, holder, True, prefer=frozenset(prefer))
+        files = self._obtain(request, timeout, on_wait, quiet, meanwhile)
         with ExitStack() as failing:
             for file in files.values():
                 failing.callback(file.close)
-            lease = self._hand_over(request, files)
+            before, unreturned = self._hand_over(holder, files)
             failing.pop_all()
-        return lease
+        return Lease(files, before, self._used, unreturned)
 
-    def stay(self, resources: Collection[str], holder: str) -> None:
-        """Says that processes of this one's stay on these after the release, and on no others any more.
+    def share(
+        self,
+        candidates: Sequence[str],
+        count: int,
+        *,
+        warm: Sequence[Collection[str]] = (),
+        holder: str,
+        timeout: float,
+        on_wait: Callable[[str], None] | None = None,
+        quiet: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Share:
+        """Gives some of the candidates to a test, beside tests of other processes of the same run.
+
+        It takes those on which the fewest other processes are. One process has one share at a time.
 
         Args:
-            resources: Leased now, or where they stay already.
+            candidates: The GPUs to choose from.
+            count: How many of them.
+            warm: Whole sets to take before others on which as many processes are; the first one that can be had.
+            holder: What for, in words for others: a test's node id.
+            timeout: Seconds to wait for others; 0 tries once. Waiting for the memory of ranks that have ended comes on
+                top, 10 s at most.
+            on_wait: Told who holds what since when, as waiting begins and every 30 s.
+            quiet: Seconds of waiting that are not worth telling.
+            meanwhile: Called again and again while waiting.
+
+        Raises:
+            LeaseError: At the timeout, and where the folder cannot be used.
+            ValueError: For a count that the candidates cannot give, and for names that are no file names.
+            HardwareError: Where a GPU does not tell its memory.
+        """
+        request = _Request(tuple(candidates), count, holder, False, warm=tuple(frozenset(names) for names in warm))
+        files = self._obtain(request, timeout, on_wait, quiet, meanwhile)
+        with ExitStack() as unlocking:  # locked until the notice is there
+            for file in files.values():
+                unlocking.callback(file.close)
+            there = self._residents.resources.union(*(other.resources for other in self._residents.others(files)))
+            # The first on a GPU does what an owner does. Later ones find memory in use for good reason.
+            first = {name: file for name, file in files.items() if name not in there}
+            before, unreturned = self._hand_over(holder, first)
+            if self._used is not None:
+                noted = {name: _left_behind(file) for name, file in files.items() if name in there}
+                before |= {name: used for name, used in noted.items() if used is not None}
+            self._residents.begin(files, holder)
+        return Share(
+            tuple(files),
+            before,
+            self._used,
+            unreturned,
+            others=lambda: self._where_others_are(files),
+            end=lambda: self._residents.end(holder),
+        )
+
+    def stay(self, resources: Collection[str], holder: str) -> None:
+        """Says that no test of this process's runs on a GPU any more, and on which ones its idle ranks stay.
+
+        Args:
+            resources: Given to it now, or where idle ranks stay already.
             holder: Whose they are, in words for others.
 
         Raises:
@@ -129,7 +184,7 @@ class Leases:
 
     @property
     def staying(self) -> frozenset[str]:
-        """The resources on which processes of this one's stay."""
+        """The resources on which processes of this one's are, idle or not."""
         return self._residents.resources
 
     def wanted_alone(self, resources: Collection[str]) -> bool:
@@ -140,38 +195,69 @@ class Leases:
         """
         return bool(resources) and self._queue.wanted_alone(resources)
 
+    def _where_others_are(self, resources: Collection[str]) -> frozenset[str]:
+        return frozenset[str]().union(*(other.resources for other in self._residents.others(resources)))
+
+    def _obtain(
+        self,
+        request: _Request,
+        timeout: float,
+        on_wait: Callable[[str], None] | None,
+        quiet: float,
+        meanwhile: Callable[[], None] | None,
+    ) -> dict[str, LockFile]:
+        """The locked files of what is given, in the order of the candidates."""
+        _require_possible(request)
+        self._folder.make()
+        files = self._take(request, None)
+        return self._wait(request, timeout, on_wait, quiet, meanwhile) if files is None else files
+
     def _take(self, request: _Request, own: Ticket | None) -> dict[str, LockFile] | None:
-        """Locks what is free, if it is enough and nobody was there before."""
+        """Locks what can be had, if it is enough and nobody was there before."""
         if self._queue.ahead(request.candidates, own) is not None:
             return None
-        for names in request.choices():
-            taken = self._lock(names, request.count)
-            if taken is None:
-                continue
-            # Looked at under the locks: now nobody can come to stay.
-            if request.alone and self._residents.others(taken):
-                for file in taken.values():
-                    file.close()
-                return None
-            return {name: taken[name] for name in request.candidates if name in taken}
-        return None
+        with ExitStack() as unlocking:
+            if request.alone:
+                names = sorted(request.candidates, key=lambda name: name not in request.prefer)
+                files = self._lock(names, request.count, request.count, unlocking)
+                # Looked at under the locks: now nobody can come to stay.
+                if files is None or self._residents.others(files):
+                    return None
+                chosen = frozenset(files)
+            else:
+                # The first time all have to be locked: one that another process chooses from at this moment is soon
+                # back, and ranks that are started elsewhere meanwhile would take seconds.
+                every = len(request.candidates)
+                files = self._lock(request.candidates, every if own is None else request.count, every, unlocking)
+                if files is None:
+                    return None
+                others = self._residents.others(files)
+                barred = frozenset[str]().union(*(other.running for other in others if other.run != self._run))
+                names = [name for name in files if name not in barred]
+                if len(names) < request.count:
+                    return None
+                there = {name: sum(name in other.resources for other in others) for name in names}
+                chosen = request.choice(names, there)
+            unlocking.pop_all()
+        for name in files.keys() - chosen:
+            files[name].close()
+        return {name: files[name] for name in request.candidates if name in chosen}
 
-    def _lock(self, names: Sequence[str], count: int) -> dict[str, LockFile] | None:
+    def _lock(self, names: Sequence[str], least: int, most: int, unlocking: ExitStack) -> dict[str, LockFile] | None:
+        """Locks as many as can be had up to the most; None with less than the least."""
         taken: dict[str, LockFile] = {}
-        spare = len(names) - count
-        with ExitStack() as too_few:
-            for name in names:
-                file = self._folder.lock(name + SUFFIX)
-                if file is None:
-                    spare -= 1
-                    if spare < 0:
-                        return None
-                    continue
-                too_few.callback(file.close)
-                taken[name] = file
-                if len(taken) == count:
-                    break
-            too_few.pop_all()
+        spare = len(names) - least
+        for name in names:
+            file = self._folder.lock(name + SUFFIX)
+            if file is None:
+                spare -= 1
+                if spare < 0:
+                    return None
+                continue
+            unlocking.callback(file.close)
+            taken[name] = file
+            if len(taken) == most:
+                break
         return taken
 
     def _wait(
@@ -220,21 +306,27 @@ class Leases:
             what.append(
                 f"{earlier.count} of {_listed(sorted(earlier.candidates))} to go first to {earlier.who.words(now)}"
             )
-        if request.alone:
-            what += [
-                f"{_listed(sorted(resident.resources))} with idle ranks of {resident.who.words(now)}"
-                for resident in self._residents.others(request.candidates)
-            ]
+        for other in self._residents.others(request.candidates):
+            if other.running and (request.alone or other.run != self._run):
+                what.append(f"{_listed(sorted(other.running))} held by {other.who.words(now)}")
+            if request.alone and (idle := other.resources - other.running):
+                what.append(f"{_listed(sorted(idle))} with idle ranks of {other.who.words(now)}")
+        if len(what) > LISTED:
+            what[LISTED:] = [f"and {len(what) - LISTED} more"]
         return "; ".join(what) or "all free by now"
 
-    def _hand_over(self, request: _Request, files: dict[str, LockFile]) -> Lease:
-        """Writes the new owner into the files, and waits for the memory of a dead one."""
+    def _hand_over(self, holder: str, files: Mapping[str, LockFile]) -> tuple[dict[str, int], tuple[str, ...]]:
+        """Writes the new owner into the files, and waits for the memory of those before it.
+
+        Returns:
+            Bytes in use before the new owner, by GPU, and the GPUs whose memory was not back in time.
+        """
         left_behind = {name: _left_behind(file) for name, file in files.items()}
-        owner = Claimant.of_this_process(request.holder)
+        owner = Claimant.of_this_process(holder)
         # The dead one's measure first, and ours afterwards: if we die while we wait, the next one waits for the same.
         self._write(files, owner, left_behind)
         if self._used is None:
-            return Lease(files, {}, None, ())
+            return {}, ()
         due = {name: used for name, used in left_behind.items() if used is not None and has_memory(name)}
         unreturned = await_return(due, self._used, RETURN_SECONDS)
         used_now = {name: self._used(name) for name in files if has_memory(name)}
@@ -243,7 +335,7 @@ class Leases:
             name: used if name in unreturned else min(used, due.get(name, used)) for name, used in used_now.items()
         }
         self._write(files, owner, before)
-        return Lease(files, before, self._used, unreturned)
+        return before, unreturned
 
     def _write(self, files: Mapping[str, LockFile], owner: Claimant, used: Mapping[str, int | None]) -> None:
         for name, file in files.items():

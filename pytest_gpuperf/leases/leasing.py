@@ -1,14 +1,15 @@
-"""What the running test has leased of the machine: GPUs, or cores, shared with every other pytest process on it."""
+"""What the running test has of the machine, beside every other pytest process: GPUs, or cores."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.leases.lease import Lease
+from pytest_gpuperf.leases.lease import Lease, Share
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.leases.memory import CORE
 
@@ -26,7 +27,7 @@ class Leasing:
         timeout: float,
         tell: Callable[[str], None],
         leave: Callable[[], None],
-        share: tuple[int, int] | None = None,
+        run: str | None = None,
     ) -> None:
         """Begins without a lease.
 
@@ -36,9 +37,9 @@ class Leasing:
             timeout: seconds to wait for a lease.
             tell: told who is waited for.
             leave: ends the processes that stay on GPUs between leases; called where another must be alone there.
-            share: of several workers with the same GPUs, which one this is, and how many there are.
+            run: names the run to all of its workers, which share GPUs; None if it has one process.
         """
-        self._leases = Leases(folder, machine.devices.used_memory if machine.gpus else None)
+        self._leases = Leases(folder, machine.devices.used_memory if machine.gpus else None, run)
         self._devices = ExitStack()
         if machine.gpus:
             # Held open: to begin and end a session for each reading would cost milliseconds a test.
@@ -47,25 +48,23 @@ class Leasing:
         self._machine = machine
         self._tell = tell
         self._leave = leave
-        self._lease: Lease | None = None
-        self._last: tuple[str, ...] = ()
+        self._lease: Lease | Share | None = None
+        self._cores: tuple[str, ...] = ()
         self._holder = ""
-        self._share = share
 
     def gpus(self, count: int, holder: str, warm: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
-        """Leases so many of the run's GPUs, those of the last test where they are free.
+        """Takes so many of the run's GPUs, which tests of its other workers may share.
 
         Args:
             count: how many.
             holder: the test.
-            warm: sets of GPUs on which there are ranks already; a free one comes before GPUs without.
+            warm: sets of GPUs on which there are ranks already; they come before GPUs that are as crowded.
 
         Raises:
             LeaseError: others held them for longer than the run waits.
         """
-        # One's own share comes first, with ranks there or not yet: so workers meet less often elsewhere.
-        self._take(self._machine.gpu_uuids, count, holder, warm=[*self._home(count), *warm])
-        return self._last
+        share = partial(self._leases.share, warm=warm)
+        return self._take(self._machine.gpu_uuids, count, holder, Share, share)
 
     def machine(self, holder: str) -> tuple[str, ...]:
         """Leases all GPUs of the machine, so that nothing else is on them; returns those of the run.
@@ -74,7 +73,7 @@ class Leasing:
             LeaseError: others held some for longer than the run waits.
         """
         everything = tuple(dict.fromkeys([*self._machine.gpu_uuids, *self._machine.everything]))
-        self._take(everything, len(everything), holder, alone=True)
+        self._take(everything, len(everything), holder, Lease, self._leases.acquire)
         return self._machine.gpu_uuids
 
     def cores(self, count: int, holder: str) -> None:
@@ -84,7 +83,8 @@ class Leasing:
             LeaseError: others held them for longer than the run waits.
         """
         cores = tuple(f"{CORE}{core}" for core in sorted(os.sched_getaffinity(0)))
-        self._take(cores, min(count, len(cores)), holder)
+        acquire = partial(self._leases.acquire, prefer=self._cores)
+        self._cores = self._take(cores, min(count, len(cores)), holder, Lease, acquire)
 
     def memory_is_scarce(self, gpus: Sequence[str]) -> bool:
         """Whether one of the GPUs has less than half of its memory free."""
@@ -99,12 +99,14 @@ class Leasing:
             await_memory: whether processes that were on the other GPUs may have ended: their memory takes a moment to
                 come back.
         """
-        self._leases.stay(staying, self._holder)
-        if self._lease is not None:
+        with ExitStack() as releasing:
+            if self._lease is not None:
+                releasing.enter_context(self._lease)
+            # Before the release: nobody else is to come between, and find nobody who stays.
+            releasing.callback(self._leases.stay, staying, self._holder)
             lease, self._lease = self._lease, None
-            with lease:
-                if await_memory and (missing := lease.await_memory(staying)):
-                    self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
+            if lease is not None and await_memory and (missing := lease.await_memory(staying)):
+                self._tell(f"memory of ranks that have ended did not come back on {', '.join(missing)}")
 
     def close(self) -> None:
         """Lets go of what is held, once processes that were on it are gone, and of the GPUs' library."""
@@ -121,41 +123,30 @@ class Leasing:
             self._leave()
             self._leases.stay((), self._holder)
 
-    def _home(self, count: int) -> list[tuple[str, ...]]:
-        if self._share is None:
-            return []
-        worker, workers = self._share
-        gpus = self._machine.gpu_uuids
-        first = worker * len(gpus) // workers // count * count
-        return [gpus[first : first + count]] if first + count <= len(gpus) else []
-
     def _take(
         self,
         candidates: tuple[str, ...],
         count: int,
         holder: str,
-        *,
-        warm: Sequence[Collection[str]] = (),
-        alone: bool = False,
-    ) -> None:
+        kind: type[Lease | Share],
+        give: Callable[..., Lease | Share],
+    ) -> tuple[str, ...]:
         self._holder = holder
         if self._lease is not None:
-            if len(self._lease.resources) == count and set(self._lease.resources) <= set(candidates):
-                return
+            held = self._lease.resources
+            if isinstance(self._lease, kind) and len(held) == count and set(held) <= set(candidates):
+                return held
             self._leave()
             self.release(await_memory=bool(self._machine.gpus))
-        self._lease = self._leases.acquire(
+        self._lease = give(
             candidates,
             count,
-            prefer=self._last,
-            warm=warm,
-            alone=alone,
             holder=holder,
             timeout=self._timeout,
             on_wait=self._tell,
             quiet=_QUIET,
             meanwhile=self.make_way,
         )
-        self._last = self._lease.resources
         if self._lease.unreturned:
-            self._tell(f"memory of a run that died has not come back on {', '.join(self._lease.unreturned)}")
+            self._tell(f"memory of ranks that have ended is not back on {', '.join(self._lease.unreturned)}")
+        return self._lease.resources

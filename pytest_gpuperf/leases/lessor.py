@@ -10,7 +10,7 @@ class Lessor(Protocol):
     """Leases for one test after another; ``leasing.Leasing`` has them of this machine."""
 
     def gpus(self, count: int, holder: str, warm: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
-        """Leases so many of the run's GPUs; returns their UUIDs."""
+        """Takes so many of the run's GPUs, beside tests of its other workers; returns their UUIDs."""
         ...
 
     def machine(self, holder: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Memory of dead ranks: the driver takes it back some time after their end, and the next owner would run out of it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 UsedMemory: TypeAlias = Callable[[str], int]
@@ -20,13 +20,19 @@ def has_memory(resource: str) -> bool:
     return not resource.startswith(CORE)
 
 
-def await_return(before: Mapping[str, int], used: UsedMemory, timeout: float) -> tuple[str, ...]:
+def await_return(
+    before: Mapping[str, int],
+    used: UsedMemory,
+    timeout: float,
+    others: Callable[[], Collection[str]] = frozenset,
+) -> tuple[str, ...]:
     """Waits until the used memory of GPUs is about what it was.
 
     Args:
         before: Bytes that were in use, by UUID.
         used: Bytes in use now.
         timeout: Seconds for all together.
+        others: GPUs on which others are now. They may allocate, so these GPUs are not waited for.
 
     Returns:
         The GPUs whose memory did not come back.
@@ -34,6 +40,8 @@ def await_return(before: Mapping[str, int], used: UsedMemory, timeout: float) ->
     until = time.monotonic() + timeout
     while True:
         missing = tuple(uuid for uuid, amount in before.items() if used(uuid) > amount + SLACK_BYTES)
+        if missing and (shared := others()):
+            missing = tuple(uuid for uuid in missing if uuid not in shared)
         left = until - time.monotonic()
         if not missing or left <= 0:
             return missing

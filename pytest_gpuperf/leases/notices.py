@@ -14,9 +14,14 @@ class Notice:
         self._folder = folder
         self._file = file
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process posted it; a forked child did not."""
+        return not self._file.closed
+
     def remove(self) -> None:
         """Takes it down; in a forked child it does nothing."""
-        if not self._file.closed:
+        if self.is_ours:
             self._folder.remove(self.name)
             self._file.close()
 
@@ -38,6 +43,14 @@ class Notices:
         name = stem + self._suffix
         return Notice(self._folder, name, self._folder.post(name, line))
 
+    def names(self) -> list[str]:
+        """The names of all notices, sorted; a name is never used again.
+
+        Raises:
+            LeaseError: Where the folder cannot be read.
+        """
+        return self._folder.names(self._suffix)
+
     def living(self, before: str | None = None) -> Iterator[tuple[str, str]]:
         """Name and line of each notice whose poster lives, in the order of their names; clears the others away.
 
@@ -47,7 +60,7 @@ class Notices:
         Raises:
             LeaseError: Where the folder cannot be read.
         """
-        names = self._folder.names(self._suffix)
+        names = self.names()
         self._dead.intersection_update(names)
         for name in names:
             if before is not None and name >= before:

@@ -9,6 +9,7 @@ what it may be given. Nobody takes a resource that an earlier ticket may be give
   them is free.
 - Requests without a resource in common never wait for each other, except through one that was there before and shares
   one with each: 3 behind {2, 3} behind {1, 2}.
+- A perf test is not starved by tests that share GPUs: those that come later wait behind it.
 - There is no deadlock. The earliest of all who wait has nobody to wait for but owners, and it holds nothing while it
   waits.
 
@@ -42,7 +43,7 @@ class Ticket:
     candidates: frozenset[str]
     count: int
     alone: bool
-    """Whether nobody is to stay there meanwhile, idle or not."""
+    """Whether nobody else is to be there meanwhile, idle or not."""
 
 
 class Queue:

@@ -126,8 +126,8 @@ def arrange(
         items: what was collected; changed in place.
         options: what the user said.
         machine: what there is to run on.
-        shared: whether other workers of the same run share the GPUs: then other tests go by world size too. Small ones
-            run side by side as long as no large one needs all GPUs at once, and each worker starts ranks less often.
+        shared: whether other workers of the same run share the GPUs: then other tests go by world size too. So each
+            worker starts ranks less often, and as tests beside each other are alike, workers spread evenly.
         capacity: what ranks may be put on; None for this machine alone.
     """
     capacity = capacity or of_machine(machine)

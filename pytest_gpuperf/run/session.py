@@ -145,7 +145,7 @@ class Session:
                 timeout=options.lease_timeout,
                 tell=console.print_line,
                 leave=host.retire_all,
-                share=options.share,
+                run=options.run,
             )
             if cluster is None
             else RunOfItsOwn(machine.gpu_uuids)

@@ -21,12 +21,12 @@ def leases(folder: Path) -> Leases:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[[], Owner]]:
-    """Starts processes that end with the test."""
+def start(folder: Path) -> Iterator[Callable[..., Owner]]:
+    """Starts processes that end with the test; those of one run share."""
     with ExitStack() as ending:
 
-        def owner() -> Owner:
-            started = Owner(folder)
+        def owner(run: str = "a run") -> Owner:
+            started = Owner(folder, run)
             ending.callback(started.end)
             return started
 

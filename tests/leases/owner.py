@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuperf.leases.folder import LeaseError
-from pytest_gpuperf.leases.lease import Lease
+from pytest_gpuperf.leases.lease import Lease, Share
 from pytest_gpuperf.leases.leases import Leases
 
 SLEEP = ["sleep", "60"]
@@ -18,9 +18,9 @@ SLEEP = ["sleep", "60"]
 class Commands:
     """What the process can be told to do."""
 
-    def __init__(self, folder: Path) -> None:
-        self.leases = Leases(folder)
-        self.held: Lease | None = None
+    def __init__(self, folder: Path, run: str) -> None:
+        self.leases = Leases(folder, run=run)
+        self.held: Lease | Share | None = None
 
     def acquire(self, candidates: list[str], count: int, timeout: float, holder: str, prefer: list[str]) -> Any:
         try:
@@ -29,9 +29,9 @@ class Commands:
             return {"error": str(error)}
         return list(self.held.resources)
 
-    def acquire_alone(self, candidates: list[str], timeout: float) -> Any:
+    def share(self, candidates: list[str], count: int, timeout: float, holder: str, warm: list[list[str]]) -> Any:
         try:
-            self.held = self.leases.acquire(candidates, len(candidates), alone=True, holder="alone", timeout=timeout)
+            self.held = self.leases.share(candidates, count, warm=warm, holder=holder, timeout=timeout)
         except LeaseError as error:
             return {"error": str(error)}
         return list(self.held.resources)
@@ -72,7 +72,7 @@ class Commands:
 
 
 if __name__ == "__main__":
-    commands = Commands(Path(sys.argv[1]))
+    commands = Commands(Path(sys.argv[1]), sys.argv[2])
     for line in sys.stdin:
         name, arguments = json.loads(line)
         print(json.dumps(getattr(commands, name)(**arguments)), flush=True)

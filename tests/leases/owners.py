@@ -16,9 +16,9 @@ DEADLINE = 20.0  # seconds that no test waits for in a run that goes well
 class Owner:
     """One process; see owner.Commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, run: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.leases.owner", str(folder)],
+            [sys.executable, "-m", "tests.leases.owner", str(folder), run],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -60,6 +60,20 @@ class Owner:
         return give(
             "acquire", candidates=list(candidates), count=count, timeout=timeout, holder=holder, prefer=list(prefer)
         )
+
+    def share(
+        self,
+        candidates: Sequence[str],
+        count: int,
+        *,
+        timeout: float = DEADLINE,
+        holder: str = "test",
+        warm: Sequence[Sequence[str]] = (),
+        wait: bool = True,
+    ) -> Any:
+        """Shares in the process; without wait the answer is to be fetched later."""
+        give = self.ask if wait else self.tell
+        return give("share", candidates=list(candidates), count=count, timeout=timeout, holder=holder, warm=list(warm))
 
     def start_child(self, how: str) -> int:
         """Lets the process start a child: by popen, fork_and_exec or fork."""

@@ -16,6 +16,7 @@ from pytest_gpuperf.leases.leases import Leases
 A, B = "GPU-a", "GPU-b"
 ODD = ["\x1b[31mred", "\n::error::no", "##[error]no", "\u202egnp", "x" * 60_000, "\r", "\x9b2J", "\u2028", "\ud800"]
 HONEST = {"pid": 7, "user": "me", "host": "here", "holder": "test", "since": 1.0}
+RUNNING = {"run": "a run", "resources": [A], "running": [A]}
 LONGEST = 2000  # characters of a message
 
 
@@ -30,9 +31,9 @@ def held(folder: Path, name: str, line: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def message(leases: Leases, *, alone: bool = False) -> str:
+def message(leases: Leases) -> str:
     with pytest.raises(LeaseError) as caught:
-        leases.acquire([A, B], 2, holder="mine", timeout=0.0, alone=alone).release()
+        leases.acquire([A, B], 2, holder="mine", timeout=0.0).release()
     return str(caught.value)
 
 
@@ -49,9 +50,9 @@ def test_who_holds_or_waits_or_stays_is_told_without_its_commands(
     folder: Path, leases: Leases, kind: str, field: str, odd: str
 ) -> None:
     name = {"lock": f"{A}.lock", "waiting": "00000000000000000001-7-x.waiting", "staying": "7-x.staying"}[kind]
-    rest: dict[str, Any] = {"lock": {}, "waiting": {"candidates": [A], "count": 1}, "staying": {"resources": [A]}}
+    rest: dict[str, Any] = {"lock": {}, "waiting": {"candidates": [A], "count": 1}, "staying": RUNNING}
     with held(folder, name, {**HONEST, **rest[kind], field: odd}):
-        text = message(leases, alone=True)
+        text = message(leases)
     assert "pid 7 of" in text
     assert_harmless(text)
 
@@ -63,12 +64,15 @@ def test_a_ticket_for_what_can_be_no_resource_keeps_nobody_waiting(folder: Path,
         assert not leases.wanted_alone([A])
 
 
-@pytest.mark.parametrize("odd", [*ODD[:4], "x" * 101, 7])
+@pytest.mark.parametrize(
+    "change",
+    [*({"resources": [A, odd]} for odd in [*ODD[:4], "x" * 101, 7]), {"running": [B]}, {"running": 7}, {"run": 7}],
+)
 def test_who_says_to_stay_on_what_can_be_no_resource_is_in_nobodys_way(
-    folder: Path, leases: Leases, odd: object
+    folder: Path, leases: Leases, change: dict[str, Any]
 ) -> None:
-    with held(folder, "7-x.staying", {**HONEST, "resources": [A, odd]}):
-        leases.acquire([A], 1, holder="mine", timeout=0.0, alone=True).release()
+    with held(folder, "7-x.staying", {**HONEST, **RUNNING, **change}):
+        leases.acquire([A], 1, holder="mine", timeout=0.0).release()
 
 
 @pytest.mark.parametrize("change", [{"count": 10**4000}, {"count": 0}, {"count": 3}, {"pid": 10**4000}, {"pid": -1}])

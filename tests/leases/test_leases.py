@@ -280,6 +280,9 @@ def test_nothing_stays_open(leases: Leases) -> None:
             leases.stay([], "here")
             with pytest.raises(LeaseError):
                 leases.acquire([A, B], 2, holder="here", timeout=0.01)
+        with leases.share([A, B], 1, holder="here", timeout=0):
+            leases.stay([A], "here")
+        leases.stay([], "here")
     assert opened() == before
 
 

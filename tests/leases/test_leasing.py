@@ -1,7 +1,7 @@
 """What a test leases of the machine, and when it lets go of it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
@@ -13,14 +13,15 @@ from pytest_gpuperf.leases import leasing as leasing_module
 from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
 from pytest_gpuperf.leases.leasing import Leasing
-from pytest_gpuperf.options import Options
-from tests.fake_gpus import gpu, link, machine_of
+from pytest_gpuperf.leases.memory import await_return
+from tests.fake_gpus import gpu, link
 from tests.hardware.fake_devices import FakeDevices
 from tests.leases.waiting import until, waiters
 
 UUIDS = ("GPU-0", "GPU-1", "GPU-2")
 Make = Callable[..., Leasing]
 Gpus: TypeAlias = tuple[str, ...]
+Others: TypeAlias = Callable[[], Collection[str]]
 
 
 @pytest.fixture
@@ -37,11 +38,13 @@ def make(folder: Path) -> Make:
         timeout: float = 60,
         leave: Callable[[], None] = lambda: None,
         used: Callable[[str], int] = lambda uuid: 0,
+        run: str | None = None,
+        others: Gpus = ("GPU-9",),
     ) -> Leasing:
         gpus = tuple(map(gpu, range(3)))
-        everything = (*UUIDS, "GPU-9")
+        everything = (*UUIDS, *others)
         machine = Machine(gpus, link(3), False, everything=everything, devices=FakeDevices(gpus, used=used))
-        return Leasing(machine, folder, timeout=timeout, tell=tell, leave=leave)
+        return Leasing(machine, folder, timeout=timeout, tell=tell, leave=leave, run=run)
 
     return leasing
 
@@ -66,14 +69,43 @@ def test_a_test_has_as_many_gpus_as_it_has_ranks_and_others_the_rest(make: Make,
     leasing.release()  # again does nothing
 
 
-def test_the_same_gpus_are_taken_again_where_they_are_free(make: Make, folder: Path) -> None:
-    first, second = make(), make()
+def test_gpus_with_ranks_are_taken_again_while_no_others_are_less_crowded(make: Make) -> None:
+    first, second = make(run="a run"), make(run="a run")
     assert first.gpus(1, "a") == ("GPU-0",)
     assert second.gpus(1, "b") == ("GPU-1",)
     first.release()
     second.release()
-    assert second.gpus(1, "b") == ("GPU-1",)  # its ranks are warm there
+    assert second.gpus(1, "b", [("GPU-1",)]) == ("GPU-1",)
     assert first.gpus(2, "a") == ("GPU-0", "GPU-2")
+    assert second.gpus(1, "c") == ("GPU-1",)
+
+
+def test_workers_of_a_run_share_its_gpus_and_another_run_waits(make: Make) -> None:
+    first, second, other = make(run="a run"), make(run="a run"), make(timeout=0.05)
+    assert first.gpus(3, "a") == second.gpus(3, "b") == UUIDS
+    with pytest.raises(LeaseError, match="GPU-0, GPU-1, GPU-2 held by"):
+        other.gpus(1, "c")
+
+
+def test_a_share_of_all_gpus_does_not_do_for_a_perf_test(make: Make) -> None:
+    leasing = make(run="a run", others=())
+    leasing.gpus(3, "test_x")
+    assert leasing.machine("test_perf") == UUIDS
+    with pytest.raises(LeaseError, match="GPU-0, GPU-1, GPU-2 held by"):
+        make(run="a run", timeout=0.05).gpus(1, "test_y")
+
+
+def test_cores_are_the_same_again_where_they_are_free(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    first, second = make(), make()
+    first.cores(1, "a")
+    second.cores(1, "b")
+    first.release()
+    second.release()
+    second.cores(1, "c")
+    assert (free(folder, "core-0"), free(folder, "core-1")) == (True, False)
 
 
 def test_a_run_whose_tests_want_as_many_keeps_its_lease(make: Make, folder: Path) -> None:
@@ -108,6 +140,29 @@ def test_memory_of_ranks_that_a_test_without_gpus_ends_is_awaited(make: Make) ->
     leasing.machine("test_perf")
     leasing.cores(1, "test_perf_on_cpus")
     assert used["GPU-1"] == [0]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gpuperf.leases.leases.RETURN_SECONDS", 0.05)
+    monkeypatch.setattr("pytest_gpuperf.leases.lease.await_return", await_return_soon)
+
+
+def await_return_soon(due: Mapping[str, int], used: Callable[[str], int], timeout: float, others: Others) -> Gpus:
+    return await_return(due, used, 0.05, others)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_memory_that_is_not_back_is_told(make: Make) -> None:
+    told: list[str] = []
+    used = dict.fromkeys((*UUIDS, "GPU-9"), 0)
+    leasing = make(told.append, used=lambda uuid: used[uuid])
+    leasing.gpus(2, "test_x")
+    used["GPU-1"] = 2**34
+    leasing.release(await_memory=True)
+    assert told == ["memory of ranks that have ended did not come back on GPU-1"]
+    leasing.machine("test_perf")
+    assert told[1:] == ["memory of ranks that have ended is not back on GPU-1"]
 
 
 def test_no_more_cores_are_leased_than_there_are(make: Make, folder: Path) -> None:
@@ -150,27 +205,6 @@ def test_gpus_with_ranks_come_before_gpus_without(make: Make) -> None:
     assert leasing.gpus(2, "a", [("GPU-1", "GPU-2")]) == ("GPU-1", "GPU-2")
     leasing.release()
     assert leasing.gpus(2, "b", [("GPU-0", "GPU-1"), ("GPU-1", "GPU-2")]) == ("GPU-0", "GPU-1")  # in this order
-
-
-@pytest.mark.parametrize(
-    ("worker", "count", "home"),
-    [
-        ("gw0", 1, ("GPU-0",)),
-        ("gw1", 1, ("GPU-2",)),
-        ("gw1", 2, ("GPU-2", "GPU-3")),
-        ("gw3", 1, ("GPU-2",)),  # it replaces gw1
-        ("gw1", 4, ("GPU-0", "GPU-1", "GPU-2", "GPU-3")),
-        ("gw1", 3, ("GPU-0", "GPU-1", "GPU-2")),
-    ],
-)
-def test_each_worker_begins_with_its_own_share(
-    pytester: pytest.Pytester, folder: Path, worker: str, count: int, home: Gpus
-) -> None:
-    config = pytester.parseconfig()
-    config.workerinput = {"workerid": worker, "workercount": 2}  # type: ignore[attr-defined]
-    share = Options.from_config(config).share
-    leasing = Leasing(machine_of(4), folder, timeout=60, share=share, tell=print, leave=lambda: None)
-    assert leasing.gpus(count, "test_x") == home
 
 
 def test_ranks_that_stay_leave_when_a_perf_test_waits_for_the_machine(make: Make) -> None:

@@ -143,3 +143,64 @@ def test_a_gpu_that_does_not_answer_is_not_kept(folder: Path, leases: Leases) ->
     with pytest.raises(HardwareError, match="lost"):
         Leases(folder, lost).acquire([A], 1, holder="here", timeout=0)
     leases.acquire([A], 1, holder="here", timeout=0).release()
+
+
+@pytest.fixture
+def sharing(folder: Path, driver: Driver) -> Leases:
+    return Leases(folder, driver.used, run="a run")
+
+
+def test_one_who_is_alone_awaits_the_memory_of_ranks_that_shared(
+    sharing: Leases, measuring: Leases, driver: Driver
+) -> None:
+    sharing.share([A], 1, holder="first", timeout=0).release()
+    sharing.stay([A], "first")
+    driver.later[A] = [BUSY]
+    with sharing.share([A], 1, holder="second", timeout=0):
+        pass
+    sharing.stay([], "second")
+    driver.later[A] = [BUSY, BUSY, IDLE]
+    with measuring.acquire([A], 1, holder="here", timeout=0) as lease:
+        assert lease.unreturned == ()
+    assert driver.later[A] == [IDLE]
+
+
+def test_the_first_sharer_awaits_the_memory_of_a_dead_owner_and_later_ones_nothing(
+    sharing: Leases, folder: Path, driver: Driver, start: Callable[..., Owner]
+) -> None:
+    die_holding(folder, driver)
+    driver.later[A] = [BUSY, BUSY, IDLE]
+    with sharing.share([A], 1, holder="first", timeout=0) as first:
+        assert driver.later[A] == [IDLE]
+        assert first.unreturned == ()
+        driver.asked.clear()
+        with Leases(folder, driver.used, run="a run").share([A], 1, holder="second", timeout=0) as second:
+            assert second.unreturned == ()
+        assert driver.asked == []
+    assert recorded(folder) == IDLE
+
+
+def test_a_sharer_awaits_memory_where_nobody_else_is(
+    sharing: Leases, folder: Path, driver: Driver, start: Callable[..., Owner]
+) -> None:
+    other = start()
+    with sharing.share([A, B], 2, holder="here", timeout=0) as share:
+        driver.later[A] = [BUSY, BUSY, IDLE]
+        assert share.await_memory() == ()
+        assert driver.later[A] == [IDLE]
+        driver.later[A] = driver.later[B] = [BUSY]
+        other.share([B], 1)
+        assert share.await_memory(timeout=0.1) == (A,)  # on B it is the other's
+        assert share.await_memory(but=[A]) == ()  # where ranks stay
+
+
+def test_a_sharer_who_came_later_awaits_what_the_first_one_found(
+    sharing: Leases, driver: Driver, start: Callable[..., Owner]
+) -> None:
+    sharing.share([A], 1, holder="first", timeout=0)
+    sharing.stay([A], "first")
+    driver.later[A] = [BUSY]
+    with sharing.share([A], 1, holder="second", timeout=0) as share:
+        assert share.await_memory(timeout=0.1) == (A,)
+        driver.later[A] = [BUSY, IDLE]
+        assert share.await_memory() == ()

@@ -15,7 +15,7 @@ from pytest_gpuperf.leases.leases import Leases
 from tests.leases.owners import DEADLINE, Owner
 from tests.leases.waiting import until, waiters
 
-Start = Callable[[], Owner]
+Start = Callable[..., Owner]
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 
 
@@ -214,8 +214,9 @@ def test_who_wants_to_be_alone_waits_for_those_who_stay(start: Start, leases: Le
     staying.ask("stay", resources=[A])
     staying.ask("release")
     assert staying.ask("wanted_alone", resources=[A]) is False
-    leases.acquire([A, B], 2, holder="here", timeout=0).release()  # beside it
-    alone.tell("acquire_alone", candidates=[A, B], timeout=DEADLINE)
+    leases.share([A, B], 2, holder="here", timeout=0).release()  # beside it
+    leases.stay([], "here")
+    alone.acquire([A, B], 2, wait=False)
     until(lambda: waiters(folder) == 1)
     assert staying.ask("wanted_alone", resources=[A]) is True
     assert staying.ask("wanted_alone", resources=[C]) is False
@@ -226,13 +227,13 @@ def test_who_wants_to_be_alone_waits_for_those_who_stay(start: Start, leases: Le
 
 
 def test_a_waiter_who_shares_asks_nobody_to_leave(start: Start, leases: Leases, folder: Path) -> None:
-    owner = start()
+    sharer = start()
     lease = leases.acquire([A, B], 2, holder="here", timeout=0)
-    owner.acquire([B], 1, wait=False)
+    sharer.share([B], 1, wait=False)
     until(lambda: waiters(folder) == 1)
     assert not leases.wanted_alone([A, B])
     lease.release()
-    assert owner.answer() == [B]
+    assert sharer.answer() == [B]
 
 
 def test_one_who_stays_elsewhere_is_in_nobodys_way(start: Start, folder: Path) -> None:
@@ -240,8 +241,7 @@ def test_one_who_stays_elsewhere_is_in_nobodys_way(start: Start, folder: Path) -
     staying.acquire([C], 1)
     staying.ask("stay", resources=[C])
     staying.ask("release")
-    alone.tell("acquire_alone", candidates=[A, B], timeout=0)
-    assert alone.answer() == [A, B]
+    assert alone.acquire([A, B], 2, timeout=0) == [A, B]
 
 
 def test_one_who_stays_and_dies_is_gone(start: Start, folder: Path) -> None:
@@ -250,15 +250,14 @@ def test_one_who_stays_and_dies_is_gone(start: Start, folder: Path) -> None:
     staying.ask("stay", resources=[A])
     staying.ask("release")
     staying.kill()
-    alone.tell("acquire_alone", candidates=[A], timeout=0)
-    assert alone.answer() == [A]
+    assert alone.acquire([A], 1, timeout=0) == [A]
     assert list(folder.glob("*.staying")) == []  # the notice is cleared away
 
 
 def test_who_stays_himself_is_not_in_his_own_way(leases: Leases) -> None:
     with leases.acquire([A], 1, holder="here", timeout=0):
         leases.stay([A], "here")
-    leases.acquire([A], 1, alone=True, holder="here", timeout=0).release()
+    leases.acquire([A], 1, holder="here", timeout=0).release()
     leases.stay([], "here")
 
 
@@ -273,7 +272,7 @@ def test_a_notice_that_cannot_be_posted_leaves_the_last_one_in_place(
             leases.stay([A, B], "here")
     assert leases.staying == {A}
     lease.release()
-    leases.acquire([A], 1, alone=True, holder="here", timeout=0).release()  # not in its own way
+    leases.acquire([A], 1, holder="here", timeout=0).release()  # not in its own way
     leases.stay([], "here")
     assert list(folder.glob("*.staying")) == []
 
@@ -285,7 +284,7 @@ def test_a_child_does_not_keep_its_dead_parents_notice(start: Start, leases: Lea
     owner.ask("stay", resources=[A])
     owner.start_child(how)
     owner.kill()
-    leases.acquire([A], 1, alone=True, holder="here", timeout=1.0).release()
+    leases.acquire([A], 1, holder="here", timeout=1.0).release()
 
 
 def test_a_notice_that_says_nothing_is_nobodys(leases: Leases, folder: Path) -> None:
@@ -295,20 +294,4 @@ def test_a_notice_that_says_nothing_is_nobodys(leases: Leases, folder: Path) -> 
     with (folder / "1-a.staying").open() as one, (folder / "3-c.staying").open() as other:
         for stream in (one, other):
             fcntl.flock(stream, fcntl.LOCK_EX)
-        leases.acquire([A], 1, alone=True, holder="here", timeout=0).release()
-
-
-def test_a_warm_set_comes_first_if_it_is_free_as_a_whole(start: Start, leases: Leases) -> None:
-    def warm() -> tuple[str, ...]:
-        with leases.acquire(
-            [A, B, C], 2, warm=[{A, C}, {B, C}, {A, B, C}, {"GPU-x"}], holder="here", timeout=0
-        ) as lease:
-            return lease.resources
-
-    assert warm() == (A, C)
-    owner = start()
-    owner.acquire([A], 1)
-    assert warm() == (B, C)
-    owner.ask("release")
-    owner.acquire([C], 1)
-    assert warm() == (A, B)
+        leases.acquire([A], 1, holder="here", timeout=0).release()

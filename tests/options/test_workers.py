@@ -1,4 +1,4 @@
-"""What is relied on of xdist: how a worker is known, and which of how many it is."""
+"""What is relied on of xdist: how a worker is known, and the name of its run."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ import pytest
 from pytest_gpuperf.options import Options, is_worker
 
 @pytest.mark.parametrize("n", range(2))
-def test_it(pytestconfig, worker_id, n):
+def test_it(pytestconfig, testrun_uid, n):
     assert is_worker(pytestconfig)
-    assert Options.from_config(pytestconfig).share == (int(worker_id[2:]), 2)
+    assert Options.from_config(pytestconfig).run == testrun_uid
 """
 
 CONFTEST = """
@@ -19,11 +19,11 @@ from pytest_gpuperf.options import Options, is_worker
 
 def pytest_sessionfinish(session):
     if not is_worker(session.config):
-        print("\\nthe controller is no worker:", Options.from_config(session.config).share)
+        print("\\nthe controller is no worker:", Options.from_config(session.config).run)
 """
 
 
-def test_workers_know_which_they_are(tmp_path: Path) -> None:
+def test_workers_know_their_run(tmp_path: Path) -> None:
     run = run_pytest(write(tmp_path, {"test_it.py": TESTS, "conftest.py": CONFTEST, "pytest.ini": "[pytest]"}), "-n2")
     run.result.assert_outcomes(passed=2)
     assert "the controller is no worker: None" in run.text

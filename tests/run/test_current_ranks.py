@@ -72,7 +72,7 @@ def alone(tmp_path: Path, timeout: float = 0.05) -> None:
         LeaseError: they are not his alone.
     """
     leases = Leases(tmp_path / "leases")
-    leases.acquire(("GPU-0", "GPU-1"), 2, holder="perf", timeout=timeout, alone=True).release()
+    leases.acquire(("GPU-0", "GPU-1"), 2, holder="perf", timeout=timeout).release()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_gpu_that_tells_no_memory_is_leased_no_longer_than_its_test(
     monkeypatch.setattr(standing.leasing, "memory_is_scarce", mock.Mock(side_effect=HardwareError("GPU-0 is lost")))
     with pytest.raises(HardwareError, match=r"^GPU-0 is lost$"):
         standing.ranks.end()
-    Leases(tmp_path / "leases").acquire(("GPU-0", "GPU-1"), 2, holder="another", timeout=0).release()
+    Leases(tmp_path / "leases").share(("GPU-0", "GPU-1"), 2, holder="another", timeout=0).release()
 
 
 def test_ranks_of_a_tests_own_end_with_it_though_one_of_them_has_died(

@@ -51,3 +51,60 @@ def test_workers_run_ranks_side_by_side_and_the_controller_tells_of_all(tmp_path
     most = max(sum(start <= moment < end for start, end in times) for moment, _ in times)
     assert most <= max(1, cores // 2)
     assert len({worker for worker, _, _ in spans}) == 2
+
+
+WITH_GPUS = """
+import pytest
+from tests import fake_gpus
+
+fake_gpus.install(pytest.MonkeyPatch(), visible=2)
+fake_gpus.without_ranks(pytest.MonkeyPatch())
+"""
+
+SHARED = """
+import time
+from pathlib import Path
+import pytest
+from pytest_gpuperf import Metric
+from pytest_gpuperf.plugin import SESSION
+
+ROUNDS = {"test_a": 2, "test_b": 8}  # one worker measures while the other has tests that share
+HERE, ME = Path(__file__).parent, Path(__file__).stem
+
+def until(happened):
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+@pytest.mark.ranks(2)
+def test_meets_the_other_worker(ranks, pytestconfig):
+    assert pytestconfig.stash[SESSION].ranks.current.gpus == ("GPU-0", "GPU-1")
+    (HERE / f"{ME}.here").touch()
+    until(lambda: len(list(HERE.glob("*.here"))) == 2)  # on the same GPUs, at the same time
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("n", range(ROUNDS[ME]))
+def test_is_never_beside_a_perf_test(ranks, n):
+    running = HERE / f"{ME}.running"
+    running.touch()
+    time.sleep(0.1)
+    assert not list(HERE.glob("*.perf"))
+    running.unlink()
+
+@pytest.mark.perf
+@pytest.mark.ranks(2)
+def test_is_alone(perf):
+    here = HERE / f"{ME}.perf"
+    here.touch()
+    time.sleep(0.1)
+    assert [path.name for path in HERE.iterdir() if path.suffix in (".running", ".perf")] == [here.name]
+    here.unlink()
+    perf.check(time=Metric(1.0, "s", "lower"))
+"""
+
+
+def test_workers_share_gpus_and_a_perf_test_has_them_alone(tmp_path: Path) -> None:
+    sources = {"test_a.py": SHARED, "test_b.py": SHARED, "conftest.py": WITH_GPUS, "pytest.ini": "[pytest]\n"}
+    run = run_pytest(write(tmp_path, sources), "-n2", "--dist=loadfile", "--gpus=2", "--smoke")
+    run.result.assert_outcomes(passed=14)
