@@ -36,8 +36,10 @@ WATCHDOG = {
     # Ends a rank whose collective has timed out without an abort of its communicator first. torchrun's own value is 1:
     # between the abort and the end the script goes on, with a sum that lacks a rank, and may save it.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
-    # Before the end it sleeps four times as long, so that flight recorders are written: by default 60 s.
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+    # Before the end it sleeps four times as long, so that flight recorders are written: by default 60 s. Who writes them
+    # looks once in the second interval whether to: by default once in 1 s.
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100",
+    "TORCH_NCCL_COORD_CHECK_MILSEC": "100",
 }
 """How NCCL's watchdog ends a rank; what the user has set comes first."""
 _ROOT = Path(__file__).resolve().parents[2]
