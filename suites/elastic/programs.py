@@ -40,7 +40,7 @@ class Epochs:
     epochs: int = 2
     interval: int = 2
     """Steps between checkpoints."""
-    patience: float = 10.0
+    patience: float = 5.0
     """Seconds that a rank waits in a collective of a step. NCCL notices in no other way that a machine is lost."""
 
     @property

@@ -50,13 +50,15 @@ def come_and_gone(script: Sequence[str], folder: Path, moments: Moments, gpus: S
     def befell(mishap: Mishap) -> bool:
         return any(entry.mishap == mishap for entry in read_log(folder))
 
+    come = folder / "come"
     # The machine that starts first has the lower process id, so it has rank 0.
     with (
         meeting_place() as meeting,
         Torchrun(job, meeting=meeting, log=folder / "first", gpus=first_gpu) as first,
     ):
-        first.wait_until(lambda: befell(alone), f"rank 0 came to step {moments.grow}")
-        with Torchrun(job, meeting=meeting, log=folder / "second", gpus=second_gpu) as second:
+        with Torchrun(job, meeting=meeting, log=folder / "second", gpus=second_gpu, held=come) as second:
+            first.wait_until(lambda: befell(alone), f"rank 0 came to step {moments.grow}")
+            come.touch()
             second.wait_until(lambda: befell(together), f"rank 1 came to step {moments.shrink}")
         first.wait(2 * DEADLINE)
     return read_log(folder)

@@ -33,7 +33,7 @@ from suites.shared.opened_groups import opened_groups
 
 folder = Path(sys.argv[1])
 checkpoint = folder / "mine.pt"
-with opened_groups(patience=10) as (device, group):
+with opened_groups(patience=5) as (device, group):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     x, first = torch.ones(3, dtype=torch.float64, device=device), 0
     if checkpoint.exists():

@@ -7,6 +7,7 @@ whole tensors, as ``suites.tensor_parallel`` does.
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -48,6 +49,29 @@ def start(ctx: Context, *, tensor: int = 1, pipeline: int = 1) -> None:
             return
         state.destroy_model_parallel()
     state.initialize_model_parallel(tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline)
+
+
+_AS_IMPORTED = "__as_imported__"
+"""Where each of Megatron's modules has what it held when it was new: programs themselves keep nothing on a rank."""
+
+
+def import_all(ctx: Context) -> None:
+    """Imports what the programs need, so that the rank knows the modules' state before a program changes it."""
+    for name in ("tensor_parallel", "transformer.transformer_config", "pipeline_parallel.schedules"):
+        core(name)
+    for attributes in _attributes_of_modules():
+        attributes.setdefault(_AS_IMPORTED, dict(attributes))
+
+
+def forget(ctx: Context) -> None:
+    """Has Megatron forget its groups and what else its modules keep; its own function leaves lists of ranks."""
+    core("parallel_state").destroy_model_parallel()
+    for attributes in _attributes_of_modules():
+        attributes.update(attributes.get(_AS_IMPORTED, {}))
+
+
+def _attributes_of_modules() -> list[dict[str, Any]]:
+    return [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == "megatron"]
 
 
 def _config(ctx: Context, width: int, dtype: torch.dtype = torch.float64, **kwargs: Any) -> Any:

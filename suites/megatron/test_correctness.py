@@ -6,7 +6,7 @@ by which Megatron divides, is a power of 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,13 +27,21 @@ from suites.shared.sharding import per_rank, shard
 from suites.shared.step import Step, Tensors, once, second
 from suites.shared.strategies import seeds
 
-# Megatron-Core keeps much in its modules, which another test's ranks would find there.
-pytestmark = pytest.mark.ranks(2, isolation="process")
+# Megatron-Core keeps much in its modules, which another suite's ranks would find there; to import it takes seconds.
+pytestmark = pytest.mark.ranks(2, isolation="file")
 
 DTYPE = torch.float64
 
 # With sequence parallelism, so are input and output, by their first dimension.
 SEQUENCE_DIMS = {**MLP_DIMS, "output": 0, "input gradient": 0}
+
+
+@pytest.fixture
+def megatron(ranks: Ranks) -> Iterator[None]:
+    """Imported, and afterwards without groups: the next test of these ranks finds none of this one's."""
+    ranks.run(programs.import_all)
+    yield
+    ranks.run(programs.forget)
 
 
 def drawn(*shape: int, seed: int, part: int, high: int = 15) -> torch.Tensor:
@@ -64,6 +72,7 @@ A_SHAPE = {"length": 4, "batch": 2, "width": 4, "hidden": 8}
 
 
 @needs_megatron
+@pytest.mark.usefixtures("megatron")
 @given(
     length=st.integers(1, 3),
     batch=st.integers(1, 2),
@@ -78,15 +87,17 @@ def test_mlp(ranks: Ranks, length: int, batch: int, width: int, hidden: int, bia
 
 
 @needs_megatron
-@pytest.mark.ranks(4, isolation="process")
+@pytest.mark.usefixtures("megatron")
+@pytest.mark.ranks(4, isolation="file")
 @pytest.mark.parametrize("bias", [True, False])
 def test_mlp_on_four_ranks(ranks: Ranks, bias: bool) -> None:
     assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
 
 
 @needs_megatron
+@pytest.mark.usefixtures("megatron")
 @pytest.mark.ranks(
-    2, 4, device="cuda", isolation="process"
+    2, 4, device="cuda", isolation="file"
 )  # Megatron gathers and scatters sequences in memory of the current GPU
 @pytest.mark.parametrize("bias", [True, False])
 def test_mlp_with_sequence_parallelism(ranks: Ranks, bias: bool) -> None:
@@ -94,6 +105,7 @@ def test_mlp_with_sequence_parallelism(ranks: Ranks, bias: bool) -> None:
 
 
 @needs_megatron
+@pytest.mark.usefixtures("megatron")
 def test_features_that_the_ranks_do_not_divide_are_refused(ranks: Ranks) -> None:
     inputs = mlp_inputs(length=1, batch=1, width=2, hidden=3, bias=False, seed=1)
     with pytest.raises(AssertionError, match="3 is not divisible by 2"):
@@ -117,6 +129,7 @@ def assert_embedding(ranks: Ranks, *, rows: int, width: int, shape: tuple[int, .
 
 
 @needs_megatron
+@pytest.mark.usefixtures("megatron")
 @given(
     rows=st.integers(1, 8), width=st.integers(1, 4), shape=st.tuples(st.integers(1, 3), st.integers(1, 4)), seed=seeds
 )
@@ -125,7 +138,8 @@ def test_embedding(ranks: Ranks, rows: int, width: int, shape: tuple[int, ...], 
 
 
 @needs_megatron
-@pytest.mark.ranks(4, isolation="process")
+@pytest.mark.usefixtures("megatron")
+@pytest.mark.ranks(4, isolation="file")
 def test_embedding_on_four_ranks(ranks: Ranks) -> None:
     assert_embedding(ranks, rows=3, width=4, shape=(4, 5), seed=1)
 
@@ -150,9 +164,8 @@ def assert_pipeline(ranks: Ranks, *, count: int, rows: int, width: int, seed: in
 
 
 @needs_megatron
-@pytest.mark.ranks(
-    2, 4, 8, device="cuda", isolation="process"
-)  # the schedule counts tokens, and receives, in GPU memory
+@pytest.mark.usefixtures("megatron")
+@pytest.mark.ranks(2, 4, 8, device="cuda", isolation="file")  # the schedule counts tokens, and receives, in GPU memory
 @pytest.mark.parametrize("count", [1, 2, 8])  # fewer microbatches than stages, as many, and more
 @given(rows=st.integers(1, 2), width=st.integers(1, 4), seed=seeds)
 def test_1f1b(ranks: Ranks, count: int, rows: int, width: int, seed: int) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from pytest_gpuperf import Context, Ranks
 from suites.pipeline_parallel.programs import training
 from suites.pipeline_parallel.programs.linked import train_linked
-from suites.pipeline_parallel.programs.stages import RUNNERS
+from suites.pipeline_parallel.programs.stages import RUNNERS, miscounts
 from suites.pipeline_parallel.programs.training import Minibatch
 from suites.pipeline_parallel.reference.model import DTYPE, Case, assert_trained_once, case, fixed, whole_model
 from suites.pipeline_parallel.reference.schedules import takes
@@ -58,12 +58,20 @@ def test_steps_with_other_batches(ranks: Ranks, schedule: str) -> None:
         assert_trained_once([steps[step] for steps in got], expected)
 
 
+@pytest.fixture
+def right_gradients_of_weights_used_twice(request: pytest.FixtureRequest, schedule: str) -> None:
+    """A test that compares them is expected to fail if this torch has them wrong."""
+    if reason := miscounts(schedule):
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
+
+
 def with_late_messages(ctx: Context, **given: Any) -> list[Tensors]:
     """Steps of stages that pass on two tensors each, all of which arrive as late as they may."""
     with late_messages():
         return train_linked(ctx, **given)
 
 
+@pytest.mark.usefixtures("right_gradients_of_weights_used_twice")
 @pytest.mark.ranks(2, device="cpu")
 @pytest.mark.parametrize("schedule", ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"])
 def test_every_message_is_waited_for(ranks: Ranks, schedule: str) -> None:
@@ -85,6 +93,7 @@ def test_every_message_is_waited_for(ranks: Ranks, schedule: str) -> None:
     assert_trained_once(results, expected | whole_parameters(given_case))
 
 
+@pytest.mark.usefixtures("right_gradients_of_weights_used_twice")
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("schedule", RUNNERS)
 def test_stages_with_links_buffers_and_dropout(ranks: Ranks, schedule: str) -> None:

@@ -36,12 +36,15 @@ WATCHDOG = {
     # Ends a rank whose collective has timed out without an abort of its communicator first. torchrun's own value is 1:
     # between the abort and the end the script goes on, with a sum that lacks a rank, and may save it.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
-    # Before the end it sleeps four times as long, so that flight recorders are written: by default 60 s.
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+    # Before the end it sleeps four times as long, so that flight recorders are written: by default 60 s. The second
+    # interval is that in which the thread that writes them looks for its task: by default 1 s.
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100",
+    "TORCH_NCCL_COORD_CHECK_MILSEC": "100",
 }
 """How NCCL's watchdog ends a rank; what the user has set comes first."""
 _ROOT = Path(__file__).resolve().parents[2]
 _GUARD = Path(__file__).with_name("guard.py")
+_HELD = Path(__file__).with_name("held.py")
 # Where NCCL's watchdog leaves the collectives of a rank that it ends, by the names old and new.
 _TRACES = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 _TAIL = 25  # lines of a failed job's output that its error shows
@@ -162,7 +165,7 @@ class Torchrun:
         TooFewGpus: the job has more ranks than there are GPUs.
     """
 
-    def __init__(self, job: Job, *, meeting: str, log: Path, gpus: str = "") -> None:
+    def __init__(self, job: Job, *, meeting: str, log: Path, gpus: str = "", held: Path | None = None) -> None:
         """Starts the agent.
 
         Args:
@@ -170,6 +173,7 @@ class Torchrun:
             meeting: the address of ``meeting_place``.
             log: a file for what the agent and its ranks print.
             gpus: those of this machine, as ``CUDA_VISIBLE_DEVICES`` has them; empty for CPUs.
+            held: a file that the agent waits for before it joins the job; meanwhile it gets ready.
         """
         if gpus and (there := len(gpus.split(","))) < job.ranks:
             raise TooFewGpus(
@@ -179,8 +183,9 @@ class Torchrun:
         self._job, self._log = job, log
         self._began = time.monotonic()
         patience = {"is_host": "false", **PATIENCE, **job.patience}
+        agent = torchrun_path()
         command = [
-            torchrun_path(),
+            *([agent] if held is None else [sys.executable, "-P", str(_HELD), str(held)]),
             f"--nnodes={job.machines}",
             f"--nproc-per-node={job.ranks}",
             f"--max-restarts={job.max_restarts}",

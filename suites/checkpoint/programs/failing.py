@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +19,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
 from pytest_gpuperf import Context
-from suites.checkpoint.programs.directory import Store
+from suites.checkpoint.programs.directory import (
+    MismatchError,
+    NewerFormatError,
+    NoCheckpointError,
+    SaveFailedError,
+    Store,
+)
 from suites.checkpoint.programs.training import State
 from suites.shared.bits import random_bits
 
@@ -141,6 +147,18 @@ def save_on_full_disk(ctx: Context, *, store: Store, step: int, numel: int, room
             store.save(step, state)
         except Exception as raised:
             return f"{type(raised).__name__}: {raised}"
+    return ""
+
+
+def complaint(ctx: Context, program: Callable[..., object], **given: Any) -> str:
+    """What a program raises on this rank, as text; nothing if it ends well.
+
+    Ranks that raise lose their communicators, on GPUs 0.7 s to make anew; these return.
+    """
+    try:
+        program(ctx, **given)
+    except (MismatchError, NewerFormatError, NoCheckpointError, SaveFailedError) as raised:
+        return f"{type(raised).__name__}: {raised}"
     return ""
 
 

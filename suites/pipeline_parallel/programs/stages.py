@@ -21,6 +21,7 @@ from torch.distributed.pipelining import (
     ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
 )
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
 Build = Callable[[Layers, torch.device], nn.Module]
@@ -36,6 +37,8 @@ RUNNERS: dict[str, Any] = {
 }
 SINGLE = ("GPipe", "1F1B")
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+SPLITTING = ("InterleavedZeroBubble", *V_SHAPED)
+"""They compute the input's gradient in one operation, and the weights' in a later one."""
 
 
 def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str | None:
@@ -47,6 +50,25 @@ def cannot_run(schedule: str, backend: str, stage: type = PipelineStage) -> str 
     if backend == "gloo" and schedule in V_SHAPED and not hasattr(stage, "_warmup_forward_vote"):
         return f"{schedule} of torch {torch.__version__} sends from a rank to itself, which gloo cannot; 2.12 does not"
     return None
+
+
+def miscounts(schedule: str) -> str | None:
+    """Why the schedule gives weights that a stage uses twice a wrong gradient with this torch; None if it does not.
+
+    Schedules that split a backward go back from each use of a weight. Until torch 2.11 the way back from the later use
+    went through the earlier one again, which counted twice (pytorch/pytorch#180952). The other schedules are right.
+    """
+    if schedule not in SPLITTING or _counts_each_use_once():
+        return None
+    return f"{schedule} of torch {torch.__version__} counts a weight's first use twice (pytorch/pytorch#180952)"
+
+
+def _counts_each_use_once() -> bool:
+    x, weight = torch.tensor(3.0, requires_grad=True), nn.Parameter(torch.tensor(2.0))
+    _, groups = stage_backward_input([x * weight * weight], None, [x], iter([weight]))
+    stage_backward_weight(iter([weight]), groups)
+    assert weight.grad is not None
+    return weight.grad.item() == 2 * 3.0 * 2.0
 
 
 def evaluates(schedule: str) -> bool:
