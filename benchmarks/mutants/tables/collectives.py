@@ -489,4 +489,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="done += len(flights)",
         new="done += len(collectives)",
     ),
+    Fault(
+        name="all ranks are late for the barrier",
+        module=PLAIN,
+        old="    if ctx.rank == late:\n        time.sleep(seconds)",
+        new="    if late < ctx.world_size:\n        time.sleep(seconds)",
+    ),
 )
