@@ -17,7 +17,7 @@ from suites.collectives import reference
 from suites.collectives.programs import plain
 from suites.collectives.programs.checking import in_turn
 from suites.collectives.programs.plain import Program
-from suites.collectives.reference import MOVEMENTS, ROOTED, Collective
+from suites.collectives.reference import MOVEMENTS, ROOTED, Collective, NeverRight, NeverUntouched
 from suites.shared.comparison import assert_unlike
 from suites.shared.late_messages import late_messages
 from suites.shared.step import Step
@@ -160,6 +160,30 @@ def test_every_movement(ranks: Ranks, numel: int) -> None:
     shared = {"numel": numel, "seed": 6, "root": 1, "splits": splits}
     dtypes_of = {name: FLOATS[at % 4] for at, name in enumerate(MOVEMENTS)}
     check(ranks, [of_world(ranks, name=name, dtype=dtype, **shared) for name, dtype in dtypes_of.items()])
+
+
+def writing_beside(ctx: Context, *, collective: Collective, x: torch.Tensor) -> Step[torch.Tensor]:
+    """An all-gather that also writes the element after its input."""
+    step, after = plain.all_gather(ctx, collective=collective, x=x), x.storage_offset() + x.numel()
+
+    def writing() -> torch.Tensor:
+        x.as_strided((1,), (1,), after).zero_()
+        return step()
+
+    return writing
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [(plain.all_gather, NeverRight), (plain.all_gather, NeverUntouched), (writing_beside, Collective)],
+    ids=["a wrong result", "a written input", "a write beside the input"],
+)
+def test_what_is_wrong_is_reported_of_each_step(ranks: Ranks, program: Program, kind: type[Collective]) -> None:
+    case = kind(name="all_gather", numel=1, dtype=torch.float32, seed=1, members=(0, 1))
+    told = ranks.run(in_turn, [(program, case)])
+    steps = [[text.partition(":")[0] for text in of_rank] for of_rank in told]
+    assert steps == [["step 1", "step 2"]] * ranks.world_size, told
 
 
 def with_late_messages(ctx: Context, named: list[tuple[Program, Collective]]) -> list[str]:
