@@ -213,6 +213,24 @@ def test_the_tensors_before_the_one_that_is_asked_for_are_on_their_way(ranks: Ra
     assert ranks.run(program) == [[[5, 4, 3, 2], [1], [0], [], [], []]]
 
 
+@pytest.mark.ranks(1)
+def test_all_tensors_have_left_when_backward_begins(ranks: Ranks) -> None:
+    """The last ones are kept while they are copied; backward needs the memory for those that come back."""
+
+    def program(ctx: Context) -> int:
+        ferry = Ferry(ctx, nn.Sequential(), lambda tensor, copy: None)
+        left = []
+        for _ in range(5):
+            tensor = torch.zeros(2, device=ctx.device)
+            left.append(weakref.ref(tensor))
+            ferry.pack(tensor)
+            del tensor
+        ferry.unpack(4)
+        return sum(each() is not None for each in left)
+
+    assert ranks.run(program) == [0]
+
+
 @pytest.mark.ranks(3)
 def test_a_rank_without_a_peer_cannot_lend(ranks: Ranks) -> None:
     with pytest.raises(Infeasible, match="ranks lend in pairs, and 3 ranks leave one without a peer"):

@@ -72,6 +72,7 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
         saved = ranks.resized(of.ranks).run(begun, job=one, folder=folder, before=BEFORE, after=AFTER)
         got = ranks.resized(to.ranks).run(continued, job=other, folder=folder, after=AFTER)
     assert_loaded(got, saved)
+    assert int(saved[0].checkpoint.unpacked()["step"]) == BEFORE
     assert_goes_on(got, saved, 0.0 if of == to else ROUNDING, f"{of}, then {to}")
 
 

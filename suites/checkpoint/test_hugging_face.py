@@ -51,6 +51,7 @@ def read_by_safetensors(folder: Path) -> Tensors:
     """What the library reads of each file that the index names."""
     index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     files = loaded_files(folder)
+    assert {path.name for path in folder.iterdir()} == {INDEX, *files}, "what ranks wrote for themselves is left"
     assert {*index["weight_map"].values()} == {*files}
     assert index["metadata"]["total_size"] == sum(value.nbytes for file in files.values() for value in file.values())
     return {name: files[file][name] for name, file in index["weight_map"].items()}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed.tensor import DTensor
 
-from pytest_gpuperf import Ranks
-from suites.checkpoint.programs.layouts import Layout
+from pytest_gpuperf import Context, Ranks
+from suites.checkpoint.programs.layouts import Layout, split_model
 from suites.checkpoint.programs.training import Setup, begun, continued
 from suites.shared.llama import Config
 
@@ -49,3 +51,21 @@ def test_replicas_of_split_tensors() -> None:
 def test_one_rank_in_a_larger_world() -> None:
     with pytest.raises(ValueError, match="the layout one rank needs 1 ranks, and the world has 3: change a degree"):
         Layout().require(CONFIG, 3)
+
+
+def held(ctx: Context, *, layout: Layout) -> tuple[int, int]:
+    """Elements of all matrices, and how many of them are on the rank."""
+    model = split_model(ctx, CONFIG._replace(hidden=8), layout, dtype=torch.float32, seed=1)
+    matrices = [value for value in model.parameters() if value.dim() > 1]
+    local = [value.to_local() if isinstance(value, DTensor) else value for value in matrices]
+    return sum(value.numel() for value in matrices), sum(value.numel() for value in local)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "layout", [Layout(replicate=4), Layout(shard=4), Layout(replicate=2, shard=2), Layout(shard=2, tensor=2)], ids=str
+)
+def test_a_rank_holds_its_part_of_each_matrix(ranks: Ranks, layout: Layout) -> None:
+    """A model that is not split at all would load and train in the same way."""
+    for whole, part in ranks.run(held, layout=layout):
+        assert part * layout.shard * layout.tensor == whole

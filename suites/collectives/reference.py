@@ -257,3 +257,27 @@ def _require(same: torch.Tensor, got: torch.Tensor, expected: torch.Tensor, wher
     first = int(same.logical_not().to(torch.uint8).argmax())
     told = _WRONG.format(at + first, at + len(same), got[first].item(), expected[first].item(), wrong, len(same))
     raise AssertionError(f"{where}: {told}")
+
+
+class NeverRight(Collective):
+    """A collective without a right result: whoever checks results has to report it."""
+
+    def assert_right(self, rank: int, output: torch.Tensor | None, *, steps: int = 1) -> None:
+        """Finds the result wrong, whatever it is.
+
+        Raises:
+            AssertionError: always.
+        """
+        raise AssertionError("not right")
+
+
+class NeverUntouched(Collective):
+    """A collective whose input always counts as changed: whoever checks inputs has to report it."""
+
+    def assert_untouched(self, rank: int, x: torch.Tensor) -> None:
+        """Finds the input changed, whatever it holds.
+
+        Raises:
+            AssertionError: always.
+        """
+        raise AssertionError("touched")

@@ -8,7 +8,7 @@ import torch
 from pytest_gpuperf import Ranks
 from suites.collectives.programs import coalescing
 from suites.collectives.programs.coalescing import wrong_parts
-from suites.collectives.reference import Collective
+from suites.collectives.reference import Collective, NeverRight
 from suites.shared.traffic import messages_of
 
 # Tensors, elements of all of them together, dtype, and operation. The last tensor is smaller than the others.
@@ -33,6 +33,13 @@ def check(ranks: Ranks, way: str) -> None:
 @pytest.mark.parametrize("way", ["one_by_one", "coalesced", "flat"])
 def test_many_small(ranks: Ranks, way: str) -> None:
     check(ranks, way)
+
+
+@pytest.mark.ranks(2)
+def test_what_is_wrong_is_reported_of_each_step(ranks: Ranks) -> None:
+    case = NeverRight(name="all_reduce", numel=2, dtype=torch.float32, seed=1, members=(0, 1))
+    told = ranks.run(wrong_parts, way="flat", collective=case, count=2)
+    assert told == [["flat, step 1: not right", "flat, step 2: not right"]] * ranks.world_size
 
 
 CALLS = {"one_by_one": 7, "coalesced": 1, "flat": 1}

@@ -17,7 +17,7 @@ from suites.collectives import reference
 from suites.collectives.programs import plain
 from suites.collectives.programs.checking import in_turn
 from suites.collectives.programs.plain import Program
-from suites.collectives.reference import MOVEMENTS, ROOTED, Collective
+from suites.collectives.reference import MOVEMENTS, ROOTED, Collective, NeverRight, NeverUntouched
 from suites.shared.comparison import assert_unlike
 from suites.shared.late_messages import late_messages
 from suites.shared.step import Step
@@ -162,6 +162,30 @@ def test_every_movement(ranks: Ranks, numel: int) -> None:
     check(ranks, [of_world(ranks, name=name, dtype=dtype, **shared) for name, dtype in dtypes_of.items()])
 
 
+def writing_beside(ctx: Context, *, collective: Collective, x: torch.Tensor) -> Step[torch.Tensor]:
+    """An all-gather that also writes the element after its input."""
+    step, after = plain.all_gather(ctx, collective=collective, x=x), x.storage_offset() + x.numel()
+
+    def writing() -> torch.Tensor:
+        x.as_strided((1,), (1,), after).zero_()
+        return step()
+
+    return writing
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [(plain.all_gather, NeverRight), (plain.all_gather, NeverUntouched), (writing_beside, Collective)],
+    ids=["a wrong result", "a written input", "a write beside the input"],
+)
+def test_what_is_wrong_is_reported_of_each_step(ranks: Ranks, program: Program, kind: type[Collective]) -> None:
+    case = kind(name="all_gather", numel=1, dtype=torch.float32, seed=1, members=(0, 1))
+    told = ranks.run(in_turn, [(program, case)])
+    steps = [[text.partition(":")[0] for text in of_rank] for of_rank in told]
+    assert steps == [["step 1", "step 2"]] * ranks.world_size, told
+
+
 def with_late_messages(ctx: Context, named: list[tuple[Program, Collective]]) -> list[str]:
     """What is wrong with collectives whose messages arrive as late as they may."""
     with late_messages():
@@ -183,13 +207,17 @@ def test_barrier(ranks: Ranks) -> None:
         began = time.monotonic()
         return began, *plain.barrier(ctx, late=late, seconds=lateness)
 
+    punctual: list[float] = []
     for late in range(ranks.world_size):
         times = ranks.run(timed, late=late)
+        punctual += [came - began for rank, (began, came, _) in enumerate(times) if rank != late]
         began, came, _ = times[late]
         assert came - began >= lateness, f"rank {late} was {came - began:.3f} s late, not {lateness} s"
         last_came = max(came for _, came, _ in times)
         for rank, (_, _, left) in enumerate(times):
             assert left >= last_came, f"rank {rank} left {last_came - left:.3f} s before the last rank came"
+    # The quickest of them: a busy machine may hold up any of the others.
+    assert min(punctual) < lateness, "all ranks were late, and so nobody had to wait"
 
 
 @pytest.mark.ranks(2, 3, 4)

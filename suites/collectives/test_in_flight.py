@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
 from suites.collectives.programs.in_flight import NAMES, flown, together
-from suites.collectives.reference import Collective
+from suites.collectives.reference import Collective, NeverRight
 from suites.shared.strategies import dtypes, seeds, worlds
 
 
@@ -75,6 +75,13 @@ def test_collectives_in_flight_together(ranks: Ranks, data: st.DataObject) -> No
     order = data.draw(st.permutations(range(len(collectives))))
     wrong = [text for of_rank in world.run(together, collectives=collectives, order=order) for text in of_rank]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.ranks(2)
+def test_what_is_wrong_is_reported_of_each_step(ranks: Ranks) -> None:
+    case = NeverRight(name="all_reduce", numel=1, dtype=torch.float32, seed=1, members=(0, 1))
+    told = ranks.run(together, collectives=[case], order=[0], steps=3)
+    assert told == [["in flight with others: not right"] * 3] * ranks.world_size
 
 
 @pytest.mark.ranks(3, 4)

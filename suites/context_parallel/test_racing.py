@@ -15,6 +15,7 @@ from suites.context_parallel.programs.attention import Layout
 from suites.context_parallel.reference import one_device
 from suites.shared.comparison import assert_same, assert_unlike
 from suites.shared.step import Tensors
+from suites.shared.traffic import messages_of
 
 SIZES = racing.Sizes(heads=8, kv_heads=4, features=4, dtype=torch.float64)
 TOKENS = 48
@@ -45,6 +46,18 @@ def test_ways_attend_as_one_device(ranks: Ranks, way: racing.Kind, layout: Layou
     for number in range(STEPS):
         got, expected = zip(*(of_rank[number] for of_rank in results), strict=True)
         assert_same(got, expected, ROUNDED)
+
+
+SENDS: dict[racing.Kind, set[str]] = {"ring by hand": {"send"}, "Ulysses": {"all_to_all"}}
+"""What a way's own messages are; to all of them comes the sum that puts the rows together."""
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("way", "layout"), [each for each in WAYS if each[0] in SENDS])
+def test_each_way_sends_as_its_name_says(ranks: Ranks, way: racing.Kind, layout: Layout) -> None:
+    """All ways return the same: by their results nobody would see that two of them are one."""
+    results = ranks.run(messages_of, racing.train, way=way, layout=layout, sizes=SIZES, length=TOKENS, seed=1)
+    assert [{name for name, _ in messages} for messages in results] == [SENDS[way] | {"all_reduce"}] * ranks.world_size
 
 
 @pytest.mark.parametrize("tokens", [1, 63, 64, 127, 128, 4096, 16384])

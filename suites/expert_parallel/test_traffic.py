@@ -46,3 +46,14 @@ EXACT = functools.partial(exchanging_layer, padded=False, chunks=1)
 def test_each_assignment_travels_once_each_way(ranks: Ranks, dtype: torch.dtype, layer: programs.Layer) -> None:
     given = fixed(ranks, dtype=dtype)
     assert ranks.run(messages_of, programs.train, **given, layer=layer) == expected(given, DTYPES[dtype])
+
+
+def test_chunks_send_no_more_rows_than_one_exchange(ranks: Ranks) -> None:
+    given, chunks = fixed(ranks, capacity=3), 2
+    layer = functools.partial(exchanging_layer, padded=False, chunks=chunks)
+    results = ranks.run(messages_of, programs.train, **given, layer=layer)
+    for rank, (messages, whole) in enumerate(zip(results, expected(given, 8), strict=True)):
+        counts, *rows = [nbytes for kind, nbytes in messages if kind == "all_to_all"]
+        of_one, *rows_of_one = [nbytes for kind, nbytes in whole if kind == "all_to_all"]
+        assert counts == chunks * of_one, f"rank {rank} sent {counts} bytes of counts"
+        assert sum(rows) == sum(rows_of_one), f"rank {rank} sent {sum(rows)} bytes of rows, not {sum(rows_of_one)}"

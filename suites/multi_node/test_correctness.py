@@ -109,6 +109,7 @@ def exchanged(ctx: Context, nodes: int, way: str, sizes: list[int]) -> None:
             received = step()
             assert received.numel() == nbytes
             exchanging.assert_arrived(ctx, received, nodes=nodes, way=way)
+            assert not received.any(), "the next step need not write what is there still"
 
 
 @ON_NODES

@@ -9,9 +9,11 @@ import dataclasses
 import statistics
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import Context, GiB, Metric, MiB, Perf, Ranks
@@ -217,6 +219,27 @@ def test_a_survey_does_what_its_load_says(ranks: Ranks) -> None:
     }
     for rank, told in enumerate(ranks.run(done, nodes=2, rounds=[[(0, 1)]], load=load)):
         assert told == expected, f"rank {rank}"
+
+
+def with_nothing_sent(ctx: Context, *, function: str) -> None:
+    """A survey in which a function of torch.distributed does nothing."""
+    with mock.patch.object(dist, function, return_value=[]):
+        hosts.survey(ctx, nodes=2, rounds=[[(0, 1)]], load=SMALL)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("all_reduce", "^GPU 0 of .*, the sum of all ranks"),
+        ("batch_isend_irecv", r"^GPU 0 of .*bytes from rank \d of node"),
+    ],
+    ids=["sums", "messages"],
+)
+def test_what_did_not_arrive_is_reported(ranks: Ranks, function: str, message: str) -> None:
+    """A link is not quick because nothing was sent over it."""
+    with pytest.raises(AssertionError, match=message):
+        ranks.run(with_nothing_sent, function=function)
 
 
 @pytest.mark.ranks(3)

@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_gpuperf import Ranks
 from suites.pipeline_parallel.programs import training
-from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, V_SHAPED, Layers, cannot_run
+from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, V_SHAPED, Layers, Recorder, cannot_run
 from suites.pipeline_parallel.programs.training import Trace
 from suites.pipeline_parallel.reference.model import assert_trained_once, case, fixed, magnitude, whole_model
 from suites.pipeline_parallel.reference.schedules import Durations, simulate, table_of, takes
@@ -98,6 +98,19 @@ def test_what_was_sent_is_let_go_after_its_backward(ranks: Ranks) -> None:
     for rank, trace in enumerate(ranks.run(training.train_recorded, **given_case.arguments)):
         left = f"rank {rank} had the outputs of {trace.most_left} of {microbatches} microbatches after their backward"
         assert trace.most_left <= MESSAGES, left
+
+
+def test_an_output_that_outlives_its_backward_is_counted() -> None:
+    recorder = Recorder()
+    outputs = [torch.zeros(1), torch.zeros(1)]
+    for microbatch, output in enumerate(outputs):
+        recorder.sends(0, microbatch, output)
+    del output
+    recorder.done(0, "B", 0)
+    recorder.done(0, "B", 1)
+    outputs.clear()
+    recorder.done(0, "F", 2)
+    assert recorder.most_left == 2
 
 
 @pytest.mark.ranks(2)

@@ -16,7 +16,7 @@ from torch import nn
 from pytest_gpuperf import Context, Ranks
 from suites.pipeline_parallel.programs import training
 from suites.pipeline_parallel.programs.linked import train_linked
-from suites.pipeline_parallel.programs.stages import RUNNERS, miscounts
+from suites.pipeline_parallel.programs.stages import RUNNERS, Recorder, miscounts
 from suites.pipeline_parallel.programs.training import Minibatch
 from suites.pipeline_parallel.reference.model import DTYPE, Case, assert_trained_once, case, fixed, whole_model
 from suites.pipeline_parallel.reference.schedules import takes
@@ -63,6 +63,20 @@ def right_gradients_of_weights_used_twice(request: pytest.FixtureRequest, schedu
     """A test that compares them is expected to fail if this torch has them wrong."""
     if reason := miscounts(schedule):
         request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
+
+
+def kept_of_an_evaluation(ctx: Context, batch: Minibatch, **given: Any) -> int:
+    """Microbatches of a stage for which autograd keeps tensors while an evaluation runs."""
+    recorder = Recorder()
+    training.Trainer(ctx, **given, recorder=recorder).evaluate(batch)
+    return recorder.most_alive
+
+
+@pytest.mark.ranks(2)
+def test_an_evaluation_keeps_nothing_for_a_backward(ranks: Ranks) -> None:
+    arguments = fixed("1F1B", ranks.world_size).arguments
+    batch = Minibatch(arguments.pop("x"), arguments.pop("target"))
+    assert ranks.run(kept_of_an_evaluation, batch, **arguments) == [0] * ranks.world_size
 
 
 def with_late_messages(ctx: Context, **given: Any) -> list[Tensors]:

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from pytest_gpuperf import Ranks
+from pytest_gpuperf import Context, Ranks
 from suites.sequence_parallel.programs import block as programs
 from suites.sequence_parallel.programs.block import EPS, TOKENS, Block, Norm, tokens_of
 from suites.shared.comparison import Results, assert_close, assert_same
@@ -34,6 +34,7 @@ from suites.shared.references import by_autograd
 from suites.shared.sharding import per_rank
 from suites.shared.step import Tensors, each_step, once
 from suites.shared.strategies import seeds
+from suites.shared.traffic import Traffic
 
 DTYPE = torch.float64
 U = 2.0**-53  # its unit roundoff
@@ -226,6 +227,22 @@ def test_all_gather_and_reduce_scatter_send_what_the_all_reduce_did(ranks: Ranks
     sent = 2 * (degree - 1) / degree * (2 * 2 * degree) * WIDTH * DTYPE.itemsize
     assert split == [({"all_gather": 1, "reduce_scatter": 1}, sent)] * 2
     assert whole == [({"all_reduce": 1}, sent)] * 2
+
+
+def sent_to_split(ctx: Context, *, parallel: Callable[[Block, DeviceMesh], Block]) -> list[str]:
+    """The collectives that split a block."""
+    block = Block("layer", WIDTH, 2 * ctx.world_size, p=0.0, dtype=DTYPE, device=ctx.device)
+    with Traffic() as traffic:
+        parallel(block, ctx.mesh((ctx.world_size,)))
+    return [call.name for call in traffic.calls]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("parallel", [programs.sequence_parallel, programs.tensor_parallel])
+def test_parameters_that_all_ranks_have_are_not_sent(
+    ranks: Ranks, parallel: Callable[[Block, DeviceMesh], Block]
+) -> None:
+    assert ranks.run(sent_to_split, parallel=parallel) == [[]] * ranks.world_size
 
 
 def assert_drops(got: list[list[Tensors]], *, x: torch.Tensor, grad: torch.Tensor, p: float) -> None:

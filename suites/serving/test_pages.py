@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suites.serving.programs.engine import found_pages
 from suites.serving.programs.model import llama
 from suites.serving.programs.pages import (
     ForeignPages,
@@ -91,6 +92,25 @@ def test_the_page_that_was_not_used_the_longest_goes_first() -> None:
     assert sorted(pool.take(3)) == sorted([4, pages[2], pages[3]])
     assert [pool.find(key)[0] for key in "abcd"] == [Found.HIT, Found.HIT, Found.EVICTED, Found.EVICTED]
     assert pool.available == 1
+
+
+def test_a_prefix_ends_before_its_first_page_that_is_gone() -> None:
+    """A later page that is there still would stand in the place of the one that is gone."""
+    pool = pool_of(3)
+    pages = dict(zip("abc", pool.take(3), strict=True))
+    for key in "ac":
+        pool.keep(key, pages[key])
+    assert found_pages(pool, ["a", "b", "c"]) == [pages["a"]]
+
+
+def test_nothing_is_found_behind_a_page_of_former_weights() -> None:
+    pool = pool_of(2)
+    first, second = pool.take(2)
+    pool.keep("a", first)
+    pool.change_model("another")
+    pool.keep("b", second)
+    assert found_pages(pool, ["a", "b"]) == []
+    assert [pool.find(key)[0] for key in "ab"] == [Found.MISS, Found.HIT]
 
 
 def test_the_first_page_under_a_key_stays() -> None:

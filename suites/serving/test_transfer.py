@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.serving.programs.pages import PageFormat, PagePool
-from suites.serving.programs.transfer import ByPuts, Mailbox, Note, format_note, noted_format, wired
+from suites.serving.programs.transfer import ByMessages, ByPuts, Mailbox, Note, format_note, noted_format, wired
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
 
@@ -79,6 +79,22 @@ def read_at_once(ctx: Context, way: str) -> torch.Tensor:
 def test_a_rank_waits_for_what_it_reads(ranks: Ranks, way: str) -> None:
     _, got = ranks.run(read_at_once, way)
     assert_close(got, filled(0, 2).flip(0), "rank 1's pool")
+
+
+@pytest.mark.ranks(2)
+def test_a_send_that_was_received_is_not_announced_any_more(ranks: Ranks) -> None:
+    def announced(ctx: Context) -> list[bool]:
+        _, _, transport = wired(ctx, LAYOUT, 2, way="messages")
+        assert isinstance(transport, ByMessages)
+        if ctx.rank == 0:
+            transport.send([0], [1], 1)
+            ctx.barrier()
+            return []
+        transport.receive([1], 0)
+        ctx.barrier()  # gloo sends when both ranks have come
+        return [transport.ready(0)]
+
+    assert ranks.run(announced) == [[], [False]]
 
 
 class UntilItIsRead(Mailbox):

@@ -46,8 +46,21 @@ def in_turn(ctx: Context, program: Callable[..., StepOf], verify: Verify, sizes:
     for nbytes in sizes:
         step = step_of(nbytes)
         for steps in range(1, STEPS + 1):
-            verify(ctx, step(), steps, nbytes)
+            output = step()
+            verify(ctx, output, steps, nbytes)
+            assert not output.any(), "a later step need not write what is there still"
     ctx.barrier()  # nobody's memory goes while others write to it
+
+
+@pytest.mark.parametrize("verify", [exchanges.verify_handoff, exchanges.verify_gradients])
+def test_what_is_missing_is_reported(verify: Verify) -> None:
+    context = Context(rank=1, world_size=2, backend="gloo", device=torch.device("cpu"), seed=1)
+    nbytes = 64
+    output = torch.zeros(nbytes, dtype=torch.uint8)
+    if verify is exchanges.verify_gradients:
+        output = torch.zeros(nbytes // exchanges.GRADIENTS.itemsize // 2, dtype=exchanges.GRADIENTS)
+    with pytest.raises(AssertionError, match="rank 1"):
+        verify(context, output, 1, nbytes)
 
 
 @pytest.mark.ranks(2, 3, 4, env=ENVIRON)

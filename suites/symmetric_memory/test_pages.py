@@ -18,6 +18,7 @@ def moved(ctx: Context, way: str, number: int, sent: int, page_bytes: int) -> No
         arrived = step()
         ctx.barrier()
         pages.verify(ctx, arrived, steps, sent=sent)
+        assert not arrived.any(), "the next step need not write what is there still"
         ctx.barrier()
 
 

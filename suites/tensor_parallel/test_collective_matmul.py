@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_close
@@ -79,13 +80,15 @@ def test_fused_all_gather_matmul(ranks: Ranks, rows: int) -> None:
     assert_gathered_products(ranks, programs.fused_all_gather_matmul, rows)
 
 
-def sent_by_the_second(ctx: Context, program: Callable[..., Callable[[], torch.Tensor]], **sizes: Any) -> list[str]:
-    """The collectives of the second step."""
+def done_by_the_second(
+    ctx: Context, program: Callable[..., Callable[[], torch.Tensor]], **sizes: Any
+) -> tuple[list[str], int]:
+    """The collectives and the floating-point operations of the second step."""
     step = program(ctx, **sizes)
     step()
-    with Traffic() as traffic:
+    with Traffic() as traffic, FlopCounterMode(display=False) as counter:
         step()
-    return [call.name for call in traffic.calls]
+    return [call.name for call in traffic.calls], counter.get_total_flops()
 
 
 @pytest.mark.parametrize(
@@ -98,10 +101,16 @@ def sent_by_the_second(ctx: Context, program: Callable[..., Callable[[], torch.T
     ids=["all-gather", "all-gather-beside", "reduce-scatter"],
 )
 @pytest.mark.ranks(2)
-def test_each_step_exchanges(ranks: Ranks, program: Callable[..., Callable[[], torch.Tensor]], collective: str) -> None:
-    """Every step multiplies the same matrices: their product alone does not tell whether they were sent again."""
-    for sent in ranks.run(sent_by_the_second, program, m=8, k=64, n=32, dtype=DTYPE):
+def test_each_step_exchanges_and_multiplies_once(
+    ranks: Ranks, program: Callable[..., Callable[[], torch.Tensor]], collective: str
+) -> None:
+    """Every step multiplies the same matrices: their product alone does not tell whether they were sent again.
+
+    Nor does it tell whether a rank multiplied its own shard a second time, among the others'.
+    """
+    for sent, flops in ranks.run(done_by_the_second, program, m=8, k=64, n=32, dtype=DTYPE):
         assert sent == [collective]
+        assert flops == 2 * 8 * 64 * 32 // ranks.world_size
 
 
 @pytest.mark.parametrize("rows", [1, 7])

@@ -110,11 +110,22 @@ def test_large_layers(ranks: Ranks) -> None:
     assert_steps(got, given, two_layers, MLP)
 
 
+def steps_and_graphs(ctx: Context, given: list[Given]) -> tuple[list[Tensors], int]:
+    """What compiled steps return, and how many graphs torch has made for them."""
+    # Here, since what the module's globals hold travels to the ranks as a copy.
+    from torch._dynamo.utils import counters
+
+    before = int(counters["stats"]["unique_graphs"])
+    results = each_step(ctx, programs.mlp, len(given), given=given, compiled=True)
+    return results, int(counters["stats"]["unique_graphs"]) - before
+
+
 @pytest.mark.ranks(2)
 def test_compiled_layers(ranks: Ranks) -> None:
     given = mlp_given(functools.partial(parameters, degree=2, bias=True, seed=1), 4, 1)
-    got = ranks.run(each_step, programs.mlp, len(given), given=given, compiled=True)
-    assert_steps(got, given, two_layers, MLP)
+    results = ranks.run(steps_and_graphs, given)
+    assert_steps([of_rank for of_rank, _ in results], given, two_layers, MLP)
+    assert [graphs for _, graphs in results] == [1] * ranks.world_size
 
 
 class SumOverRanks(torch.autograd.Function):

@@ -13,7 +13,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_close, assert_within
 from suites.shared.inputs import integers
 from suites.shared.sharding import per_rank
-from suites.shared.step import Tensors, once
+from suites.shared.step import Tensors, second
 from suites.tensor_parallel.programs.loss import loss_of_logits
 from suites.tensor_parallel.reference import DTYPE
 
@@ -67,8 +67,8 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def losses(ctx: Context, given: dict[str, dict[str, Any]]) -> dict[str, Tensors]:
-    """What each case gives on this rank; in one launch, since they are small."""
-    return {name: once(ctx, loss_of_logits, **case) for name, case in given.items()}
+    """What each case gives on this rank in its second step; in one launch, since they are small."""
+    return {name: second(ctx, loss_of_logits, **case) for name, case in given.items()}
 
 
 def on_one_device(logits: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> Tensors:

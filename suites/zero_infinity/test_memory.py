@@ -78,14 +78,18 @@ def by_kind(places: dict[str, int], kinds: Collection[str]) -> dict[str, int]:
 
 
 def assert_memory(memories: list[Memory], degree: int, optimizer: str) -> None:
-    """Between steps there is what is kept, to the byte; during steps no more than a step may add."""
+    """Between steps there is what is kept, to the byte; during steps a gathered parameter, and no more than may be."""
+    sizes = [slice_size(numel, degree) for numel in numels(optimizer)]
+    whole = {"device": degree * max(sizes) * ITEMSIZE, "host": 0}
     for rank, of_rank in enumerate(memories):
         between = by_kind(kept(degree, optimizer), of_rank.before)
         assert of_rank.before == between, f"rank {rank}, before the first step"
         for step, after in enumerate(of_rank.after, start=1):
             assert after == between, f"rank {rank}, after step {step}"
         moments = [by_kind(moment, of_rank.before) for moment in added(degree, optimizer)]
+        gathered = by_kind(whole, of_rank.before)
         for kind, peak in of_rank.peak.items():
+            assert peak - between[kind] >= gathered[kind], f"rank {rank}: nothing was gathered on {kind} in any step"
             beyond = peak - between[kind] - max(moment[kind] for moment in moments)
             assert beyond <= 0, f"rank {rank}, during a step: {beyond} bytes of {kind} beyond the bound"
 

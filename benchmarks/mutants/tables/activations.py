@@ -336,4 +336,10 @@ FAULTS: tuple[Fault, ...] = (
         old="tensor, event = self._coming.pop(saved)",
         new="tensor, event = self._coming[saved]",
     ),
+    Fault(
+        name="the last tensors do not leave before backward",
+        module=FERRY,
+        old="        self._let_go(0)\n",
+        new="",
+    ),
 )

@@ -402,4 +402,22 @@ FAULTS: tuple[Fault, ...] = (
         old="if size != file.nbytes:",
         new="if size < file.nbytes:",
     ),
+    Fault(
+        name="a layout whose axis of tensors splits nothing",
+        module=LAYOUTS,
+        old='        parallelize_module(model, mesh["tensor"], dict(tensor_styles()), src_data_rank=None)',
+        new='        mesh["tensor"]',
+    ),
+    Fault(
+        name="a checkpoint that is saved before the first step",
+        module=TRAINING,
+        old="    training.train(before)\n    dcp.save",
+        new="    dcp.save",
+    ),
+    Fault(
+        name="ranks' own files that stay beside the joined ones",
+        module=HUGGING_FACE,
+        old="        shutil.rmtree(folder / SHARDS)",
+        new="        pass",
+    ),
 )

@@ -489,4 +489,34 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="done += len(flights)",
         new="done += len(collectives)",
     ),
+    Fault(
+        name="all ranks are late for the barrier",
+        module=PLAIN,
+        old="    if ctx.rank == late:\n        time.sleep(seconds)",
+        new="    if late < ctx.world_size:\n        time.sleep(seconds)",
+    ),
+    Fault(
+        name="inputs that nobody compares afterwards",
+        module="suites.collectives.programs.checking",
+        old="            collective.assert_untouched(self._rank, self.x)",
+        new="            pass",
+    ),
+    Fault(
+        name="only the second step's results are looked at",
+        module="suites.collectives.programs.checking",
+        old="            except AssertionError as error:\n                wrong.append(",
+        new="            except AssertionError as error:\n                wrong = []\n                wrong.append(",
+    ),
+    Fault(
+        name="what is wrong in flight is found and not reported",
+        module=IN_FLIGHT,
+        old="            wrong += flown(flights, order, number)",
+        new="            list(flown(flights, order, number))",
+    ),
+    Fault(
+        name="small tensors of the last step that are not compared",
+        module=COALESCING,
+        old="    for number in range(steps):\n        current",
+        new="    for number in range(steps - 1):\n        current",
+    ),
 )

@@ -278,7 +278,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="operations counted as if nothing were masked",
-        module="suites.context_parallel.programs.racing",
+        module=RACING,
         old="return 3.0 * 2 * tokens**2 * self.heads * self.features",
         new="return 3.0 * 4 * tokens**2 * self.heads * self.features",
     ),
@@ -298,31 +298,31 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="Ulysses' bytes as two ranks send them",
-        module="suites.context_parallel.programs.racing",
+        module=RACING,
         old="return 2 * (ranks - 1) * (tokens // ranks) * of_token // ranks",
         new="return 2 * (tokens // ranks) * of_token // ranks",
     ),
     Fault(
         name="gathered bytes as two ranks send them",
-        module="suites.context_parallel.programs.racing",
+        module=RACING,
         old="return 2 * (ranks - 1) * tokens // ranks * 2",
         new="return 2 * tokens // ranks * 2",
     ),
     Fault(
         name="rows that leave out the last token of a long sequence",
-        module="suites.context_parallel.programs.racing",
+        module=RACING,
         old="return torch.arange(tokens - 1, -1, -stride).flip(0)",
         new="return torch.arange(0, tokens, stride)",
     ),
     Fault(
         name="rows that are a power of two apart",
-        module="suites.context_parallel.programs.racing",
+        module=RACING,
         old="stride = max(1, tokens // ROWS) | 1",
         new="stride = max(1, tokens // ROWS)",
     ),
     Fault(
         name="raced batches that are all the same",
-        module="suites.context_parallel.programs.racing",
+        module=RACING,
         old="        for _ in range(BATCHES)\n    ]",
         new="        for _ in range(BATCHES)\n        if generator.manual_seed(seed)\n    ]",
     ),
@@ -360,5 +360,17 @@ FAULTS: tuple[Fault, ...] = (
             "        for tensor in (query, *(each.repeat_interleave(query.shape[1] // key.shape[1], 1) "
             "for each in (key, value))))"
         ),
+    ),
+    Fault(
+        name="a race in which every way but torch's ring gathers",
+        module=RACING,
+        old='    elif way == "all-gather":',
+        new="    elif way:",
+    ),
+    Fault(
+        name="a race in which Ulysses is the ring",
+        module=RACING,
+        old='ring_attention if way == "ring by hand" else ordered_ulysses_attention',
+        new="ring_attention",
     ),
 )

@@ -436,4 +436,10 @@ FAULTS: tuple[Fault, ...] = (
         old="held = most.expand(chunks, experts) if padded else (",
         new="held = most.expand(chunks, experts) if padded or chunks == 1 else (",
     ),
+    Fault(
+        name="later chunks send places that no assignment has",
+        module=EXCHANGE,
+        old="(counts.clamp(max=capacity) - starts).clamp(min=0)",
+        new="(counts.clamp(max=capacity) + starts).clamp(min=0)",
+    ),
 )

@@ -648,4 +648,22 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old="        if reason := cannot_run(schedule, ctx.backend):\n            raise Infeasible(reason)\n",
         new="",
     ),
+    Fault(
+        name="an evaluation that autograd keeps tensors for",
+        module=TRAINING,
+        old="        with torch.no_grad():\n            output = self.runner.eval(*inputs, **gate, **last)",
+        new="        output = self.runner.eval(*inputs, **gate, **last)",
+    ),
+    Fault(
+        name="a recorder that notes no output that a stage hands on",
+        module=STAGES,
+        old="self._outputs[stage, microbatch] = weakref.ref(output.untyped_storage())",
+        new="pass",
+    ),
+    Fault(
+        name="outputs that outlive their backward are counted at their fewest",
+        module=STAGES,
+        old="self.most_left = max(self.most_left, len(left))",
+        new="self.most_left = min(self.most_left, len(left))",
+    ),
 )

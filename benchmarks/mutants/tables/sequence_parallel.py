@@ -362,4 +362,10 @@ FAULTS: tuple[Fault, ...] = (
         old="    for _ in range(sizes.layers):\n",
         new="    for _ in range(sizes.layers):\n        generator.manual_seed(seed)\n",
     ),
+    Fault(
+        name="a rank sends the parameters that all have",
+        module=PROGRAMS,
+        old="    parallelize_module(block, mesh, plan, src_data_rank=None)",
+        new="    parallelize_module(block, mesh, plan)",
+    ),
 )

@@ -347,4 +347,22 @@ FAULTS: tuple[Fault, ...] = (
         old="part.engine.vacant - len(arriving)",
         new="part.engine.vacant",
     ),
+    Fault(
+        name="a prefix with a gap",
+        module="suites.serving.programs.engine",
+        old="            pages.append(page)\n        else:\n            break",
+        new="            pages.append(page)\n        else:\n            continue",
+    ),
+    Fault(
+        name="a send that is announced again after it was received",
+        module="suites.serving.programs.transfer",
+        old='        self._mailbox.take(source, "sending")\n        self.get(pages, source)',
+        new="        self.get(pages, source)",
+    ),
+    Fault(
+        name="a prefix that goes on behind a page of former weights",
+        module="suites.serving.programs.engine",
+        old="            stale = True",
+        new="            stale = False",
+    ),
 )

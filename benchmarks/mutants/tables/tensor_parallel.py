@@ -763,4 +763,22 @@ FAULTS: tuple[Fault, ...] = (
         old="        block.zero_grad(set_to_none=True)\n",
         new="",
     ),
+    Fault(
+        name="layers that are asked to be compiled and are not",
+        module="suites.tensor_parallel.programs.linear_layers",
+        old='        module.compile(backend="aot_eager")',
+        new="        pass",
+    ),
+    Fault(
+        name="gradients of logits that add up over steps",
+        module="suites.tensor_parallel.programs.loss",
+        old="        leaf.grad = None\n",
+        new="",
+    ),
+    Fault(
+        name="a rank's own rows are multiplied again among the others'",
+        module=PRODUCTS,
+        old="first, last = ctx.rank * a.shape[0], (ctx.rank + 1) * a.shape[0]",
+        new="first, last = ctx.rank * a.shape[0], ctx.rank * a.shape[0]",
+    ),
 )

@@ -332,4 +332,10 @@ FAULTS: tuple[Fault, ...] = (
         old="itertools.islice(enumerate(itertools.cycle(batches_on_device(ctx, problem))), done, None)",
         new="enumerate(itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None))",
     ),
+    Fault(
+        name="memory is looked at while nothing is trained",
+        module="suites.zero_infinity.programs.offloading",
+        old="            step()\n            after.append(",
+        new="            after.append(",
+    ),
 )

@@ -146,7 +146,7 @@ def damage(file: File, folder: Path, others: Mapping[int, Path]) -> str:
     if not wrong:
         return ""
     for step, other in others.items():
-        if any(_same(path, other / theirs.name, theirs) for theirs in _listed(other) if theirs.name == file.name):
+        if any(_same(path, theirs) for theirs in _listed(other) if theirs.name == file.name):
             return f"{path} is the file of step {step}: lost are {_tensors(wrong)}"
     return f"{path} has other bytes than were saved, in {_tensors(wrong)}"
 
@@ -158,7 +158,7 @@ def _listed(folder: Path) -> tuple[File, ...]:
         return ()
 
 
-def _same(path: Path, other: Path, theirs: File) -> bool:
+def _same(path: Path, theirs: File) -> bool:
     return path.stat().st_size == theirs.nbytes and not damage(theirs, path.parent, {})
 
 
