@@ -152,7 +152,7 @@ class Groups:
             backend.options.global_ranks_in_group = list(range(self._start.world_size))
 
     def _can_split(self) -> bool:
-        if self._device.type != "cuda" or self._start.world_size == 1:
+        if self._device.type != "cuda":
             return False
         return os.environ.get(SHARE) == "1"
 
