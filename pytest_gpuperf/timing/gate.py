@@ -17,8 +17,8 @@ class Gate:
     """Learns from each sample how long the host takes for a step, and how fast the device counts its clock cycles."""
 
     def __init__(self) -> None:
-        self._before: deque[float] = deque([], REMEMBERED)
-        self._step_seconds: deque[float] = deque([], REMEMBERED)
+        self._before: deque[float] = deque(maxlen=REMEMBERED)
+        self._step_seconds: deque[float] = deque(maxlen=REMEMBERED)
         self._steps = 0
         self._cycles_per_second = 0.0
 
