@@ -101,9 +101,7 @@ def done_by_the_second(
     ids=["all-gather", "all-gather-beside", "reduce-scatter"],
 )
 @pytest.mark.ranks(2)
-def test_each_step_exchanges_and_multiplies_once(
-    ranks: Ranks, program: Callable[..., Callable[[], torch.Tensor]], collective: str
-) -> None:
+def test_each_step_exchanges(ranks: Ranks, program: Callable[..., Callable[[], torch.Tensor]], collective: str) -> None:
     """Every step multiplies the same matrices: their product alone does not tell whether they were sent again.
 
     Nor does it tell whether a rank multiplied its own shard a second time, among the others'.
