@@ -168,12 +168,11 @@ class CudaEventClock:
             step()
         end.record()
         launched = time.perf_counter()
-        self._gate.enqueued(steps, before=ready - began, seconds=launched - ready)
         end.synchronize()
         seconds = float(start.elapsed_time(end)) / 1e3
         left = time.perf_counter() - launched
         held = shut.elapsed_time(opened) / 1e3
-        self._gate.lasted(cycles, held)
+        self._gate.sampled(steps, cycles=cycles, held=held, before=ready - began, seconds=launched - ready)
         self._samples += 1
         self.late = launched - began > held and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
         self._late += self.late

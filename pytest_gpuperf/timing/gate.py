@@ -7,7 +7,9 @@ from collections import deque
 MARGIN = 1.25  # the host may be slower this time than it was the last times
 REMEMBERED = 8  # samples; the slowest but one counts: a host's time comes and goes, and now and then it is held up
 MIN_SECONDS = 200e-6
-MAX_SECONDS = 50e-3  # a step that takes the host longer than this waits for the device by itself
+MAX_SECONDS = 50e-3  # longer ones would take more time than what is timed
+TOLD = 3  # gates of different lengths tell whether a step waits for the device; a longer one only holds up such a step
+ALIKE = 0.2  # of the difference between gates
 
 # Until a gate has been timed: no GPU that runs torch 2.10 exceeds 3 GHz, so that this errs towards a longer gate.
 CYCLES_PER_SECOND = 3e9
@@ -19,11 +21,17 @@ class Gate:
     def __init__(self) -> None:
         self._before: deque[float] = deque(maxlen=REMEMBERED)
         self._step_seconds: deque[float] = deque(maxlen=REMEMBERED)
+        self._held: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
+        """How long a gate lasted, and how long the host took until all was enqueued."""
         self._steps = 0
+        self._waits = False
+        """Whether the step waits for the device, and so for the gate."""
         self._cycles_per_second = 0.0
 
     def seconds(self, steps: int) -> float:
         """How long the next gate is to be."""
+        if self._waits:
+            return MIN_SECONDS
         on_host = _longest(self._before) + _longest(self._step_seconds) * steps
         return min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * on_host))
 
@@ -31,29 +39,37 @@ class Gate:
         """The same in clock cycles, by which such a kernel counts."""
         return int(self.seconds(steps) * (self._cycles_per_second or CYCLES_PER_SECOND))
 
-    def enqueued(self, steps: int, *, before: float, seconds: float) -> None:
-        """Takes note of how long the host took to enqueue a sample.
+    def sampled(self, steps: int, *, cycles: int, held: float, before: float, seconds: float) -> None:
+        """Takes note of a sample.
 
-        A single step is called with colder caches than each of a loop, so it is forgotten once there are several.
+        A single step is called with colder caches than each of a loop, so it is forgotten once there are several. The
+        fastest cycles count: clocks rise and fall with the load, and a gate that opens too early is worse than one that
+        opens too late.
 
         Args:
             steps: how many the sample has.
-            before: seconds for what is enqueued ahead of them, however many they are.
-            seconds: for the steps.
+            cycles: of its gate.
+            held: seconds that these took.
+            before: seconds the host took to enqueue what comes ahead of the steps, however many they are.
+            seconds: the same for the steps.
         """
         if steps != self._steps:
             self._steps = steps
             self._step_seconds.clear()
+            self._held.clear()
         self._before.append(before)
         self._step_seconds.append(seconds / steps)
+        self._held.append((held, before + seconds))
+        self._waits = self._waits or self._always_outlasted()
+        self._cycles_per_second = max(self._cycles_per_second, cycles / held)
 
-    def lasted(self, cycles: int, seconds: float) -> None:
-        """Takes note of how long so many cycles took.
-
-        The fastest counts: clocks rise and fall with the load, and a gate that opens too early is worse than one that
-        opens too late.
-        """
-        self._cycles_per_second = max(self._cycles_per_second, cycles / seconds)
+    def _always_outlasted(self) -> bool:
+        """Whether the host is done the same time after each gate, however long that was."""
+        held = [gate for gate, _ in self._held]
+        after = [launched - gate for gate, launched in self._held]
+        differ = max(held) - min(held)
+        known = len(held) >= TOLD and differ > MIN_SECONDS
+        return known and min(after) >= 0 and max(after) - min(after) <= ALIKE * differ
 
 
 def _longest(seconds: deque[float]) -> float:

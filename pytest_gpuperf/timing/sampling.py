@@ -27,7 +27,7 @@ class Sampling:
 
     samples: int = 200
     """At most so many samples."""
-    budget: float = 0.5
+    budget: float = 0.25
     """Seconds of a step's sampling, by the host's clock, after which ``MIN_SAMPLES`` samples are enough. The sizes of a
     sweep share it, and so do the first three groups of a comparison that asks for a speedup."""
     precision: float = 0.005

@@ -42,7 +42,7 @@ def test_nothing_but_time_changes(ranks: Ranks) -> None:
             assert torch.equal(got, total), f"rank {rank}, shared {shared}"
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, device="cpu")  # other tests may share a GPU; the perf test has it alone
 def test_who_shares_its_device_is_named_by_its_own_time(ranks: Ranks) -> None:
     for shared in range(ranks.world_size):
         alone = ranks.run(seconds_of, programs.products, shared)
@@ -51,7 +51,7 @@ def test_who_shares_its_device_is_named_by_its_own_time(ranks: Ranks) -> None:
         assert max(alone) > ABOUT * max(others), f"rank {shared} shares its device for nothing: {alone}"
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, device="cpu")
 def test_all_wait_for_who_shares_its_device(ranks: Ranks) -> None:
     for shared in (0, ranks.world_size - 1):
         alone = ranks.run(seconds_of, programs.products, shared)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf.timing import clock as clock_module
 from pytest_gpuperf.timing.clock import CudaEventClock
+from pytest_gpuperf.timing.gate import MIN_SECONDS
 
 HERTZ = 1.98e9
 STEPS = 100
@@ -115,6 +116,18 @@ def test_what_the_host_takes_is_no_part_of_the_time(machine: Machine) -> None:
 def test_the_gate_is_not_much_longer_than_the_host_needs(machine: Machine) -> None:
     sampled(machine, cycle([ON_HOST]))
     assert STEPS * ON_HOST < machine.gates[-1] < 1.4 * STEPS * ON_HOST
+
+
+def test_a_step_that_waits_for_the_device_is_timed_without_long_gates(machine: Machine) -> None:
+    clock, on_device = CudaEventClock(torch.device("cpu")), 5e-3
+
+    def step() -> None:
+        machine.enqueue(ON_HOST, on_device)
+        machine.synchronize()
+
+    seconds = [clock.time(step, 1) for _ in range(10)]
+    assert seconds == pytest.approx([on_device] * len(seconds), abs=2 * ON_HOST)
+    assert max(machine.gates[3:]) < 2 * MIN_SECONDS < 10 * MIN_SECONDS < max(machine.gates)
 
 
 def test_a_host_that_is_slow_every_other_time_is_no_part_of_it_either(machine: Machine) -> None:

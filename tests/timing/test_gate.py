@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuperf.timing.gate import CYCLES_PER_SECOND, MARGIN, MAX_SECONDS, MIN_SECONDS, REMEMBERED, Gate
+from pytest_gpuperf.timing.gate import CYCLES_PER_SECOND, MARGIN, MAX_SECONDS, MIN_SECONDS, REMEMBERED, TOLD, Gate
+
+HERTZ = 1.98e9
+
+
+def sampled(gate: Gate, steps: int, seconds: float, *, before: float = 0.0) -> None:
+    """A sample behind the gate, whose steps take the host so long."""
+    held = gate.seconds(steps)
+    gate.sampled(steps, cycles=int(held * HERTZ), held=held, before=before, seconds=seconds)
 
 
 def test_the_first_gate_is_short_and_errs_towards_a_longer_one() -> None:
@@ -14,35 +22,35 @@ def test_the_first_gate_is_short_and_errs_towards_a_longer_one() -> None:
 
 def test_a_gate_is_as_long_as_the_host_took_at_most_but_once_and_a_margin() -> None:
     gate = Gate()
-    gate.enqueued(4, before=0.0, seconds=8e-3)
+    sampled(gate, 4, 8e-3)
     assert gate.seconds(4) == pytest.approx(MARGIN * 8e-3)
-    gate.enqueued(4, before=0.0, seconds=8e-3)
+    sampled(gate, 4, 8e-3)
     for _ in range(REMEMBERED - 2):
-        gate.enqueued(4, before=0.0, seconds=4e-3)
+        sampled(gate, 4, 4e-3)
     assert gate.seconds(4) == pytest.approx(MARGIN * 8e-3)
-    gate.enqueued(4, before=0.0, seconds=4e-3)
+    sampled(gate, 4, 4e-3)
     assert gate.seconds(4) == pytest.approx(MARGIN * 4e-3)
 
 
 def test_a_host_that_was_held_up_once_makes_no_later_gate_longer() -> None:
     gate = Gate()
     for seconds in (1e-3, 1e-3, 15e-3):
-        gate.enqueued(50, before=0.0, seconds=seconds)
+        sampled(gate, 50, seconds)
     assert gate.seconds(50) == pytest.approx(MARGIN * 1e-3)
 
 
 def test_what_is_enqueued_ahead_of_the_steps_is_enqueued_once() -> None:
     gate = Gate()
-    gate.enqueued(1, before=150e-6, seconds=10e-6)
+    sampled(gate, 1, 10e-6, before=150e-6)
     assert gate.seconds(100) == pytest.approx(MARGIN * (150e-6 + 100 * 10e-6))
 
 
 def test_a_single_step_is_forgotten_once_there_are_several() -> None:
     gate = Gate()
     for _ in range(3):
-        gate.enqueued(1, before=0.0, seconds=300e-6)
+        sampled(gate, 1, 300e-6)
     assert gate.seconds(100) == pytest.approx(MARGIN * 30e-3)
-    gate.enqueued(100, before=0.0, seconds=1e-3)
+    sampled(gate, 100, 1e-3)
     assert gate.seconds(100) == pytest.approx(MARGIN * 1e-3)
 
 
@@ -51,18 +59,42 @@ def test_a_host_that_is_slow_every_other_time_is_held_for() -> None:
     for number in range(100):
         took = 2e-3 if number % 2 else 4e-3
         late += took > gate.seconds(1)
-        gate.enqueued(1, before=0.0, seconds=took)
+        sampled(gate, 1, took)
     assert late == 1  # the first, of which nothing was known
 
 
 def test_a_gate_has_an_end() -> None:
     gate = Gate()
-    gate.enqueued(1, before=0.0, seconds=1.0)
+    sampled(gate, 1, 1.0)
     assert gate.seconds(1) == MAX_SECONDS
+
+
+def test_a_step_that_waits_for_the_device_is_not_held_up() -> None:
+    gate, on_device = Gate(), 10e-3
+    for _ in range(TOLD):
+        sampled(gate, 1, gate.seconds(1) + on_device)
+    assert gate.seconds(1) == MIN_SECONDS
+    sampled(gate, 1, on_device)
+    assert gate.seconds(1) == MIN_SECONDS
+
+
+@pytest.mark.parametrize("on_host", [150e-6, 10e-3, 80e-3])
+def test_a_step_that_only_takes_the_host_long_is_held_for(on_host: float) -> None:
+    gate = Gate()
+    for _ in range(REMEMBERED):
+        sampled(gate, 1, on_host)
+    assert gate.seconds(1) == min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * on_host))
+
+
+def test_a_host_that_gets_slower_and_slower_does_not_wait() -> None:
+    gate = Gate()
+    for seconds in (1e-3, 2e-3, 5e-3, 9e-3):
+        sampled(gate, 1, seconds)
+    assert gate.seconds(1) == pytest.approx(MARGIN * 5e-3)
 
 
 def test_cycles_are_those_of_the_fastest_clock_seen() -> None:
     gate = Gate()
-    for hertz in (0.345e9, 1.98e9, 1.4e9):
-        gate.lasted(1_000_000, 1_000_000 / hertz)
-    assert gate.cycles(1) == pytest.approx(MIN_SECONDS * 1.98e9, abs=1)
+    for hertz in (0.345e9, HERTZ, 1.4e9):
+        gate.sampled(1, cycles=1_000_000, held=1_000_000 / hertz, before=0.0, seconds=0.0)
+    assert gate.cycles(1) == pytest.approx(MIN_SECONDS * HERTZ, abs=1)
