@@ -104,13 +104,14 @@ def test_a_prefix_ends_before_its_first_page_that_is_gone() -> None:
 
 
 def test_nothing_is_found_behind_a_page_of_former_weights() -> None:
-    pool = pool_of(2)
-    first, second = pool.take(2)
-    pool.keep("a", first)
+    pool = pool_of(4)
+    pages = dict(zip("acdb", pool.take(4), strict=True))
+    for key in "acd":
+        pool.keep(key, pages[key])
     pool.change_model("another")
-    pool.keep("b", second)
-    assert found_pages(pool, ["a", "b"]) == []
-    assert [pool.find(key)[0] for key in "ab"] == [Found.MISS, Found.HIT]
+    pool.keep("b", pages["b"])
+    assert found_pages(pool, ["a", "b", "c", "missing", "d"]) == []
+    assert [pool.find(key)[0] for key in "abcd"] == [Found.MISS, Found.HIT, Found.MISS, Found.MISS]
 
 
 def test_the_first_page_under_a_key_stays() -> None:

@@ -327,13 +327,13 @@ FAULTS: tuple[Fault, ...] = (
         name="stale pages are found and not dropped",
         module=ENGINE,
         old="            pool.drop(key)  # or the page that is computed now would not be kept in its place\n",
-        new="",
+        new="            pass\n",
     ),
     Fault(
         name="the first stale page of a prompt alone is dropped",
         module=ENGINE,
-        old="            stale = True\n",
-        new="            break\n",
+        old="        whole = whole and found is Found.HIT\n",
+        new="        whole = whole and found is Found.HIT\n        if found is Found.STALE:\n            break\n",
     ),
     Fault(
         name="keys of pages join tokens without anything between them",
@@ -362,7 +362,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a prefix that goes on behind a page of former weights",
         module="suites.serving.programs.engine",
-        old="            stale = True",
-        new="            stale = False",
+        old="        if whole:\n            pages.append(page)",
+        new="        if found is Found.HIT:\n            pages.append(page)",
+    ),
+    Fault(
+        name="pages of former weights that stay behind a missing one",
+        module="suites.serving.programs.engine",
+        old="        if whole:\n            pages.append(page)\n",
+        new="        if not whole:\n            break\n        pages.append(page)\n",
     ),
 )

@@ -197,16 +197,14 @@ class PagedEngine:
 def found_pages(pool: PagePool, keys: Sequence[str]) -> list[int]:
     """The pages of a prompt's beginning that the pool has. All stale ones go: their own model is no more."""
     pages: list[int] = []
-    stale = False
+    whole = True
     for key in keys:
         found, page, _ = pool.find(key)
         if found is Found.STALE:
             pool.drop(key)  # or the page that is computed now would not be kept in its place
-            stale = True
-        elif found is Found.HIT and not stale:
+        whole = whole and found is Found.HIT
+        if whole:
             pages.append(page)
-        else:
-            break
     return pages
 
 
