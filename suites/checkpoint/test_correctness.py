@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import Run, Setup, Training, begun, continued, fresh
+from suites.checkpoint.programs.training import RATE_OF_NORMS, Run, Setup, Training, begun, continued, fresh
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.llama import Config
 from suites.shared.strategies import seeds
@@ -107,6 +107,16 @@ def test_a_state_that_is_taken_before_the_first_step(ranks: Ranks, tmp_path: Pat
         assert_same(kept, untouched)
     assert_loaded(got, saved)
     assert_goes_on(got, saved, 0.0, str(layout))
+
+
+@pytest.mark.ranks(2)
+def test_norms_have_settings_of_their_own(ranks: Ranks) -> None:
+    """Matrices decay and norms do not, and their rates differ: groups that a load mixes up are seen."""
+    for packed in ranks.run(fresh, job=Setup(config=config(4), layout=Layout(replicate=2), seed=1)):
+        contents = packed.unpacked()
+        (rate, decay, *rest), (of_norms, none, *same) = (contents[f"settings {group}"].tolist() for group in range(2))
+        assert (of_norms, none, same) == (RATE_OF_NORMS * rate, 0.0, rest)
+        assert decay > 0
 
 
 @pytest.mark.ranks(4)

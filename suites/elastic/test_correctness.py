@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
 from suites.elastic.programs import MODULE, Epochs, train
 from suites.elastic.reference import Moments, come_and_gone, losses_in_one_process, worlds
 from suites.shared.course import ROUNDING
 from suites.shared.job_log import Entry, attempts_of, read_log, surviving, surviving_losses
+from suites.shared.noted_groups import noted_groups
 from suites.shared.torchrun import visible_gpus
 
 pytestmark = pytest.mark.ranks(2)
@@ -107,6 +109,20 @@ def test_training_goes_on_in_another_world(ranks: Ranks, tmp_path: Path) -> None
     log = read_log(tmp_path)
     assert [attempt[0].step for attempt in attempts_of(log)] == [0, 2, 8], "each begins behind the last checkpoint"
     assert_trained_alike(log, EPOCHS)
+
+
+def groups_of_steps(ctx: Context, folder: Path, steps: int) -> list[bool]:
+    """Whether each step's sum was one of the group that training was given."""
+    group = dist.new_group()
+    assert group is not None
+    with noted_groups("all_reduce") as called:
+        train(folder, EPOCHS, ctx.device, group, steps)
+    return [used is group for used in called]
+
+
+def test_steps_have_the_group_that_gives_up_soon(ranks: Ranks, tmp_path: Path) -> None:
+    """The default group would give the same sums, and let a rank wait for minutes for a machine that is lost."""
+    assert ranks.run(groups_of_steps, tmp_path, 3) == [[True] * 3] * 2
 
 
 def test_a_machine_comes_and_goes(

@@ -420,4 +420,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        shutil.rmtree(folder / SHARDS)",
         new="        pass",
     ),
+    Fault(
+        name="norms decay as matrices do",
+        module=TRAINING,
+        old='"weight_decay": 0.0, ',
+        new="",
+    ),
 )

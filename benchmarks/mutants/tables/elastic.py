@@ -115,4 +115,10 @@ FAULTS: tuple[Fault, ...] = (
         old="following % epochs.interval == 0",
         new="following % (2 * epochs.interval) == 0",
     ),
+    Fault(
+        name="sums in the default group, which waits longer",
+        module=PROGRAMS,
+        old="dist.all_reduce(flat, group=group)",
+        new="dist.all_reduce(flat)",
+    ),
 )
