@@ -350,20 +350,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a prefix with a gap",
         module="suites.serving.programs.engine",
-        old="            pages.append(page)\n        else:\n            break",
-        new="            pages.append(page)\n        else:\n            continue",
+        old="        if whole:\n            pages.append(page)",
+        new="        if found is Found.HIT:\n            pages.append(page)",
     ),
     Fault(
         name="a send that is announced again after it was received",
         module="suites.serving.programs.transfer",
         old='        self._mailbox.take(source, "sending")\n        self.get(pages, source)',
         new="        self.get(pages, source)",
-    ),
-    Fault(
-        name="a prefix that goes on behind a page of former weights",
-        module="suites.serving.programs.engine",
-        old="        if whole:\n            pages.append(page)",
-        new="        if found is Found.HIT:\n            pages.append(page)",
     ),
     Fault(
         name="pages of former weights that stay behind a missing one",
