@@ -160,8 +160,8 @@ def test_what_is_slow_is_seen_as_if_on_nodes(ranks: Ranks, nodes: int, drag: Dra
 
 @pytest.mark.ranks(2)
 def test_seconds_are_those_of_a_step(ranks: Ranks) -> None:
-    """However many steps a sample has: ten steps of 20 ms have 20 ms each, in every figure."""
-    delay, repeats = 0.02, 10
+    """However many steps a sample has: twenty steps of 20 ms have 20 ms each, in every figure."""
+    delay, repeats = 0.02, 20  # on GPUs the gate hides up to 60 ms of them
     load = dataclasses.replace(SMALL, samples=1, repeats=repeats)
     seen = surveyed(ranks, ranks.world_size, load, Drag(delay, 0))
     for one in seen:
@@ -172,11 +172,10 @@ def test_seconds_are_those_of_a_step(ranks: Ranks) -> None:
         }
         for name, taken in figures.items():
             assert len(taken) == load.samples, name
-            # A busy host would have to add 0.8 s to a sample of 0.2 s.
-            assert taken[0] < repeats * delay / 2, f"{one.host}, {name}: {taken}"
+            # A busy host would have to add 1.6 s to a sample of 0.4 s.
+            assert taken[0] < 5 * delay, f"{one.host}, {name}: {taken}"
             if one.node == 0:
-                # On GPUs the gate hides some 50 ms of what a sample's steps keep the host.
-                assert taken[0] > delay / 2, f"{one.host}, {name}: {taken}"
+                assert taken[0] > 0.8 * delay, f"{one.host}, {name}: {taken}"
 
 
 class Done(TorchDispatchMode):

@@ -217,7 +217,7 @@ def test_an_arm_ends_with_its_controller_and_its_worktree_at_once_or_with_the_ne
         assert controller.stdout is not None
         pid = controller.stdout.readline().strip()
         controller.send_signal(number)
-        controller.communicate(timeout=3 * DEADLINE)  # a machine that stalls has needed more than one
+        controller.communicate(timeout=DEADLINE)
     assert survivors([int(pid)]) == []
     if number == signal.SIGKILL:
         assert len(worktrees(odd)) == 2
