@@ -201,6 +201,14 @@ def hold_stream(cycles: int) -> None:
     torch.cuda._sleep(cycles)
 
 
+def free_pinned_memory() -> None:
+    """Gives back the pinned blocks that torch has cached; torch 2.11 has no public name for that."""
+    import torch
+
+    public = getattr(torch.accelerator, "empty_host_cache", None)
+    (torch._C._host_emptyCache if public is None else public)()
+
+
 def free_cublas_workspaces() -> None:
     """Frees what cuBLAS has allocated for this process; publicly, only its size can be set, before it is used."""
     import torch

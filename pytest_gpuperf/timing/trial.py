@@ -38,7 +38,11 @@ class RankTrial:
     peak: int | None
     """Bytes of device memory while steps ran; None on CPUs."""
     host_peak: int | None
-    """Bytes of pinned host memory while steps ran; None on CPUs."""
+    """Bytes of pinned host memory that torch held while steps ran, in use or cached; None on CPUs.
+
+    Torch 2.11 counts the bytes in use wrongly: many that are freed stay counted (pytorch/pytorch#182404). Blocks are
+    rounded up to a power of 2.
+    """
     output: tuple[torch.Tensor, ...]
     """Tensors that the first step returned."""
 
@@ -138,8 +142,7 @@ def _timed(
     timed.warm_up()
     samples = timed.samples(timed.until_precise())
     peak = torch.cuda.max_memory_allocated() if cuda else None
-    # Blocks are rounded up to a power of 2; the bytes that programs asked for are not counted by torch.
-    host_peak = int(torch.cuda.host_memory_stats().get("active_bytes.peak", 0)) if cuda else None
+    host_peak = int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)) if cuda else None
     timed.verify()
     return RankTrial(samples, peak, host_peak, tensors)
 

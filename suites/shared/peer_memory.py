@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -62,15 +62,12 @@ class PeerMemory:
     """Symmetric memory of GPUs: each buffer in its own GPU's memory, mapped into all ranks."""
 
     def __init__(self, ctx: Context, nbytes: int) -> None:
-        # Here, since the module is alpha, and nothing else should depend on it.
-        import torch.distributed._symmetric_memory as symm_mem
-
-        self.tensor = symm_mem.empty(nbytes, dtype=torch.uint8, device=ctx.device)
-        self.handle = symm_mem.rendezvous(self.tensor, ctx.group)
+        self.tensor, self.handle = symmetric_tensor(ctx, (nbytes,), torch.uint8)
 
     def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
         """A view of the rank's memory, on this rank's device."""
-        return self.handle.get_buffer(rank, shape, dtype, offset)
+        of_rank: torch.Tensor = self.handle.get_buffer(rank, shape, dtype, offset)
+        return of_rank
 
     def barrier(self) -> None:
         """A kernel on the current stream: the streams wait for one another, the processes do not."""
@@ -80,6 +77,21 @@ class PeerMemory:
 def allocate(ctx: Context, nbytes: int) -> SymmetricMemory:
     """So many bytes on every rank; all ranks call it, with the same number."""
     return PeerMemory(ctx, nbytes) if ctx.device.type == "cuda" else MappedFiles(nbytes)
+
+
+def symmetric_tensor(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, Any]:
+    """A tensor in the symmetric memory of a GPU, and torch's handle; all ranks call it, with the same shape.
+
+    ``empty`` wipes the tensor's signals on the device and returns before that is done. A peer's first signal that came
+    earlier would be lost, and its receiver would wait forever (pytorch/pytorch#196546). So the rank waits here, before
+    any peer can reach the memory.
+    """
+    # Here, since the module is alpha, and nothing else should depend on it.
+    import torch.distributed._symmetric_memory as symm_mem
+
+    tensor = symm_mem.empty(shape, dtype=dtype, device=ctx.device)
+    torch.cuda.synchronize(ctx.device)
+    return tensor, symm_mem.rendezvous(tensor, ctx.group)
 
 
 def view(memory: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:

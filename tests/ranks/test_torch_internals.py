@@ -177,6 +177,17 @@ def test_cublas_workspaces_are_freed_where_torch_has_cuda(monkeypatch: pytest.Mo
     assert freed == [True]
 
 
+@pytest.mark.parametrize("public", [True, False])
+def test_cached_pinned_blocks_are_given_back(public: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[str] = []
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: freed.append("private"), raising=False)
+    monkeypatch.delattr(torch.accelerator, "empty_host_cache", raising=False)
+    if public:
+        monkeypatch.setattr(torch.accelerator, "empty_host_cache", lambda: freed.append("public"), raising=False)
+    torch_internals.free_pinned_memory()
+    assert freed == ["public" if public else "private"]
+
+
 @pytest.mark.parametrize("name", [torch_internals.DYNAMO, torch_internals.COMPILER])
 def test_dynamo_and_the_compiler_are_modules(name: str) -> None:
     import importlib.util

@@ -81,11 +81,14 @@ def _ends(ctx: Context, access: Access, nbytes: int) -> tuple[torch.Tensor, torc
     there = torch.device("cuda", partner(ctx)) if here.type == "cuda" else here
     sender, receiver = (here, there) if access == "write" else (there, here)
     source = torch.empty(nbytes, dtype=torch.uint8, device=sender)
-    fill_sent(source, rank=ctx.rank if access == "write" else partner(ctx), seed=nbytes)
-    destination = torch.zeros(nbytes, dtype=torch.uint8, device=receiver)
+    destination = torch.empty(nbytes, dtype=torch.uint8, device=receiver)
     if ctx.device.type == "cuda":
-        destination[:1].copy_(source[:1])  # torch lets the two GPUs reach each other's memory with the first copy
-        destination.zero_()
+        # With the first copy, torch lets the sender reach the receiver's memory. A kernel that reads needs the reverse.
+        destination[:1].copy_(source[:1])
+        source[:1].copy_(destination[:1])
+    fill_sent(source, rank=ctx.rank if access == "write" else partner(ctx), seed=nbytes)
+    destination.zero_()
+    if ctx.device.type == "cuda":
         torch.cuda.synchronize(there)
     _wait(ctx)
     return source, destination

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.shared.peer_memory import MappedFiles
+from suites.shared.peer_memory import MappedFiles, symmetric_tensor
 from suites.symmetric_memory.programs.heap import require_heap
 from suites.symmetric_memory.programs.nvshmem import use_nvshmem
 
@@ -66,7 +66,6 @@ class NvshmemHeap:
         import torch.distributed._symmetric_memory as symm_mem
 
         self._ctx = ctx
-        self._symm_mem = symm_mem
         require_heap(nbytes)
         self._token = self.allocate(1, torch.int64)
         pad = symm_mem.rendezvous(self._token, ctx.group).get_signal_pad(ctx.rank)
@@ -74,8 +73,8 @@ class NvshmemHeap:
 
     def allocate(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """A tensor of its own: torch tells NVSHMEM the size of the allocation, whatever part of it is passed."""
-        tensor = self._symm_mem.empty(numel, dtype=dtype, device=self._ctx.device).zero_()
-        self._symm_mem.rendezvous(tensor, self._ctx.group)
+        tensor, _ = symmetric_tensor(self._ctx, (numel,), dtype)
+        tensor.zero_()
         torch.cuda.synchronize()
         dist.barrier()  # nobody writes to it before its owner has wiped it
         return tensor

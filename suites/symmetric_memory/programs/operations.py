@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context
 from suites.shared.inputs import full_width, integers
-from suites.shared.peer_memory import Allocate, PeerMemory, allocate
+from suites.shared.peer_memory import Allocate, PeerMemory, allocate, symmetric_tensor
 from suites.shared.step import Step
 
 Shape = tuple[int, ...]
@@ -40,10 +40,7 @@ def in_turn(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int) -> Ite
 
 def symmetric(ctx: Context, tensor: torch.Tensor) -> torch.Tensor:
     """A copy of the tensor in this rank's symmetric memory; all ranks call it, with tensors of one shape."""
-    import torch.distributed._symmetric_memory as symm_mem
-
-    copy = symm_mem.empty(tuple(tensor.shape), dtype=tensor.dtype, device=ctx.device)
-    symm_mem.rendezvous(copy, ctx.group)
+    copy, _ = symmetric_tensor(ctx, tuple(tensor.shape), tensor.dtype)
     return copy.copy_(tensor)
 
 
