@@ -1,4 +1,4 @@
-"""The memory of a rank's device between programs. Runs in rank processes."""
+"""The memory of a rank's device, and pinned memory of the host. Runs in rank processes."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def release_memory(device: torch.device) -> None:
         free_cublas_workspaces()
         torch.cuda.empty_cache()
         free_pinned_memory()
+
+
+def pinned_peak() -> int:
+    """Returns the most bytes of pinned host memory that torch has held since the peak was reset, in use or cached.
+
+    Torch 2.11 counts the bytes in use wrongly: many that are freed stay counted (pytorch/pytorch#182404). Blocks are
+    rounded up to a power of 2.
+    """
+    return int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0))

@@ -14,7 +14,7 @@ from pytest_gpuperf.figures.search import DoesNotFit
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for, slowest
 from pytest_gpuperf.timing.compare import Tolerance
-from pytest_gpuperf.timing.device_memory import release_memory
+from pytest_gpuperf.timing.device_memory import pinned_peak, release_memory
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import prepare, reset_of
@@ -38,11 +38,7 @@ class RankTrial:
     peak: int | None
     """Bytes of device memory while steps ran; None on CPUs."""
     host_peak: int | None
-    """Bytes of pinned host memory that torch held while steps ran, in use or cached; None on CPUs.
-
-    Torch 2.11 counts the bytes in use wrongly: many that are freed stay counted (pytorch/pytorch#182404). Blocks are
-    rounded up to a power of 2.
-    """
+    """Bytes of pinned host memory that torch held while steps ran, in use or cached; None on CPUs."""
     output: tuple[torch.Tensor, ...]
     """Tensors that the first step returned."""
 
@@ -142,7 +138,7 @@ def _timed(
     timed.warm_up()
     samples = timed.samples(timed.until_precise())
     peak = torch.cuda.max_memory_allocated() if cuda else None
-    host_peak = int(torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)) if cuda else None
+    host_peak = pinned_peak() if cuda else None
     timed.verify()
     return RankTrial(samples, peak, host_peak, tensors)
 

@@ -82,9 +82,9 @@ def allocate(ctx: Context, nbytes: int) -> SymmetricMemory:
 def symmetric_tensor(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, Any]:
     """A tensor in the symmetric memory of a GPU, and torch's handle; all ranks call it, with the same shape.
 
-    ``empty`` wipes the tensor's signals on the device and returns before that is done. A peer's first signal that came
-    earlier would be lost, and its receiver would wait forever (pytorch/pytorch#196546). So the rank waits here, before
-    any peer can reach the memory.
+    ``empty`` wipes the tensor's signals on the device, and CUDA does not promise that the host waits for it. A peer's
+    signal that came earlier would be lost, and its receiver would wait forever: pytorch/pytorch#196546 is this race in
+    NVSHMEM's allocator. So the rank waits here, before any peer can reach the memory.
     """
     # Here, since the module is alpha, and nothing else should depend on it.
     import torch.distributed._symmetric_memory as symm_mem
