@@ -23,7 +23,7 @@ LEAST_LEFT_SECONDS = 200e-6
 LEFT_SHARE = 0.1
 IDLE_LOOKS = 3  # at a device that has nothing to do
 
-LATE_SHARE = 0.25  # of the samples; with more, the upper quartile is the host's, and with half of them the median
+LATE_SHARE = 0.5  # of the samples; a step that the host cannot keep up with is late in nearly all of them
 
 
 class Clock(Protocol):
@@ -38,7 +38,7 @@ class Clock(Protocol):
 
     @property
     def host_bound(self) -> bool:
-        """Whether the time of more than a quarter of the samples is the host's, which launched the work."""
+        """Whether the time of more than half of the samples is the host's, which launched the work."""
         ...
 
     def begin(self) -> None:
@@ -122,8 +122,8 @@ class CudaEventClock:
     def host_bound(self) -> bool:
         """Whether the device, in many samples, was done as soon as the host had launched the last of their work.
 
-        That is so where the gate opened too early, and what was left to do then was next to nothing. Up to a quarter of
-        such samples leaves the median what it is.
+        That is so if the gate opened too early, and what was left to do then was next to nothing. Up to half of such
+        samples do not count: see ``punctual``.
         """
         return self._late > LATE_SHARE * self._samples
 
@@ -195,7 +195,7 @@ def punctual(late: Sequence[float]) -> list[int]:
     """Return the places of the samples that count: those that no rank's host was late for.
 
     A thread beside the program, such as NCCL's watchdog, can hold up a host for 15 ms, once in ten samples of short
-    steps. If more than a quarter are late, the step itself takes the host that long, and all of them count.
+    steps. If more than half are late, the step itself takes the host that long, and all of them count.
 
     Args:
         late: for each sample, or each block of them, above 0 if a rank's host was late.

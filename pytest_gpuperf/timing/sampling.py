@@ -11,12 +11,12 @@ MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event
 MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
 MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as long to launch a small step as it lasts
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
-MIN_WARMUP_STEPS = 2  # besides the four that a plan takes
+MIN_WARMUP_STEPS = 2  # besides the three that a plan takes
 MAX_WARMUP_STEPS = 200
 WARM_STEPS = 3  # at most, if the device is warm
 WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
-WARMUP_BATCH = 5  # samples whose medians are compared to tell whether a step is warm
-SETTLING_SECONDS = 0.5  # beyond the plan's steps; some steps never settle, under a power cap for example
+WARMUP_BATCH = 3  # samples whose medians are compared to tell whether a step is warm
+SETTLING_SECONDS = 0.25  # beyond the plan's steps; some steps never settle, under a power cap for example
 MAX_WARMUP_BATCHES = 10
 STEADY = 0.02  # medians of two batches in a row are no further apart than this: then the step is warm
 

@@ -151,15 +151,14 @@ def test_a_device_that_has_much_left_to_do_then_has_its_own_time(
     assert clock.host_bound is bound
 
 
-def test_a_host_that_is_late_in_many_samples_is_told_though_the_median_is_the_devices(machine: Machine) -> None:
-    late = (1e-3 if number % 3 == 0 else ON_HOST for number in count())
-    clock, seconds = sampled(machine, late)
-    assert sorted(seconds)[len(seconds) // 2] == pytest.approx(ON_DEVICE)
+def test_a_host_that_is_late_in_most_samples_is_told(machine: Machine) -> None:
+    late = (1e-3 if number % 3 else ON_HOST for number in count())
+    clock, _ = sampled(machine, late)
     assert clock.host_bound
 
 
 def test_a_host_that_is_late_now_and_then_is_not(machine: Machine) -> None:
-    late = (1e-3 if number % 10 == 0 else ON_HOST for number in count())
+    late = (1e-3 if number % 3 == 0 else ON_HOST for number in count())
     clock, seconds = sampled(machine, late)
     assert sorted(seconds)[len(seconds) // 2] == pytest.approx(ON_DEVICE)
     assert not clock.host_bound

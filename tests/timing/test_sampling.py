@@ -20,7 +20,7 @@ from pytest_gpuperf.timing.sampling import (
 @pytest.mark.parametrize(
     ("step_seconds", "expected"),
     [
-        (20e-3, Plan(warmup_steps=5, settling_batches=5, samples=12, steps_per_sample=1)),
+        (20e-3, Plan(warmup_steps=5, settling_batches=4, samples=12, steps_per_sample=1)),
         (2e-3, Plan(warmup_steps=50, settling_batches=10, samples=125, steps_per_sample=1)),
         (0.3e-3, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=4)),
         (10e-6, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=100)),
