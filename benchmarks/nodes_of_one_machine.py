@@ -107,6 +107,13 @@ def _running(command: Sequence[str], environ: dict[str, str], log: Path) -> Iter
             process.wait()
 
 
+def _status(process: subprocess.Popen[bytes]) -> int:
+    """What the process exits with. Ctrl-C reaches it as well, and it has its summary to print then."""
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):
+            return process.wait()
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -130,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = ["-m", "pytest", *given.pytest, "--cluster", address, "--gpus", str(given.gpus)]
         print(shlex.join(["python", *command]), flush=True)
         between = {**BETWEEN_NODES, **os.environ} if given.gpus else dict(os.environ)
-        return subprocess.run([sys.executable, *command], env=between, check=False).returncode
+        return _status(subprocess.Popen([sys.executable, *command], env=between))
 
 
 if __name__ == "__main__":

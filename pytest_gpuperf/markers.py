@@ -84,7 +84,8 @@ class RanksMarker:
             return ((self.nodes_of(nodes) or nodes) * (self.per_node or max(1, on_each)),)
         if not self.largest or self.device == "cpu":
             return self.world_sizes
-        least = max((size for size in self.world_sizes if size <= gpus), default=0)
+        room = gpus // nodes * self.nodes if isinstance(self.nodes, int) and nodes > 1 else gpus
+        least = max((size for size in self.world_sizes if size <= room), default=0)
         return tuple(size for size in self.world_sizes if size >= least)
 
     def nodes_of(self, nodes: int) -> int | None:

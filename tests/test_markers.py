@@ -199,6 +199,10 @@ def test_the_largest_world_that_the_gpus_hold_stands_for_smaller_ones(
         (RanksMarker((), per_node=2), 0, 3, (6,)),
         (RanksMarker((), per_node=4, nodes=2), 0, 1, (8,)),
         (RanksMarker((4, 8), nodes=2), 16, 2, (4, 8)),
+        (RanksMarker((2, 4, 8), nodes=1, largest=True), 4, 2, (2, 4, 8)),  # a node has 2; more are skipped
+        (RanksMarker((2, 4, 8), nodes=1, largest=True), 16, 2, (8,)),
+        (RanksMarker((2, 4, 8), nodes=2, largest=True), 16, 4, (8,)),
+        (RanksMarker((2, 4, 8), nodes=1, largest=True), 4, 1, (4, 8)),
     ],
 )
 def test_without_world_sizes_the_nodes_say_how_many_ranks_there_are(

@@ -27,6 +27,12 @@ def test_no_rank_can_signal_before_the_signals_are_wiped(monkeypatch: pytest.Mon
     monkeypatch.setattr(symm_mem, "empty", noted("empty", tensor))
     monkeypatch.setattr(torch.cuda, "synchronize", noted("synchronize"))
     monkeypatch.setattr(symm_mem, "rendezvous", noted("rendezvous", "handle"))
-    ctx = cast(Context, SimpleNamespace(device=torch.device("cpu"), group="group"))
+    ctx = cast(Context, SimpleNamespace(device=torch.device("cpu"), group="group", num_nodes=1))
     assert symmetric_tensor(ctx, (3,), torch.float32) == (tensor, "handle")
     assert happened == ["empty", "synchronize", "rendezvous"]
+
+
+def test_gpus_of_several_nodes_have_no_memory_in_common() -> None:
+    ctx = cast(Context, SimpleNamespace(device=torch.device("cpu"), num_nodes=2))
+    with pytest.raises(pytest.skip.Exception, match="^the ranks are on 2 nodes, whose GPUs do not reach each other's"):
+        symmetric_tensor(ctx, (3,), torch.float32)

@@ -43,6 +43,8 @@ def deal(world_size: int, capacity: Capacity, *, nodes: int | None = None, per_n
     """
     if not capacity.slots:
         raise NoPlaceError("no node is left")
+    if nodes == 1 and not capacity.clustered:
+        nodes = None  # this machine is that node
     if per_node is None and nodes is not None:
         if world_size % nodes:
             raise NoPlaceError(f"{world_size} ranks cannot be dealt evenly to {nodes} nodes")
@@ -71,7 +73,8 @@ def _even(world_size: int, per_node: int, capacity: Capacity) -> list[int]:
         raise NoPlaceError(f"needs {needed} nodes, the run has {capacity.nodes}{hint}")
     if needed > fit:
         each = " and ".join(str(slots) for slots in capacity.slots)
-        raise NoPlaceError(f"needs {needed} nodes of {per_node} GPUs, the run's nodes have {each} (--gpus)")
+        wanted = "one node" if needed == 1 else f"{needed} nodes"
+        raise NoPlaceError(f"needs {wanted} of {per_node} GPUs, the run's nodes have {each} (--gpus)")
     return [per_node] * needed
 
 

@@ -36,7 +36,7 @@ def averaged(sizes: racing.Sizes) -> Callable[[Context, racing.Output, int], Non
 
 
 @pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, largest=True)
+@pytest.mark.ranks(2, 4, 8, nodes=1, largest=True)
 def test_ways(perf: Perf) -> None:
     """Rows per second of each way; beside them what the gradients take on the links, and the batch to the GPU."""
     sizes = SMOKE if perf.smoke else LARGE

@@ -19,7 +19,7 @@ from suites.shared.job_log import Entry, attempts_of, read_log, surviving, survi
 from suites.shared.noted_groups import noted_groups
 from suites.shared.torchrun import visible_gpus
 
-pytestmark = pytest.mark.ranks(2)
+pytestmark = pytest.mark.ranks(2, nodes=1)
 
 EPOCHS = Epochs(seed=1)
 YOURS_STEPS = 8

@@ -24,7 +24,7 @@ from suites.shared.job_log import Entry, Mishap, attempts_of, plan_mishaps, read
 from suites.shared.step_folders import StepFolders
 from suites.shared.torchrun import DETERMINISTIC, Job, JobFailed, Torchrun, meeting_place, visible_gpus
 
-pytestmark = pytest.mark.ranks(2, env=DETERMINISTIC)
+pytestmark = pytest.mark.ranks(2, nodes=1, env=DETERMINISTIC)
 
 PATIENCE = {"gloo": 3.0, "nccl": 5.0}  # seconds in a collective; the first one on GPUs loads kernels
 Losses = list[tuple[int, str]]  # of each step, in all its bits
@@ -133,7 +133,7 @@ def test_mishaps_leave_no_trace(ranks: Ranks, tmp_path: Path, soak_seconds: floa
         seed += 1
 
 
-@pytest.mark.ranks(4, 8, device="cuda", largest=True)
+@pytest.mark.ranks(4, 8, nodes=1, device="cuda", largest=True)
 def test_mishaps_of_many_ranks(ranks: Ranks, tmp_path: Path) -> None:
     """Sums of three and more depend on NCCL's order, which is the job's own: the whole one is under torchrun too."""
     training, gpus = Training(seed=0, patience=PATIENCE[ranks.backend]), ranks.run(visible_gpus)[0]

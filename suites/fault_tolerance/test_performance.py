@@ -55,11 +55,11 @@ def check_restarts(perf: Perf, ranks: Ranks, folder: Path) -> None:
     )
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, nodes=1)
 def test_restart(perf: Perf, ranks: Ranks, tmp_path: Path) -> None:
     check_restarts(perf, ranks, tmp_path)
 
 
-@pytest.mark.ranks(4, 8, device="cuda", largest=True)  # on CPUs so many ranks would only share the cores
+@pytest.mark.ranks(4, 8, nodes=1, device="cuda", largest=True)  # on CPUs so many ranks would only share the cores
 def test_restart_of_many(perf: Perf, ranks: Ranks, tmp_path: Path) -> None:
     check_restarts(perf, ranks, tmp_path)

@@ -13,7 +13,7 @@ from suites.memory_hierarchy import programs
 from suites.memory_hierarchy.programs import OWN
 from suites.memory_hierarchy.test_correctness import TIERS
 
-pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, largest=True)]
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, nodes=1, largest=True)]
 
 LARGE = GiB, 64 * MiB  # of the GPU's own memory, beyond any cache; of the host's
 OVER_PCIE = ("to_gpu", "from_gpu", "to_gpu_pageable", "from_gpu_pageable")

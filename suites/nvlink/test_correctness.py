@@ -21,7 +21,7 @@ from suites.shared.step import Step
 from suites.shared.strategies import dtypes, seeds, worlds
 
 # NVLink joins GPUs: there is nothing to run on CPUs.
-on_gpus = pytest.mark.ranks(2, 4, 8, device="cuda")
+on_gpus = pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 
 CHUNK = programs.CHUNK
 
@@ -64,14 +64,14 @@ def test_copies_arrive_on_every_gpu(
     assert not any(told), "; ".join(text for of_rank in told for text in of_rank)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, nodes=1)
 def test_what_is_copied_and_how_it_is_checked(ranks: Ranks) -> None:
     # On CPUs the copies stay in a process: what is sent, and who has to look for what, is the same.
     check_ring(ranks, programs.ring_peer, 70_001, seed=1)
     assert not any(ranks.run(programs.copies_to_all, numel=70_001, dtype=torch.bfloat16, seed=1))
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 4, nodes=1)
 @pytest.mark.parametrize("access", ["write", "read"])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "together"])
 def test_ways_over_the_link(ranks: Ranks, access: paths.Access, alone: bool) -> None:
@@ -94,7 +94,7 @@ def test_a_rate_is_that_of_one_copy(ranks: Ranks, copies: int) -> None:
     assert ranks.run(told_rates, copies) == [[64.0, 32.0, 64.0, 32.0], None]
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 4, nodes=1)
 def test_partners_are_in_the_other_half(ranks: Ranks) -> None:
     half = ranks.world_size // 2
     assert ranks.run(paths.partner) == [*range(half, 2 * half), *range(half)]
@@ -108,7 +108,7 @@ def test_each_engine_moves_every_byte(ranks: Ranks, engine: paths.Engine, access
     ranks.run(paths.rates, engine=engine, access=access, alone=False, nbytes=nbytes, samples=2, copies=2)
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, nodes=1)
 @given(data=st.data(), seed=seeds)
 def test_a_ring_in_any_order(ranks: Ranks, data: st.DataObject, seed: int) -> None:
     order = data.draw(st.permutations(range(ranks.world_size)))

@@ -136,6 +136,7 @@ LOADS = {"of 4096": (24, 4096), "of 8192": (4, 8192)}
 SUMMED_BYTES = 2**27
 
 
+@pytest.mark.ranks(2, 4, 8, nodes=1, largest=True)  # two of the ways need peers' memory
 @pytest.mark.parametrize("products", LOADS)
 def test_sums_under_products(perf: Perf, products: str) -> None:
     """How much of an all_reduce each way hides under products of matrices; the best one is named."""

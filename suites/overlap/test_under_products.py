@@ -56,7 +56,7 @@ def test_sums(ranks: Ranks, way: str, load: programs.Load) -> None:
     ranks.run(compare, way, load)
 
 
-@pytest.mark.ranks(2, 4, device="cuda")
+@pytest.mark.ranks(2, 4, nodes=1, device="cuda")
 @pytest.mark.parametrize("way", programs.ON_GPUS)
 def test_sums_on_gpus(ranks: Ranks, way: str) -> None:
     ranks.run(compare, way, LARGE)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -85,7 +86,12 @@ def symmetric_tensor(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype) -
     ``empty`` wipes the tensor's signals on the device, and CUDA does not promise that the host waits for it. A peer's
     signal that came earlier would be lost, and its receiver would wait forever: pytorch/pytorch#196546 is this race in
     NVSHMEM's allocator. So the rank waits here, before any peer can reach the memory.
+
+    Raises:
+        pytest.skip.Exception: The ranks are on several nodes.
     """
+    if ctx.num_nodes > 1:
+        pytest.skip(f"the ranks are on {ctx.num_nodes} nodes, whose GPUs do not reach each other's memory")
     # Here, since the module is alpha, and nothing else should depend on it.
     import torch.distributed._symmetric_memory as symm_mem
 

@@ -27,7 +27,7 @@ def test_neighbours_in_time_are_far_apart() -> None:
     assert int((table[lines] - lines).abs().min()) > 1000 * chase.APART
 
 
-@pytest.mark.ranks(1, 2)
+@pytest.mark.ranks(1, 2, nodes=1)
 @pytest.mark.parametrize("where", ["own", "host"])
 def test_walks_end_where_they_should(ranks: Ranks, where: str) -> None:
     for steps in (1, 17, 300):
@@ -35,7 +35,7 @@ def test_walks_end_where_they_should(ranks: Ranks, where: str) -> None:
             assert end.tolist() == [chase.end_of(100, steps)]
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True)
 def test_walks_through_the_next_gpu(ranks: Ranks) -> None:
     for end in ranks.run(second, chase.walk, where="peer", places=4096, steps=5000):
         assert end.tolist() == [chase.end_of(4096, 5000)]

@@ -23,7 +23,7 @@ from suites.symmetric_memory.programs import operations as programs
 from suites.symmetric_memory.programs.arena import ALIGNMENT
 from suites.symmetric_memory.programs.operations import Shape
 
-pytestmark = pytest.mark.ranks(2)
+pytestmark = pytest.mark.ranks(2, nodes=1)
 
 STEPS = 2
 LONG = (70_001,)  # elements; beyond what gloo, or a copy of ours, might move at once
@@ -65,14 +65,14 @@ def test_no_two_ranks_and_no_two_steps_send_the_same() -> None:
     )
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @pytest.mark.parametrize("operation", programs.ONE_AND_TWO_SHOT)
 @given(shape=even_shapes, dtype=summed_dtypes, seed=seeds)
 def test_all_reduce(ranks: Ranks, operation: str, shape: Shape, dtype: torch.dtype, seed: int) -> None:
     assert_sums(ranks, programs.all_reduce, operation=operation, shape=shape, dtype=dtype, seed=seed)
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @pytest.mark.parametrize("operation", programs.MULTICAST)
 def test_all_reduce_by_multicast(ranks: Ranks, operation: str) -> None:
     assert_sums(ranks, programs.all_reduce, operation=operation, shape=(64, 64), dtype=torch.bfloat16, seed=1)
@@ -91,7 +91,7 @@ def test_multicast_is_left_alone_where_the_environment_forbids_it(
         programs.all_reduce(context, operation=programs.MULTICAST[0], shape=(2,), dtype=torch.float32, seed=1)
 
 
-@pytest.mark.ranks(2, device="cuda")
+@pytest.mark.ranks(2, nodes=1, device="cuda")
 @pytest.mark.parametrize("operation", programs.ONE_AND_TWO_SHOT)
 def test_a_dtype_that_is_not_summed_is_refused(ranks: Ranks, operation: str) -> None:
     with pytest.raises(RuntimeError, match="not implemented for 'Double'"):
@@ -111,7 +111,7 @@ def my_all_reduce(ctx: Context, *, shape: Shape, dtype: torch.dtype, seed: int) 
     return step
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, nodes=1)
 @given(
     data=st.data(),
     program=st.sampled_from([my_all_reduce, programs.all_reduce_by_gets]),
@@ -130,7 +130,7 @@ def test_your_own_all_reduce(
     assert_sums(data.draw(worlds(ranks)), program, shape=shape, dtype=dtype, seed=seed, steps=STEPS)
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @given(shape=shapes, dtype=float_dtypes, seed=seeds, symmetric=st.booleans())
 def test_low_contention_all_gather(ranks: Ranks, shape: Shape, dtype: torch.dtype, seed: int, symmetric: bool) -> None:
     results = ranks.run(once, programs.all_gather, shape=shape, dtype=dtype, seed=seed, symmetric_input=symmetric)
@@ -138,7 +138,7 @@ def test_low_contention_all_gather(ranks: Ranks, shape: Shape, dtype: torch.dtyp
     assert_each(results, [expected] * ranks.world_size, "gathered tensor")
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @given(shape=shapes, dtype=summed_dtypes, seed=seeds, symmetric=st.booleans())
 def test_low_contention_reduce_scatter(
     ranks: Ranks, shape: Shape, dtype: torch.dtype, seed: int, symmetric: bool
@@ -163,7 +163,7 @@ def test_matmul_then_reduce_scatter(ranks: Ranks, rows: int, k: int, seed: int) 
     assert_products(ranks, programs.matmul_then_reduce_scatter, rows=rows, k=k, seed=seed)
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @pytest.mark.parametrize("rows", [16, 48])
 def test_fused_matmul_reduce_scatter(ranks: Ranks, rows: int) -> None:
     assert_products(ranks, programs.fused_matmul_reduce_scatter, rows=rows, k=64, seed=rows)
@@ -186,7 +186,7 @@ def assert_shifted(
         assert_each([of_rank[step] for of_rank in results], expected, f"tensor of step {step}")
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, nodes=1)
 @given(
     data=st.data(),
     program=st.sampled_from([programs.put, programs.get]),
@@ -211,7 +211,7 @@ def test_put_and_get(
     assert_shifted(world, program, shape=shape, dtype=dtype, seed=seed, distance=distance, offset=aligned)
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, nodes=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_long_tensors(ranks: Ranks, dtype: torch.dtype) -> None:
     for program in (programs.put, programs.get):
@@ -219,14 +219,14 @@ def test_long_tensors(ranks: Ranks, dtype: torch.dtype) -> None:
     assert_sums(ranks, programs.all_reduce_by_gets, shape=LONG, dtype=dtype, seed=1, steps=STEPS)
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @given(data=st.data(), shape=shapes, dtype=float_dtypes, seed=seeds)
 def test_put_with_signal(ranks: Ranks, data: st.DataObject, shape: Shape, dtype: torch.dtype, seed: int) -> None:
     distance = data.draw(st.integers(1, ranks.world_size - 1))
     assert_shifted(ranks, programs.put_with_signal, shape=shape, dtype=dtype, seed=seed, distance=distance)
 
 
-@pytest.mark.ranks(4, 8, device="cuda")
+@pytest.mark.ranks(4, 8, nodes=1, device="cuda")
 @pytest.mark.parametrize("program", [programs.put, programs.get])
 def test_put_and_get_on_many_gpus(ranks: Ranks, program: Callable[..., Step[torch.Tensor]]) -> None:
     for distance in range(1, ranks.world_size):
@@ -242,7 +242,7 @@ def test_a_view_beyond_the_end_is_refused(ranks: Ranks) -> None:
         ranks.run(program)
 
 
-@pytest.mark.ranks(2, device="cuda")
+@pytest.mark.ranks(2, nodes=1, device="cuda")
 def test_a_view_beyond_the_end_is_refused_on_gpus(ranks: Ranks) -> None:
     def program(ctx: Context) -> None:
         # Far beyond: allocations are rounded up to whole pages.

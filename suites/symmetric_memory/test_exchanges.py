@@ -63,7 +63,7 @@ def test_what_is_missing_is_reported(verify: Verify) -> None:
         verify(context, output, 1, nbytes)
 
 
-@pytest.mark.ranks(2, 3, 4, env=ENVIRON)
+@pytest.mark.ranks(2, 3, 4, nodes=1, env=ENVIRON)
 @EACH
 @given(data=st.data(), counts=st.lists(st.integers(1, 9_000), min_size=1, max_size=2, unique=True))
 def test_every_size(
@@ -75,13 +75,13 @@ def test_every_size(
     world.run(in_turn, program, verify, sizes)
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True, env=ENVIRON)
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True, env=ENVIRON)
 @EACH
 def test_every_size_on_gpus(ranks: Ranks, program: Callable[..., StepOf], verify: Verify) -> None:
     ranks.run(in_turn, program, verify, [16 * ranks.world_size, 35_001 * 2 * ranks.world_size, 16 * MiB])
 
 
-@pytest.mark.ranks(2, device="cuda", env={**ENVIRON, "NVSHMEM_SYMMETRIC_SIZE": "16M"})
+@pytest.mark.ranks(2, nodes=1, device="cuda", env={**ENVIRON, "NVSHMEM_SYMMETRIC_SIZE": "16M"})
 def test_a_heap_that_is_too_small_is_named_before_anything_is_allocated(ranks: Ranks) -> None:
     with pytest.raises(MemoryError, match="heap of 16777216 bytes: set NVSHMEM_SYMMETRIC_SIZE=49M or more before"):
         ranks.run(in_turn, exchanges.gradients_by_nvshmem, exchanges.verify_gradients, [16 * MiB])

@@ -15,7 +15,7 @@ from suites.shared.step import once
 from suites.shared.strategies import worlds
 from suites.symmetric_memory.programs.kv_cache import Operation, kv_cache, new_tokens
 
-pytestmark = pytest.mark.ranks(2, 3)
+pytestmark = pytest.mark.ranks(2, 3, nodes=1)
 
 WHAT = ("append", "append", "free")
 CACHE = {"sequences": 4, "pages": 6, "page_tokens": 3, "heads": 2, "features": 2}

@@ -36,7 +36,7 @@ def nvshmem_expected(operation: str, sent: list[torch.Tensor], root: int) -> lis
             return [torch.cat([tensor.chunk(degree)[rank] for tensor in sent]) for rank in range(degree)]
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @pytest.mark.parametrize("operation", ["put", "get", "put_with_signal", "broadcast", "all_to_all"])
 def test_nvshmem(nvshmem: Ranks, operation: str) -> None:
     degree = nvshmem.world_size
@@ -50,7 +50,7 @@ def test_nvshmem(nvshmem: Ranks, operation: str) -> None:
         assert_each(results, nvshmem_expected(operation, tensors, root), operation)
 
 
-@pytest.mark.ranks(2, device="cuda")
+@pytest.mark.ranks(2, nodes=1, device="cuda")
 def test_a_small_nvshmem_heap_is_named(nvshmem: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVSHMEM_SYMMETRIC_SIZE", "16M")
     with pytest.raises(MemoryError, match="heap of 16777216 bytes: set NVSHMEM_SYMMETRIC_SIZE=49M or more"):

@@ -14,7 +14,7 @@ from suites.shared.step import once
 from suites.shared.strategies import seeds, worlds
 from suites.symmetric_memory.programs.optimizer_shards import optimizer_shards
 
-pytestmark = pytest.mark.ranks(2, 3)
+pytestmark = pytest.mark.ranks(2, 3, nodes=1)
 
 LR, MOMENTUM = 2**-3, 2**-1
 LARGEST = 2**36  # magnitude of a gradient, before it is multiplied
@@ -52,6 +52,6 @@ def test_optimizer_shards(ranks: Ranks, data: st.DataObject, numel: int, steps: 
     assert_optimized(data.draw(worlds(ranks)), numel=numel, steps=steps, seed=seed)
 
 
-@pytest.mark.ranks(4, 8, device="cuda")
+@pytest.mark.ranks(4, 8, nodes=1, device="cuda")
 def test_optimizer_shards_on_many_gpus(ranks: Ranks) -> None:
     assert_optimized(ranks, numel=1001, steps=3, seed=1)

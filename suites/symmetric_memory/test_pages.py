@@ -22,7 +22,7 @@ def moved(ctx: Context, way: str, number: int, sent: int, page_bytes: int) -> No
         ctx.barrier()
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, nodes=1)
 @pytest.mark.parametrize("way", ["by_nccl", "by_puts", "by_gets"])
 def test_pages_arrive(ranks: Ranks, way: str) -> None:
     for number, sent, page_bytes in ((5, 5, 4), (64, 20, 1024), (9, 1, 70_004)):

@@ -17,7 +17,7 @@ from suites.symmetric_memory.reference import crossover
 from suites.symmetric_memory.test_exchanges import GRADIENTS, HANDOFFS, Verify
 from suites.symmetric_memory.test_sweeping import ON_GPUS, verify
 
-pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, nodes=1, largest=True)]
 
 SUMS = ("sum_by_nccl", "sum_by_one_shot", "sum_by_two_shot", "sum_by_gets")
 RINGS = ("ring_by_nccl", "ring_by_puts", "ring_by_gets", "ring_by_stores", "ring_by_loads", "ring_by_signals")
@@ -137,13 +137,13 @@ def race(perf: Perf, ways: Mapping[str, Callable[..., StepOf]], op: str, verify:
     perf.show(**{f"speedup_at_{size}": Metric(gain, "x", "higher") for size, gain in zip(sizes, gains, strict=True)})
 
 
-@pytest.mark.ranks(2, 4, 8, largest=True, env=ENVIRON)
+@pytest.mark.ranks(2, 4, 8, nodes=1, largest=True, env=ENVIRON)
 def test_handoff_by_nvshmem(perf: Perf) -> None:
     """Activations go from each stage of a pipeline to the next, 64 KiB to 64 MiB."""
     race(perf, HANDOFFS, "send_recv", exchanges.verify_handoff)
 
 
-@pytest.mark.ranks(2, 4, 8, largest=True, env=ENVIRON)
+@pytest.mark.ranks(2, 4, 8, nodes=1, largest=True, env=ENVIRON)
 def test_gradients_by_nvshmem(perf: Perf) -> None:
     """Each rank gets the sum of its part of all gradients, 64 KiB to 64 MiB."""
     race(perf, GRADIENTS, "reduce_scatter", exchanges.verify_gradients)

@@ -23,7 +23,7 @@ def taken(ctx: Context, way: str, numel: int, steps: int) -> None:
         ctx.barrier()
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, nodes=1)
 @pytest.mark.parametrize("way", ["by_nccl", "by_memory"])
 def test_each_step(ranks: Ranks, way: str) -> None:
     ranks.run(partial(taken, way=way, numel=ranks.world_size, steps=1))
@@ -34,7 +34,7 @@ def test_ranks_read_from_and_write_to_one_rank_after_another() -> None:
     assert_in_turn(partial(shards_in_turn.by_memory, numel=12), ranks=3)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, nodes=1)
 @pytest.mark.parametrize("way", ["by_nccl", "by_memory"])
 def test_weights_that_do_not_divide_are_refused(ranks: Ranks, way: str) -> None:
     program: Any = getattr(shards_in_turn, way)

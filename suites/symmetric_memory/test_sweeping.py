@@ -75,7 +75,7 @@ def test_the_largest_size_up_to_which_a_way_is_faster(ours: tuple[float, ...], u
     assert crossover(nccl, way) == up_to  # type: ignore[arg-type]
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, nodes=1)
 @pytest.mark.parametrize("name", ANYWHERE)
 @given(data=st.data(), counts=st.lists(st.integers(1, 35_000), min_size=1, max_size=2, unique=True))
 def test_every_size(ranks: Ranks, data: st.DataObject, name: str, counts: list[int]) -> None:
@@ -83,7 +83,7 @@ def test_every_size(ranks: Ranks, data: st.DataObject, name: str, counts: list[i
     data.draw(worlds(ranks)).run(in_turn, name, [4 * count for count in [*sorted(counts), 35_001]])
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True)
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_every_size_on_gpus(ranks: Ranks, name: str) -> None:
     ranks.run(in_turn, name, [16, 4 * 35_001, 1 << 24])

@@ -41,7 +41,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[Messages]]] = {
 }
 
 
-@pytest.mark.ranks(RANKS)
+@pytest.mark.ranks(RANKS, nodes=1)
 @pytest.mark.parametrize("name", CASES)
 def test_bytes_that_are_sent(ranks: Ranks, name: str) -> None:
     program, expected = CASES[name]

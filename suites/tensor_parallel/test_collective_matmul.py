@@ -74,7 +74,7 @@ def test_all_gather_beside_matmul(ranks: Ranks, rows: int) -> None:
     assert_gathered_products(ranks, programs.all_gather_beside_matmul, rows)
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @pytest.mark.parametrize("rows", [16, 48])
 def test_fused_all_gather_matmul(ranks: Ranks, rows: int) -> None:
     assert_gathered_products(ranks, programs.fused_all_gather_matmul, rows)
@@ -116,7 +116,7 @@ def test_matmul_then_reduce_scatter(ranks: Ranks, rows: int) -> None:
     assert_scattered_products(ranks, programs.matmul_then_reduce_scatter, rows)
 
 
-@pytest.mark.ranks(2, 4, 8, device="cuda")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda")
 @pytest.mark.parametrize("rows", [16, 48])
 def test_fused_matmul_reduce_scatter(ranks: Ranks, rows: int) -> None:
     assert_scattered_products(ranks, programs.fused_matmul_reduce_scatter, rows)

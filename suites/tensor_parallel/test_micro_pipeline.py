@@ -68,7 +68,7 @@ def test_compiled(ranks: Ranks) -> None:
 
 
 # Besides, torch keeps the names of groups that have symmetric memory, and another test's may have the same name.
-@pytest.mark.ranks(2, 4, 8, device="cuda", isolation="process")
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", isolation="process")
 def test_micro_pipelined(ranks: Ranks) -> None:
     """Each graph calls both operations that torch makes of a product and its collective, and no collective alone."""
     assert_whole(ranks, programs.MICRO_PIPELINED)

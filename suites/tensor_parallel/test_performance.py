@@ -46,7 +46,7 @@ def gathered_and_multiplied(k: int, ctx: Context, product: torch.Tensor, steps: 
 
 
 @pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True)
 def test_all_gather_then_matmul(perf: Perf) -> None:
     m, k, n = perf.sized(M, smoke=1024), perf.sized(K, smoke=256), perf.sized(N, smoke=1024)
     pair = perf.configured(rtol=RTOL, atol=ATOL).compare(
@@ -97,7 +97,7 @@ def multiplied_and_scattered(sizes: dict[str, int], ctx: Context, product: torch
 
 
 @pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True)
 def test_matmul_then_reduce_scatter(perf: Perf) -> None:
     m, k, n = perf.sized(M, smoke=1024), perf.sized(N, smoke=1024), perf.sized(K, smoke=256)
     pair = perf.configured(rtol=RTOL, atol=ATOL * perf.world_size).compare(
@@ -117,7 +117,7 @@ def test_matmul_then_reduce_scatter(perf: Perf) -> None:
 
 
 @pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
+@pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True)
 def test_heights(perf: Perf) -> None:
     """From how many rows on is the fused product the faster one? All-gather and matmul of 1024 to 65536 rows."""
     k, n = perf.sized(K, smoke=256), perf.sized(N, smoke=1024)
@@ -177,7 +177,7 @@ EXCERPT_ATOL = 2**-5
 
 # Compiling and symmetric memory leave much in the process, see test_micro_pipeline.
 @pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, largest=True, isolation="process")
+@pytest.mark.ranks(2, 4, 8, nodes=1, largest=True, isolation="process")
 def test_micro_pipeline(perf: Perf, ranks: Ranks) -> None:
     """What does torch's pass gain that makes one operation of a product and its collective, and what does it cost?"""
     shape = micro_pipeline.MlpShape(

@@ -32,6 +32,9 @@ CPUS = Capacity((2, 2), gpus=False)
         (16, TWO, {}, [8, 8]),
         (12, Capacity((8, 4), gpus=True), {}, [8, 4]),
         (4, TWO, {"nodes": 2}, [2, 2]),
+        (8, TWO, {"nodes": 1}, [8]),
+        (4, CPUS, {"nodes": 1}, [4]),
+        (8, ALONE, {"nodes": 1}, [8]),
         (4, TWO, {"per_node": 1}, None),
         (2, TWO, {"per_node": 1}, [1, 1]),
         (4, CPUS, {}, [2, 2]),
@@ -67,6 +70,13 @@ def test_ranks_are_packed_unless_something_else_is_asked_for(
             {"nodes": 2},
             "needs 2 nodes of 8 GPUs, the run's nodes have 8 and 4 (--gpus)",
         ),
+        (
+            2,
+            Capacity((1, 1), gpus=True),
+            {"nodes": 1},
+            "needs one node of 2 GPUs, the run's nodes have 1 and 1 (--gpus)",
+        ),
+        (16, ALONE, {"nodes": 1}, "needs 16 GPUs, 8 in use (--gpus)"),
         (1, Capacity((), gpus=False), {}, "no node is left"),
     ],
 )

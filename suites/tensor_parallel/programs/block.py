@@ -30,7 +30,8 @@ def plan() -> dict[str, ParallelStyle]:
 
     Attention's input is one DTensor for three projections: each of them would else sum its own gradient of it.
     """
-    columns = {"attention.query", "attention.key", "attention.value", "up"}
+    # In the same order on all ranks, which a set has not: each part is scattered from the first rank in its turn.
+    columns = ("attention.query", "attention.key", "attention.value", "up")
     return {
         "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
         **{name: ColwiseParallel() for name in columns},
