@@ -34,5 +34,5 @@ def test_no_rank_can_signal_before_the_signals_are_wiped(monkeypatch: pytest.Mon
 
 def test_gpus_of_several_nodes_have_no_memory_in_common() -> None:
     ctx = cast(Context, SimpleNamespace(device=torch.device("cpu"), num_nodes=2))
-    with pytest.raises(pytest.skip.Exception, match="^the ranks are on 2 nodes, whose GPUs do not reach each other's"):
+    with pytest.raises(pytest.skip.Exception, match=r"^the ranks are on 2 nodes, whose GPUs do not reach each other's"):
         symmetric_tensor(ctx, (3,), torch.float32)
