@@ -9,6 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import ray
@@ -158,23 +159,31 @@ class Cluster:
         gpus = [by_name[node.name].facts.machine.gpu_uuids[: node.ranks] for node in nodes]
         return tuple(uuid for some in gpus for uuid in some)
 
-    def place(self, world_size: int, *, nodes: int | None = None, per_node: int | None = None) -> tuple[Node, ...]:
+    def place(
+        self, world_size: int, *, gpus: bool = True, nodes: int | None = None, per_node: int | None = None
+    ) -> tuple[Node, ...]:
         """The nodes for a test's ranks, those that are left if some were lost.
 
         Args:
             world_size: how many ranks there are.
+            gpus: whether each of them has a GPU, if the run uses any.
             nodes: on how many nodes they are to be.
             per_node: how many of them each node is to have.
 
         Raises:
             LaunchError: they do not fit, since nodes were lost.
         """
+
+        def dealt() -> list[int]:
+            there = self.capacity
+            return deal(world_size, replace(there, gpus=there.gpus and gpus), nodes=nodes, per_node=per_node)
+
         try:
-            counts = deal(world_size, self.capacity, nodes=nodes, per_node=per_node)
+            counts = dealt()
         except NoPlaceError:
             self._heal(HEAL_TIMEOUT)
             try:
-                counts = deal(world_size, self.capacity, nodes=nodes, per_node=per_node)
+                counts = dealt()
             except NoPlaceError as error:
                 raise LaunchError(f"{error}; the run has lost nodes: {'; '.join(self.losses)}") from None
         living = self._living()

@@ -491,12 +491,14 @@ class CurrentRanks:
     def _placed(self, cluster: Cluster, world_size: int) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         marker = self.current.marker
         asked = world_size == self.current.world_size  # a smaller world that the test draws is packed
+        on_gpus = marker.device != "cpu"
         nodes = cluster.place(
             world_size,
+            gpus=on_gpus,
             nodes=marker.nodes_of(cluster.size) if asked else None,
             per_node=marker.per_node if asked else None,
         )
-        return nodes, () if marker.device == "cpu" else cluster.gpus_of(nodes)
+        return nodes, cluster.gpus_of(nodes) if on_gpus else ()
 
     def _pool(self, world_size: int) -> HostedRanks:
         current = self.current

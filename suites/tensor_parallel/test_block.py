@@ -129,3 +129,8 @@ def test_sizes_that_the_ranks_do_not_divide_are_refused(ranks: Ranks, what: str,
     shape = programs.BlockShape(sequences=1, length=2, width=12, heads=heads, hidden=hidden, dtype=torch.float64)
     with pytest.raises(ValueError, match=f"3 {what} cannot be split over 2 ranks: choose a multiple"):
         ranks.run(once, programs.split, shape=shape)
+
+
+def test_all_processes_split_a_block_in_the_same_order() -> None:
+    inner = ["attention.query", "attention.key", "attention.value", "up"]
+    assert list(programs.plan()) == ["attention", *inner, "attention.output", "down"]

@@ -61,6 +61,14 @@ def test_network(perf):
     assert perf.link.line_rate is None
     perf.check(network=Metric(4e10, "B/s", "higher"))
 """
+# More ranks than the nodes have GPUs: they need none.
+ON_CPUS = """
+import pytest
+
+@pytest.mark.ranks(4, device="cpu")
+def test_on_cpus(ranks):
+    assert ranks.run(lambda ctx: (ctx.node_name, ctx.device.type)) == [("gpu-a", "cpu")] * 2 + [("gpu-b", "cpu")] * 2
+"""
 # The body of the suite's own test, with small loads, and a node that is held up.
 ACCEPTANCE = """
 import pytest
@@ -140,6 +148,7 @@ def judged(two_nodes_with_gpus: Raylets, tmp_path_factory: pytest.TempPathFactor
 
     slept(folder, slowed=100e-3)
     (folder / "test_it.py").write_text(TESTS + MODELLED)
+    (folder / "test_on_cpus.py").write_text(ON_CPUS)
     options = ("--no-strict-baselines", "--gpuperf-json=results.json", "--report=page.html")
     run = run_pytest(folder, *on_nodes, *options, timeout=SLOW)
     adopting = [sys.executable, "-m", "pytest_gpuperf", "adopt", "results.json", "--mode=append", "--reason=more"]
@@ -209,6 +218,10 @@ def test_the_model_judges_what_has_no_record_except_over_the_network(judged: Jud
     assert f"40.00 GB/s has no baseline on {KEY}, and no model says what it should be" in line
     record = f'record one with: pytest "test_it.py::test_network[2ranks]" --cluster {judged.address} --gpus 2 '
     assert record in line
+
+
+def test_ranks_without_gpus_may_outnumber_the_gpus_of_the_nodes(judged: Judged) -> None:
+    assert judged.run.outcomes["test_on_cpus[4ranks]"] == "PASSED", judged.run.text
 
 
 def test_results_of_a_cluster_are_adopted(judged: Judged) -> None:
