@@ -26,9 +26,9 @@ suites: install
 smoke: install
 	$(BIN)/python -m pytest suites --smoke -m perf $(ARGS)
 
-# All tests of the plugin itself; what CI runs. Much of their time is waiting: three workers, a module to each.
+# All tests of the plugin itself; what CI runs. Much of their time is waiting: four workers, a module to each.
 test: install
-	$(BIN)/python -m pytest tests -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests -n 4 --dist loadfile $(ARGS)
 
 # Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.
 mutations: install

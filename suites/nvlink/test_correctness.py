@@ -6,6 +6,8 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -94,6 +96,37 @@ def test_a_rate_is_that_of_one_copy(ranks: Ranks, copies: int) -> None:
     assert ranks.run(told_rates, copies) == [[64.0, 32.0, 64.0, 32.0], None]
 
 
+def rates_of_a_copy_that_stops(ctx: Context, after: int) -> None:
+    """Copies of which only so many move anything, besides what fills the source."""
+    copies, copy = itertools.count(), torch.Tensor.copy_
+
+    def some(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return copy(destination, source) if next(copies) <= after else destination
+
+    with mock.patch.object(torch.Tensor, "copy_", some):
+        paths.rates(ctx, engine="copy_engine", access="write", alone=False, nbytes=64, samples=2, copies=3)
+
+
+@pytest.mark.ranks(2, device="cpu")
+def test_what_is_timed_must_arrive(ranks: Ranks) -> None:
+    ranks.run(rates_of_a_copy_that_stops, 4)
+    with pytest.raises(AssertionError, match=r"64 of 64 elements of the copy of rank \d are wrong"):
+        ranks.run(rates_of_a_copy_that_stops, 3)  # those that warm up
+
+
+def once_alone(ctx: Context, **given: Any) -> Step[torch.Tensor]:
+    """A ring copy whose second step does nothing."""
+    step, steps = programs.ring_peer(ctx, **given), itertools.count()
+    output = step()
+    return lambda: step() if next(steps) == 0 else output
+
+
+@pytest.mark.ranks(2, device="cpu")
+def test_a_ring_that_copies_only_once_is_told(ranks: Ranks) -> None:
+    told = ranks.run(programs.arrivals, once_alone, numel=70_001, dtype=torch.uint8, seed=1)
+    assert all("elements of the copy of rank" in wrong for wrong in told)
+
+
 @pytest.mark.ranks(2, 4, nodes=1)
 def test_partners_are_in_the_other_half(ranks: Ranks) -> None:
     half = ranks.world_size // 2
@@ -116,10 +149,13 @@ def test_a_ring_in_any_order(ranks: Ranks, data: st.DataObject, seed: int) -> No
 
 
 def in_order(ctx: Context, order: list[int], seed: int) -> None:
-    """Two steps of the ring, compared on the ranks."""
+    """Two steps of the ring, compared on the ranks; what no step has written anew is refused."""
     step = orders.ring_of(ctx, order=order, nbytes=70_001, seed=seed)
     for _ in range(2):
-        orders.arrived(ctx, step(), order, seed)
+        output = step()
+        orders.arrived(ctx, output, order, seed)
+    with pytest.raises(AssertionError, match="elements of the copy of rank"):
+        orders.arrived(ctx, output, order, seed)
 
 
 @given(dtype=dtypes, data=st.data(), numel=numels, seed=seeds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
+from unittest import mock
 
 import pytest
 
@@ -59,10 +60,17 @@ def test_an_engine_that_is_none_is_refused(ranks: Ranks) -> None:
 
 
 def moved(ctx: Context, way: str, pages: int, page_bytes: int) -> None:
-    """Two steps, compared on the ranks."""
+    """Two steps, compared on the ranks; what no step has brought anew is refused by who receives."""
     step = getattr(speed, way)(ctx, pages=pages, page_bytes=page_bytes)
     for steps in (1, 2):
-        speed.verify_pages(ctx, step(), steps, page_bytes=page_bytes)
+        output = step()
+        speed.verify_pages(ctx, output, steps, page_bytes=page_bytes)
+    pair = speed.partner(ctx)
+    if pair is None or ctx.rank != pair[1]:
+        return
+    with mock.patch.object(Context, "barrier"):  # the others have gone on
+        with pytest.raises(AssertionError, match=f"{pages} of {pages} pages are wrong"):
+            speed.verify_pages(ctx, output, 3, page_bytes=page_bytes)
 
 
 @pytest.mark.ranks(2, 3)

@@ -192,4 +192,22 @@ FAULTS: tuple[Fault, ...] = (
             "        return time.perf_counter() - began"
         ),
     ),
+    Fault(
+        name="bytes of a ring in some order that are not wiped between steps",
+        module="suites.nvlink.programs.orders",
+        old="    destination.zero_()  # a later step must write it anew\n",
+        new="",
+    ),
+    Fault(
+        name="bytes over a link that are not wiped before they are timed",
+        module="suites.nvlink.programs.paths",
+        old="    destination.zero_()  # what is timed has to write it anew\n",
+        new="",
+    ),
+    Fault(
+        name="a second step of a ring with the bytes of the first",
+        module="suites.nvlink.programs.copies",
+        old="for sown in (seed, seed + 1):",
+        new="for sown in (seed, seed):",
+    ),
 )

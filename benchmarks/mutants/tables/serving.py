@@ -365,4 +365,10 @@ FAULTS: tuple[Fault, ...] = (
         old="        if whole:\n            pages.append(page)\n",
         new="        if not whole:\n            break\n        pages.append(page)\n",
     ),
+    Fault(
+        name="pages that are not wiped between steps",
+        module="suites.serving.programs.speed",
+        old="        arrived.zero_()\n",
+        new="",
+    ),
 )
