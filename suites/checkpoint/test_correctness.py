@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
 from suites.checkpoint.programs.layouts import Layout
-from suites.checkpoint.programs.training import RATE_OF_NORMS, Run, Setup, Training, begun, continued, fresh
+from suites.checkpoint.programs.training import (
+    DECAY,
+    LEARNING_RATE,
+    RATE_OF_NORMS,
+    Run,
+    Setup,
+    Training,
+    begun,
+    continued,
+    fresh,
+)
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.llama import Config
 from suites.shared.strategies import seeds
@@ -117,6 +127,21 @@ def test_norms_have_settings_of_their_own(ranks: Ranks) -> None:
         (rate, decay, *rest), (of_norms, none, *same) = (contents[f"settings {group}"].tolist() for group in range(2))
         assert (of_norms, none, same) == (RATE_OF_NORMS * rate, 0.0, rest)
         assert decay > 0
+
+
+def rates_after(ctx: Context, *, job: Setup, steps: int) -> list[float]:
+    """The learning rate of each group."""
+    training = Training(ctx, job, initial=job.seed)
+    training.train(steps)
+    return [float(group["lr"]) for group in training.optimizer.param_groups]
+
+
+@pytest.mark.ranks(2)
+def test_the_rate_of_each_group_decays(ranks: Ranks) -> None:
+    """Whoever goes on with the rates of the beginning goes on with others."""
+    expected = [LEARNING_RATE * DECAY**3, RATE_OF_NORMS * LEARNING_RATE * DECAY**3]
+    for rates in ranks.run(rates_after, job=Setup(config=config(4), layout=Layout(replicate=2), seed=1), steps=3):
+        assert rates == pytest.approx(expected)
 
 
 @pytest.mark.ranks(4)

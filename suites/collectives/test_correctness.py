@@ -22,6 +22,7 @@ from suites.shared.comparison import assert_unlike
 from suites.shared.late_messages import late_messages
 from suites.shared.step import Step
 from suites.shared.strategies import FLOATS, INTEGERS, dtypes, seeds, worlds
+from suites.shared.traffic import Traffic
 
 # Mostly odd ones, on both sides of a page of float32 and beyond what one message of gloo or NCCL's low latency carries.
 numels = st.sampled_from([1, 5, 63, 4097, 70_001])
@@ -143,6 +144,38 @@ def test_large_on_gpus(ranks: Ranks, name: str, nbytes: int) -> None:
         share = size if name in ("all_gather", "all_to_all", "reduce_scatter") else 1
         case = of_world(ranks, name=name, numel=nbytes // dtype.itemsize // share + more, dtype=dtype, seed=5, root=1)
         check(ranks, [case])
+
+
+OPERATORS = {
+    "all_reduce": ["c10d.allreduce_"],
+    "all_gather": ["c10d._allgather_base_"],
+    "reduce_scatter": ["c10d._reduce_scatter_base_"],
+    "reduce_scatter_then_all_gather": ["c10d._reduce_scatter_base_", "c10d._allgather_base_"],
+    "broadcast": ["c10d.broadcast_"],
+    "reduce": ["c10d.reduce_"],
+    "gather": ["c10d.gather_"],
+    "scatter": ["c10d.scatter_"],
+    "all_to_all": ["c10d.alltoall_base_"],
+    "all_to_all_uneven": ["c10d.alltoall_base_"],
+    "send_recv": ["c10d.send"],
+}
+"""What each collective is in the dispatcher: one of more bytes could give the same numbers."""
+
+
+def operators(ctx: Context, collective: Collective) -> list[str]:
+    """What a step calls."""
+    step, traffic = getattr(plain, collective.name)(ctx, collective=collective), Traffic()
+    with traffic:
+        step()
+    return [call.operator for call in traffic.calls]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_collective_is_the_one_that_it_is_called(ranks: Ranks, name: str) -> None:
+    splits = ((1, 2), (3, 4)) if name == "all_to_all_uneven" else ()
+    case = of_world(ranks, name=name, op="sum", numel=8, dtype=torch.float32, seed=1, root=0, splits=splits)
+    assert ranks.run(operators, case) == [OPERATORS[name]] * 2
 
 
 @pytest.mark.ranks(2, 3, 4)

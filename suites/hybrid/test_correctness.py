@@ -7,8 +7,10 @@ as large as the mesh says.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor import DTensor, Shard
 
 from pytest_gpuperf import Context, Ranks
@@ -70,6 +73,49 @@ def test_training(
     got = ranks.run(programs.train, **drawn.arguments)
     assert_as_one_device(got, drawn, one_device(drawn))
     assert_split(got, drawn)
+
+
+class Order:
+    """What a stage does with its microbatches: forwards and backwards in their order."""
+
+    def __init__(self) -> None:
+        self.done = ""
+
+    def noting(self, letter: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.done += letter
+            return real(*args, **kwargs)
+
+        return call
+
+
+def order_of(ctx: Context, schedule: str) -> str:
+    """What the first stage of two does with four microbatches."""
+    order = Order()
+    forward, backward = PipelineStage.forward_one_chunk, PipelineStage.backward_one_chunk
+    with (
+        mock.patch.object(PipelineStage, "forward_one_chunk", order.noting("F", forward)),
+        mock.patch.object(PipelineStage, "backward_one_chunk", order.noting("B", backward)),
+    ):
+        drawn = case(
+            {"shard": 2, "pp": 2},
+            config=Config(),
+            length=5,
+            microbatch=1,
+            microbatches=4,
+            seed=1,
+            schedule=schedule,
+        )
+        programs.train(ctx, **drawn.arguments)
+    return order.done
+
+
+@pytest.mark.parametrize(("schedule", "order"), [("GPipe", "FFFFBBBB"), ("1F1B", "FFBFBFBB")])
+def test_a_schedule_is_what_it_is_called(ranks: Ranks, schedule: str, order: str) -> None:
+    """The numbers of all schedules are alike; how many microbatches are kept is not."""
+    of_first = ranks.run(order_of, schedule)[0]
+    assert of_first
+    assert of_first == order * (len(of_first) // len(order))
 
 
 @pytest.mark.ranks(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,24 @@ def in_turn(ctx: Context, name: str, sizes: list[int]) -> None:
 def test_each_tier_holds_what_was_written(ranks: Ranks, data: st.DataObject, name: str, elements: list[int]) -> None:
     sizes = [count * programs.DTYPE.itemsize for count in elements]
     data.draw(worlds(ranks)).run(in_turn, name, sizes)
+
+
+def wiped(ctx: Context, name: str, sizes: list[int]) -> None:
+    """What a size has written is gone once the next one is prepared."""
+    program, _, arguments = TIERS[name]
+    step_of = program(ctx, sizes=sizes, **arguments)
+    for nbytes, following in itertools.pairwise(sizes):
+        output = step_of(nbytes)()
+        step_of(following)
+        ctx.barrier()
+        for part in output if isinstance(output, tuple) else (output,):
+            assert not part.any(), f"rank {ctx.rank}, {name}: {nbytes} bytes are still there for {following}"
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("name", sorted(TIERS.keys() - {"read"}))  # the sums of two sizes differ
+def test_a_size_finds_nothing_of_the_one_before(ranks: Ranks, name: str) -> None:
+    ranks.run(wiped, name, [4 * programs.DTYPE.itemsize * count for count in (1, 3, 70)])
 
 
 def test_each_piece_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

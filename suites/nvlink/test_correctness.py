@@ -83,17 +83,19 @@ def test_ways_over_the_link(ranks: Ranks, access: paths.Access, alone: bool) -> 
     assert all(len(samples) == 2 and min(samples) > 0 for samples in acting)
 
 
-def told_rates(ctx: Context, copies: int) -> list[float] | None:
+def told_rates(ctx: Context, copies: int, alone: bool) -> list[float] | None:
     """The bandwidths of copies of 64 bytes, which take 1 s each in one sample and 2 s in the next."""
     # What fills the source and those before the samples take longer, and count in none.
     with copies_lasting(itertools.chain([1000.0] * (1 + copies), itertools.cycle([1.0] * copies + [2.0] * copies))):
-        return paths.rates(ctx, engine="copy_engine", access="write", alone=True, nbytes=64, samples=4, copies=copies)
+        return paths.rates(ctx, engine="copy_engine", access="write", alone=alone, nbytes=64, samples=4, copies=copies)
 
 
 @pytest.mark.ranks(2, device="cpu")  # a GPU's copies take its own time, not the moved clock's
 @pytest.mark.parametrize("copies", [1, 3])
 def test_a_rate_is_that_of_one_copy(ranks: Ranks, copies: int) -> None:
-    assert ranks.run(told_rates, copies) == [[64.0, 32.0, 64.0, 32.0], None]
+    rates = [64.0, 32.0, 64.0, 32.0]
+    assert ranks.run(told_rates, copies, alone=True) == [rates, None]
+    assert ranks.run(told_rates, copies, alone=False) == [rates, rates]  # of one direction each
 
 
 def rates_of_a_copy_that_stops(ctx: Context, after: int) -> None:

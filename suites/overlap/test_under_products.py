@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import pytest
@@ -12,7 +13,10 @@ from pytest_gpuperf import Context, Ranks
 from suites.overlap.programs import under_products as programs
 from suites.shared.comparison import assert_close
 from suites.shared.noted_groups import noted_groups
+from suites.shared.one_slow_rank import with_one_slow_rank
+from suites.shared.peer_memory import Allocate
 from suites.shared.places import addends
+from suites.shared.step import Step
 from suites.shared.turns import assert_in_turn
 
 LOAD = programs.Load(products=2, size=8, numel=60, dtype=torch.float64)
@@ -107,6 +111,26 @@ def test_flop_are_those_of_torchs_counter(ranks: Ranks) -> None:
         return counts
 
     assert ranks.run(counted) == [[LOAD.flop] * 2] * 2
+
+
+def changing(ctx: Context, *, allocate: Allocate) -> Step[torch.Tensor]:
+    """Sums by copies, of other vectors in each step."""
+    summing, turns = programs.by_copies(ctx, load=LOAD, allocate=allocate), itertools.count()
+
+    def step() -> torch.Tensor:
+        summing.mine.copy_(programs.vector(ctx, LOAD, next(turns)))
+        return summing.summed().clone()
+
+    return step
+
+
+@pytest.mark.ranks(2, device="cpu")
+def test_copies_wait_for_a_slow_rank(ranks: Ranks) -> None:
+    def compare(ctx: Context) -> None:
+        for turn, total in enumerate(with_one_slow_rank(ctx, changing, STEPS)):
+            assert_close(total.double(), expected(ctx, LOAD, turn), f"rank {ctx.rank}, step {turn}")
+
+    ranks.run(compare)
 
 
 def test_copies_are_from_one_rank_after_another() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
+import torch
 
 from pytest_gpuperf import Context, Ranks
 from suites.serving.programs import speed
 from suites.serving.programs.engine import Request
 from suites.serving.reference import most_speedup
 from suites.serving.test_remote import SETTING
+from suites.shared.step import Step
 
 
 def test_lengths_are_spread_exponentially() -> None:
@@ -68,12 +71,27 @@ def moved(ctx: Context, way: str, pages: int, page_bytes: int) -> None:
     pair = speed.partner(ctx)
     if pair is None or ctx.rank != pair[1]:
         return
-    with mock.patch.object(Context, "barrier"):  # the others have gone on
-        with pytest.raises(AssertionError, match=f"{pages} of {pages} pages are wrong"):
-            speed.verify_pages(ctx, output, 3, page_bytes=page_bytes)
+    others_gone_on = mock.patch.object(Context, "barrier")
+    with others_gone_on, pytest.raises(AssertionError, match=f"{pages} of {pages} pages are wrong"):
+        speed.verify_pages(ctx, output, 3, page_bytes=page_bytes)
 
 
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("way", ["plain_copy", "pages_by_puts", "pages_by_messages"])
 def test_pages_that_are_timed_arrive(ranks: Ranks, way: str) -> None:
     ranks.run(moved, way, 9, 64)
+
+
+@pytest.mark.ranks(2)
+def test_each_step_computes_or_fetches_the_whole_prefix(ranks: Ranks) -> None:
+    """What a step leaves is no part of the next one's time."""
+    request = Request(1, tuple(range(9)), 1)
+
+    def twice(ctx: Context, program: Callable[..., Step[torch.Tensor]]) -> None:
+        step = program(ctx, setting=SETTING, request=request)
+        for _ in range(2):
+            step()
+        ctx.barrier()  # a rank that has ended may still be read from
+
+    ranks.run(twice, speed.prefix_computed)
+    ranks.run(twice, speed.prefix_fetched)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from suites.shared.course import BEYOND
 from suites.shared.llama import Config, Llama, loss_of
 from suites.shared.llm import Workload
 from suites.shared.step import Tensors, each_step, gradient_of
+from suites.shared.traffic import Traffic
 
 pytestmark = pytest.mark.ranks(2)
 
@@ -111,6 +113,23 @@ def test_every_way_costs_what_the_formulas_say(ranks: Ranks, work: Workload) -> 
             assert cost.gathered_back == back, (
                 f"rank {rank}, {name}: {cost.gathered_back} units in backward, not {back}"
             )
+
+
+def gathers(ctx: Context, work: Workload) -> tuple[list[int], list[int]]:
+    """Bytes of each all-gather of a step that prefetches, in their order, and those of each unit's parameters."""
+    training = racing.prepared(ctx, WAYS["FSDP2 prefetch 2"], work)
+    step, traffic = racing.step_of(ctx, training, work), Traffic()
+    with traffic:
+        step()
+    of_units = [sum(value.numel() * value.element_size() for value in unit.parameters()) for unit in training.units]
+    return [call.size for call in traffic.calls if call.collective == "all_gather"], of_units
+
+
+def test_backward_prefetches_the_unit_first_that_it_needs_first(ranks: Ranks) -> None:
+    for gathered, (embedding, layer, head) in ranks.run(gathers, replace(EXACT, config=CONFIG._replace(layers=1))):
+        *_, first, second, third, norm = gathered
+        assert (first, second, third) == (head, layer, embedding)
+        assert norm < layer != embedding  # or their order could not be told
 
 
 def test_formulas_of_four_ranks() -> None:

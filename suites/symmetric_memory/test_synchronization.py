@@ -7,7 +7,6 @@ barrier would allow to happen too early has then happened. Steps follow one anot
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,8 @@ from pytest_gpuperf import Context, Ranks
 from suites.shared.bits import fill_with_bits, wrong_bits
 from suites.shared.comparison import assert_close
 from suites.shared.inputs import integers
-from suites.shared.peer_memory import Allocate, SymmetricMemory, allocate
+from suites.shared.one_slow_rank import with_one_slow_rank
+from suites.shared.peer_memory import Allocate
 from suites.shared.places import assert_sum
 from suites.symmetric_memory.programs import operations as programs
 from suites.symmetric_memory.programs import pages, shards_in_turn, sweeping
@@ -30,47 +30,6 @@ pytestmark = pytest.mark.ranks(2, device="cpu")
 
 SHAPE, DTYPE = (4,), torch.float32
 STEPS = 2
-NBYTES = 1024
-
-
-@dataclass(slots=True)
-class OneSlowRank:
-    """Memory in which rank 0 lets rank 1 go ahead wherever it can."""
-
-    ctx: Context
-    memory: SymmetricMemory
-    passed: int = 0
-
-    def buffer(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
-        """Of the memory."""
-        return self.memory.buffer(rank, shape, dtype, offset)
-
-    def barrier(self) -> None:
-        """Rank 0 leaves it once rank 1 is at the next one, or has come to the end."""
-        self.arrived()
-        self.memory.barrier()
-        self.passed += 1
-        self.wait()
-
-    def arrived(self) -> None:
-        """Rank 1 can get no further before rank 0 does."""
-        if self.ctx.rank == 1:
-            self.ctx.store.set(f"arrived {self.passed}", "")
-
-    def wait(self) -> None:
-        """Rank 0 waits for that."""
-        if self.ctx.rank == 0:
-            self.ctx.store.wait([f"arrived {self.passed}"])
-
-
-def with_one_slow_rank(ctx: Context, program: Callable[..., Callable[[], Any]], steps: int) -> list[Any]:
-    """What so many steps of the program return."""
-    memory = OneSlowRank(ctx, allocate(ctx, NBYTES))
-    memory.wait()
-    step = program(ctx, allocate=lambda ctx, nbytes: memory)
-    results = [step() for _ in range(steps)]
-    memory.arrived()
-    return results
 
 
 @pytest.mark.parametrize("program", [programs.put, programs.get, programs.all_reduce_by_gets])

@@ -426,4 +426,10 @@ FAULTS: tuple[Fault, ...] = (
         old='"weight_decay": 0.0, ',
         new="",
     ),
+    Fault(
+        name="a learning rate of the norms that does not decay",
+        module="suites.checkpoint.programs.training",
+        old="for group in self.optimizer.param_groups:",
+        new="for group in self.optimizer.param_groups[:1]:",
+    ),
 )

@@ -519,4 +519,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="    for number in range(steps):\n        current",
         new="    for number in range(steps - 1):\n        current",
     ),
+    Fault(
+        name="a reduce by an all_reduce, so that all ranks have the sum",
+        module="suites.collectives.programs.plain",
+        old="dist.reduce(x, dst=root, op=op)",
+        new="dist.all_reduce(x, op=op)",
+    ),
 )

@@ -467,4 +467,10 @@ FAULTS: tuple[Fault, ...] = (
         old='self.place("replicate") * degrees[1] + self.place("shard")',
         new='self.place("replicate") * degrees[0] + self.place("shard")',
     ),
+    Fault(
+        name="1F1B under the name of GPipe",
+        module="suites.hybrid.programs.training",
+        old='"GPipe": ScheduleGPipe',
+        new='"GPipe": Schedule1F1B',
+    ),
 )

@@ -140,4 +140,10 @@ FAULTS: tuple[Fault, ...] = (
         old="part = output[begin : begin + CHUNK]",
         new="part = output[:CHUNK][: count - begin]",
     ),
+    Fault(
+        name="a size that begins with what the one before has copied",
+        module="suites.memory_hierarchy.programs",
+        old="(source, destination.zero_())",
+        new="(source, destination)",
+    ),
 )

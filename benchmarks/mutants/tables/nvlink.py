@@ -210,4 +210,10 @@ FAULTS: tuple[Fault, ...] = (
         old="for sown in (seed, seed + 1):",
         new="for sown in (seed, seed):",
     ),
+    Fault(
+        name="bytes of both directions if all copy at once",
+        module="suites.nvlink.programs.paths",
+        old="found.append(copies * nbytes / _seconds(",
+        new="found.append((1 if alone else 2) * copies * nbytes / _seconds(",
+    ),
 )

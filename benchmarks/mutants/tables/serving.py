@@ -371,4 +371,11 @@ FAULTS: tuple[Fault, ...] = (
         old="        arrived.zero_()\n",
         new="",
     ),
+    Fault(
+        name="a prefix that is computed once and found in later steps",
+        module="suites.serving.programs.speed",
+        old="        for key in keys:\n            part.pool.drop(key)  # the next step finds nothing here\n",
+        new="        for key in keys if fetches else ():\n"
+        "            part.pool.drop(key)  # the next step finds nothing here\n",
+    ),
 )

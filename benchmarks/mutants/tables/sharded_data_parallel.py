@@ -455,4 +455,10 @@ FAULTS: tuple[Fault, ...] = (
         old="mine[:, 1:].contiguous()",
         new="mine[:, :-1].contiguous()",
     ),
+    Fault(
+        name="a prefetch in backward in the order of the forward",
+        module="suites.sharded_data_parallel.programs.racing",
+        old="fsdp(units[max(0, place - way.prefetch) : place][::-1])",
+        new="fsdp(units[max(0, place - way.prefetch) : place])",
+    ),
 )

@@ -275,7 +275,10 @@ def _first_token(ctx: Context, setting: Setting, request: Request, *, fetches: b
         if fetches:
             local, fetched, _ = bring(part, keys)
             assert (local, fetched) == (0, len(keys)), f"{local} pages were here, {fetched} of {len(keys)} came"
+        before = part.engine.reused
         answer = serve(part.engine, [request])[request.name].answer
+        reused = part.engine.reused - before
+        assert reused == (len(keys) if fetches else 0), f"{reused} of {len(keys)} pages were used again"
         for key in keys:
             part.pool.drop(key)  # the next step finds nothing here
         return torch.tensor(answer)
