@@ -119,7 +119,7 @@ def test_as_much_memory_is_asked_for_as_all_sizes_take(program: Callable[..., St
 
 
 @dataclass(slots=True)
-class OneSlowRank:
+class OneSlowPeer:
     """Memory in which one of two ranks goes on behind a wait only when the other has come as far as it can."""
 
     ctx: Context
@@ -167,11 +167,11 @@ class OneSlowRank:
         self.waits += 1
 
 
-def with_one_slow_rank(
+def exchanged_with_one_slow_rank(
     ctx: Context, program: Callable[..., StepOf], slow: int, ahead: int, nbytes: int
 ) -> list[torch.Tensor]:
     """What some steps return, each of which sends other numbers: the first one's, doubled at each step."""
-    memory = OneSlowRank(ctx, slow, ahead)
+    memory = OneSlowPeer(ctx, slow, ahead)
 
     def opened(ctx: Context, nbytes: int) -> OneSided:
         return memory
@@ -194,7 +194,7 @@ def test_a_slow_stage_gets_and_gives_its_activations(ranks: Ranks, slow: int, ah
     nbytes = 64
     expected = torch.empty(nbytes, dtype=torch.uint8)
     fill_with_bits(expected, stream=0)
-    first, last = ranks.run(with_one_slow_rank, exchanges.handoff_by_nvshmem, slow, ahead, nbytes)
+    first, last = ranks.run(exchanged_with_one_slow_rank, exchanges.handoff_by_nvshmem, slow, ahead, nbytes)
     for number in range(STEPS):
         assert first[number].numel() == 0
         assert_close(last[number], expected, f"step {number}")
@@ -205,7 +205,7 @@ def test_a_slow_stage_gets_and_gives_its_activations(ranks: Ranks, slow: int, ah
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_slow_rank_adds_up_the_gradients_of_its_own_step(ranks: Ranks, slow: int) -> None:
     nbytes = 64
-    of_ranks = ranks.run(with_one_slow_rank, exchanges.gradients_by_nvshmem, slow, 1, nbytes)
+    of_ranks = ranks.run(exchanged_with_one_slow_rank, exchanges.gradients_by_nvshmem, slow, 1, nbytes)
     for rank, results in enumerate(of_ranks):
         numel = nbytes // exchanges.GRADIENTS.itemsize // 2
         given: dict[str, Any] = {"dtype": exchanges.GRADIENTS, "ranks": 2, "start": rank * numel}
