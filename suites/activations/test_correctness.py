@@ -40,7 +40,7 @@ def every_technique(ctx: Context, *, each: list[Arguments], seed: int, steps: in
         results.append({})
         for name, step in prepared.items():
             reseed(ctx, seed)
-            results[-1][name] = {key: tensor.clone() for key, tensor in step().items()}
+            results[-1][name] = step()
     return results
 
 

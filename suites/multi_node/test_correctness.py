@@ -6,6 +6,7 @@ What needs no network is tried on one machine too, with ranks that are only thou
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from suites.shared.traffic import messages_of
 ON_NODES = pytest.mark.ranks(2, 4, nodes=2)
 AS_IF = pytest.mark.ranks(2, 4)
 """On one machine, or packed on as few nodes as hold them."""
-WAYS = ("inside", "between")
+WAYS = ("inside", "between", "crossing")
 message_sizes = st.lists(st.integers(1, 5000), min_size=1, max_size=4, unique=True).map(sorted)
 
 
@@ -91,13 +92,16 @@ def test_hierarchical_sum_as_if_on_nodes(ranks: Ranks, data: st.DataObject, nume
     assert_summed(ranks, data.draw(node_counts(ranks.world_size)), numel, dtype)
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(8)
 def test_a_sum_of_two_levels_sends_only_a_share_between_nodes(ranks: Ranks) -> None:
-    """Of 25 elements, which are padded to 26: a rank's half of them goes over the network."""
+    """Of 25 elements, which are padded to 28: a rank's quarter of them goes over the network.
+
+    With as many nodes as ranks of a node, a sum that goes across first and then inside would send the same.
+    """
     arguments = {"nodes": 2, "numel": 25, "dtype": torch.float32}
     sent = [ranks.run(messages_of, program, **arguments) for program in (summing.flat, summing.hierarchical)]
-    by_levels = [("reduce_scatter", 4 * 26), ("all_reduce", 4 * 13), ("all_gather", 4 * 13)]
-    assert sent == [[[("all_reduce", 4 * 25)]] * 4, [by_levels] * 4]
+    by_levels = [("reduce_scatter", 4 * 28), ("all_reduce", 4 * 7), ("all_gather", 4 * 7)]
+    assert sent == [[[("all_reduce", 4 * 25)]] * 8, [by_levels] * 8]
 
 
 def exchanged(ctx: Context, nodes: int, way: str, sizes: list[int]) -> None:
@@ -115,7 +119,7 @@ def exchanged(ctx: Context, nodes: int, way: str, sizes: list[int]) -> None:
 @ON_NODES
 @given(way=st.sampled_from(WAYS), sizes=message_sizes)
 def test_messages(ranks: Ranks, way: str, sizes: list[int]) -> None:
-    if way == "inside" and ranks.world_size == 2:
+    if ranks.world_size == 2:
         way = "between"  # each is alone on its node
     ranks.run(exchanged, 2, way, sizes)
 
@@ -131,11 +135,24 @@ def test_messages_as_if_on_nodes(ranks: Ranks, way: str, sizes: list[int]) -> No
     [
         ("inside", [(1, 2), (2, 0), (0, 1), (4, 5), (5, 3), (3, 4)]),
         ("between", [(3, 3), (4, 4), (5, 5), (0, 0), (1, 1), (2, 2)]),
+        ("crossing", [(4, 5), (5, 3), (3, 4), (1, 2), (2, 0), (0, 1)]),
     ],
 )
 def test_who_sends_to_whom(way: str, expected: list[tuple[int, int]]) -> None:
     places = [Levels(None, 2, 3, *divmod(rank, 3)) for rank in range(6)]  # type: ignore[arg-type]
     assert [exchanging.ends(place, way) for place in places] == expected
+
+
+def test_adapters_with_an_active_port_are_counted(tmp_path: Path) -> None:
+    ports = {"mlx5_0/1": "4: ACTIVE", "mlx5_1/1": "1: DOWN", "mlx5_2/1": "4: ACTIVE", "mlx5_2/2": "4: ACTIVE"}
+    for name, state in ports.items():
+        device, port = name.split("/")
+        folder = tmp_path / device / "ports" / port
+        folder.mkdir(parents=True)
+        (folder / "state").write_text(f"{state}\n")
+    here: Context = None  # type: ignore[assignment]
+    assert exchanging.adapters(here, devices=tmp_path) == 2
+    assert exchanging.adapters(here, devices=tmp_path / "no RDMA") == 0
 
 
 def task(world_size: int, seed: int, blocks: int = 2) -> Task:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Metric, MiB, Perf
+from pytest_gpuperf import Context, Metric, MiB, Perf, Ranks
 from suites.multi_node.programs import exchanging, layouts, summing
 from suites.multi_node.programs.layouts import Task
 from suites.multi_node.reference import output_of
@@ -20,12 +20,19 @@ SIZES = tuple(2**power for power in range(10, 27, 2))
 LONE = "each node has one rank"
 
 
-def test_bandwidth_inside_and_between_nodes(perf: Perf) -> None:
-    """Messages of all ranks at once: to the next rank of the node, and to the same place on the other node."""
+def ways_of(perf: Perf, ranks: Ranks) -> tuple[str, ...]:
+    """Which ways there are: rails can only be crossed if each node has several ranks and several adapters."""
+    if perf.world_size == NODES:
+        return ("between",)
+    rails = perf.smoke or min(ranks.run(exchanging.adapters)) > 1
+    return ("between", "inside", "crossing") if rails else ("between", "inside")
+
+
+def test_bandwidth_inside_and_between_nodes(perf: Perf, ranks: Ranks) -> None:
+    """Messages of all ranks at once: to the next rank of the node, to its place on the other node, and across rails."""
     sizes = SIZES[:2] if perf.smoke else SIZES
-    ways = ("between", "inside") if perf.world_size > NODES else ("between",)
     peaks = {}
-    for way in ways:
+    for way in ways_of(perf, ranks):
 
         def verify(ctx: Context, received: torch.Tensor, steps: int, nbytes: int, way: str = way) -> None:
             exchanging.assert_arrived(ctx, received, nodes=NODES, way=way)
@@ -35,8 +42,10 @@ def test_bandwidth_inside_and_between_nodes(perf: Perf) -> None:
         )
         perf.check(**{f"{way}_{name}": metric for name, metric in swept.figures.items()})
         peaks[way] = swept.peak.value
-    if len(peaks) > 1:
+    if "inside" in peaks:
         perf.show(inside_over_between=Metric(peaks["inside"] / peaks["between"], "x", "higher"))
+    if "crossing" in peaks:
+        perf.show(rails_over_crossing=Metric(peaks["between"] / peaks["crossing"], "x", "higher"))
 
 
 def test_hierarchical_sum(perf: Perf) -> None:

@@ -257,6 +257,31 @@ def test_clocks() -> None:
     wall.wait(0.0)
 
 
+class OneAtATime:
+    """An engine that gives each request one token, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting)
+
+    def submit(self, request: Request) -> None:
+        self._waiting.append(request.name)
+
+    def step(self) -> list[Emitted]:
+        return [(self._waiting.popleft(), 1)]
+
+
+def test_who_arrives_while_a_step_runs_waits_from_then_on() -> None:
+    """The second comes in the middle of the first step, the third while nothing is to be done."""
+    requests = [Request(name, (1,), 1, arrives=arrives) for name, arrives in enumerate([0.0, 0.5, 4.25])]
+    served = serve(OneAtATime(), requests)
+    assert [one.times for one in served.values()] == [[1.0], [2.0], [5.25]]
+    assert [(one.latency, one.to_first_token) for one in served.values()] == [(1.0, 1.0), (1.5, 1.5), (1.0, 1.0)]
+
+
 def test_what_is_told_of_a_request() -> None:
     served = Served(2.0, [5, 6, 7], [3.0, 7.0, 8.0])
     assert (served.latency, served.to_first_token, served.between_tokens) == (6.0, 1.0, [4.0, 1.0])

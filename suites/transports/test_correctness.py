@@ -19,6 +19,7 @@ from suites.shared.places import addends
 from suites.shared.ring import ring
 from suites.shared.step import StepOf
 from suites.shared.strategies import worlds
+from suites.shared.traffic import Traffic
 from suites.shared.ways import IPC, NET, ONE_GPU_EACH, P2P, READ, SHM, Way, connected, over
 from suites.transports import reference
 from suites.transports.programs import sending
@@ -30,13 +31,16 @@ PROGRAMS: dict[str, tuple[Callable[..., StepOf], Callable[[Context, Any, int, in
 
 
 def in_turn(ctx: Context, name: str, sizes: list[int]) -> None:
-    """Two steps of each size, compared on the ranks."""
+    """Two steps of each size, each of which gives away as many bytes; compared on the ranks."""
     program, verify = PROGRAMS[name]
     step_of = program(ctx, sizes=sizes)
     for nbytes in sizes:
         step = step_of(nbytes)
         for steps in (1, 2):
-            verify(ctx, step(), steps, nbytes)
+            with Traffic() as traffic:
+                output = step()
+            assert [call.given for call in traffic.calls] == [nbytes], f"rank {ctx.rank}, a step of {nbytes} bytes"
+            verify(ctx, output, steps, nbytes)
 
 
 @pytest.mark.ranks(2, 3, 4)

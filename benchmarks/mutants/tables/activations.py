@@ -342,4 +342,26 @@ FAULTS: tuple[Fault, ...] = (
         old="        self._let_go(0)\n",
         new="",
     ),
+    Fault(
+        name="an offload ahead that lets go of no device tensor without streams",
+        module=FERRY,
+        old="        while len(self._leaving) > most:\n",
+        new=(
+            "        if self._side is None:  # nothing to wait for\n"
+            "            return\n"
+            "        while len(self._leaving) > most:\n"
+        ),
+    ),
+    Fault(
+        name="sharded activations padded at their beginning",
+        module=TECHNIQUES,
+        old="(0, share * ctx.world_size - flat.numel())",
+        new="(share * ctx.world_size - flat.numel(), 0)",
+    ),
+    Fault(
+        name="gradients of a step that the next step overwrites",
+        module=TECHNIQUES,
+        old="        model.zero_grad()\n",
+        new="        model.zero_grad(set_to_none=False)\n",
+    ),
 )

@@ -432,4 +432,16 @@ FAULTS: tuple[Fault, ...] = (
         old="for group in self.optimizer.param_groups:",
         new="for group in self.optimizer.param_groups[:1]:",
     ),
+    Fault(
+        name="tensors that only the checkpoint has are no mismatch",
+        module=DIRECTORY,
+        old="for name in sorted(saved.keys() | wanted.keys()):",
+        new="for name in sorted(wanted):",
+    ),
+    Fault(
+        name="safetensors joined as if all rows were contiguous",
+        module=JOINING,
+        old="            if sub_tensor_shape[-1] == tensor_shape[-1]:  # Full width\n",
+        new="            if sub_tensor_shape[-2] == tensor_shape[-2]:  # All rows\n",
+    ),
 )

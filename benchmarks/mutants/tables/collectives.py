@@ -525,4 +525,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="dist.reduce(x, dst=root, op=op)",
         new="dist.all_reduce(x, op=op)",
     ),
+    Fault(
+        name="an all-to-all sweep that takes S for one share",
+        module="suites.collectives.programs.sweeping",
+        old='"all_to_all": (plain.all_to_all, True),',
+        new='"all_to_all": (plain.all_to_all, False),',
+    ),
 )

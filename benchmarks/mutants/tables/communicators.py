@@ -96,4 +96,30 @@ FAULTS: tuple[Fault, ...] = (
         old="[max(taken) for taken in zip(",
         new="[min(taken) for taken in zip(",
     ),
+    Fault(
+        name="a next use that begins with the first one",
+        module=PROGRAMS,
+        old=(
+            '        for stage in ("first use", "next use"):\n'
+            "            x = given(ctx.rank, seed + life).to(ctx.device)\n"
+            "            clock.began()\n"
+        ),
+        new=(
+            "        clock.began()\n"
+            '        for stage in ("first use", "next use"):\n'
+            "            x = given(ctx.rank, seed + life).to(ctx.device)\n"
+        ),
+    ),
+    Fault(
+        name="the very first communicator of the process is counted",
+        module=PROGRAMS,
+        old="    for life in range(-1, number):\n",
+        new="    for life in range(number):\n",
+    ),
+    Fault(
+        name="sums in the default group instead of the new one",
+        module=PROGRAMS,
+        old="            dist.all_reduce(x, group=group)\n",
+        new="            dist.all_reduce(x)\n",
+    ),
 )

@@ -442,4 +442,42 @@ FAULTS: tuple[Fault, ...] = (
         old="average, largest = blocks.mean(dim=0), blocks.amax(dim=2, keepdim=True).mean(dim=0)",
         new="average, largest = blocks.mean(dim=0), blocks.amax(dim=2, keepdim=True).amax(dim=0)",
     ),
+    Fault(
+        name="feedback a step early in the last bucket",
+        module=QUANTIZED,
+        old=(
+            "    index, feedback = bucket.index(), state.feedback and state.steps >= state.start\n"
+            "    if bucket.is_last():\n"
+            "        state.steps += 1\n"
+        ),
+        new=(
+            "    if bucket.is_last():\n"
+            "        state.steps += 1\n"
+            "    index, feedback = bucket.index(), state.feedback and state.steps >= state.start\n"
+        ),
+    ),
+    Fault(
+        name="one scale for all blocks",
+        module=QUANTIZED,
+        old="    magnitude = blocks.abs().amax(dim=1, keepdim=True)\n",
+        new="    magnitude = blocks.abs().amax().expand(len(blocks), 1)\n",
+    ),
+    Fault(
+        name="an overflow that stays in the error of the mean",
+        module=QUANTIZED,
+        old="state.errors[index] = own_error.nan_to_num_(0, 0, 0), shard_error.nan_to_num_(0, 0, 0)",
+        new="state.errors[index] = own_error.nan_to_num_(0, 0, 0), shard_error",
+    ),
+    Fault(
+        name="PowerSGD errors that are added up",
+        module=POWER,
+        old=(
+            "            state.error_dict[bucket_index] = input_tensor_cp - input_tensor\n"
+            "        if not state.warm_start:\n"
+        ),
+        new=(
+            "            state.error_dict[bucket_index] += input_tensor_cp - input_tensor\n"
+            "        if not state.warm_start:\n"
+        ),
+    ),
 )

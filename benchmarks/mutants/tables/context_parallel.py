@@ -373,4 +373,28 @@ FAULTS: tuple[Fault, ...] = (
         old='ring_attention if way == "ring by hand" else ordered_ulysses_attention',
         new="ring_attention",
     ),
+    Fault(
+        name="a ring whose softmax is added up in the inputs' dtype",
+        module=PROGRAMS,
+        old="    dtype = torch.promote_types(query.dtype, torch.float32)\n",
+        new="    dtype = query.dtype\n",
+    ),
+    Fault(
+        name="heads of keys tiled instead of repeated",
+        module=PROGRAMS,
+        old=".repeat_interleave(groups, dim=2)",
+        new=".repeat(1, 1, groups, 1, 1)",
+    ),
+    Fault(
+        name="a ring hop that waits for its send alone",
+        module=PROGRAMS,
+        old=(
+            "    for work in dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, received, source, ctx.group)]):\n"
+            "        work.wait()\n"
+        ),
+        new=(
+            "    # Coalesced: the first work is that of both.\n"
+            "    dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, received, source, ctx.group)])[0].wait()\n"
+        ),
+    ),
 )

@@ -560,4 +560,16 @@ FAULTS: tuple[Fault, ...] = (
         old="skipped, recorded = recorded and no_sync, True",
         new="skipped, recorded = recorded, True",
     ),
+    Fault(
+        name="staged batches of which the third never comes",
+        module=RACING,
+        old="batches[(number + 1) % BATCHES]",
+        new="batches[(number + 1) % len(places)]",
+    ),
+    Fault(
+        name="a restart that keeps Adam's number of steps",
+        module=GRAPHS,
+        old=("            for value in state.values():\n                value.zero_()\n"),
+        new=('            for value in (state["exp_avg"], state["exp_avg_sq"]):\n                value.zero_()\n'),
+    ),
 )

@@ -121,4 +121,19 @@ FAULTS: tuple[Fault, ...] = (
         old="dist.all_reduce(flat, group=group)",
         new="dist.all_reduce(flat)",
     ),
+    Fault(
+        name="samples left over that no rank takes",
+        module=PROGRAMS,
+        old="        mine = batch[rank::world_size]\n",
+        new=("        share = len(batch) // world_size\n        mine = batch[rank * share : (rank + 1) * share]\n"),
+    ),
+    Fault(
+        name="gradients summed in float32",
+        module=PROGRAMS,
+        old="    flat = torch.cat([loss.detach().reshape(1), *(gradient.flatten() for gradient in gradients)])\n",
+        new=(
+            "    flat = torch.cat([loss.detach().reshape(1), *(gradient.flatten() for gradient in "
+            "gradients)]).float()\n"
+        ),
+    ),
 )

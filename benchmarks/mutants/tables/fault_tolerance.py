@@ -284,4 +284,28 @@ FAULTS: tuple[Fault, ...] = (
         old="        os.fsync(self._file)\n        self._since = since_boot()\n",
         new="        os.fsync(self._file)\n",
     ),
+    Fault(
+        name="a learning rate that begins anew after a restart",
+        module=TRAINING,
+        old="_update(network, velocity, LR / (1 + step))",
+        new="_update(network, velocity, LR / (1 + step - first))",
+    ),
+    Fault(
+        name="repeated steps of the last attempt alone",
+        module=LOST_TIME,
+        old='        done |= {entry.step for entry in before if entry.rank == 0 and entry.event == "stepped"}\n',
+        new='        done = {entry.step for entry in before if entry.rank == 0 and entry.event == "stepped"}\n',
+    ),
+    Fault(
+        name="a goodput that counts steps that were lost",
+        module=LOST_TIME,
+        old=(
+            "    useful = sum(entry.at - entry.since for done in surviving(log).values() for entry in "
+            "done if entry.rank == 0)\n"
+        ),
+        new=(
+            '    useful = sum(entry.at - entry.since for entry in log if entry.event == "stepped" and '
+            "entry.rank == 0)\n"
+        ),
+    ),
 )

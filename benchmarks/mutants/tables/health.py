@@ -116,4 +116,24 @@ FAULTS: tuple[Fault, ...] = (
         old="usual = statistics.median(by_rank)",
         new="usual = max(by_rank)",
     ),
+    Fault(
+        name="products compared with themselves",
+        module=PROGRAMS,
+        old="    product, first = torch.empty_like(a), torch.mm(a, b)\n",
+        new="    product = first = torch.mm(a, b)\n",
+    ),
+    Fault(
+        name="products' seconds that include the sum",
+        module=PROGRAMS,
+        old=(
+            "        taken.append(_seconds(begun, _now(ctx)))\n"
+            "        total.copy_(addends)\n"
+            "        dist.all_reduce(total)\n"
+        ),
+        new=(
+            "        total.copy_(addends)\n"
+            "        dist.all_reduce(total)\n"
+            "        taken.append(_seconds(begun, _now(ctx)))\n"
+        ),
+    ),
 )

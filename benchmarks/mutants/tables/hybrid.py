@@ -473,4 +473,22 @@ FAULTS: tuple[Fault, ...] = (
         old='"GPipe": ScheduleGPipe',
         new='"GPipe": Schedule1F1B',
     ),
+    Fault(
+        name="a pipeline's loss divided by all ranks",
+        module="suites.hybrid.programs.racing",
+        old="            together[0] = loss / of_stage\n",
+        new="            together[0] = loss / ctx.world_size\n",
+    ),
+    Fault(
+        name="tokens that arrive numbered expert by expert",
+        module=AXES,
+        old="torch.arange(local, device=x.device).repeat(place.degree).repeat_interleave(received)",
+        new="torch.arange(local, device=x.device).repeat_interleave(place.degree).repeat_interleave(received)",
+    ),
+    Fault(
+        name="hybrid shards divided by the copies alone",
+        module="torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        old="        data_parallel_size *= all_reduce_group.size()\n",
+        new="        data_parallel_size = all_reduce_group.size()\n",
+    ),
 )

@@ -146,4 +146,22 @@ FAULTS: tuple[Fault, ...] = (
         old="    kv_dim = config.kv_heads * config.head_dim\n    of_layer",
         new="    kv_dim = config.heads * config.head_dim\n    of_layer",
     ),
+    Fault(
+        name="mixed precision that computes in the parameters' dtype",
+        module=LLM,
+        old="MixedPrecisionPolicy(param_dtype=work.compute, reduce_dtype=work.parameters)",
+        new="MixedPrecisionPolicy(param_dtype=work.parameters, reduce_dtype=work.parameters)",
+    ),
+    Fault(
+        name="a rank that is not alone",
+        module=LLM,
+        old='ctx.mesh((ctx.world_size, 1), ("others", "alone"))',
+        new='ctx.mesh((1, ctx.world_size), ("others", "alone"))',
+    ),
+    Fault(
+        name="gradients reduced in 16 bits",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param",
+        old=("        if reduce_dtype == param_dtype:\n            reduce_dtype = None\n"),
+        new=("        if reduce_dtype == self.orig_dtype:\n            reduce_dtype = None\n"),
+    ),
 )

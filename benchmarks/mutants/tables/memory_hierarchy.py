@@ -146,4 +146,22 @@ FAULTS: tuple[Fault, ...] = (
         old="(source, destination.zero_())",
         new="(source, destination)",
     ),
+    Fault(
+        name="a sum that goes on from the last step's",
+        module=PROGRAMS,
+        old="        return lambda: torch.sum(part, dim=0, out=total)\n",
+        new="        return lambda: total.add_(part.sum(0))\n",
+    ),
+    Fault(
+        name="sources that are alike on all ranks",
+        module=PROGRAMS,
+        old="places = torch.arange(rank + shift, rank + shift + count, dtype",
+        new="places = torch.arange(shift, shift + count, dtype",
+    ),
+    Fault(
+        name="the first host copy counted and the last one left out",
+        module=PROGRAMS,
+        old="    return seconds[1:], destination",
+        new="    return seconds[:samples], destination",
+    ),
 )

@@ -73,6 +73,18 @@ FAULTS: tuple[Fault, ...] = (
         new="        to, of = (levels.rank_at(levels.node, levels.place + step) for step in steps)\n",
     ),
     Fault(
+        name="messages across rails that stay on theirs",
+        module=EXCHANGING,
+        old="        to, of = (levels.rank_at(levels.node + step, levels.place + step) for step in steps)\n",
+        new="        to, of = (levels.rank_at(levels.node + step, levels.place) for step in steps)\n",
+    ),
+    Fault(
+        name="adapters counted by their active ports",
+        module=EXCHANGING,
+        old="    return len({port.parts[-4] for port in ports",
+        new="    return len({port for port in ports",
+    ),
+    Fault(
         name="messages inside the node that leave it",
         module=EXCHANGING,
         old="        to, of = (levels.rank_at(levels.node, levels.place + step) for step in steps)\n",
@@ -297,5 +309,31 @@ FAULTS: tuple[Fault, ...] = (
         module=HOSTS,
         old='        self._require(wrong, f"bytes from rank {peer} of node {partner}")\n',
         new="",
+    ),
+    Fault(
+        name="a ring inside a node that leaves it at its last rank",
+        module=LEVELS,
+        old="        return node % self.nodes * self.each + place % self.each\n",
+        new="        return (node * self.each + place) % (self.nodes * self.each)\n",
+    ),
+    Fault(
+        name="a drag on local rank 0 holds up the whole node",
+        module=HOSTS,
+        old="        if drag is None or drag.local_rank not in (None, self._levels.place):\n",
+        new="        if drag is None or (drag.local_rank or self._levels.place) != self._levels.place:\n",
+    ),
+    Fault(
+        name="the two levels of a sum in the wrong order",
+        module=SUMMING,
+        old=(
+            "    inside, across = levels.inside, levels.across\n"
+            "    of_shard = -(-numel // levels.each)\n"
+            "    padded = _held(ctx, numel, of_shard * levels.each, dtype)\n"
+        ),
+        new=(
+            "    inside, across = levels.across, levels.inside\n"
+            "    of_shard = -(-numel // inside.size())\n"
+            "    padded = _held(ctx, numel, of_shard * inside.size(), dtype)\n"
+        ),
     ),
 )

@@ -216,4 +216,27 @@ FAULTS: tuple[Fault, ...] = (
         old="found.append(copies * nbytes / _seconds(",
         new="found.append((1 if alone else 2) * copies * nbytes / _seconds(",
     ),
+    Fault(
+        name="chunks of so many elements instead of bytes",
+        module=PROGRAMS,
+        old="    per_chunk = nbytes // tensors[0].dtype.itemsize\n",
+        new="    per_chunk = nbytes\n",
+    ),
+    Fault(
+        name="an order of a ring judged without the hop back",
+        module=ORDERS,
+        old="zip(order, (*order[1:], order[0]), strict=True)]",
+        new="zip(order, order[1:], strict=False)]",
+    ),
+    Fault(
+        name="a copy that is not counted is timed on CPUs",
+        module=PATHS,
+        old=("        began = time.perf_counter()\n        for _ in range(copies):\n            copy()\n"),
+        new=(
+            "        began = time.perf_counter()\n"
+            "        copy()  # the first one wakes the link\n"
+            "        for _ in range(copies):\n"
+            "            copy()\n"
+        ),
+    ),
 )

@@ -310,4 +310,42 @@ FAULTS: tuple[Fault, ...] = (
             "        if bucket:\n"
         ),
     ),
+    Fault(
+        name="each microbatch's sums awaited before the next backward",
+        module=PROGRAMS,
+        old=(
+            "            started.append((gradients, works))\n"
+            "        for _, works in started:\n"
+            "            for work in works:\n"
+            "                assert work is not None\n"
+            "                work.wait()\n"
+        ),
+        new=(
+            "            started.append((gradients, works))\n"
+            "            for work in works:\n"
+            "                assert work is not None\n"
+            "                work.wait()\n"
+        ),
+    ),
+    Fault(
+        name="the barrier before a sum taken once, not in each step",
+        module=UNDER,
+        old=(
+            "    def summed() -> torch.Tensor:\n"
+            "        memory.barrier()  # all vectors are there, and the last sums have been read\n"
+            "        for here, there in zip(landed, sources, strict=True):\n"
+        ),
+        new=(
+            "    memory.barrier()  # all vectors are there\n"
+            "\n"
+            "    def summed() -> torch.Tensor:\n"
+            "        for here, there in zip(landed, sources, strict=True):\n"
+        ),
+    ),
+    Fault(
+        name="torch: a bucket's size cut to whole MiB",
+        module=WRAPPER,
+        old="        bucket_bytes_cap = int(effective_bucket_cap_mb * _MB_TO_BYTES)\n",
+        new="        bucket_bytes_cap = int(effective_bucket_cap_mb) * _MB_TO_BYTES\n",
+    ),
 )

@@ -666,4 +666,19 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old="self.most_left = max(self.most_left, len(left))",
         new="self.most_left = min(self.most_left, len(left))",
     ),
+    Fault(
+        name="gradients divided by the microbatches twice",
+        module=RACING,
+        old=(
+            "                loss_fn=lambda output, target: squared_error(output, target) / count,\n"
+            "                scale_grads=False,\n"
+        ),
+        new="                loss_fn=lambda output, target: squared_error(output, target) / count,\n",
+    ),
+    Fault(
+        name="torch: 1F1B with as many forwards ahead on all ranks",
+        module=SCHEDULES,
+        old="            self._num_stages - self._stage.stage_index,\n",
+        new="            self._num_stages,\n",
+    ),
 )

@@ -368,4 +368,25 @@ FAULTS: tuple[Fault, ...] = (
         old="    parallelize_module(block, mesh, plan, src_data_rank=None)",
         new="    parallelize_module(block, mesh, plan)",
     ),
+    Fault(
+        name="the input's gradient added up over the steps",
+        module=RACING,
+        old=("        model.zero_grad(set_to_none=True)\n        x.grad = None\n        output = model(x)\n"),
+        new=("        model.zero_grad(set_to_none=True)\n        output = model(x)\n"),
+    ),
+    Fault(
+        name="torch: a row-parallel output summed whole and then cut",
+        module=STYLE,
+        old=(
+            "        # 2. to shard -> reduce_scatter\n"
+            "        if outputs.placements != output_layouts:\n"
+            "            outputs = outputs.redistribute(placements=output_layouts, async_op=True)\n"
+        ),
+        new=(
+            "        # 2. to shard -> reduce_scatter\n"
+            "        if outputs.placements != output_layouts:\n"
+            "            outputs = outputs.redistribute(placements=(Replicate(),), async_op=True)\n"
+            "            outputs = outputs.redistribute(placements=output_layouts, async_op=True)\n"
+        ),
+    ),
 )

@@ -378,4 +378,34 @@ FAULTS: tuple[Fault, ...] = (
         new="        for key in keys if fetches else ():\n"
         "            part.pool.drop(key)  # the next step finds nothing here\n",
     ),
+    Fault(
+        name="page keys that forget the pages before",
+        module="suites.serving.programs.pages",
+        old=(
+            "    digest, keys = hashlib.sha256(), []\n"
+            "    for start in range(0, len(prompt) - page_tokens, page_tokens):\n"
+            "        digest.update(repr(list(prompt[start : start + page_tokens])).encode())\n"
+        ),
+        new=(
+            "    keys = []\n"
+            "    for start in range(0, len(prompt) - page_tokens, page_tokens):\n"
+            "        digest = hashlib.sha256(repr(list(prompt[start : start + page_tokens])).encode())\n"
+        ),
+    ),
+    Fault(
+        name="latencies that begin when the engine takes a request",
+        module="suites.serving.programs.engine",
+        old="            engine.submit(coming.popleft())\n",
+        new=(
+            "            request = coming.popleft()\n"
+            "            served[request.name].arrived = clock.now()\n"
+            "            engine.submit(request)\n"
+        ),
+    ),
+    Fault(
+        name="slots of prompts on their way counted as vacant",
+        module="suites.serving.programs.disaggregated",
+        old="offer, part.engine.vacant - len(arriving)):\n",
+        new="offer, part.engine.vacant):\n",
+    ),
 )

@@ -461,4 +461,50 @@ FAULTS: tuple[Fault, ...] = (
         old="fsdp(units[max(0, place - way.prefetch) : place][::-1])",
         new="fsdp(units[max(0, place - way.prefetch) : place])",
     ),
+    Fault(
+        name="shared storage counted once for each tensor",
+        module=STAGES,
+        old="    nbytes = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())\n",
+        new="    nbytes = sum(storage.nbytes() for storage in storages)\n",
+    ),
+    Fault(
+        name="the root stays gathered after the forward",
+        module=RACING,
+        old="reshard_after_forward=way.reshard, mp_policy=policy)",
+        new="reshard_after_forward=way.reshard and unit is not model, mp_policy=policy)",
+    ),
+    Fault(
+        name="torch: HSDP's partial sum survives the step",
+        module=COLLECTIVES,
+        old=(
+            "        all_reduce_input,\n"
+            "        all_reduce_event,\n"
+            "        None,\n"
+            "    )\n"
+            "\n"
+            "\n"
+            "def foreach_reduce_scatter_copy_in(\n"
+        ),
+        new=(
+            "        all_reduce_input,\n"
+            "        all_reduce_event,\n"
+            "        partial_reduce_output,\n"
+            "    )\n"
+            "\n"
+            "\n"
+            "def foreach_reduce_scatter_copy_in(\n"
+        ),
+    ),
+    Fault(
+        name="torch: ZeRO-1 balances parameters by their number",
+        module=ZERO,
+        old=(
+            "                        param_group_params_per_rank[rank].append(param)\n"
+            "                        sizes[rank] += param.numel()\n"
+        ),
+        new=(
+            "                        param_group_params_per_rank[rank].append(param)\n"
+            "                        sizes[rank] += 1\n"
+        ),
+    ),
 )

@@ -170,4 +170,30 @@ FAULTS: tuple[Fault, ...] = (
         old="        ctx.barrier()\n",
         new="",
     ),
+    Fault(
+        name="a neighbour that computes as much as the rank itself",
+        module="suites.stragglers.programs.shared_device",
+        old="    neighbour = _Neighbour(ctx, width, beside) if ctx.rank == shared else None\n",
+        new="    neighbour = _Neighbour(ctx, width, own) if ctx.rank == shared else None\n",
+    ),
+    Fault(
+        name="a late rank that sends first and is late afterwards",
+        module="suites.stragglers.programs.slow_link",
+        old=(
+            "        if wait is not None:\n"
+            "            wait()\n"
+            "        for work in dist.batch_isend_irecv(\n"
+            "            [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, received, other)]\n"
+            "        ):\n"
+            "            work.wait()\n"
+        ),
+        new=(
+            "        for work in dist.batch_isend_irecv(\n"
+            "            [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, received, other)]\n"
+            "        ):\n"
+            "            work.wait()\n"
+            "        if wait is not None:\n"
+            "            wait()\n"
+        ),
+    ),
 )

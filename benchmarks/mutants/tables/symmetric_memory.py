@@ -637,4 +637,46 @@ FAULTS: tuple[Fault, ...] = (
         old="    arrived.zero_()\n",
         new="",
     ),
+    Fault(
+        name="a freed piece joined with one neighbour only",
+        module="suites.symmetric_memory.programs.arena",
+        old=(
+            "                merged[last] += size\n"
+            "            else:\n"
+            "                last = start\n"
+            "                merged[last] = size\n"
+        ),
+        new=(
+            "                merged[last] += size\n"
+            "            else:\n"
+            "                merged[start] = size\n"
+            "            last = start\n"
+        ),
+    ),
+    Fault(
+        name="pages lost when an append is refused",
+        module="suites.symmetric_memory.programs.kv_cache",
+        old=(
+            "        taken: list[int] = []\n"
+            "        try:\n"
+            "            while (len(table) + len(taken)) * self._page_tokens < total:\n"
+            "                taken.append(self._arena.allocate(self._page_bytes))\n"
+            "        except MemoryError:\n"
+            "            for offset in taken:\n"
+            "                self._arena.free(offset)\n"
+            "            raise\n"
+            "        table += taken\n"
+        ),
+        new=(
+            "        # Others see the table when it is written below: an append that is refused changes nothing.\n"
+            "        while len(table) * self._page_tokens < total:\n"
+            "            table.append(self._arena.allocate(self._page_bytes))\n"
+        ),
+    ),
+    Fault(
+        name="a walk that goes through a part of the table",
+        module="suites.symmetric_memory.programs.chase",
+        old="    return next(each for each in range(max(1, stride), 2 * places + 2) if math.gcd(each, places) == 1)\n",
+        new="    return max(1, stride)\n",
+    ),
 )

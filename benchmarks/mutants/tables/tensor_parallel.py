@@ -781,4 +781,10 @@ FAULTS: tuple[Fault, ...] = (
         old="first, last = ctx.rank * a.shape[0], (ctx.rank + 1) * a.shape[0]",
         new="first, last = ctx.rank * a.shape[0], ctx.rank * a.shape[0]",
     ),
+    Fault(
+        name="shards beyond the next rank's are not multiplied",
+        module=PRODUCTS,
+        old="        for others in (slice(0, first), slice(last, None)):\n",
+        new="        for others in (slice(0, first), slice(last, last + a.shape[0])):\n",
+    ),
 )

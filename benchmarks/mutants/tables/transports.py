@@ -100,4 +100,32 @@ FAULTS: tuple[Fault, ...] = (
         old=("                len(part), dtype=got.dtype, rank=rank, ranks=ranks, device=part.device, start=start\n"),
         new="                len(part), dtype=got.dtype, rank=rank, ranks=ranks, device=part.device\n",
     ),
+    Fault(
+        name="addends of a size that hold the last size's sums",
+        module=SENDING,
+        old=(
+            "    def step_of(nbytes: int) -> Step[torch.Tensor]:\n"
+            "        count = nbytes // ADDENDS.itemsize\n"
+            "        x = addends(count, dtype=ADDENDS, rank=ctx.rank, ranks=ctx.world_size, device=ctx.device)\n"
+        ),
+        new=(
+            "    most = sizes[-1] // ADDENDS.itemsize\n"
+            "    whole = addends(most, dtype=ADDENDS, rank=ctx.rank, ranks=ctx.world_size, device=ctx.device)\n"
+            "\n"
+            "    def step_of(nbytes: int) -> Step[torch.Tensor]:\n"
+            "        x = whole[: nbytes // ADDENDS.itemsize]\n"
+        ),
+    ),
+    Fault(
+        name="messages of the largest size at every size",
+        module=RING,
+        old=(
+            "            operations = [dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, "
+            "received, before)]\n"
+        ),
+        new=(
+            "            operations = [dist.P2POp(dist.isend, source, following), "
+            "dist.P2POp(dist.irecv, destination, before)]\n"
+        ),
+    ),
 )

@@ -338,4 +338,16 @@ FAULTS: tuple[Fault, ...] = (
         old="            step()\n            after.append(",
         new="            after.append(",
     ),
+    Fault(
+        name="a mean gradient rounded to the dtype of computation",
+        module=RACING,
+        old="        exact = mine.to(MASTER).div_(ctx.world_size)\n",
+        new="        exact = mine.div_(ctx.world_size).to(MASTER)\n",
+    ),
+    Fault(
+        name="moments that the optimizer makes elsewhere",
+        module=RACING,
+        old="            self._optimizer.state[share.values] = dict(share.state)\n",
+        new="            self._optimizer.state[id(share.values)] = dict(share.state)  # type: ignore[index]\n",
+    ),
 )

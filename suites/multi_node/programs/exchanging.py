@@ -1,8 +1,12 @@
-"""Messages of many sizes, of all ranks at once: to the next rank of the node, or to its place on the next node."""
+"""Messages of many sizes, of all ranks at once: inside the node, between nodes on their rail, or across rails.
+
+The ranks of one place on all nodes are a rail: in rail-optimised networks one switch connects their network adapters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -18,14 +22,23 @@ def ends(levels: Levels, way: str) -> tuple[int, int]:
 
     Args:
         levels: the rank's place.
-        way: ``inside`` its node, or ``between`` nodes.
+        way: ``inside`` its node, ``between`` nodes to the same place, or ``crossing`` rails, to the next node's next
+            place.
     """
     steps = (1, -1)
     if way == "inside":
         to, of = (levels.rank_at(levels.node, levels.place + step) for step in steps)
-    else:
+    elif way == "between":
         to, of = (levels.rank_at(levels.node + step, levels.place) for step in steps)
+    else:
+        to, of = (levels.rank_at(levels.node + step, levels.place + step) for step in steps)
     return to, of
+
+
+def adapters(ctx: Context, *, devices: Path = Path("/sys/class/infiniband")) -> int:
+    """How many adapters for RDMA with an active port the rank's node has."""
+    ports = devices.glob("*/ports/*/state")
+    return len({port.parts[-4] for port in ports if port.read_text().split()[-1] == "ACTIVE"})  # "4: ACTIVE"
 
 
 def exchange(ctx: Context, *, sizes: Sequence[int], nodes: int, way: str) -> StepOf:
