@@ -18,8 +18,8 @@ from suites.multi_node import test_performance as bodies
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(4, nodes=2)]
 
-def test_bandwidth(perf):
-    bodies.test_bandwidth_inside_and_between_nodes(perf)
+def test_bandwidth(perf, ranks):
+    bodies.test_bandwidth_inside_and_between_nodes(perf, ranks)
 
 def test_sum(perf):
     bodies.test_hierarchical_sum(perf)
@@ -59,4 +59,4 @@ def test_a_node_that_was_slowed_down_is_named(run: WholeRun) -> None:
 def test_bodies_of_perf_tests_run_on_nodes(run: WholeRun) -> None:
     bodies = ["test_bandwidth[4ranks]", "test_sum[4ranks]", "test_training[4ranks]", "test_acceptance[4ranks]"]
     assert [name for name in bodies if f"::{name} PASSED" not in run.text] == []
-    assert "6 perf tests ran and handed over 23 figures; --smoke judges none" in run.text
+    assert "6 perf tests ran and handed over 27 figures; --smoke judges none" in run.text
