@@ -36,7 +36,6 @@ class _Request:
     count: int
     holder: str
     alone: bool
-    prefer: frozenset[str] = frozenset()
     warm: tuple[frozenset[str], ...] = ()
 
     def choice(self, names: Sequence[str], others: Mapping[str, int]) -> frozenset[str]:
@@ -82,7 +81,6 @@ class Leases:
         candidates: Sequence[str],
         count: int,
         *,
-        prefer: Sequence[str] = (),
         holder: str,
         timeout: float,
         on_wait: Callable[[str], None] | None = None,
@@ -94,7 +92,6 @@ class Leases:
         Args:
             candidates: The resources to choose from.
             count: How many of them.
-            prefer: Those to take before others, if they are free.
             holder: What for, in words for others: a test's node id.
             timeout: Seconds to wait for others; 0 tries once. Waiting for the memory of ranks that have ended comes on
                 top, 10 s at most.
@@ -107,7 +104,7 @@ class Leases:
             ValueError: For a count that the candidates cannot give, and for names that are no file names.
             HardwareError: Where a GPU does not tell its memory.
         """
-        request = _Request(tuple(candidates), count, holder, True, prefer=frozenset(prefer))
+        request = _Request(tuple(candidates), count, holder, True)
         files = self._obtain(request, timeout, on_wait, quiet, meanwhile)
         with ExitStack() as failing:
             for file in files.values():
@@ -133,7 +130,7 @@ class Leases:
         It takes those on which the fewest other processes are. One process has one share at a time.
 
         Args:
-            candidates: The GPUs to choose from.
+            candidates: The GPUs or cores to choose from.
             count: How many of them.
             warm: Whole sets to take before others on which as many processes are; the first one that can be had.
             holder: What for, in words for others: a test's node id.
@@ -218,8 +215,7 @@ class Leases:
             return None
         with ExitStack() as unlocking:
             if request.alone:
-                names = sorted(request.candidates, key=lambda name: name not in request.prefer)
-                files = self._lock(names, request.count, request.count, unlocking)
+                files = self._lock(request.candidates, request.count, request.count, unlocking)
                 # Looked at under the locks: now nobody can come to stay.
                 if files is None or self._residents.others(files):
                     return None

@@ -37,7 +37,7 @@ class Leasing:
             timeout: seconds to wait for a lease.
             tell: told who is waited for.
             leave: ends the processes that stay on GPUs between leases; called where another must be alone there.
-            run: names the run to all of its workers, which share GPUs; None if it has one process.
+            run: names the run to all of its workers, which share GPUs and cores; None if it has one process.
         """
         self._leases = Leases(folder, machine.devices.used_memory if machine.gpus else None, run)
         self._devices = ExitStack()
@@ -49,7 +49,6 @@ class Leasing:
         self._tell = tell
         self._leave = leave
         self._lease: Lease | Share | None = None
-        self._cores: tuple[str, ...] = ()
         self._holder = ""
 
     def gpus(self, count: int, holder: str, warm: Sequence[Collection[str]] = ()) -> tuple[str, ...]:
@@ -76,15 +75,20 @@ class Leasing:
         self._take(everything, len(everything), holder, Lease, self._leases.acquire)
         return self._machine.gpu_uuids
 
-    def cores(self, count: int, holder: str) -> None:
-        """Leases so many cores, or all if there are fewer.
+    def cores(self, count: int, holder: str, *, alone: bool = False) -> None:
+        """Takes so many cores, or all if there are fewer.
+
+        Args:
+            count: how many.
+            holder: the test.
+            alone: whether tests of the run's other workers must not share them.
 
         Raises:
             LeaseError: others held them for longer than the run waits.
         """
         cores = tuple(f"{CORE}{core}" for core in sorted(os.sched_getaffinity(0)))
-        acquire = partial(self._leases.acquire, prefer=self._cores)
-        self._cores = self._take(cores, min(count, len(cores)), holder, Lease, acquire)
+        kind, give = (Lease, self._leases.acquire) if alone else (Share, self._leases.share)
+        self._take(cores, min(count, len(cores)), holder, kind, give)
 
     def memory_is_scarce(self, gpus: Sequence[str]) -> bool:
         """Whether one of the GPUs has less than half of its memory free."""

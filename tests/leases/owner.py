@@ -22,9 +22,9 @@ class Commands:
         self.leases = Leases(folder, run=run)
         self.held: Lease | Share | None = None
 
-    def acquire(self, candidates: list[str], count: int, timeout: float, holder: str, prefer: list[str]) -> Any:
+    def acquire(self, candidates: list[str], count: int, timeout: float, holder: str) -> Any:
         try:
-            self.held = self.leases.acquire(candidates, count, prefer=prefer, holder=holder, timeout=timeout)
+            self.held = self.leases.acquire(candidates, count, holder=holder, timeout=timeout)
         except LeaseError as error:
             return {"error": str(error)}
         return list(self.held.resources)

@@ -52,14 +52,11 @@ class Owner:
         *,
         timeout: float = DEADLINE,
         holder: str = "test",
-        prefer: Sequence[str] = (),
         wait: bool = True,
     ) -> Any:
         """Leases in the process; without wait the answer is to be fetched later."""
         give = self.ask if wait else self.tell
-        return give(
-            "acquire", candidates=list(candidates), count=count, timeout=timeout, holder=holder, prefer=list(prefer)
-        )
+        return give("acquire", candidates=list(candidates), count=count, timeout=timeout, holder=holder)
 
     def share(
         self,

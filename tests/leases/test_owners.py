@@ -75,13 +75,6 @@ def test_disjoint_requests_do_not_wait_for_each_other(start: Start, leases: Leas
     assert owner.answer() == [A, B]
 
 
-def test_preferences_keep_owners_out_of_each_others_way(start: Start, leases: Leases) -> None:
-    owner = start()
-    assert owner.acquire([A, B, C], 1, prefer=[B]) == [B]
-    with leases.acquire([A, B, C], 2, prefer=[C, B], holder="here", timeout=0) as lease:
-        assert lease.resources == (A, C)  # C before A, B being taken; told in the order of the candidates
-
-
 def test_the_kernel_frees_what_a_killed_owner_held(start: Start, leases: Leases) -> None:
     owner = start()
     owner.acquire([A, B], 2)

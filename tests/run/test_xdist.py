@@ -1,6 +1,5 @@
 """Ranks under xdist: each worker has its own, and the controller tells of all."""
 
-import os
 from pathlib import Path
 
 from tests.whole_run import run_pytest, write
@@ -16,10 +15,11 @@ HERE = Path(__file__).parent
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("n", range(4))
 def test_ranks(ranks, n):
-    start = time.monotonic()
-    ranks.run(lambda ctx: time.sleep(0.2))  # long enough to be met by another
-    worker = os.environ["PYTEST_XDIST_WORKER"]
-    (HERE / f"{n}.span").write_text(f"{worker} {start} {time.monotonic()}")
+    (HERE / f"{os.environ['PYTEST_XDIST_WORKER']}.here").touch()
+    end = time.monotonic() + 60
+    while len(list(HERE.glob("*.here"))) < 2:  # both workers run a test, though there may be cores for one alone
+        assert time.monotonic() < end, "the other worker waits"
+        time.sleep(0.01)
     assert ranks.run(lambda ctx: (ctx.rank, n)) == [(0, n), (1, n)]
 
 @pytest.mark.ranks(2)
@@ -38,19 +38,11 @@ def test_speed(perf, n):
 
 
 def test_workers_run_ranks_side_by_side_and_the_controller_tells_of_all(tmp_path: Path) -> None:
-    cores = len(os.sched_getaffinity(0))
     run = run_pytest(write(tmp_path, {"test_it.py": TESTS, "pytest.ini": "[pytest]\n"}), "-n2", "--smoke")
     run.result.assert_outcomes(passed=6, failed=1)
     assert "Captured stdout of rank 1 of 2 call" in run.text
     assert "raised on rank 1 of 2 (gloo) in test_it:test_fails.<locals>.program" in run.text
     assert "2 perf tests ran and handed over 2 figures; --smoke judges none" in run.section("gpuperf")
-    # Of two ranks each: no more at a time than there are cores for.
-    spans = [file.read_text().split() for file in tmp_path.glob("*.span")]
-    times = [(float(start), float(end)) for _, start, end in spans]
-    assert len(times) == 4
-    most = max(sum(start <= moment < end for start, end in times) for moment, _ in times)
-    assert most <= max(1, cores // 2)
-    assert len({worker for worker, _, _ in spans}) == 2
 
 
 WITH_GPUS = """
