@@ -364,4 +364,25 @@ FAULTS: tuple[Fault, ...] = (
         old="        model.zero_grad()\n",
         new="        model.zero_grad(set_to_none=False)\n",
     ),
+    Fault(
+        name="one checkpoint around all blocks",
+        module=TECHNIQUES,
+        old=(
+            "        for block in model:\n"
+            "            x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve_rng_state)\n"
+            "        return x\n"
+        ),
+        new=(
+            "        output: torch.Tensor = checkpoint(\n"
+            "            model, x, use_reentrant=False, preserve_rng_state=preserve_rng_state\n"
+            "        )\n"
+            "        return output\n"
+        ),
+    ),
+    Fault(
+        name="masks that blocks note down count as kept",
+        module="suites.activations.programs.memory",
+        old=("        output = forward(x)\n        _forget_masks(model)\n        kept"),
+        new=("        output = forward(x)\n        kept"),
+    ),
 )

@@ -444,4 +444,10 @@ FAULTS: tuple[Fault, ...] = (
         old="            if sub_tensor_shape[-1] == tensor_shape[-1]:  # Full width\n",
         new="            if sub_tensor_shape[-2] == tensor_shape[-2]:  # All rows\n",
     ),
+    Fault(
+        name="asynchronous saves share tensors without dimensions",
+        module="torch.distributed._state_dict_utils",
+        old="            return torch.tensor(0, dtype=obj.dtype)\n",
+        new="            return obj\n",
+    ),
 )

@@ -531,4 +531,10 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old='"all_to_all": (plain.all_to_all, True),',
         new='"all_to_all": (plain.all_to_all, False),',
     ),
+    Fault(
+        name="coalesced all_reduces always sum",
+        module=TORCH,
+        old="            all_reduce_opts.reduceOp = not_none(op_list[0].redop)\n",
+        new="            all_reduce_opts.reduceOp = ReduceOp.SUM\n",
+    ),
 )

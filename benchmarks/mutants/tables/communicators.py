@@ -122,4 +122,21 @@ FAULTS: tuple[Fault, ...] = (
         old="            dist.all_reduce(x, group=group)\n",
         new="            dist.all_reduce(x)\n",
     ),
+    Fault(
+        name="the clock starts when the communicator is made",
+        module=PROGRAMS,
+        old=("        clock = _Stages(ctx)\n        group = making(ctx)\n"),
+        new=("        group = making(ctx)\n        clock = _Stages(ctx)\n"),
+    ),
+    Fault(
+        name="the second use sums what the first has left",
+        module=PROGRAMS,
+        old=(
+            '        for stage in ("first use", "next use"):\n'
+            "            x = given(ctx.rank, seed + life).to(ctx.device)\n"
+        ),
+        new=(
+            '        x = given(ctx.rank, seed + life).to(ctx.device)\n        for stage in ("first use", "next use"):\n'
+        ),
+    ),
 )

@@ -480,4 +480,47 @@ FAULTS: tuple[Fault, ...] = (
             "        if not state.warm_start:\n"
         ),
     ),
+    Fault(
+        name="PowerSGD forgets older errors",
+        module=POWER,
+        old=(
+            "    if state.use_error_feedback:\n"
+            "        if bucket_index in state.error_dict:\n"
+            "            input_tensor.add_(state.error_dict[bucket_index])\n"
+            "        else:\n"
+            "            logger.info(\n"
+            '                "A zero tensor of length %s that represents local error is created.",\n'
+            "                total_length,\n"
+            "            )\n"
+            "            state.error_dict[bucket_index] = torch.zeros(\n"
+            "                total_length, device=device, dtype=dtype\n"
+            "            )\n"
+            "\n"
+            "        # Keep a copy of the input tensor,\n"
+            "        # so that we can compute the local error caused by compression later,\n"
+            "        # by comparing this copy and the input tensor updated after decompression.\n"
+            "        input_tensor_cp = input_tensor.detach().clone()\n"
+            "\n"
+            "    # Unflatten the input tensor into per-parameter tensors, for layer-wise compression.\n"
+        ),
+        new=(
+            "    if state.use_error_feedback:\n"
+            "        # Keep a copy of the input tensor,\n"
+            "        # so that we can compute the local error caused by compression later,\n"
+            "        # by comparing this copy and the input tensor updated after decompression.\n"
+            "        input_tensor_cp = input_tensor.detach().clone()\n"
+            "        if bucket_index in state.error_dict:\n"
+            "            input_tensor.add_(state.error_dict[bucket_index])\n"
+            "        else:\n"
+            "            logger.info(\n"
+            '                "A zero tensor of length %s that represents local error is created.",\n'
+            "                total_length,\n"
+            "            )\n"
+            "            state.error_dict[bucket_index] = torch.zeros(\n"
+            "                total_length, device=device, dtype=dtype\n"
+            "            )\n"
+            "\n"
+            "    # Unflatten the input tensor into per-parameter tensors, for layer-wise compression.\n"
+        ),
+    ),
 )

@@ -397,4 +397,16 @@ FAULTS: tuple[Fault, ...] = (
             "    dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, received, source, ctx.group)])[0].wait()\n"
         ),
     ),
+    Fault(
+        name="query heads in turn instead of in groups",
+        module=PROGRAMS,
+        old="        some_keys, some_values = held.to(dtype).repeat_interleave(groups, dim=2)\n",
+        new="        some_keys, some_values = held.to(dtype).repeat(1, 1, groups, 1, 1)\n",
+    ),
+    Fault(
+        name="the order of the tokens instead of its inverse",
+        module=PROGRAMS,
+        old="    return all_to_all(ctx, output[:, :, gathered], split=SEQUENCE, join=1)\n",
+        new="    return all_to_all(ctx, output[:, :, order], split=SEQUENCE, join=1)\n",
+    ),
 )

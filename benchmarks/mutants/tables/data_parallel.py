@@ -572,4 +572,20 @@ FAULTS: tuple[Fault, ...] = (
         old=("            for value in state.values():\n                value.zero_()\n"),
         new=('            for value in (state["exp_avg"], state["exp_avg_sq"]):\n                value.zero_()\n'),
     ),
+    Fault(
+        name="Adam's number of steps survives the restart",
+        module=GRAPHS,
+        old=("            for value in state.values():\n                value.zero_()\n"),
+        new=(
+            "            for value in state.values():\n"
+            "                if value.dim():\n"
+            "                    value.zero_()\n"
+        ),
+    ),
+    Fault(
+        name="join always divides by the initial world size",
+        module=WRAPPER,
+        old="        self.ddp._divide_by_initial_world_size = divide_by_initial_world_size\n",
+        new="        self.ddp._divide_by_initial_world_size = True\n",
+    ),
 )

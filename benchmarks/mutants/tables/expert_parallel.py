@@ -476,4 +476,10 @@ FAULTS: tuple[Fault, ...] = (
         old="own = [expert(ctx, sizes, ctx.rank * local + index, seed) for index in range(local)]",
         new="own = [expert(ctx, sizes, index * ctx.world_size + ctx.rank, seed) for index in range(local)]",
     ),
+    Fault(
+        name="weights of the gate rounded to 16 bits",
+        module=EXCHANGE,
+        old="    return (each * weights.unsqueeze(-1)).sum(1).to(x.dtype)\n",
+        new="    return (each * weights.to(x.dtype).unsqueeze(-1)).sum(1).to(x.dtype)\n",
+    ),
 )

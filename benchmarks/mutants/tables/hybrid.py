@@ -491,4 +491,16 @@ FAULTS: tuple[Fault, ...] = (
         old="        data_parallel_size *= all_reduce_group.size()\n",
         new="        data_parallel_size = all_reduce_group.size()\n",
     ),
+    Fault(
+        name="clipping by a norm of 16 bits",
+        module=TRAINING,
+        old="    norms = [_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients]\n",
+        new="    norms = [_whole(torch.linalg.vector_norm(gradient)).to(exact) for gradient in gradients]\n",
+    ),
+    Fault(
+        name="gradients that two axes split count too often",
+        module="suites.hybrid.programs.racing",
+        old="            if not placement.is_replicate()  # is_shard() is False where two axes split one dimension\n",
+        new="            if placement.is_shard()\n",
+    ),
 )

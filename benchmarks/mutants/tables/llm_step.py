@@ -164,4 +164,16 @@ FAULTS: tuple[Fault, ...] = (
         old=("        if reduce_dtype == param_dtype:\n            reduce_dtype = None\n"),
         new=("        if reduce_dtype == self.orig_dtype:\n            reduce_dtype = None\n"),
     ),
+    Fault(
+        name="the last group is gathered twice",
+        module=PROGRAMS,
+        old="[(rest, 1)]",
+        new="[(rest, 2)]",
+    ),
+    Fault(
+        name="gradients are summed in the dtype of computation",
+        module=LLM,
+        old="reduce_dtype=work.parameters",
+        new="reduce_dtype=work.compute",
+    ),
 )

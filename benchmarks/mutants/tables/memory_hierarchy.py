@@ -164,4 +164,10 @@ FAULTS: tuple[Fault, ...] = (
         old="    return seconds[1:], destination",
         new="    return seconds[:samples], destination",
     ),
+    Fault(
+        name="the triad scales the other array",
+        module=PROGRAMS,
+        old="torch.add(of_b, of_c, alpha=TRIAD_FACTOR, out=of_a)",
+        new="torch.add(of_c, of_b, alpha=TRIAD_FACTOR, out=of_a)",
+    ),
 )

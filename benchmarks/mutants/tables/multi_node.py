@@ -336,4 +336,16 @@ FAULTS: tuple[Fault, ...] = (
             "    padded = _held(ctx, numel, of_shard * inside.size(), dtype)\n"
         ),
     ),
+    Fault(
+        name="a drag on a link holds up nothing",
+        module=HOSTS,
+        old="        taken = self._timed(step, partner)\n",
+        new="        taken = self._timed(step)\n",
+    ),
+    Fault(
+        name="the loss's squares are added up in 16 bits",
+        module=LAYOUTS,
+        old="        loss = off.to(torch.promote_types(off.dtype, torch.float32)).square().sum() / 2\n",
+        new="        loss = off.square().sum().to(torch.promote_types(off.dtype, torch.float32)) / 2\n",
+    ),
 )

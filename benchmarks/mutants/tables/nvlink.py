@@ -239,4 +239,16 @@ FAULTS: tuple[Fault, ...] = (
             "            copy()\n"
         ),
     ),
+    Fault(
+        name="bandwidth of a CPU's copies counted twice",
+        module=PATHS,
+        old=("            copy()\n        return time.perf_counter() - began\n"),
+        new=("            copy()\n        return (time.perf_counter() - began) / copies\n"),
+    ),
+    Fault(
+        name="a ring's order without its closing hop",
+        module=ORDERS,
+        old="zip(order, (*order[1:], order[0]), strict=True)",
+        new="itertools.pairwise(order)",
+    ),
 )

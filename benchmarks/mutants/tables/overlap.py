@@ -348,4 +348,20 @@ FAULTS: tuple[Fault, ...] = (
         old="        bucket_bytes_cap = int(effective_bucket_cap_mb * _MB_TO_BYTES)\n",
         new="        bucket_bytes_cap = int(effective_bucket_cap_mb) * _MB_TO_BYTES\n",
     ),
+    Fault(
+        name="copy engines wait for the others' vectors once only",
+        module=UNDER,
+        old=(
+            "    parts = out.view(ctx.world_size, part)\n"
+            "\n"
+            "    def summed() -> torch.Tensor:\n"
+            "        memory.barrier()  # all vectors are there, and the last sums have been read\n"
+        ),
+        new=(
+            "    parts = out.view(ctx.world_size, part)\n"
+            "    memory.barrier()  # all vectors are there\n"
+            "\n"
+            "    def summed() -> torch.Tensor:\n"
+        ),
+    ),
 )

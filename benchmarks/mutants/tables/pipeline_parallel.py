@@ -681,4 +681,10 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old="            self._num_stages - self._stage.stage_index,\n",
         new="            self._num_stages,\n",
     ),
+    Fault(
+        name="scale_grads=False is not heard",
+        module=TRAINING,
+        old='            scale_grads=reduction == "mean" if scale_grads is None else scale_grads,\n',
+        new='            scale_grads=scale_grads or reduction == "mean",\n',
+    ),
 )

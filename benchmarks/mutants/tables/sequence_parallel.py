@@ -389,4 +389,35 @@ FAULTS: tuple[Fault, ...] = (
             "            outputs = outputs.redistribute(placements=output_layouts, async_op=True)\n"
         ),
     ),
+    Fault(
+        name="norms with their own default epsilon",
+        module=PROGRAMS,
+        old="        self.norm = NORMS[norm](width, EPS, dtype=dtype, device=device)\n",
+        new="        self.norm = NORMS[norm](width, dtype=dtype, device=device)\n",
+    ),
+    Fault(
+        name="the backward's traffic with the forward's",
+        module=PROGRAMS,
+        old="    with Traffic() as backward:\n",
+        new="    with Traffic(forward.calls) as backward:\n",
+    ),
+    Fault(
+        name="a reshape in place of chunks before a reduce-scatter",
+        module="torch.distributed._functional_collectives",
+        old=(
+            "        self = _chunk_or_narrow_cat(self, group_size, narrow_dim=scatter_dim, cat_dim=0)\n"
+            "\n"
+            "    tensor = torch.ops._c10d_functional.reduce_scatter_tensor(\n"
+        ),
+        new=(
+            "        self = self.reshape(\n"
+            "            group_size * self.size(0),\n"
+            "            *self.shape[1:scatter_dim],\n"
+            "            self.size(scatter_dim) // group_size,\n"
+            "            *self.shape[scatter_dim + 1 :],\n"
+            "        )\n"
+            "\n"
+            "    tensor = torch.ops._c10d_functional.reduce_scatter_tensor(\n"
+        ),
+    ),
 )

@@ -408,4 +408,16 @@ FAULTS: tuple[Fault, ...] = (
         old="offer, part.engine.vacant - len(arriving)):\n",
         new="offer, part.engine.vacant):\n",
     ),
+    Fault(
+        name="a page's key knows its own tokens alone",
+        module="suites.serving.programs.pages",
+        old="        digest.update(repr(list(prompt[start : start + page_tokens])).encode())\n",
+        new="        digest = hashlib.sha256(repr(list(prompt[start : start + page_tokens])).encode())\n",
+    ),
+    Fault(
+        name="pages behind a gap of a prefix are used",
+        module="suites.serving.programs.engine",
+        old="        if whole:\n",
+        new="        if found is Found.HIT:\n",
+    ),
 )

@@ -507,4 +507,24 @@ FAULTS: tuple[Fault, ...] = (
             "                        sizes[rank] += 1\n"
         ),
     ),
+    Fault(
+        name="the first layer reshards anyway",
+        module=STAGES,
+        old="        fully_shard(module.first, **options)\n",
+        new=(
+            "        fully_shard(module.first, **{name: value for name, value in options.items() if "
+            'name != "reshard_after_forward"})\n'
+        ),
+    ),
+    Fault(
+        name="HSDP keeps the last partial sum alone",
+        module=COLLECTIVES,
+        old=(
+            "                if partial_reduce_output is not None:\n"
+            "                    partial_reduce_output += reduce_output\n"
+            "                else:\n"
+            "                    partial_reduce_output = reduce_output\n"
+        ),
+        new="                partial_reduce_output = reduce_output\n",
+    ),
 )

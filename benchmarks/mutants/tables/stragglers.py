@@ -196,4 +196,16 @@ FAULTS: tuple[Fault, ...] = (
             "            wait()\n"
         ),
     ),
+    Fault(
+        name="addends of some ranks by their number among all",
+        module="suites.stragglers.programs.slow_link",
+        old="rank=place, ranks=len(among)",
+        new="rank=ctx.rank, ranks=len(among)",
+    ),
+    Fault(
+        name="the neighbour computes as much as the rank",
+        module="suites.stragglers.programs.shared_device",
+        old="_Neighbour(ctx, width, beside)",
+        new="_Neighbour(ctx, width, own)",
+    ),
 )

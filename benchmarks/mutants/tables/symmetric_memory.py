@@ -679,4 +679,16 @@ FAULTS: tuple[Fault, ...] = (
         old="    return next(each for each in range(max(1, stride), 2 * places + 2) if math.gcd(each, places) == 1)\n",
         new="    return max(1, stride)\n",
     ),
+    Fault(
+        name="a page too many when the last one is just full",
+        module="suites.symmetric_memory.programs.kv_cache",
+        old="            while (len(table) + len(taken)) * self._page_tokens < total:\n",
+        new="            while (len(table) + len(taken)) * self._page_tokens <= total:\n",
+    ),
+    Fault(
+        name="the momentum is the gradient's own memory",
+        module="torch.optim.sgd",
+        old="                buf = grad.detach().clone()\n",
+        new="                buf = grad.detach()\n",
+    ),
 )

@@ -350,4 +350,16 @@ FAULTS: tuple[Fault, ...] = (
         old="            self._optimizer.state[share.values] = dict(share.state)\n",
         new="            self._optimizer.state[id(share.values)] = dict(share.state)  # type: ignore[index]\n",
     ),
+    Fault(
+        name="learning rates begin anew after a stop",
+        module=PROGRAMS,
+        old="    coming = itertools.islice(enumerate(itertools.cycle(batches_on_device(ctx, problem))), done, None)\n",
+        new="    coming = enumerate(itertools.islice(itertools.cycle(batches_on_device(ctx, problem)), done, None))\n",
+    ),
+    Fault(
+        name="one file counts the steps of all parameters",
+        module=PROGRAMS,
+        old='home(f"{name}.{COUNT}", 1, COUNT_DTYPE)',
+        new='home(f"all.{COUNT}", 1, COUNT_DTYPE)',
+    ),
 )
