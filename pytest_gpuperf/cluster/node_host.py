@@ -1,6 +1,6 @@
 """The actor that hosts a node's ranks: what this machine's controller does for its own ranks, it does on the node.
 
-It runs on one thread of Ray's, and ``wake`` on another: it alone may be called while ``post`` or ``news`` wait.
+It runs on one thread of Ray's. ``wake`` and ``clock`` may run on another one while a call such as ``post`` waits.
 """
 
 from __future__ import annotations
