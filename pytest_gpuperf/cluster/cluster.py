@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from pytest_gpuperf.cluster.connection import Connection
 from pytest_gpuperf.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_host import NodeHost
+from pytest_gpuperf.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
 from pytest_gpuperf.cluster.remote_ranks import RemoteRanks
 from pytest_gpuperf.cluster.reservation import Reservation, reservation
 from pytest_gpuperf.cluster.watching import ClusterWatch
@@ -314,7 +314,9 @@ class Cluster:
         host = remote(
             num_cpus=resources.get("CPU", 0), num_gpus=resources.get("GPU", 0), concurrency_groups={"wake": 1}
         )(NodeHost)
-        actor = host.options(scheduling_strategy=strategy).remote(*self._preload)
+        actor = host.options(scheduling_strategy=strategy, runtime_env={"env_vars": RAY_LEAVES_CHILDREN}).remote(
+            *self._preload
+        )
         return actor.identity.remote(), actor, actor.facts.remote(self._reserved.gpus)
 
     def _member(self, bundle: int, identity: str, actor: Any, facts: Any) -> Member:

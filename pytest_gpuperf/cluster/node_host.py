@@ -49,6 +49,10 @@ _LIVE = 0.05  # seconds between looks at what ranks print, where somebody listen
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
+RAY_LEAVES_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Variables of an actor: Ray would kill the forkserver first, which then kills nothing that its ranks have started."""
+
+
 class NodeHost:
     """Starts and holds the ranks that a node has, of any number of pools."""
 
