@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from pytest_gpuperf.cluster.connection import Connection
 from pytest_gpuperf.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_host import NodeHost
+from pytest_gpuperf.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
 from pytest_gpuperf.cluster.remote_ranks import RemoteRanks
 from pytest_gpuperf.cluster.reservation import Reservation, reservation
 from pytest_gpuperf.cluster.watching import ClusterWatch
@@ -79,6 +79,8 @@ class Cluster:
         """The nodes, the one of rank 0 first."""
         self.losses: list[str] = []
         """How nodes were lost, in the order of their losses."""
+        self._heal_timeout = 0.0
+        """Seconds that the next test waits for a node. After a loss one test waits; others would wait in vain."""
         # Ray removes it with the job, that is, when this process leaves. To ask for that takes a minute without a head.
         self._group = placement_group(list(reserved.bundles), strategy="STRICT_SPREAD")
         self._join(reserved)
@@ -131,7 +133,7 @@ class Cluster:
             asked = [(member, member.call("site")) for member in self.members]
             return joined({member.name: member.result(reference) for member, reference in asked}, self.machine.identity)
         except NodeLostError as error:
-            raise LaunchError(str(error)) from None
+            raise LaunchError(self._with_head(str(error))) from None
 
     @property
     def _machines(self) -> dict[str, Machine]:
@@ -181,11 +183,12 @@ class Cluster:
         try:
             counts = dealt()
         except NoPlaceError:
-            self._heal(HEAL_TIMEOUT)
+            self._heal(wait=True)
             try:
                 counts = dealt()
             except NoPlaceError as error:
-                raise LaunchError(f"{error}; the run has lost nodes: {'; '.join(self.losses)}") from None
+                causes = [*filter(None, [self._headless()]), f"the run has lost nodes: {'; '.join(self.losses)}"]
+                raise LaunchError("; ".join([str(error), *causes])) from None
         living = self._living()
         return tuple(Node(one.name, one.address, count) for one, count in zip(living, counts, strict=False))
 
@@ -202,7 +205,7 @@ class Cluster:
         for member, reference in asked:
             with contextlib.suppress(NodeLostError):
                 member.result(reference)
-        self._heal(0.0)
+        self._heal(wait=False)
 
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start on all nodes; waits for nothing."""
@@ -230,7 +233,7 @@ class Cluster:
                 for member, part in zip(members, spec.parts, strict=True)
             ]
             ups: list[tuple[Member, range, Up]] = [
-                (member, part, member.result(reference, START_TIMEOUT)) for member, part, reference in asked
+                (member, part, member.long_result(reference, START_TIMEOUT)) for member, part, reference in asked
             ]
             for _, _, up in ups:
                 if up.error:
@@ -238,7 +241,7 @@ class Cluster:
         except BaseException as error:
             self._abandon(pool, members)
             if isinstance(error, NodeLostError):
-                raise LaunchError(f"ranks could not be started: {error}") from None
+                raise LaunchError(self._with_head(f"ranks could not be started: {error}")) from None
             raise
         ports = [up.store_port for _, _, up in ups if up.store_port is not None]
         return Started([RemoteRanks(member, pool, part, up.pids, self._ship) for member, part, up in ups], ports[0])
@@ -266,6 +269,20 @@ class Cluster:
         for _, actor, _ in self._coming.values():
             ray.kill(actor)
         self._connection.close()
+
+    def report(self) -> list[str]:
+        """Return the lines of the run's summary: the losses, and how many nodes are left; none if none was lost."""
+        losses = [*self.losses, *(member.lost for member in self.members if member.lost)]
+        if not losses:
+            return []
+        left = f"the run began with {self.size} nodes and ended with {len(self._living())}"
+        return [f"cluster: {line}" for line in filter(None, (*losses, self._headless(), left))]
+
+    def _headless(self) -> str:
+        return self._connection.headless(self._patience)
+
+    def _with_head(self, text: str) -> str:
+        return "; ".join(filter(None, (text, self._headless())))
 
     def _living(self) -> list[Member]:
         return [member for member in self.members if not member.lost]
@@ -297,26 +314,36 @@ class Cluster:
         host = remote(
             num_cpus=resources.get("CPU", 0), num_gpus=resources.get("GPU", 0), concurrency_groups={"wake": 1}
         )(NodeHost)
-        actor = host.options(scheduling_strategy=strategy).remote(*self._preload)
+        actor = host.options(scheduling_strategy=strategy, runtime_env={"env_vars": RAY_LEAVES_CHILDREN}).remote(
+            *self._preload
+        )
         return actor.identity.remote(), actor, actor.facts.remote(self._reserved.gpus)
 
     def _member(self, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
         node = self._connection.node(identity)
         told: NodeFacts = ray.get(facts, timeout=JOIN_TIMEOUT)
         slots = self._connection.slots(identity, self._reserved.gpus, self._reserved.bundles[bundle])
-        return Member(node.name, node.address, bundle, slots, actor, told, self._patience)
+        return Member(node.name, node.address, bundle, slots, actor, told, self._patience, self._headless)
 
-    def _heal(self, timeout: float) -> None:
+    def _heal(self, *, wait: bool) -> None:
         """Takes in the nodes that Ray gave in place of lost ones.
 
         Args:
-            timeout: seconds to wait for them.
+            wait: whether to wait for them, unless another test has waited since the last loss.
         """
-        for member in [member for member in self.members if member.lost]:
+        lost = [member for member in self.members if member.lost]
+        for member in lost:
             self.members.remove(member)
             self.losses.append(member.lost)
+            self._heal_timeout = HEAL_TIMEOUT
+        if (lost or self._coming) and self._headless():
+            self._coming.clear()
+            return
+        for member in lost:
             self._coming[member.bundle] = self._host(member.bundle)
-        until = time.monotonic() + timeout
+        until = time.monotonic() + (self._heal_timeout if wait else 0.0)
+        if wait:
+            self._heal_timeout = 0.0
         while self._coming:
             self._take_in(max(0.0, until - time.monotonic()))
             if time.monotonic() >= until:
@@ -333,7 +360,8 @@ class Cluster:
                 self._require_alike()
             except ray.exceptions.RayError:
                 time.sleep(_AGAIN)
-                self._coming[bundle] = self._host(bundle)
+                if not self._headless():
+                    self._coming[bundle] = self._host(bundle)
             except ClusterError as error:
                 self.losses.append(str(error))
                 ray.kill(self.members.pop().actor)

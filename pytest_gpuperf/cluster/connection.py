@@ -9,25 +9,29 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import ray
 
 from pytest_gpuperf.cluster.failures import ClusterError
-from pytest_gpuperf.cluster.ray_internals import print_nothing
+from pytest_gpuperf.cluster.ray_internals import answers_requests, print_nothing
 from pytest_gpuperf.cluster.reservation import RayNode
 
 _ADDRESS = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d+)")
 _LISTENER_TIMEOUT = 10.0  # seconds
-_WITHOUT_HEAD = 3600  # seconds; Ray ends a process whose head is gone for longer, and with it the report of the run
+_DAEMON_OUTLIVES_HEAD = "RAY_gcs_rpc_server_reconnect_timeout_s"
+_FOREVER = 10**8  # seconds; Ray ends a process whose head is gone for longer, and with it the report of the run
 
 
 @dataclass(slots=True)
 class Connection:
     """The connection to a running cluster. A process has one."""
 
-    _nodes: dict[str, RayNode]
+    head: str
+    """``host:port`` of the cluster's head."""
+    _nodes: dict[str, RayNode] = field(default_factory=dict)
+    _headless: str = ""
 
     @classmethod
     def to(cls, address: str) -> Self:
@@ -46,7 +50,7 @@ class Connection:
         if ray.is_initialized():
             raise ClusterError("--cluster: this process is connected to Ray already, and can be to one cluster alone")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_WITHOUT_HEAD))
+        os.environ[_DAEMON_OUTLIVES_HEAD] = str(_FOREVER)  # for this process; Ray's daemons have their own
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
@@ -57,7 +61,7 @@ class Connection:
         if on_sigterm is not None:
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there
         print_nothing()
-        return cls({})
+        return cls(str(ray.get_runtime_context().gcs_address))
 
     def nodes(self) -> list[RayNode]:
         """The nodes that are alive, by name."""
@@ -91,6 +95,22 @@ class Connection:
         """
         return int(bundle["GPU"]) if gpus else max(1, self.node(identity).cpus)
 
+    def headless(self, timeout: float) -> str:
+        """Return why no node can come any more: the head is gone. Return empty text while the head answers.
+
+        Whoever asks Ray for a node needs the answer first. Without a head, Ray does not answer for 60 s, and then ends
+        this process. A head that was gone once stays gone for this run.
+
+        Args:
+            timeout: seconds in which the head must answer.
+        """
+        if not self._headless and not (_listens(self.head, timeout) and answers_requests(timeout)):
+            self._headless = (
+                f"the cluster's head at {self.head} does not answer, and Ray's daemons end a minute after their head: "
+                "start the cluster again, and run the tests again"
+            )
+        return self._headless
+
     def close(self) -> None:
         """Leaves the cluster."""
         ray.shutdown()
@@ -98,11 +118,23 @@ class Connection:
 
 def _require_listener(address: str) -> None:
     # Ray itself tries for more than a minute, and prints.
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), _LISTENER_TIMEOUT).close()
+        _connect(address, _LISTENER_TIMEOUT)
     except (OSError, OverflowError) as error:
         raise ClusterError(_refusal(address, error)) from None
+
+
+def _listens(address: str, timeout: float) -> bool:
+    try:
+        _connect(address, timeout)
+    except OSError:
+        return False
+    return True
+
+
+def _connect(address: str, timeout: float) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout).close()
 
 
 def _refusal(address: str, error: Exception, *, listens: bool = False) -> str:

@@ -14,6 +14,7 @@ from pytest_gpuperf.cluster.failures import NodeLostError
 from pytest_gpuperf.cluster.wire import NodeFacts
 
 _PINGS = 5
+_LOOK = 1.0  # seconds between looks at whether a node that works for long still answers
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +33,8 @@ class Member:
     facts: NodeFacts
     patience: float
     """Seconds in which it must answer what it can answer at once, or in the few seconds that it takes to kill ranks."""
+    headless: Callable[[], str] = str
+    """Returns how the cluster's head is gone; empty text while it answers."""
     lost: str = ""
     """How it was lost; empty as long as it answers."""
     offset: float = 0.0
@@ -68,12 +71,30 @@ class Member:
         try:
             return ray.get(reference, timeout=timeout)
         except GetTimeoutError:
-            self.lose(f"node {self.name} did not answer within {timeout:g} s: it is stopped, cut off or overloaded")
+            self._lose_silent(timeout)
         except RayTaskError as error:
             raise raised_there(error) from None
         except RayError as error:
             self.lose(gone(self.name, error))
         raise NodeLostError(self.lost)
+
+    def long_result(self, reference: Any, timeout: float) -> Any:
+        """The result of a call that may take long. Meanwhile the node must answer what it can answer at once.
+
+        Args:
+            reference: what ``call`` returned.
+            timeout: seconds after which the node is taken for lost, even if it answers.
+
+        Raises:
+            NodeLostError: the node is lost.
+        """
+        until = time.monotonic() + timeout
+        while not ray.wait([reference], timeout=_LOOK)[0]:
+            self.result(self.call("clock", wake=True))
+            if time.monotonic() > until:
+                self._lose_silent(timeout)
+                raise NodeLostError(self.lost)
+        return self.result(reference)
 
     def lose(self, reason: str) -> None:
         """Takes the node for lost, and does not ask it again."""
@@ -82,6 +103,10 @@ class Member:
             ray.kill(self.actor)  # waits for nothing
             for tell in self._told:
                 tell()
+
+    def story(self) -> str:
+        """Return how the node was lost, and whether the cluster's head is gone as well."""
+        return "; ".join(filter(None, (self.lost, self.headless())))
 
     def when_lost(self, tell: Callable[[], None]) -> None:
         """Calls this when the node is lost."""
@@ -104,6 +129,9 @@ class Member:
             ended = time.monotonic()
             found.append((ended - began, there - (began + ended) / 2))
         self.offset = min(found)[1]
+
+    def _lose_silent(self, timeout: float) -> None:
+        self.lose(f"node {self.name} did not answer within {timeout:g} s: it is stopped, cut off or overloaded")
 
 
 def raised_there(error: RayTaskError) -> BaseException:

@@ -1,6 +1,6 @@
 """The actor that hosts a node's ranks: what this machine's controller does for its own ranks, it does on the node.
 
-It runs on one thread of Ray's, and ``wake`` on another: it alone may be called while ``post`` or ``news`` wait.
+It runs on one thread of Ray's. ``wake`` and ``clock`` may run on another one while a call such as ``post`` waits.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ ALIKE = ("torch", "pytest-gpuperf", "cloudpickle", "numpy")
 """Distributions of which all nodes must have the same version: what one pickles the other reads."""
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody listens
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+RAY_LEAVES_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Variables of an actor: Ray would kill the forkserver first, which then kills nothing that its ranks have started."""
 
 
 class NodeHost:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import ray
+
 
 def print_nothing() -> None:
     """Has Ray print nothing here of its processes: what became of a node, reports tell."""
@@ -13,6 +15,23 @@ def print_nothing() -> None:
 
         if hasattr(worker, "print_to_stdstream"):
             vars(worker)["print_to_stdstream"] = _dropped
+
+
+def answers_requests(timeout: float) -> bool:
+    """Whether the head answers a request. Only another Ray than this one lacks the names: then nobody knows better.
+
+    Args:
+        timeout: seconds.
+    """
+    worker: Any = getattr(getattr(ray, "_private", None), "worker", None)
+    check = getattr(getattr(getattr(worker, "global_worker", None), "gcs_client", None), "check_alive", None)
+    if check is None:
+        return True
+    try:
+        check([], timeout=timeout)
+    except Exception:  # whatever this Ray raises
+        return False
+    return True
 
 
 def _dropped(*_: Any, **__: Any) -> None:

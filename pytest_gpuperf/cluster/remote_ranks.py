@@ -190,4 +190,4 @@ class RemoteRanks:
         return {rank: self._lost() for rank in waiting}
 
     def _lost(self) -> Died:
-        return Died(-math.inf, None, lost=self._member.lost)
+        return Died(-math.inf, None, lost=self._member.story())

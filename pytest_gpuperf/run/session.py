@@ -223,7 +223,16 @@ class Session:
                 results=options.results is not None or options.page is not None,
                 explains=options.race.explain,
             ),
-            summary=SummaryLines(options, commands, seen, where, racing, judging, recording),
+            summary=SummaryLines(
+                options,
+                commands,
+                seen,
+                where,
+                racing,
+                judging,
+                recording,
+                list[str] if cluster is None else cluster.report,
+            ),
             seen=seen,
             findings=Findings(),
             # pytest-benchmark asks about the machine while it is configured, which is later.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
@@ -30,6 +30,7 @@ class SummaryLines:
         racing: Racing | None,
         judging: Judging | Contesting | None,
         recording: Recording | None,
+        nodes: Callable[[], list[str]] = list,
     ) -> None:
         self._options = options
         self._commands = commands
@@ -38,12 +39,13 @@ class SummaryLines:
         self._racing = racing
         self._judging = judging
         self._recording = recording
+        self._nodes = nodes
         self.stored: Collection[str] = ()
         """Node ids of the tests that the baselines have entries of, once they are read."""
 
     def lines(self, verdicts: Sequence[Verdict]) -> list[str]:
         """What the summary says of a recording, or of a run as a whole that came to these verdicts."""
-        gone = gone_lines(self._seen.gone(self.stored), self._where)
+        gone = [*self._nodes(), *gone_lines(self._seen.gone(self.stored), self._where)]
         if self._recording is not None:
             return [*gone, *self._of_recording(self._recording)]
         shift = None if self._judging is None else self._judging.shift

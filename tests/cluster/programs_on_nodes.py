@@ -1,4 +1,4 @@
-"""Tests that run on a cluster of two nodes, two CPUs each; read as text."""
+"""Tests that run on clusters whose nodes have two CPUs each; read as text."""
 
 MODULE = """
 def tell(ctx):
@@ -10,6 +10,8 @@ import os, sys, time
 import hypothesis, hypothesis.strategies as st
 import pytest, torch, torch.distributed as dist
 import beside
+
+os.remove(beside.__file__)  # a node has no file of the tests
 
 @pytest.mark.ranks(1, 2, 4)
 def test_sums(ranks):
@@ -126,8 +128,8 @@ def test_prints(ranks):
     assert False
 """
 
-LOSES = """
-import os, signal, sys, time
+_PROCESSES = """
+import os, signal, subprocess, sys, time
 from pathlib import Path
 import pytest, torch.distributed as dist
 
@@ -148,14 +150,25 @@ def below(pid):
             yield int(child)
             yield from below(int(child))
 
+def kill(*names):
+    # Processes of the head's node; the raylet last, since it is above this one.
+    named = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in below(above(raylet()))}
+    for name in names:
+        os.kill(raylet() if name == "raylet" else named[name], signal.SIGKILL)
+
 def everybody(ctx):
     dist.barrier()
     return ctx.num_nodes
+"""
 
+LOSES = (
+    _PROCESSES
+    + """
 @pytest.mark.ranks(4, timeout=60)
 def test_node_is_killed(ranks):
     def program(ctx):
         if ctx.rank == 3:
+            (HERE / "child").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
             os.kill(raylet(), signal.SIGKILL)
             time.sleep(600)
         dist.barrier()
@@ -191,8 +204,7 @@ def test_goes_on_without_it(ranks):
 def test_head_is_killed(ranks):
     def program(ctx):
         if ctx.rank == 0:
-            named = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in below(above(raylet()))}
-            os.kill(named["gcs_server"], signal.SIGKILL)
+            kill("gcs_server")
         dist.barrier()
     ranks.run(program)
 
@@ -200,9 +212,154 @@ def test_head_is_killed(ranks):
 def test_goes_on_without_a_head(ranks):
     assert ranks.run(everybody) == [1] * ranks.world_size
 """
+)
+
+HEADLESS = (
+    _PROCESSES
+    + """
+@pytest.mark.ranks(nodes=2, timeout=30)
+def test_head_is_killed(ranks):
+    def program(ctx):
+        if ctx.rank == 0:
+            victims = (HERE / "victims").read_text().split()
+            kill(*victims)
+            if "raylet" in victims:
+                time.sleep(600)  # which ends with the raylet
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(nodes=2, timeout=30)
+def test_runs_until_the_daemons_end(ranks):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        ranks.run(everybody)
+        time.sleep(0.1)
+
+@pytest.mark.ranks(nodes=2)
+def test_has_no_nodes(ranks):
+    pass
+
+@pytest.mark.ranks(1)
+def test_has_no_node(ranks):
+    pass
+
+def test_needs_none():
+    pass
+"""
+)
+
+# Tests of one world size are neighbours, so each of these has its own.
+BETWEEN = """
+import time
+from pathlib import Path
+import pytest, torch.distributed as dist
+
+HERE = Path(__file__).parent
+
+def have(what):
+    (HERE / what).touch()
+    until = time.monotonic() + 120
+    while not (HERE / f"{what}.done").exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+def names(ctx):
+    dist.barrier()
+    return ctx.node_name
+
+@pytest.mark.ranks(nodes=3)
+def test_three(ranks):
+    assert ranks.run(names) == ["gpu-a", "gpu-b", "gpu-c"]
+
+def test_one_is_removed():
+    have("remove gpu-c")
+
+@pytest.mark.ranks(5)
+def test_goes_on_with_two(ranks):
+    assert ranks.run(names) == ["gpu-a"] * 3 + ["gpu-b"] * 2
+
+def test_another_joins():
+    have("add gpu-d")
+
+@pytest.mark.ranks(nodes=3, per_node=2)
+def test_has_the_other_in_its_place(ranks):
+    assert ranks.run(names) == ["gpu-a"] * 2 + ["gpu-b"] * 2 + ["gpu-d"] * 2
+
+def test_one_joins_without_a_loss():
+    have("add gpu-e")
+
+@pytest.mark.ranks(7)
+def test_does_not_use_it(ranks):
+    assert ranks.run(names) == ["gpu-a"] * 3 + ["gpu-b"] * 2 + ["gpu-d"] * 2
+"""
+
+ODD_NODE = """
+import os, time
+from pathlib import Path
+import pytest, torch.distributed as dist
+
+HERE = Path(__file__).parent
+
+@pytest.mark.ranks(nodes=3)
+def test_clocks_differ(ranks):
+    here, _, odd = ranks.run(lambda ctx: time.monotonic())
+    assert odd - here > 4000
+
+@pytest.mark.ranks(nodes=3)
+def test_raises(ranks):
+    def program(ctx):
+        if ctx.rank != 2:
+            time.sleep(0.5)
+        raise ValueError(f"no, says rank {ctx.rank}")
+    ranks.run(program)
+
+@pytest.mark.ranks(nodes=3)
+def test_dies(ranks):
+    def program(ctx):
+        if ctx.rank == 2:
+            os._exit(3)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(nodes=3, timeout=4)
+def test_hangs(ranks):
+    def program(ctx):
+        if ctx.rank == 2:
+            time.sleep(600)
+        dist.barrier()
+    ranks.run(program)
+
+def test_the_odd_node_is_to_stop():
+    (HERE / "stop").touch()
+
+@pytest.mark.ranks(nodes=3, per_node=2)
+def test_node_stops_while_ranks_start(ranks):
+    pass
+
+@pytest.mark.ranks(nodes=2)
+def test_goes_on(ranks):
+    ranks.run(lambda ctx: None)
+"""
+
+SITECUSTOMIZE = """
+import os, signal, sys, time
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+monotonic = time.monotonic
+time.monotonic = lambda: monotonic() + 5000
+
+def stop(host):
+    if (HERE / "stop").exists():
+        (HERE / "stopped").write_text(str(host))
+        os.kill(host, signal.SIGSTOP)
+
+if any("forkserver" in argument for argument in sys.orig_argv):
+    os.register_at_fork(after_in_child=lambda host=os.getppid(): stop(host))
+"""
 
 KILLED = """
-import os, time
+import os, subprocess, time
 from pathlib import Path
 import pytest
 
@@ -212,6 +369,7 @@ def test_it(ranks):
         pid = os.getpid()
         (here / f"{pid}.pid").touch()
         (here / f"{os.getppid()}.pid").touch()
+        (here / f"{subprocess.Popen(['sleep', '600']).pid}.pid").touch()
         time.sleep(600)
     ranks.run(program, Path(__file__).parent)
 """

@@ -32,9 +32,14 @@ class Raylets:
         self._process = process
         self.address: str = self._answer()["address"]
 
-    def add(self, name: str) -> None:
-        """Has a node join, and waits until it has."""
-        self._tell("add", name)
+    def add(self, name: str, **env: str) -> None:
+        """Has a node join, and waits until it has.
+
+        Args:
+            name: of the node.
+            env: what the node has in its environment besides; texts without spaces.
+        """
+        self._tell("add", name, *(f"{key}={value}" for key, value in env.items()))
 
     def remove(self, name: str) -> None:
         """Ends a node, as its user would."""
@@ -107,8 +112,9 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
         say(address=cluster.address)
         for line in sys.stdin:
             match line.split():
-                case ["add", name]:
-                    nodes[name] = cluster.add_node(node_name=name, **shape)
+                case ["add", name, *env]:
+                    own = dict(each.split("=", 1) for each in env)
+                    nodes[name] = cluster.add_node(node_name=name, env_vars=own, **shape)
                 case ["remove", name]:
                     cluster.remove_node(nodes.pop(name))
             say(done=line.strip())

@@ -82,6 +82,10 @@ def test_ray_prints_nothing(run: WholeRun) -> None:
     assert run.result.stderr.str() == ""
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def await_file(path: Path) -> None:
     until = time.monotonic() + SLOW
     while not path.exists():
@@ -90,10 +94,15 @@ def await_file(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeRun]:
-    folder = tmp_path_factory.mktemp("losses")
+def losses_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("losses")
+
+
+@pytest.fixture(scope="module")
+def losses(losses_folder: Path) -> Iterator[WholeRun]:
+    folder = losses_folder
     (folder / "test_it.py").write_text(LOSES)
-    with raylets("gpu-a", "gpu-b") as cluster:
+    with raylets("gpu-a", "gpu-b", env={"RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}) as cluster:
 
         def add() -> None:
             await_file(folder / "add")
@@ -140,13 +149,25 @@ def test_the_report_names_the_lost_node(losses: WholeRun, test: str, said: str) 
     assert re.search(said, losses.report(test)), losses.report(test)
 
 
-def test_nothing_outlives_a_controller_that_was_killed(two_nodes: Raylets, tmp_path: Path) -> None:
+def test_nothing_outlives_a_daemon_that_was_killed(losses: WholeRun, losses_folder: Path) -> None:
+    assert losses.outcomes["test_node_is_killed[4ranks]"] == "FAILED"
+    assert survivors([int((losses_folder / "child").read_text())]) == []
+
+
+@pytest.mark.parametrize("killed", ["controller", "hosts"])
+def test_nothing_outlives_a_controller_or_a_host_that_was_killed(
+    two_nodes: Raylets, tmp_path: Path, killed: str
+) -> None:
     (tmp_path / "test_it.py").write_text(KILLED)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--cluster", two_nodes.address]
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as controller:
         until = time.monotonic() + SLOW
-        while len(started := list(tmp_path.glob("*.pid"))) < 6:  # four ranks, two forkservers
-            assert time.monotonic() < until
+        while len(started := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 10:
+            assert time.monotonic() < until  # for four ranks, a child of each, and two forkservers
             time.sleep(0.05)
+        if killed == "hosts":
+            for host in {parent for parent in map(parent_of, started) if parent not in started}:
+                os.kill(host, signal.SIGKILL)
+            assert survivors(started) == []
         controller.kill()
-    assert survivors([int(path.stem) for path in started]) == []
+    assert survivors(started) == []

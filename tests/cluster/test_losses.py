@@ -1,0 +1,140 @@
+"""What a run does once nodes or the head are gone, with everything of Ray's made up."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import pytest
+from ray.exceptions import GetTimeoutError
+
+from pytest_gpuperf.cluster import cluster as cluster_module
+from pytest_gpuperf.cluster import connection
+from pytest_gpuperf.cluster import member as member_module
+from pytest_gpuperf.cluster.cluster import Cluster
+from pytest_gpuperf.cluster.connection import Connection
+from pytest_gpuperf.cluster.failures import NodeLostError
+from pytest_gpuperf.cluster.member import Member
+from pytest_gpuperf.cluster.reservation import Reservation
+from pytest_gpuperf.cluster.wire import NodeFacts
+from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.ranks.failures import LaunchError
+
+HEADLESS = (
+    "the cluster's head at {} does not answer, and Ray's daemons end a minute after their head: start the cluster "
+    "again, and run the tests again"
+)
+
+
+def test_a_head_at_which_nothing_listens_is_gone() -> None:
+    assert Connection("127.0.0.1:1").headless(5.0) == HEADLESS.format("127.0.0.1:1")
+
+
+def test_a_head_that_listens_and_answers_nothing_is_gone_for_the_rest_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        cluster = Connection(address)
+        for answers, said in ((True, ""), (False, HEADLESS.format(address)), (True, HEADLESS.format(address))):
+            monkeypatch.setattr(connection, "answers_requests", lambda timeout, answers=answers: answers)
+            assert cluster.headless(5.0) == said
+
+
+def lost_node() -> Member:
+    facts = NodeFacts({}, Machine((), None, False), "tcp")
+    return Member("gpu-b", "10.0.0.1", 1, 1, None, facts, 1.0, lost="node gpu-b is gone")
+
+
+def cluster_without_nodes(headless: str) -> tuple[Any, list[float]]:
+    cluster: Any = object.__new__(Cluster)
+    cluster._reserved = Reservation(({"CPU": 1.0},) * 2, gpus=False)
+    cluster.members, cluster.losses, cluster._coming, cluster._heal_timeout = [lost_node()], [], {}, 0.0
+    waits: list[float] = []
+
+    def take_in(timeout: float) -> None:
+        waits.append(round(timeout, 1))
+        time.sleep(timeout)
+
+    cluster._headless, cluster._host, cluster._take_in = lambda: headless, lambda bundle: bundle, take_in
+    return cluster, waits
+
+
+def test_after_a_loss_one_test_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "HEAL_TIMEOUT", 0.5)
+    cluster, waits = cluster_without_nodes("")
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=r"^no node is left; the run has lost nodes: node gpu-b is gone$"):
+            cluster.place(2)
+    assert waits == [0.5, 0.0]
+    cluster.members.append(lost_node())
+    with pytest.raises(LaunchError):
+        cluster.place(2)
+    assert waits == [0.5, 0.0, 0.5]
+
+
+def test_without_a_head_that_comes_before_the_losses() -> None:
+    cluster, waits = cluster_without_nodes("the head is gone")
+    with pytest.raises(LaunchError, match=r"^no node is left; the head is gone; the run has lost nodes: node gpu-b"):
+        cluster.place(2)
+    assert waits == []
+    assert cluster.report() == [
+        "cluster: node gpu-b is gone",
+        "cluster: the head is gone",
+        "cluster: the run began with 2 nodes and ended with 0",
+    ]
+
+
+def test_a_run_that_lost_no_node_reports_none() -> None:
+    cluster, _ = cluster_without_nodes("")
+    cluster.members = []
+    assert cluster.report() == []
+
+
+class Ray:
+    """Stands for Ray: calls of ``clock`` are answered or not, all others never are."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self.answers = answers
+        self.asked = 0
+
+    def wait(self, references: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        self.asked += 1
+        assert self.asked < 3, "nobody asked whether the node still answers"
+        return [], references
+
+    def get(self, reference: Any, timeout: float) -> float:
+        if reference == "clock" and self.answers:
+            return 0.0
+        raise GetTimeoutError
+
+    def kill(self, actor: Any) -> None:
+        assert actor is not None
+
+
+class Actor:
+    """Stands for a node's host."""
+
+    def __getattr__(self, method: str) -> Any:
+        return self
+
+    def options(self, concurrency_group: str) -> Any:
+        assert concurrency_group == "wake"
+        return self
+
+    def remote(self) -> str:
+        return "clock"
+
+
+@pytest.mark.parametrize(("answers", "timeout", "said"), [(False, 420.0, "2 s"), (True, 0.0, "0 s")])
+def test_a_node_that_works_for_long_must_answer_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, answers: bool, timeout: float, said: str
+) -> None:
+    ray = Ray(answers=answers)
+    monkeypatch.setattr(member_module, "ray", ray)
+    facts = NodeFacts({}, Machine((), None, False), "tcp")
+    member = Member("gpu-b", "10.0.0.1", 0, 1, Actor(), facts, 2.0)
+    with pytest.raises(NodeLostError, match=f"^node gpu-b did not answer within {said}: it is stopped, cut off or"):
+        member.long_result("start", timeout)
+    assert ray.asked == 1
