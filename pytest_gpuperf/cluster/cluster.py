@@ -119,7 +119,7 @@ class Cluster:
     @property
     def machine(self) -> Machine:
         """The GPUs of all nodes, as one machine's."""
-        return as_one(self._machines, self.members[0].facts.fabric)
+        return as_one(self._machines)
 
     def site(self) -> Site:
         """The nodes, and how they are set up now.
@@ -135,7 +135,7 @@ class Cluster:
 
     @property
     def _machines(self) -> dict[str, Machine]:
-        return {member.name: member.facts.machine for member in self.members}
+        return {member.name: replace(member.facts.machine, fabric=member.facts.fabric) for member in self.members}
 
     def watch(self, gpus: Sequence[str]) -> ClusterWatch:
         """What observes GPUs on all nodes while a block runs, as ``hardware.watch.Watch`` does those of a machine."""
@@ -281,7 +281,8 @@ class Cluster:
                 self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
             except ray.exceptions.RayError as error:
                 raise ClusterError(_unusable(error)) from None
-        self.members.sort(key=lambda member: (-member.slots, member.name))
+        # By kind before name: on unlike nodes too, the key then says on which GPUs a few ranks are.
+        self.members.sort(key=lambda member: (-member.slots, member.facts.machine.key, member.name))
         self._require_alike()
 
     def _require_alike(self) -> None:
