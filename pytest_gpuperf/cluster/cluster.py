@@ -8,8 +8,9 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import ray
@@ -18,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from pytest_gpuperf.cluster.connection import Connection
 from pytest_gpuperf.cluster.failures import ClusterError, NodeLostError
+from pytest_gpuperf.cluster.leasing import ClusterLeasing
 from pytest_gpuperf.cluster.member import Member
 from pytest_gpuperf.cluster.node_host import NodeHost
 from pytest_gpuperf.cluster.remote_ranks import RemoteRanks
@@ -136,6 +138,12 @@ class Cluster:
     @property
     def _machines(self) -> dict[str, Machine]:
         return {member.name: replace(member.facts.machine, fabric=member.facts.fabric) for member in self.members}
+
+    def leasing(
+        self, folder: Path, *, timeout: float, tell: Callable[[str], None], leave: Callable[[], None]
+    ) -> ClusterLeasing:
+        """What leases the GPUs of the run on its nodes; as ``ClusterLeasing``."""
+        return ClusterLeasing(self._living, folder, timeout=timeout, tell=tell, leave=leave)
 
     def watch(self, gpus: Sequence[str]) -> ClusterWatch:
         """What observes GPUs on all nodes while a block runs, as ``hardware.watch.Watch`` does those of a machine."""

@@ -75,6 +75,10 @@ class Member:
             self.lose(gone(self.name, error))
         raise NodeLostError(self.lost)
 
+    def answered(self, reference: Any, timeout: float) -> bool:
+        """Whether a call has a result, or fails, within so many seconds; a node that takes longer is not lost."""
+        return bool(ray.wait([reference], timeout=timeout)[0])
+
     def lose(self, reason: str) -> None:
         """Takes the node for lost, and does not ask it again."""
         if not self.lost:
