@@ -139,6 +139,11 @@ class Cluster:
     def _machines(self) -> dict[str, Machine]:
         return {member.name: replace(member.facts.machine, fabric=member.facts.fabric) for member in self.members}
 
+    @property
+    def node_names(self) -> dict[str, str]:
+        """The name of the node of each GPU, by the GPU's UUID."""
+        return {uuid: member.name for member in self.members for uuid in member.facts.machine.gpu_uuids}
+
     def leasing(
         self, folder: Path, *, timeout: float, tell: Callable[[str], None], leave: Callable[[], None]
     ) -> ClusterLeasing:

@@ -430,7 +430,8 @@ class CurrentRanks:
         with Watch(gpus, self.machine.devices) if self._cluster is None else self._cluster.watch(gpus) as watch:
             results = self._execute(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        return results, conditions(watch.seen, AtStart(nvlinks, processes), watch.xids)
+        nodes = {} if self._cluster is None else self._cluster.node_names
+        return results, conditions(watch.seen, AtStart(nvlinks, processes, nodes), watch.xids)
 
     def _settle(self, current: CurrentTest) -> None:
         try:

@@ -6,25 +6,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_gpuperf.cluster import node_leases
-from pytest_gpuperf.cluster.failures import NodeLostError
 from pytest_gpuperf.cluster.leasing import ClusterLeasing, wanted_of
 from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_leases import NodeLeases
-from pytest_gpuperf.cluster.wire import NodeFacts
 from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.leases import Leases
+from tests.cluster.members import member
 from tests.cluster.programs_that_lease import CONFTEST, HOLDS
 from tests.cluster.raylets import Raylets
-from tests.fake_gpus import gpu, machine_of
 from tests.whole_run import environment, run_pytest, write
 
 SLOW = 300  # seconds; generous, since a machine may be busy
@@ -85,55 +80,12 @@ def test_a_run_that_waits_in_vain_names_the_node(two_nodes_with_gpus: Raylets, t
     assert f"{wanted}{OF_B} held by pid {os.getpid()} " in run.text
 
 
-def member(name: str, own: int, *everything: int) -> Member:
-    machine = replace(machine_of(1), gpus=(gpu(own),), everything=tuple(gpu(index).uuid for index in everything))
-    return Member(name, "10.0.0.1", 0, 1, None, NodeFacts({}, machine, "tcp"), 1.0)
-
-
-class OfThisProcess(Member):
-    """A node whose leases this process holds, without Ray."""
-
-    host: NodeLeases
-    threads: Mapping[bool, ThreadPoolExecutor]
-    """For what may run beside another, and for all else; of one thread each, as Ray has them."""
-
-    def call(self, method: str, *args: Any, wake: bool = False) -> Any:
-        if self.lost:
-            raise NodeLostError(self.lost)
-        submit = self.threads[wake].submit
-        match method:
-            case "lease":
-                _, gpus, holder, alone, timeout = args
-                return submit(self.host.take, gpus, holder, alone=alone, timeout=timeout)
-            case "release":
-                return submit(self.host.release, args[0], await_memory=args[1])
-            case "give_up_waiting":
-                return submit(self.host.give_up)
-        return submit(getattr(self.host, method))
-
-    def result(self, reference: Any, timeout: float | None = None) -> Any:
-        if self.lost:
-            raise NodeLostError(self.lost)
-        return reference.result(timeout)
-
-    def answered(self, reference: Any, timeout: float) -> bool:
-        return bool(wait([reference], timeout).done)
-
-
-def node(folder: Path, name: str, *gpus: int) -> OfThisProcess:
-    machine = replace(machine_of(1), gpus=tuple(map(gpu, gpus)), everything=tuple(gpu(index).uuid for index in gpus))
-    made = OfThisProcess(name, "10.0.0.1", 0, 1, None, NodeFacts({}, machine, "tcp"), 60.0)
-    made.host = NodeLeases(folder, machine)
-    made.threads = {wake: ThreadPoolExecutor(1) for wake in (False, True)}
-    return made
-
-
 class Run:
     """A run on nodes of this process."""
 
-    def __init__(self, *nodes: Member, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, folder: Path, *nodes: Member, tell: Callable[[str], None] = lambda text: None) -> None:
         self.left = 0
-        self.leasing = ClusterLeasing(lambda: nodes, Path(), timeout=60, tell=tell, leave=self._leave)
+        self.leasing = ClusterLeasing(lambda: nodes, folder, timeout=60, tell=tell, leave=self._leave)
 
     def _leave(self) -> None:
         self.left += 1
@@ -148,7 +100,7 @@ def free(folder: Path, *gpus: str, timeout: float = 0) -> bool:
 
 
 def test_gpus_of_all_nodes_are_held_until_they_are_released(tmp_path: Path) -> None:
-    run = Run(node(tmp_path, "a", 0, 1), node(tmp_path, "b", 2, 3))
+    run = Run(tmp_path, member("a", [0, 1]), member("b", [2, 3]))
     for take in (lambda: run.leasing.gpus(4, "a test"), lambda: run.leasing.machine("a test")):
         assert take() == ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
         assert [free(tmp_path, f"GPU-{index}") for index in range(4)] == [False] * 4
@@ -159,7 +111,7 @@ def test_gpus_of_all_nodes_are_held_until_they_are_released(tmp_path: Path) -> N
 
 
 def test_another_run_sees_idle_ranks_and_is_made_way_for(tmp_path: Path) -> None:
-    run, other = Run(node(tmp_path, "a", 0)), Leases(tmp_path)
+    run, other = Run(tmp_path, member("a", [0])), Leases(tmp_path)
     run.leasing.gpus(1, "a test")
     run.leasing.release(staying={"GPU-0"})
     assert not free(tmp_path, "GPU-0")
@@ -173,7 +125,7 @@ def test_another_run_sees_idle_ranks_and_is_made_way_for(tmp_path: Path) -> None
 
 def test_a_run_that_waits_has_no_idle_ranks_in_the_way(tmp_path: Path) -> None:
     """The other one waits for these, and was there before."""
-    run, other = Run(node(tmp_path, "a", 0), node(tmp_path, "b", 1)), Leases(tmp_path)
+    run, other = Run(tmp_path, member("a", [0]), member("b", [1])), Leases(tmp_path)
     run.leasing.gpus(2, "a test")
     run.leasing.release(staying={"GPU-0", "GPU-1"})
     with ThreadPoolExecutor() as elsewhere:
@@ -196,7 +148,7 @@ def test_a_run_that_is_interrupted_while_it_waits_holds_nothing(
 
     told: list[str] = []
     monkeypatch.setattr(node_leases, "_QUIET", 0.0)
-    run = Run(node(tmp_path, "a", 0), node(tmp_path, "b", 1), tell=tell)
+    run = Run(tmp_path, member("a", [0]), member("b", [1]), tell=tell)
     with Leases(tmp_path).acquire(["GPU-1"], 1, holder="somebody else", timeout=0):
         with pytest.raises(KeyboardInterrupt):
             run.leasing.machine("a test")
@@ -206,8 +158,8 @@ def test_a_run_that_is_interrupted_while_it_waits_holds_nothing(
 
 
 def test_a_node_that_is_lost_keeps_no_test_waiting(tmp_path: Path) -> None:
-    a, b = node(tmp_path, "a", 0), node(tmp_path, "b", 1)
-    run = Run(a, b)
+    a, b = member("a", [0]), member("b", [1])
+    run = Run(tmp_path, a, b)
     run.leasing.gpus(2, "a test")
     b.lost = "it is gone"
     run.leasing.release()
@@ -216,7 +168,7 @@ def test_a_node_that_is_lost_keeps_no_test_waiting(tmp_path: Path) -> None:
 
 
 def test_nodes_lease_in_one_order_and_those_of_one_machine_together() -> None:
-    a, b, c = member("a", 1, 1, 2), member("b", 3, 3, 4, 5), member("c", 5, 3, 4, 5)
+    a, b, c = member("a", [1], [1, 2]), member("b", [3], [3, 4, 5]), member("c", [5], [3, 4, 5])
     of_run = [(a, ("GPU-1",)), (b, ("GPU-3", "GPU-5"))]
     of_nodes = [(a, ("GPU-1", "GPU-2")), (b, ("GPU-3", "GPU-5", "GPU-4"))]
     for order in ([a, b, c], [c, b, a]):
