@@ -513,5 +513,5 @@ class CurrentRanks:
 
     def _collect_output(self) -> None:
         for spec, rank, stream, text in self._host.output():
-            title = f"{stream} of rank {rank} of {spec.world_size}"
+            title = f"{stream} of {spec.title(rank)}"
             self._output[title] = self._output.get(title, Excerpt()) + text
