@@ -101,7 +101,11 @@ def free(folder: Path, *gpus: str, timeout: float = 0) -> bool:
 
 def test_gpus_of_all_nodes_are_held_until_they_are_released(tmp_path: Path) -> None:
     run = Run(tmp_path, member("a", [0, 1]), member("b", [2, 3]))
-    for take in (lambda: run.leasing.gpus(4, "a test"), lambda: run.leasing.machine("a test")):
+    ways: list[Callable[[], tuple[str, ...]]] = [
+        lambda: run.leasing.gpus(4, "a test"),
+        lambda: run.leasing.machine("a test"),
+    ]
+    for take in ways:
         assert take() == ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
         assert [free(tmp_path, f"GPU-{index}") for index in range(4)] == [False] * 4
         assert take() == ("GPU-0", "GPU-1", "GPU-2", "GPU-3")  # as perf tests of one launch do

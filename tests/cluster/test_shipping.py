@@ -6,8 +6,8 @@ import gc
 from typing import Any
 
 import pytest
+import ray
 
-from pytest_gpuperf.cluster import cluster as cluster_module
 from pytest_gpuperf.cluster.cluster import Cluster
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
 
@@ -21,7 +21,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> list[Parcel]:
         found.append(parcel)
         return f"reference {len(found)}"
 
-    monkeypatch.setattr(cluster_module.ray, "put", noted)
+    monkeypatch.setattr(ray, "put", noted)
     return found
 
 
