@@ -24,13 +24,15 @@ ROWS: Mapping[str, str] = {
     "restart": "set-up after a rank was killed",
 }
 NODES = (0, 1, 2)  # 0: without a cluster
+SENT_TO = (4, 8)  # ranks; if each of them were sent its own, the second would cost twice the first on 4 nodes
+MOST_NODES = 4  # that arguments are sent to
 MUCH = 64 * 2**20  # bytes of arguments
 
 SENDS = """
 import time
 import pytest, torch
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks({marked})
 def test_sends(ranks):
     much = torch.zeros({much}, dtype=torch.uint8)
     program = lambda ctx, x: x.numel()
@@ -38,7 +40,7 @@ def test_sends(ranks):
     seconds = []
     for _ in range(5):
         began = time.perf_counter()
-        assert ranks.run(program, much) == [{much}] * 4
+        assert ranks.run(program, much) == [{much}] * {ranks}
         seconds.append(time.perf_counter() - began)
     print("seconds", min(seconds))
 """
@@ -63,8 +65,10 @@ def compare(ranks: int, tests: int, turns: int) -> Iterator[str]:
         medians = "".join(f"{statistics.median(seconds[row, nodes]) * 1e3:>12.2f}" for nodes in NODES)
         yield f"  {label:<38}{medians}"
     yield f"{'ms, least of 5':<40}{'no cluster':>12}{'1 node':>12}{'2 nodes':>12}{'4 nodes':>12}"
-    sends = "".join(f"{_sends(nodes) * 1e3:>12.0f}" for nodes in (*NODES, 4))
-    yield f"  {'64 MiB of arguments to 4 ranks':<38}{sends}"
+    sends = [_sends(nodes) for nodes in (*NODES, MOST_NODES)]
+    for place, count in enumerate(SENT_TO):
+        row = "".join(f"{found[place] * 1e3:>12.0f}" for found in sends)
+        yield f"  {f'64 MiB of arguments to {count} ranks':<38}{row}"
 
 
 def _turn(asked: Arguments, nodes: int) -> dict[str, list[float]]:
@@ -74,18 +78,19 @@ def _turn(asked: Arguments, nodes: int) -> dict[str, list[float]]:
         return rows_of(run(asked, f"--cluster={cluster.address}"))[0]
 
 
-def _sends(nodes: int) -> float:
+def _sends(nodes: int) -> list[float]:
+    """Seconds by how many ranks the arguments go to."""
     if not nodes:
-        return _sent(None)
-    with raylets(*_names(nodes), cpus=4 // nodes) as cluster:
-        return _sent(cluster)
+        return [_sent(None, str(count), count) for count in SENT_TO]
+    with raylets(*_names(nodes), cpus=max(SENT_TO) // nodes) as cluster:
+        return [_sent(cluster, f"{count}, per_node={count // nodes}", count) for count in SENT_TO]
 
 
-def _sent(cluster: Raylets | None) -> float:
+def _sent(cluster: Raylets | None, marked: str, count: int) -> float:
     import subprocess
 
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "test_sends.py").write_text(SENDS.format(much=MUCH))
+        (Path(folder) / "test_sends.py").write_text(SENDS.format(much=MUCH, marked=marked, ranks=count))
         options = ["-s"] if cluster is None else ["-s", f"--cluster={cluster.address}"]
         command = pytest_command("-p", "no:cacheprovider", *options)
         done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=True)

@@ -31,6 +31,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+# Run as a script, the folder of the script is on the path and not the repository's root.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 TIMEOUT = 600.0  # seconds for one turn of one arm
 REFERENCES = {"vs MPTC": ("multi_process_test_case", "test"), "vs spawn": ("spawn", "test")}
 
@@ -199,8 +202,10 @@ def main() -> None:
     options = parser.parse_args()
     ranks = options.ranks or options.gpus or 2
     if options.cluster:
-        from benchmarks.cluster_cost import compare  # which needs Ray
+        from benchmarks.cluster_cost import NODES, compare  # which needs Ray
 
+        if ranks % max(NODES):
+            parser.error(f"each node has as many ranks: {ranks} ranks do not fit evenly on {max(NODES)} nodes")
         print(*compare(ranks, options.tests, options.turns), sep="\n")
         return
     if options.gpus and ranks > options.gpus:

@@ -8,8 +8,9 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import ray
@@ -18,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from pytest_gpuperf.cluster.connection import Connection
 from pytest_gpuperf.cluster.failures import ClusterError, NodeLostError
+from pytest_gpuperf.cluster.leasing import ClusterLeasing
 from pytest_gpuperf.cluster.member import Member
 from pytest_gpuperf.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
 from pytest_gpuperf.cluster.remote_ranks import RemoteRanks
@@ -121,7 +123,7 @@ class Cluster:
     @property
     def machine(self) -> Machine:
         """The GPUs of all nodes, as one machine's."""
-        return as_one(self._machines, self.members[0].facts.fabric)
+        return as_one(self._machines)
 
     def site(self) -> Site:
         """The nodes, and how they are set up now.
@@ -137,7 +139,18 @@ class Cluster:
 
     @property
     def _machines(self) -> dict[str, Machine]:
-        return {member.name: member.facts.machine for member in self.members}
+        return {member.name: replace(member.facts.machine, fabric=member.facts.fabric) for member in self.members}
+
+    @property
+    def node_names(self) -> dict[str, str]:
+        """The name of the node of each GPU, by the GPU's UUID."""
+        return {uuid: member.name for member in self.members for uuid in member.facts.machine.gpu_uuids}
+
+    def leasing(
+        self, folder: Path, *, timeout: float, tell: Callable[[str], None], leave: Callable[[], None]
+    ) -> ClusterLeasing:
+        """What leases the GPUs of the run on its nodes; as ``ClusterLeasing``."""
+        return ClusterLeasing(self._living, folder, timeout=timeout, tell=tell, leave=leave)
 
     def watch(self, gpus: Sequence[str]) -> ClusterWatch:
         """What observes GPUs on all nodes while a block runs, as ``hardware.watch.Watch`` does those of a machine."""
@@ -298,7 +311,8 @@ class Cluster:
                 self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
             except ray.exceptions.RayError as error:
                 raise ClusterError(_unusable(error)) from None
-        self.members.sort(key=lambda member: (-member.slots, member.name))
+        # By kind before name: on unlike nodes too, the key then says on which GPUs a few ranks are.
+        self.members.sort(key=lambda member: (-member.slots, member.facts.machine.key, member.name))
         self._require_alike()
 
     def _require_alike(self) -> None:

@@ -96,6 +96,10 @@ class Member:
                 raise NodeLostError(self.lost)
         return self.result(reference)
 
+    def answered(self, reference: Any, timeout: float) -> bool:
+        """Whether a call has a result, or fails, within so many seconds; a node that takes longer is not lost."""
+        return bool(ray.wait([reference], timeout=timeout)[0])
+
     def lose(self, reason: str) -> None:
         """Takes the node for lost, and does not ask it again."""
         if not self.lost:

@@ -1,6 +1,7 @@
 """The actor that hosts a node's ranks: what this machine's controller does for its own ranks, it does on the node.
 
 It runs on one thread of Ray's. ``wake`` and ``clock`` may run on another one while a call such as ``post`` waits.
+``waits_for`` and ``give_up_waiting`` run there too, while ``lease`` waits.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import ray
 
+from pytest_gpuperf.cluster.node_leases import NodeLeases
 from pytest_gpuperf.cluster.wire import News, NodeFacts, Up, endings_sent
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
@@ -68,6 +70,7 @@ class NodeHost:
         self._pools: dict[int, LocalRanks] = {}
         self._live: dict[int, bool] = {}
         self._watch: Watch | None = None
+        self._leases: NodeLeases | None = None
         self._machine = Machine((), None, False)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
@@ -181,11 +184,36 @@ class NodeHost:
         watch.__exit__(None, None, None)
         return watch.seen, watch.xids
 
+    def lease(self, folder: str, gpus: Sequence[str], holder: str, alone: bool, timeout: float) -> tuple[str, ...]:
+        """Leases GPUs of the node for a test, as ``NodeLeases.take``."""
+        if self._leases is None:
+            self._leases = NodeLeases(Path(folder), self._machine)
+        return self._leases.take(gpus, holder, alone=alone, timeout=timeout)
+
+    def waits_for(self) -> str:
+        """Who keeps ``lease`` waiting, in words; empty if there is nothing new to say."""
+        return "" if self._leases is None else self._leases.waits_for()
+
+    def give_up_waiting(self) -> None:
+        """Ends the waiting of ``lease``."""
+        if self._leases is not None:
+            self._leases.give_up()
+
+    def release(self, staying: Sequence[str], await_memory: bool) -> tuple[str, ...]:
+        """Lets go of what is leased, as ``NodeLeases.release``."""
+        return () if self._leases is None else self._leases.release(staying, await_memory=await_memory)
+
+    def wanted_alone(self) -> bool:
+        """Whether another process waits to be alone on a GPU with idle ranks of the run."""
+        return self._leases is not None and self._leases.wanted_alone()
+
     def close(self) -> None:
-        """Ends all ranks, and what they are forked from."""
+        """Ends all ranks, and what they are forked from; then lets go of what is leased."""
         for pool in list(self._pools):
             self.end(pool, False)
         self._client.close()
+        if self._leases is not None:
+            self._leases.close()
 
     def _news(self, pool: int, endings: dict[int, Ending]) -> News:
         ranks, live = self._pools[pool], self._live[pool]

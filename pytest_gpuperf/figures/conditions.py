@@ -36,6 +36,8 @@ class Tripped:
     expected: float | None = None
     unit: str = ""
     """SI unit of both numbers; empty for counts and for the number of an error."""
+    node: str = ""
+    """Name of the GPU's node; empty without a cluster."""
 
 
 @dataclass(frozen=True, slots=True)

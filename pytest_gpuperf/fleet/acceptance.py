@@ -1,8 +1,9 @@
 """Which host, GPU or link of a cluster is slow, by what GPUs measured alone and hosts in pairs.
 
 A GPU is a host's name and the GPU's number there. Alone, a host is as fast as the better half of its GPUs; the GPUs of
-hosts that are well are held against one another. In pairs, GPUs of one number meet, all numbers at once, so each number
-is a tournament of its own; a pair of hosts is as fast as its fastest GPUs are.
+hosts that are well are held against one another. In pairs, GPUs of one number meet, all numbers at once; a pair of
+hosts is as fast as its fastest GPUs are. Fewer than eight hosts are compared number by number, since a GPU of theirs
+has few partners. If all GPUs of a host are slow in a figure, the host is named instead.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pytest_gpuperf.fleet.results_of_hosts import Figure
 
 Gpu: TypeAlias = tuple[str, int]
 """A host, and the number of the GPU there."""
+GpuPair: TypeAlias = tuple[Gpu, Gpu]
+"""GPUs of one number on two hosts."""
 PAIRS = "pairs"
 """What the figure of a tournament is called."""
 
@@ -55,7 +58,7 @@ class Slow:
         return f"{self.part} {self.name}: {much}"
 
 
-def slow_parts(alone: Sequence[Alone], pairs: Mapping[tuple[Gpu, Gpu], float]) -> tuple[Slow, ...]:
+def slow_parts(alone: Sequence[Alone], pairs: Mapping[GpuPair, float]) -> tuple[Slow, ...]:
     """Names the slow parts, the slowest first. A host that is named explains its GPUs, and both explain their links.
 
     Args:
@@ -63,7 +66,8 @@ def slow_parts(alone: Sequence[Alone], pairs: Mapping[tuple[Gpu, Gpu], float]) -
         pairs: bandwidths of GPUs of one number on two hosts; empty if none were measured.
     """
     numbers = {number for (_, number), _ in pairs}
-    # Each figure is held against others as one of GPUs and as one of hosts; pairs by all GPUs and by each number.
+    # Each figure is held against others as one of GPUs and as one of hosts; pairs by all GPUs, and at most by each
+    # number.
     chance = CHANCE / (2 * len(alone) + 2 * (1 + len(numbers)))
     found = [slow for figure in alone for slow in _slow_alone(figure, chance)]
     if pairs:
@@ -81,8 +85,29 @@ def _slow_alone(figure: Alone, chance: float) -> list[Slow]:
     found = [_slow("host", host, figure.name, one.loss, one.z) for host, one in hosts.items()]
     left = {gpu: value for gpu, value in figure.values.items() if gpu[0] not in hosts}
     if len(left) > len(of_host) - len(hosts):  # else each has one GPU, and was compared already
-        gpus = _odd(figure, left, chance)
-        found += [_slow("GPU", gpu_name(gpu), figure.name, one.loss, one.z) for gpu, one in gpus.items()]
+        found += _gpus_or_hosts(figure.name, _odd(figure, left, chance), left)
+    return found
+
+
+def _gpus_or_hosts(figure: str, slow: Mapping[Gpu, Standing], everything: Collection[Gpu]) -> list[Slow]:
+    """The slow GPUs; in place of all GPUs of a host, the host.
+
+    Args:
+        figure: in which they are slow.
+        slow: by GPU.
+        everything: the GPUs that were compared.
+    """
+    of_host: dict[str, list[Gpu]] = defaultdict(list)
+    for gpu in everything:
+        of_host[gpu[0]].append(gpu)
+    found = []
+    for host, gpus in of_host.items():
+        named = {gpu: slow[gpu] for gpu in gpus if gpu in slow}
+        if len(named) == len(gpus) > 1:
+            loss, z = (statistics.median(getattr(one, name) for one in named.values()) for name in ("loss", "z"))
+            found.append(_slow("host", host, figure, loss, z))
+        else:
+            found += [_slow("GPU", gpu_name(gpu), figure, one.loss, one.z) for gpu, one in named.items()]
     return found
 
 
@@ -101,27 +126,45 @@ def _odd(figure: Alone, values: Mapping[Gpu, float], chance: float) -> dict[Gpu,
     return {gpus[one.host]: one for found in compare([compared], chance) for one in found.slow}
 
 
-def _slow_in_pairs(pairs: Mapping[tuple[Gpu, Gpu], float], chance: float) -> list[Slow]:
+def _slow_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[Slow]:
     of_hosts: dict[tournament.Pair, float] = {}
-    by_number: dict[int, dict[tournament.Pair, float]] = defaultdict(dict)
-    for ((one, number), (other, _)), value in pairs.items():
+    for ((one, _), (other, _)), value in pairs.items():
         of_hosts[one, other] = max(value, of_hosts.get((one, other), 0.0))
-        by_number[number][one, other] = value
     outcome = tournament.judge(of_hosts, chance)
     hosts = {standing.host for standing in outcome.hosts}
     links = {pair for pair, _ in outcome.links}
     found = [_slow("host", one.host, PAIRS, one.loss, one.z) for one in outcome.hosts]
     found += [Slow("link", " - ".join(pair), PAIRS, loss, math.nan) for pair, loss in outcome.links]
-    for number, of_number in by_number.items() if len(by_number) > 1 else ():
-        left = {pair: value for pair, value in of_number.items() if not hosts & {*pair} and pair not in links}
-        if not left:
-            continue
-        of_gpus = tournament.judge(left, chance)
-        found += [_slow("GPU", gpu_name((one.host, number)), PAIRS, one.loss, one.z) for one in of_gpus.hosts]
-        for pair, loss in of_gpus.links:
-            ends = " - ".join(gpu_name((host, number)) for host in pair)
-            found.append(Slow("link", ends, PAIRS, loss, math.nan))
+    if len(pairs) > len(of_hosts):  # else each host has one GPU, and was compared already
+        left = {
+            (one, other): value
+            for (one, other), value in pairs.items()
+            if not hosts & {one[0], other[0]} and (one[0], other[0]) not in links
+        }
+        found += _slow_gpus_in_pairs(left, chance)
     return found
+
+
+def _slow_gpus_in_pairs(pairs: Mapping[GpuPair, float], chance: float) -> list[Slow]:
+    by_number: dict[int, dict[GpuPair, float]] = defaultdict(dict)
+    for (one, other), value in pairs.items():
+        by_number[one[1]][one, other] = value
+    # Against the usual pair of their number: the ways of some numbers to the network may be longer than others'.
+    scaled = [
+        {pair: value / statistics.median(own.values()) for pair, value in own.items()} for own in by_number.values()
+    ]
+    gpus = {gpu_name(gpu): gpu for pair in pairs for gpu in pair}
+    if len({host for host, _ in gpus.values()}) >= FEW:  # then all numbers together know their spread better
+        scaled = [{pair: value for own in scaled for pair, value in own.items()}]
+    slow: dict[Gpu, Standing] = {}
+    links: list[Slow] = []
+    for together in scaled:
+        outcome = tournament.judge(
+            {(gpu_name(one), gpu_name(other)): v for (one, other), v in together.items()}, chance
+        )
+        slow |= {gpus[standing.host]: standing for standing in outcome.hosts}
+        links += [Slow("link", " - ".join(pair), PAIRS, loss, math.nan) for pair, loss in outcome.links]
+    return _gpus_or_hosts(PAIRS, slow, gpus.values()) + links
 
 
 def _slow(part: Literal["host", "GPU"], name: str, figure: str, loss: float, z: float) -> Slow:

@@ -8,7 +8,6 @@ For normal data Qn is worth 82 % of the hosts, the median absolute deviation onl
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +23,10 @@ LEAST_SPREAD = 0.001  # as a logarithm: figures of some digits are equal on many
 LEAST_HOSTS = 5  # a median of fewer has no deviation that means anything
 FEW = 8  # fewer hosts know their spread so badly that Student's t lets a loss of 40 % pass
 LOSS_OF_FEW = 0.1  # what one of few must lose against the others; GPUs of one kind are within 3 % of one another
+_HALVINGS = 50  # of the range of all values: what is left is the last digit of a float
 _NORMAL = 2.2219  # 1 / (sqrt(2) * the 5/8 quantile of a normal distribution): Rousseeuw and Croux, section 3
-_EFFICIENCY = 0.82  # of Qn against the standard deviation, for normal data: the same, section 3
+_EFFICIENCY = 0.82  # of Qn against the standard deviation, for many normal values: the same, section 3
+_FEWER = 2.7  # values; by so much Qn's efficiency falls for few, in simulations of 8 to 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +62,21 @@ class Compared:
         return tuple(standing for standing in self.standings if standing.slow)
 
 
-def compare(figures: Sequence[Figure], chance: float = CHANCE) -> tuple[Compared, ...]:
+def compare(figures: Sequence[Figure], chance: float = CHANCE, independent: float = 1.0) -> tuple[Compared, ...]:
     """Compares the hosts in each figure that enough of them measured.
 
     Every figure of every host may be accused by chance, so each has an equal share of it (Bonferroni). The spread is
-    known as from 0.82 times as many hosts, so z is held against Student's t with so many degrees of freedom.
+    known as from 0.82 times as many hosts, or fewer if there are few. So z is held against Student's t with so many
+    degrees of freedom.
 
     Args:
         figures: Of one hardware.
         chance: How likely any host is accused wrongly.
+        independent: What part of the hosts' figures tells something that the others do not.
     """
     enough = [figure for figure in figures if len(figure.values) >= LEAST_HOSTS]
     tests = sum(len(figure.values) for figure in enough)
-    return tuple(_compared(figure, chance / tests) for figure in enough)
+    return tuple(_compared(figure, chance / tests, independent) for figure in enough)
 
 
 def odd_of_few(figure: Figure, others: Callable[[Iterable[float]], float] = statistics.median) -> tuple[Standing, ...]:
@@ -105,19 +108,48 @@ def spread_of(values: Sequence[float]) -> float:
     """
     n = len(values)
     half = n // 2 + 1
-    differences = sorted(abs(a - b) for a, b in itertools.combinations(values, 2))
     # The factor for few values: Croux and Rousseeuw, Time-Efficient Algorithms for Two Highly Robust Estimators of
     # Scale, Compstat 1992, for n > 9.
     few = n / (n + 1.4) if n % 2 else n / (n + 3.8)
-    return _NORMAL * few * differences[half * (half - 1) // 2 - 1]
+    return _NORMAL * few * _smallest_difference(sorted(values), half * (half - 1) // 2)
 
 
-def _compared(figure: Figure, tail: float) -> Compared:
+def _smallest_difference(ordered: Sequence[float], rank: int) -> float:
+    """The difference of two values that has this rank among those of all pairs, from 1 on.
+
+    By halving: a thousand hosts of eight GPUs have more pairs than memory.
+
+    Args:
+        ordered: the values, the smallest first.
+        rank: its place.
+    """
+    low, high = 0.0, ordered[-1] - ordered[0]
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _pairs_within(ordered, middle) >= rank:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _pairs_within(ordered: Sequence[float], difference: float) -> int:
+    """How many pairs of values differ by no more."""
+    pairs = first = 0
+    for place, value in enumerate(ordered):
+        while value - ordered[first] > difference:
+            first += 1
+        pairs += place - first
+    return pairs
+
+
+def _compared(figure: Figure, tail: float, independent: float) -> Compared:
     sign = -1.0 if figure.better == "higher" else 1.0
     logs = {host: sign * math.log(value) for host, value in figure.values.items()}
     center = statistics.median(logs.values())
     spread = max(spread_of(list(logs.values())), LEAST_SPREAD)
-    bound = max(upper_quantile(tail, _EFFICIENCY * (len(logs) - 1)) * spread, LEAST_LOSS)
+    degrees = independent * _EFFICIENCY * len(logs) / (len(logs) + _FEWER) * (len(logs) - 1)
+    bound = max(upper_quantile(tail, degrees) * spread, LEAST_LOSS)
     standings = [
         Standing(host, figure.values[host], log - center, (log - center) / spread, log - center > bound)
         for host, log in logs.items()

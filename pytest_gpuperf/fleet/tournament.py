@@ -21,6 +21,7 @@ from pytest_gpuperf.fleet.results_of_hosts import Figure
 
 Pair = tuple[str, str]
 _BETWEEN = " - "
+_INDEPENDENT = 0.66  # of the hosts' medians: two that met share a figure; in simulations of 8 to 64 hosts
 LEAST_ROUNDS = 3  # a median of two partners is no more robust than their mean
 
 
@@ -76,20 +77,39 @@ def judge(bandwidths: Mapping[Pair, float], chance: float = CHANCE) -> Outcome:
     while found := _slow("host", _medians(losses), middle, chance):
         slow.append(found[0])
         losses = {pair: loss for pair, loss in losses.items() if found[0].host not in pair}
-    hosts = _medians(losses)
+    hosts = _losses_beside(losses)
     # The slower of two hosts explains what their pair has lost.
-    left = {pair: loss - max(hosts[host] for host in pair) for pair, loss in losses.items()}
+    left = {pair: loss - max(hosts[host, pair] for host in pair) for pair, loss in losses.items()}
     named = {_BETWEEN.join(pair): pair for pair in left}
     links = _slow("link", {name: left[pair] for name, pair in named.items()}, middle, chance)
     return Outcome(tuple(slow), tuple((named[one.host], -math.expm1(-one.loss)) for one in links))
 
 
 def _medians(losses: Mapping[Pair, float]) -> dict[str, float]:
-    of_host: dict[str, list[float]] = {}
+    return {host: statistics.median(found.values()) for host, found in _by_host(losses).items()}
+
+
+def _losses_beside(losses: Mapping[Pair, float]) -> dict[tuple[str, Pair], float]:
+    """The loss of each host for each of its pairs: over its other partners, if there are enough of them.
+
+    A pair that is its host's own median has nothing left. Many such pairs make the spread of all look small, and then
+    chance accuses the others.
+    """
+    few = len(losses) < FEW
+    beside = {}
+    for host, found in _by_host(losses).items():
+        for pair in found:
+            others = [loss for other, loss in found.items() if other != pair or few]
+            beside[host, pair] = statistics.median(others or found.values())
+    return beside
+
+
+def _by_host(losses: Mapping[Pair, float]) -> dict[str, dict[Pair, float]]:
+    of_host: dict[str, dict[Pair, float]] = {}
     for pair, loss in losses.items():
         for host in pair:
-            of_host.setdefault(host, []).append(loss)
-    return {host: statistics.median(found) for host, found in of_host.items()}
+            of_host.setdefault(host, {})[pair] = loss
+    return of_host
 
 
 def _slow(name: str, losses: Mapping[str, float], middle: float, chance: float) -> tuple[Standing, ...]:
@@ -97,4 +117,5 @@ def _slow(name: str, losses: Mapping[str, float], middle: float, chance: float) 
     figure = Figure("tournament", name, "B/s", "higher", values)
     if len(values) < FEW:
         return odd_of_few(figure, max)[:1]
-    return tuple(standing for found in compare([figure], chance) for standing in found.slow)
+    independent = _INDEPENDENT if name == "host" else 1.0
+    return tuple(standing for found in compare([figure], chance, independent) for standing in found.slow)

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pytest_gpuperf.figures.conditions import Conditions, Gate, Tripped
 from pytest_gpuperf.hardware.device import Observation, Reason, Xid
@@ -31,6 +31,8 @@ class AtStart:
     """Active NVLinks of each GPU when the run began."""
     processes: Collection[int]
     """Process ids of the ranks."""
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """Name of the node of each GPU; empty without a cluster."""
 
 
 def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xid] = ()) -> Conditions:
@@ -47,7 +49,7 @@ def conditions(seen: Sequence[Observation], at_start: AtStart, xids: Sequence[Xi
     looks = _meanwhile(seen)
     busy = [look for look in looks if not _held_back_by(look, {Reason.IDLE})]
     return Conditions(
-        tuple(tripped),
+        tuple(replace(one, node=at_start.nodes.get(one.gpu, "")) for one in tripped),
         power_capped=any(_held_back_by(look, {Reason.POWER_CAP}) for look in looks),
         sm_clock=_median(look.sm_hertz for look in busy),
         watts=_median(look.watts for look in busy),

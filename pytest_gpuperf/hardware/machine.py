@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,10 +39,10 @@ class Machine:
     """Version of the NVIDIA driver."""
     everything: tuple[str, ...] = ()
     """UUIDs of all GPUs of the machine, also of those that the run does not use; a perf test wants them quiet."""
-    nodes: int = 1
-    """How many nodes of a cluster have the GPUs."""
     fabric: str = ""
-    """Label of the network between nodes; empty for one node."""
+    """Label of the network that joins a node of a cluster to the others; empty without a cluster."""
+    node_keys: tuple[str, ...] = ()
+    """Of the nodes of a cluster: hardware key and network of each; empty for one machine."""
     memory_told: float | None = None
     """What a node of a cluster has told of ``memory_rate``; None if this machine is to be asked."""
     host_told: float | None = None
@@ -65,10 +66,10 @@ class Machine:
         """The hardware key; ``cpu`` where there is no GPU, which has no baselines."""
         if self.linkage is None:
             return "cpu"
-        if self.nodes == 1:
+        if not self.node_keys:
             return hardware_key(self.gpus, self.linkage)
-        of_a_node = self.gpus[: len(self.gpus) // self.nodes]
-        return f"{self.nodes}n-{hardware_key(of_a_node, self.linkage)}-{self.fabric}"
+        kinds = Counter(self.node_keys)
+        return "+".join(f"{count}n-{key}" for key, count in sorted(kinds.items()))
 
     @property
     def match(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Machine:
     @property
     def host_rate(self) -> float | None:
         """Bytes/s between the host's memory and the GPU with the slowest slot, one direction; None if unknown."""
-        if self.host_told is not None or self.nodes > 1:
+        if self.host_told is not None or self.node_keys:
             return self.host_told
         with self.devices.session() as present:
             return pcie_rate(self.devices, self.gpus) if present and self.gpus else None
@@ -93,7 +94,7 @@ class Machine:
     @property
     def memory_rate(self) -> float | None:
         """Bytes/s of the slowest GPU's own memory, reads and writes together; None if unknown."""
-        if self.memory_told is not None or self.nodes > 1:
+        if self.memory_told is not None or self.node_keys:
             return self.memory_told
         with self.devices.session() as present:
             rates = [self.devices.memory_rate(gpu.uuid) for gpu in self.gpus] if present else []

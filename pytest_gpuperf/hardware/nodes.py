@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
 
-_MUST_BE_ALIKE = {"gpu_name": "GPUs", "gpu_count": "GPUs' count", "topology": "links between GPUs", "mem_gib": "memory"}
+_MUST_BE_ALIKE = {
+    "gpu_name": "GPUs",
+    "gpu_count": "GPUs' count",
+    "topology": "links between GPUs",
+    "mem_gib": "memory",
+    "fabric": "network",
+}
 
 
 def difference(machines: Mapping[str, Machine]) -> str | None:
@@ -16,40 +22,39 @@ def difference(machines: Mapping[str, Machine]) -> str | None:
     Args:
         machines: by the nodes' names, in their order.
     """
-    (first, like), *others = ((name, machine.match) for name, machine in machines.items())
+    facts = {name: {**machine.match, "fabric": machine.fabric} for name, machine in machines.items()}
+    (first, like), *others = facts.items()
     for name, match in others:
         for field, words in _MUST_BE_ALIKE.items():
             if match.get(field) != like.get(field):
                 return (
-                    f"nodes {first} and {name} are unlike: {words} {like.get(field, 'none')} there, "
-                    f"{match.get(field, 'none')} here"
+                    f"nodes {first} and {name} are unlike: {words} {like.get(field, 'none')} on {first}, "
+                    f"{match.get(field, 'none')} on {name}"
                 )
     return None
 
 
-def as_one(machines: Mapping[str, Machine], fabric: str) -> Machine:
+def as_one(machines: Mapping[str, Machine]) -> Machine:
     """All GPUs of a cluster's nodes, in the order of the nodes; that of the only node as it is.
 
     Between nodes no line rate is known, so figures of several nodes have no physical limit.
 
     Args:
         machines: by the nodes' names.
-        fabric: label of the network between them.
     """
     first = next(iter(machines.values()))
     if len(machines) == 1 or not first.gpus:
         return first
-    label = "" if first.linkage is None else first.linkage.label
+    labels = {"" if machine.linkage is None else machine.linkage.label for machine in machines.values()}
     gpus = tuple(gpu for machine in machines.values() for gpu in machine.gpus)
     everything = tuple(uuid for machine in machines.values() for uuid in machine.everything)
     return Machine(
         gpus,
-        Linkage("network", label, None),
+        Linkage("network", "+".join(sorted(labels - {""})), None),
         environ_multicast=all(machine.environ_multicast for machine in machines.values()),
         driver=first.driver,
         everything=everything,
-        nodes=len(machines),
-        fabric=fabric,
+        node_keys=tuple(f"{machine.key}-{machine.fabric}" for machine in machines.values()),
         memory_told=_least(machine.memory_told for machine in machines.values()),
         host_told=_least(machine.host_told for machine in machines.values()),
     )

@@ -25,8 +25,8 @@ GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s
 COLLECTIVE_MARGIN = 120.0  # seconds beyond the run's timeout after which a backend may give up by itself
 _LIVE = 0.05  # seconds between looks at what ranks print, where somebody watches
 
-Listener = Callable[[int, int, str, str], None]
-"""Called with rank, world size, stream and text, as soon as a rank has printed."""
+Listener = Callable[[int, str, str, str], None]
+"""Called with rank, its title, stream and text, as soon as a rank has printed."""
 _T = TypeVar("_T")
 
 
@@ -309,4 +309,4 @@ class Pool:
             return
         for node in self._nodes:
             for rank, stream, text in node.heard():
-                self._listener(rank, self.spec.world_size, stream, text)
+                self._listener(rank, self.spec.title(rank), stream, text)

@@ -138,6 +138,11 @@ class PoolSpec:
         """A rank, as reports name it: ``rank 9 of 16 (node gpu-b, GPU 1, nccl)``."""
         return rank_name(rank, self.world_size, self.backend, self.whereabouts(rank))
 
+    def title(self, rank: int) -> str:
+        """A rank, as titles of its output name it: ``rank 9 of 16 (node gpu-b, GPU 1)``."""
+        where = self.whereabouts(rank)
+        return f"rank {rank} of {self.world_size}" + (f" ({where})" if where else "")
+
     def whereabouts(self, rank: int) -> str:
         """The node and the GPU of a rank on a cluster, in words; empty without a cluster."""
         if not self.nodes:

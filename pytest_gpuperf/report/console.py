@@ -25,7 +25,8 @@ class Console:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._open: dict[tuple[int, str], str] = {}
+        self._open: dict[tuple[int, str, str], str] = {}
+        """What ranks have begun to print: by rank, title and stream."""
         self._shown = False
 
     @property
@@ -33,18 +34,18 @@ class Console:
         """Whether what ranks print is shown as they print it: with ``-s``."""
         return bool(self._config.getoption("capture", "fd") == "no")
 
-    def print_of_rank(self, rank: int, world_size: int, stream: str, text: str) -> None:
-        """Prints the lines that a rank has completed, each with the rank before it."""
-        *lines, rest = (self._open.pop((rank, stream), "") + text).split("\n")
+    def print_of_rank(self, rank: int, title: str, stream: str, text: str) -> None:
+        """Prints the lines that a rank has completed, each with the rank's title before it."""
+        *lines, rest = (self._open.pop((rank, title, stream), "") + text).split("\n")
         for line in lines:
-            print(_encodable(f"[rank {rank} of {world_size}] {line}"), flush=True)
+            print(_encodable(f"[{title}] {line}"), flush=True)
         if rest:
-            self._open[rank, stream] = rest
+            self._open[rank, title, stream] = rest
 
     def end_of_test(self) -> None:
         """Prints what ranks began to print and did not end with a newline."""
-        for (rank, _), rest in sorted(self._open.items()):
-            print(_encodable(f"[rank {rank}] {rest}"), flush=True)
+        for (_, title, _), rest in sorted(self._open.items()):
+            print(_encodable(f"[{title}] {rest}"), flush=True)
         self._open.clear()
 
     def print_line(self, text: str) -> None:

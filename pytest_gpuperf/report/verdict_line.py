@@ -134,7 +134,7 @@ def run_policy_lines(policy: Policy, verdicts: Sequence[Verdict]) -> list[str]:
 
 def tripped_in_words(tripped: Sequence[Tripped]) -> str:
     """Why a machine was not fit for a measurement."""
-    return "; ".join(f"GPU {one.gpu}: {_problem(one)}" for one in tripped)
+    return "; ".join(f"GPU {one.gpu}{f' of node {one.node}' if one.node else ''}: {_problem(one)}" for one in tripped)
 
 
 def _problem(tripped: Tripped) -> str:

@@ -430,7 +430,8 @@ class CurrentRanks:
         with Watch(gpus, self.machine.devices) if self._cluster is None else self._cluster.watch(gpus) as watch:
             results = self._execute(world_size, entry, args, {}, program)
         nvlinks = {gpu.uuid: gpu.nvlinks for gpu in self.machine.gpus}
-        return results, conditions(watch.seen, AtStart(nvlinks, processes), watch.xids)
+        nodes = {} if self._cluster is None else self._cluster.node_names
+        return results, conditions(watch.seen, AtStart(nvlinks, processes, nodes), watch.xids)
 
     def _settle(self, current: CurrentTest) -> None:
         try:
@@ -513,5 +514,5 @@ class CurrentRanks:
 
     def _collect_output(self) -> None:
         for spec, rank, stream, text in self._host.output():
-            title = f"{stream} of rank {rank} of {spec.world_size}"
+            title = f"{stream} of {spec.title(rank)}"
             self._output[title] = self._output.get(title, Excerpt()) + text

@@ -22,7 +22,7 @@ from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.site import site_of
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.leasing import Leasing
-from pytest_gpuperf.leases.lessor import Lessor, RunOfItsOwn
+from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.page.page_file import PageFile
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
@@ -148,7 +148,9 @@ class Session:
                 run=options.run,
             )
             if cluster is None
-            else RunOfItsOwn(machine.gpu_uuids)
+            else cluster.leasing(
+                options.leases, timeout=options.lease_timeout, tell=console.print_line, leave=host.retire_all
+            )
         )
         packing = Packing(root, None if cluster is None else cluster.lacks)
         storage = storage_at(options.baselines)

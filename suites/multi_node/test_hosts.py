@@ -138,9 +138,33 @@ def assert_slowest(ranks: Ranks, nodes: int, drag: Drag) -> None:
         assert 2 * fastest_held < min(rate for held, rate in found if not held), f"{name}: {found}"
 
 
+def assert_named_first(ranks: Ranks, nodes: int, drag: Drag) -> None:
+    """Nothing is named before the GPU or link that is held up, and not its host."""
+    seen = surveyed(ranks, nodes, SMALL, drag)
+    name_of = {one.node: one.host for one in seen}
+    if drag.partner is None:
+        expected = ("GPU", f"{name_of[drag.node]} GPU {drag.local_rank}")
+    else:
+        expected = ("link", f"{name_of[drag.node]} - {name_of[drag.partner]}")
+    found = reference.found_slow(SMALL, seen)
+    told = "\n".join(map(str, found)) or "no part was named"
+    for figure in ALONE if drag.partner is None else {"pairs"}:
+        of_figure = [(slow.part, slow.name) for slow in found if slow.figure == figure]
+        assert of_figure[:1] == [expected], f"{figure}: {told}"
+
+
+USUAL = 0.06
+"""Seconds that hold up all steps: a busy host adds less than the tenth of it that names a part."""
+
+
 @pytest.mark.ranks(nodes=4)
-def test_a_slow_link_between_nodes_is_seen(ranks: Ranks) -> None:
-    assert_slowest(ranks, 4, Drag(HELD_UP, 1, partner=3))
+def test_a_slow_link_between_nodes_is_named(ranks: Ranks) -> None:
+    assert_named_first(ranks, 4, Drag(2.5 * USUAL, 1, partner=3, others=USUAL))
+
+
+@pytest.mark.ranks(4, nodes=2)
+def test_a_slow_gpu_of_a_node_is_named(ranks: Ranks) -> None:
+    assert_named_first(ranks, 2, Drag(2.5 * USUAL, 1, local_rank=0, others=USUAL))
 
 
 @pytest.mark.ranks(4)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 from benchmarks.rank_cost import ARMS, Turn, costs, table
+from tests.whole_run import ROOT, environment
 
 
 def turns(**replaced: list[Turn]) -> dict[str, list[Turn]]:
@@ -27,3 +33,13 @@ def test_an_arm_that_failed_in_one_turn_says_why_and_has_no_figure() -> None:
     assert row.endswith("not run: ModuleNotFoundError: No module named 'expecttest'")
     warm = next(line for line in found if "warm pool" in line)
     assert warm.split()[-2:] == ["-", "1.0x"]
+
+
+def test_of_a_cluster_it_can_be_started_as_a_script() -> None:
+    """It then finds what measures a cluster, and says what cannot be measured there."""
+    pytest.importorskip("ray", reason="needs Ray: pip install pytest-gpuperf[cluster]")
+    environ = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(ROOT / "benchmarks" / "rank_cost.py"), "--cluster", "--ranks=3"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert "each node has as many ranks: 3 ranks do not fit evenly on 2 nodes" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +17,28 @@ from tests.fake_gpus import machine_of
 MEMORY = 4.8e12  # B/s of each GPU
 
 
-def install(patch: pytest.MonkeyPatch) -> None:
-    """Gives every node as many GPUs as Ray says that it has, each with an identity of its own."""
+def install(
+    patch: pytest.MonkeyPatch, models: Mapping[str, str] | None = None, fabrics: Mapping[str, str] | None = None
+) -> None:
+    """Gives every node as many GPUs as Ray says that it has, each with an identity of its own.
+
+    Args:
+        patch: undoes it.
+        models: names of the GPUs by node, if they are no H200.
+        fabrics: labels of the network by node, if it is not that of this machine.
+    """
     real_member, real_spec = Cluster._member, CurrentRanks._spec
 
     def member(self: Cluster, bundle: int, identity: str, actor: Any, facts: Any) -> Member:
         found = real_member(self, bundle, identity, actor, facts)
         machine = machine_of(found.slots)
-        gpus = tuple(replace(gpu, uuid=f"{gpu.uuid}-of-{found.name}") for gpu in machine.gpus)
+        gpus = tuple(
+            replace(gpu, uuid=f"{gpu.uuid}-of-{found.name}", name=(models or {}).get(found.name, gpu.name))
+            for gpu in machine.gpus
+        )
         told = replace(machine, gpus=gpus, everything=tuple(gpu.uuid for gpu in gpus), memory_told=MEMORY)
-        found.facts = replace(found.facts, machine=told)
+        network = (fabrics or {}).get(found.name, found.facts.fabric)
+        found.facts = replace(found.facts, machine=told, fabric=network)
         return found
 
     def spec(self: CurrentRanks, world_size: int) -> PoolSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,12 +103,6 @@ def test_node_is_killed(ranks):
 def test_speed(perf):
     raise AssertionError("it was measured")
 """
-
-
-@pytest.fixture(scope="module")
-def two_nodes_with_gpus() -> Iterator[Raylets]:
-    with raylets("gpu-a", "gpu-b", cpus=1, gpus=1) as cluster:
-        yield cluster
 
 
 @dataclass

@@ -50,9 +50,9 @@ def test_every_test_passes_on_nodes(run: WholeRun) -> None:
     assert {run.outcomes[name] for name in on_nodes} == {"PASSED"}
 
 
-def test_a_node_that_was_slowed_down_is_named(run: WholeRun) -> None:
+def test_what_was_slowed_down_is_named(run: WholeRun) -> None:
     names = ["test_of_two_nodes_the_slow_one_is_named[2ranks]", "test_the_slow_node_is_named[4ranks]"]
-    names += ["test_a_slow_link_between_nodes_is_seen[4ranks]"]
+    names += ["test_a_slow_link_between_nodes_is_named[4ranks]", "test_a_slow_gpu_of_a_node_is_named[4ranks]"]
     assert {run.outcomes[name] for name in names} == {"PASSED"}
 
 

@@ -1,5 +1,6 @@
 """What a run asks Ray for, what it refuses to run on, and in which words."""
 
+import itertools
 import pickle
 import sys
 from dataclasses import replace
@@ -95,24 +96,53 @@ def test_unlike_nodes_are_named_with_what_differs() -> None:
     eight = machine_of(8)
     assert difference({"a": eight, "b": eight}) is None
     said = difference({"a": eight, "b": machine_of(4)})
-    assert said == "nodes a and b are unlike: GPUs' count 8 there, 4 here"
+    assert said == "nodes a and b are unlike: GPUs' count 8 on a, 4 on b"
     other = replace(eight, gpus=tuple(replace(gpu, name="NVIDIA B300") for gpu in eight.gpus))
     assert "GPUs NVIDIA " in str(difference({"a": eight, "c": other}))
 
 
-def test_the_key_of_a_cluster_tells_its_nodes_and_their_network() -> None:
+def test_nodes_on_unlike_networks_are_named() -> None:
     eight = machine_of(8)
-    both = as_one({"a": eight, "b": eight}, "ib")
-    assert both.key == f"2n-{eight.key}-ib"
+    said = difference({"a": replace(eight, fabric="ib"), "b": replace(eight, fabric="roce")})
+    assert said == "nodes a and b are unlike: network ib on a, roce on b"
+
+
+def joined_by(fabric: str, *machines: Machine) -> list[Machine]:
+    return [replace(machine, fabric=fabric) for machine in machines]
+
+
+def test_the_key_of_a_cluster_tells_its_nodes_and_their_network() -> None:
+    eight = replace(machine_of(8), fabric="ib")
+    both = as_one({"a": eight, "b": eight})
+    assert both.key == f"2n-{eight.key}-ib" == "2n-8x-nvidia-h200-nv18-ib"
     assert len(both.gpus) == 16
-    assert as_one({"a": eight}, "ib") is eight
+    assert as_one({"a": eight}) is eight
+
+
+def test_the_key_of_unlike_nodes_lists_each_kind_in_any_order() -> None:
+    one = machine_of(1)
+    other = replace(one, gpus=tuple(replace(gpu, name="NVIDIA B300") for gpu in one.gpus))
+    unlike = {
+        "1n-1x-nvidia-b300-ib+1n-1x-nvidia-h200-ib": joined_by("ib", one, other),
+        "1n-1x-nvidia-b300-ib+2n-1x-nvidia-h200-ib": joined_by("ib", one, other, one),
+        "1n-4x-nvidia-h200-nv18-ib+1n-8x-nvidia-h200-nv18-ib": joined_by("ib", machine_of(8), machine_of(4)),
+        "1n-1x-nvidia-h200-ib+1n-1x-nvidia-h200-tcp": joined_by("ib", one) + joined_by("tcp", one),
+        "1n-1x-nvidia-h200-ib+1n-4x-nvidia-h200-nv18-ib": joined_by("ib", one, machine_of(4)),
+    }
+    for key, machines in unlike.items():
+        found = [
+            as_one({str(number): machine for number, machine in enumerate(order)})
+            for order in itertools.permutations(machines)
+        ]
+        assert {one.key for one in found} == {key}
+        assert all(one.match == found[0].match for one in found)
 
 
 def test_a_clusters_memory_is_as_fast_as_its_slowest_nodes() -> None:
     one, other = (replace(machine_of(2), memory_told=rate, host_told=5e10) for rate in (4.8e12, 4.0e12))
-    both = as_one({"a": one, "b": other}, "ib")
+    both = as_one({"a": one, "b": other})
     assert (both.memory_rate, both.host_rate) == (4.0e12, 5e10)
-    untold = as_one({"a": one, "b": machine_of(2)}, "ib")
+    untold = as_one({"a": one, "b": machine_of(2)})
     assert (untold.memory_rate, untold.host_rate) == (None, None)
 
 

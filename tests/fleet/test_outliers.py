@@ -1,5 +1,6 @@
 """Who is slow among many, and how seldom anybody is accused wrongly."""
 
+import itertools
 import math
 
 import numpy as np
@@ -60,6 +61,19 @@ def test_the_more_is_compared_the_more_it_takes() -> None:
     one = compare([figure(scattered(30))])[0].seen
     many = compare([figure(scattered(30), name=str(index)) for index in range(100)])[0].seen
     assert many > 1.2 * one
+
+
+def test_the_fewest_hosts_are_accused_as_seldom_as_is_promised() -> None:
+    fleets = [figure(scattered(LEAST_HOSTS, 0.1, seed)) for seed in range(2000)]
+    assert sum(bool(compare([fleet], 0.01)[0].slow) for fleet in fleets) <= 0.01 * len(fleets)
+
+
+def test_the_spread_is_a_quartile_of_the_differences() -> None:
+    """The 10th smallest of 28, times the factors of normal values and of 8 of them."""
+    values = scattered(8, 1.0)
+    differences = sorted(abs(one - other) for one, other in itertools.combinations(values, 2))
+    assert spread_of(values) == pytest.approx(2.2219 * 8 / 11.8 * differences[9], rel=1e-12)
+    assert spread_of([1.0] * 8) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_few_hosts_are_not_compared() -> None:

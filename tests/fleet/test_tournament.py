@@ -73,5 +73,10 @@ def test_the_simulation_keeps_its_promise_or_says_so(hosts: int, links: int, acc
     assert tournament_simulation.Tally(100, hosts, links, accused).kept is kept
 
 
+@pytest.mark.parametrize(("right", "accused", "kept"), [(90, 3, True), (89, 0, False), (100, 4, False)])
+def test_simulated_acceptances_keep_their_promise_or_say_so(right: int, accused: int, kept: bool) -> None:
+    assert tournament_simulation.Acceptances(100, right, accused).kept is kept
+
+
 def test_the_simulation_can_be_run() -> None:
     assert tournament_simulation.main(["--runs", "1", "--hosts", "16", "--check"]) == 0

@@ -225,7 +225,7 @@ def test_a_listener_hears_what_ranks_print_while_they_run(torch_client: Forkserv
         pool.open_group("first", 60)
         task = payload.dumps((program, (tmp_path / "answer",), {}), [sys.modules[__name__]])
         pool.run(task, program="p", seed=0, timeout=60)
-        assert sorted(told) == [(0, 2, "stdout", "asks 0\n"), (1, 2, "stdout", "asks 1\n")]
+        assert sorted(told) == [(rank, f"rank {rank} of 2", "stdout", f"asks {rank}\n") for rank in range(2)]
         assert pool.output() == []
     finally:
         pool.close()
@@ -238,7 +238,7 @@ def test_a_listener_hears_all_that_a_rank_printed_and_what_it_printed_after_its_
         os.write(1, b"x" * MUCH)
 
     heard: list[str] = []
-    pool = Pool(LocalNode(torch_client), PoolSpec(1), {}, listener=lambda rank, size, stream, text: heard.append(text))
+    pool = Pool(LocalNode(torch_client), PoolSpec(1), {}, listener=lambda rank, title, stream, text: heard.append(text))
     try:
         pool.open_group("first", 60)
         pool.run(payload.dumps((program, (), {}), [sys.modules[__name__]]), program="p", seed=0, timeout=60)

@@ -52,10 +52,10 @@ def test_ranks_are_heard_live_where_nothing_is_captured(capture: str, live: bool
 
 def test_lines_of_ranks_are_printed_whole_each_with_its_rank(capsys: pytest.CaptureFixture[str]) -> None:
     here = console()
-    here.print_of_rank(0, 2, "stdout", "one\ntwo, be")
-    here.print_of_rank(1, 2, "stdout", "other\n")
-    here.print_of_rank(0, 2, "stderr", "error\n")
-    here.print_of_rank(0, 2, "stdout", "gun\n\n")
+    here.print_of_rank(0, "rank 0 of 2", "stdout", "one\ntwo, be")
+    here.print_of_rank(1, "rank 1 of 2", "stdout", "other\n")
+    here.print_of_rank(0, "rank 0 of 2", "stderr", "error\n")
+    here.print_of_rank(0, "rank 0 of 2", "stdout", "gun\n\n")
     assert capsys.readouterr().out.splitlines() == [
         "[rank 0 of 2] one",
         "[rank 1 of 2] other",
@@ -70,11 +70,11 @@ def test_lines_of_ranks_are_printed_whole_each_with_its_rank(capsys: pytest.Capt
 def test_what_has_no_end_of_line_is_printed_at_the_end_of_the_test(capsys: pytest.CaptureFixture[str]) -> None:
     here = console()
     for rank in (1, 0):
-        here.print_of_rank(rank, 2, "stdout", f"of {rank}")
+        here.print_of_rank(rank, f"rank {rank} of 2", "stdout", f"of {rank}")
     assert capsys.readouterr().out == ""
     here.end_of_test()
     here.end_of_test()
-    assert capsys.readouterr().out == "[rank 0] of 0\n[rank 1] of 1\n"
+    assert capsys.readouterr().out == "[rank 0 of 2] of 0\n[rank 1 of 2] of 1\n"
 
 
 def test_a_line_of_the_plugins_own_goes_past_the_capture_to_the_terminal() -> None:
@@ -192,13 +192,13 @@ def test_what_the_terminal_cannot_encode_is_escaped(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stdin", io.StringIO("next\n"))
     here = console()
-    here.print_of_rank(0, 2, "stdout", "é\n\udcff")
+    here.print_of_rank(0, "rank 0 of 2", "stdout", "é\n\udcff")
     here.end_of_test()
     here.show("test_\udcff.py")
     here.say("> test_\udcff.py(7)")
     assert here.ask("(Pdb) \udcff ") == "next\n"
     told = screen.buffer.getvalue().decode()
-    assert told.startswith("[rank 0 of 2] é\n[rank 0] \\udcff\n")
+    assert told.startswith("[rank 0 of 2] é\n[rank 0 of 2] \\udcff\n")
     assert "test_\\udcff.py" in told
     assert "> test_\\udcff.py(7)" in told
     assert told.endswith("(Pdb) \\udcff ")

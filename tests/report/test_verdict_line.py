@@ -357,6 +357,11 @@ def test_each_gate_has_words(tripped: Tripped, words: str) -> None:
     assert tripped_in_words([tripped]) == f"GPU GPU-1: {words}"
 
 
+def test_a_gpu_of_a_cluster_is_named_with_its_node() -> None:
+    tripped = [Tripped("GPU-1", Gate.POWER_BRAKE, node="gpu-b")]
+    assert tripped_in_words(tripped) == "GPU GPU-1 of node gpu-b: power brake"
+
+
 def test_the_gates_of_all_gpus_are_named() -> None:
     tripped = [Tripped("GPU-1", Gate.POWER_BRAKE), Tripped("GPU-2", Gate.XID, 48)]
     assert tripped_in_words(tripped) == "GPU GPU-1: power brake; GPU GPU-2: the driver reported Xid 48"

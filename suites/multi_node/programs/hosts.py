@@ -58,6 +58,8 @@ class Drag:
     """The GPU; None for all of the node's."""
     partner: int | None = None
     """The node at the other end of a link; None if it is no link."""
+    others: float = 0.0
+    """Seconds that hold up everything else: what is small then scatters little on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class _Surveyor:
         self.host = ctx.node_name if ctx.num_nodes == levels.nodes else f"{ctx.node_name}-{levels.node}"
         # Made by all ranks at the same time: on a GPU it measures how fast cycles go.
         self._delay = None if drag is None else Delay(ctx, drag.seconds)
+        self._usual = Delay(ctx, drag.others) if drag is not None and drag.others else None
 
     def multiply(self) -> tuple[tuple[float, ...], int]:
         a, b = (self._matrix(seed) for seed in (1, 2))
@@ -180,7 +183,7 @@ class _Surveyor:
     def _timed(self, step: Callable[[], object], partner: int | None = None) -> tuple[float, ...]:
         """Seconds of a step by sample; all ranks begin each sample together."""
         ctx, repeats = self._ctx, self._load.repeats
-        held_up = self._delay if self._holds_up(partner) else None
+        held_up = self._delay if self._holds_up(partner) else self._usual
 
         def steps(number: int) -> None:
             for _ in range(number):
