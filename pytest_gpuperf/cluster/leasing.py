@@ -182,7 +182,7 @@ def wanted_of(members: Sequence[Member], *, alone: bool) -> list[tuple[Member, t
         everything = {*own, *member.facts.machine.everything}
         for _, there, wanted in machines:
             if there & everything:
-                wanted += own
+                wanted += [uuid for uuid in own if uuid not in wanted]  # nodes of one machine may share a GPU
                 break
         else:
             machines.append((member, everything, list(own)))

@@ -178,3 +178,9 @@ def test_nodes_lease_in_one_order_and_those_of_one_machine_together() -> None:
     for order in ([a, b, c], [c, b, a]):
         assert wanted_of(order, alone=False) == of_run
         assert wanted_of(order, alone=True) == of_nodes
+
+
+def test_a_gpu_that_two_nodes_of_one_machine_share_is_leased_once() -> None:
+    a, b = member("a", [1], [1, 2]), member("b", [1], [1, 2])
+    assert wanted_of([a, b], alone=False) == [(a, ("GPU-1",))]
+    assert wanted_of([a, b], alone=True) == [(a, ("GPU-1", "GPU-2"))]

@@ -229,7 +229,8 @@ def test_a_whole_run_is_profiled_after_it_has_measured(tmp_path: Path) -> None:
         opened = Opened(folder / file)
         assert opened.processes == {1: "rank 0 (cpu)", 2: "rank 1 (cpu)"}
         assert opened.collectives()
-    assert [one["arm"] for one in found if "test_search" in one["test"]] == ["search-1 times", "search-100 times"]
+    best_two = {one["arm"] for one in found if "test_search" in one["test"]}  # a busy machine may swap them
+    assert best_two == {"search-1 times", "search-100 times"}
     lines = run.section("gpuperf")
     assert "9 traces in out: open one at https://ui.perfetto.dev" in lines
     (line,) = [line for line in lines if line.startswith("profile: test_it.py::test_overlap[2ranks]: ")]
