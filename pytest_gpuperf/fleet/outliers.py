@@ -72,7 +72,7 @@ def compare(figures: Sequence[Figure], chance: float = CHANCE, independent: floa
     Args:
         figures: Of one hardware.
         chance: How likely any host is accused wrongly.
-        independent: What part of the hosts' figures tells something that the others do not.
+        independent: The share of the figures that do not follow from the others.
     """
     enough = [figure for figure in figures if len(figure.values) >= LEAST_HOSTS]
     tests = sum(len(figure.values) for figure in enough)
