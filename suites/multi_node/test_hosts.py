@@ -153,7 +153,7 @@ def assert_named_first(ranks: Ranks, nodes: int, drag: Drag) -> None:
         assert of_figure[:1] == [expected], f"{figure}: {told}"
 
 
-USUAL = 0.06
+USUAL = 0.2
 """Seconds that hold up all steps: a busy host adds less than the tenth of it that names a part."""
 
 
