@@ -443,28 +443,6 @@ FAULTS: tuple[Fault, ...] = (
         new="(counts.clamp(max=capacity) + starts).clamp(min=0)",
     ),
     Fault(
-        name="places by token instead of by choice",
-        module=PROGRAMS,
-        old=(
-            "    by_priority = chosen.T.reshape(-1)  # all first choices, then all second ones\n"
-            "    order = by_priority.argsort(stable=True)\n"
-            "    counts = torch.bincount(by_priority, minlength=experts)\n"
-            "    begins = counts.cumsum(0) - counts\n"
-            "    place = torch.arange(tokens * k, device=chosen.device) - begins[by_priority[order]]\n"
-            "    kept = order[place < capacity]\n"
-            "    return Routing(kept % tokens, kept // tokens, counts.clamp(max=capacity))\n"
-        ),
-        new=(
-            "    by_token = chosen.reshape(-1)\n"
-            "    order = by_token.argsort(stable=True)\n"
-            "    counts = torch.bincount(by_token, minlength=experts)\n"
-            "    begins = counts.cumsum(0) - counts\n"
-            "    place = torch.arange(tokens * k, device=chosen.device) - begins[by_token[order]]\n"
-            "    kept = order[place < capacity]\n"
-            "    return Routing(kept // k, kept % k, counts.clamp(max=capacity))\n"
-        ),
-    ),
-    Fault(
         name="gate weights rounded before the sum",
         module=EXCHANGE,
         old="    return (each * weights.unsqueeze(-1)).sum(1).to(x.dtype)\n",

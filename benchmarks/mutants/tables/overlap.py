@@ -311,23 +311,6 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        name="each microbatch's sums awaited before the next backward",
-        module=PROGRAMS,
-        old=(
-            "            started.append((gradients, works))\n"
-            "        for _, works in started:\n"
-            "            for work in works:\n"
-            "                assert work is not None\n"
-            "                work.wait()\n"
-        ),
-        new=(
-            "            started.append((gradients, works))\n"
-            "            for work in works:\n"
-            "                assert work is not None\n"
-            "                work.wait()\n"
-        ),
-    ),
-    Fault(
         name="the barrier before a sum taken once, not in each step",
         module=UNDER,
         old=(

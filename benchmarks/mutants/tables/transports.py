@@ -128,20 +128,4 @@ FAULTS: tuple[Fault, ...] = (
             "dist.P2POp(dist.irecv, destination, before)]\n"
         ),
     ),
-    Fault(
-        name="one buffer for the sums of all sizes",
-        module=SENDING,
-        old=(
-            "    def step_of(nbytes: int) -> Step[torch.Tensor]:\n"
-            "        count = nbytes // ADDENDS.itemsize\n"
-            "        x = addends(count, dtype=ADDENDS, rank=ctx.rank, ranks=ctx.world_size, device=ctx.device)\n"
-        ),
-        new=(
-            "    count = sizes[-1] // ADDENDS.itemsize\n"
-            "    whole = addends(count, dtype=ADDENDS, rank=ctx.rank, ranks=ctx.world_size, device=ctx.device)\n"
-            "\n"
-            "    def step_of(nbytes: int) -> Step[torch.Tensor]:\n"
-            "        x = whole[: nbytes // ADDENDS.itemsize]\n"
-        ),
-    ),
 )
