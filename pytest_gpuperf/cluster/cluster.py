@@ -107,7 +107,7 @@ class Cluster:
         try:
             return cls(connection, reservation(connection.nodes(), gpus), preload, preload_if_used, patience, unlike)
         except BaseException:
-            connection.close()
+            connection.close(patience)
             raise
 
     @property
@@ -281,7 +281,7 @@ class Cluster:
             ray.kill(member.actor)
         for _, actor, _ in self._coming.values():
             ray.kill(actor)
-        self._connection.close()
+        self._connection.close(self._patience)
 
     def report(self) -> list[str]:
         """Return the lines of the run's summary: the losses, and how many nodes are left; none if none was lost."""

@@ -146,15 +146,25 @@ def raylet():
 
 def below(pid):
     for task in Path(f"/proc/{pid}/task").glob("*"):
-        for child in (task / "children").read_text().split():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:  # the thread has ended
+            continue
+        for child in children:
             yield int(child)
             yield from below(int(child))
 
-def kill(*names):
+def named(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:  # the process has ended
+        return ""
+
+def kill(*names, by=signal.SIGKILL):
     # Processes of the head's node; the raylet last, since it is above this one.
-    named = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in below(above(raylet()))}
+    there = {named(pid): pid for pid in below(above(raylet()))}
     for name in names:
-        os.kill(raylet() if name == "raylet" else named[name], signal.SIGKILL)
+        os.kill(raylet() if name == "raylet" else there[name], by)
 
 def everybody(ctx):
     dist.barrier()
@@ -211,6 +221,40 @@ def test_head_is_killed(ranks):
 @pytest.mark.ranks(1, 2)
 def test_goes_on_without_a_head(ranks):
     assert ranks.run(everybody) == [1] * ranks.world_size
+"""
+)
+
+STOPPED_HEAD = (
+    _PROCESSES
+    + """
+@pytest.mark.ranks(nodes=2, timeout=30)
+def test_head_is_stopped(ranks):
+    def program(ctx):
+        if ctx.rank == 0:
+            kill("gcs_server", by=signal.SIGSTOP)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(nodes=2)
+def test_goes_on_without_a_head(ranks):
+    assert ranks.run(everybody) == [2] * 2
+
+@pytest.mark.ranks(nodes=2, timeout=30)
+def test_node_is_killed(ranks):
+    def program(ctx):
+        if ctx.node == 1:
+            os.kill(raylet(), signal.SIGKILL)
+            time.sleep(600)
+        dist.barrier()
+    ranks.run(program)
+
+@pytest.mark.ranks(nodes=2)
+def test_has_no_nodes(ranks):
+    pass
+
+@pytest.mark.ranks(1)
+def test_fits_the_node_that_is_left(ranks):
+    assert ranks.run(everybody) == [1]
 """
 )
 

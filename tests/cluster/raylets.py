@@ -119,15 +119,16 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
                     cluster.remove_node(nodes.pop(name))
             say(done=line.strip())
     finally:
+        _send(signal.SIGCONT, children(os.getpid()))  # what a test has stopped would not end
         with contextlib.suppress(Exception):  # a node that a test has killed is no reason to leave others
             cluster.shutdown()
-        _end(children(os.getpid()))
+        _send(signal.SIGKILL, children(os.getpid()))
 
 
-def _end(pids: list[int]) -> None:
+def _send(which: signal.Signals, pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, which)
     until = time.monotonic() + 10
     while time.monotonic() < until:
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.programs_on_nodes import BETWEEN, HEADLESS, ODD_NODE, SITECUSTOMIZE
+from tests.cluster.programs_on_nodes import BETWEEN, HEADLESS, ODD_NODE, SITECUSTOMIZE, STOPPED_HEAD
 from tests.cluster.raylets import Raylets, raylets
 from tests.whole_run import WholeRun, environment, run_pytest
 
@@ -104,6 +104,30 @@ def test_the_summary_names_the_head(headless: WholeRun) -> None:
     lines = [line for line in headless.section("gpuperf") if line.startswith("cluster: ")]
     assert [line for line in lines if line.startswith("cluster: the cluster's head at ")] == lines[-2:-1]
     assert re.fullmatch(r"cluster: the run began with 2 nodes and ended with [01]", lines[-1])
+
+
+@pytest.fixture(scope="module")
+def stopped_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeRun]:
+    folder = tmp_path_factory.mktemp("stopped_head")
+    (folder / "test_it.py").write_text(STOPPED_HEAD)
+    with raylets("gpu-a", "gpu-b") as cluster:
+        yield run_pytest(folder, "--cluster", cluster.address, "-o", "gpuperf_node_timeout=8", timeout=SLOW)
+
+
+def test_a_run_whose_head_is_stopped_ends_by_itself(stopped_head: WholeRun) -> None:
+    assert stopped_head.result.ret == pytest.ExitCode.TESTS_FAILED
+    assert stopped_head.outcomes == {
+        "test_head_is_stopped[2ranks]": "PASSED",
+        "test_goes_on_without_a_head[2ranks]": "PASSED",
+        "test_node_is_killed[2ranks]": "FAILED",
+        "test_has_no_nodes[2ranks]": "ERROR",
+        "test_fits_the_node_that_is_left[1rank]": "PASSED",
+    }
+
+
+@pytest.mark.parametrize("test", ["test_node_is_killed[2ranks]", "test_has_no_nodes[2ranks]"])
+def test_a_loss_without_a_head_that_answers_names_it(stopped_head: WholeRun, test: str) -> None:
+    assert re.search(r"the cluster's head at [\d.]+:\d+ does not answer", stopped_head.report(test))
 
 
 def test_a_node_with_another_version_is_refused_by_name(two_nodes: Raylets, tmp_path: Path) -> None:
