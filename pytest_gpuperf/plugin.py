@@ -20,6 +20,7 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
 from pytest_gpuperf.run.clustering import joined
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
+from pytest_gpuperf.run.garbage import imports_are_spared
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
 from pytest_gpuperf.run.selection import (
@@ -129,6 +130,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Has perf tests put last, behind pytest's grouping of tests, which is registered next, so that it runs before."""
     session.config.pluginmanager.register(PerfLast(), "gpuperf-perf-last")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spares what the tests import the search for garbage."""
+    with imports_are_spared():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
