@@ -153,7 +153,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "default": None,
             "metavar": "FILE",
-            "help": "write figures and verdicts to FILE; `python -m pytest_gpuperf adopt FILE` makes baselines of it",
+            "help": "write figures and verdicts to FILE; `python -m pytest_gpuperf adopt FILE --reason TEXT` makes "
+            "baselines of it",
         },
     ),
     (
