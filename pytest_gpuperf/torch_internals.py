@@ -214,3 +214,11 @@ def free_cublas_workspaces() -> None:
     import torch
 
     torch._C._cuda_clearCublasWorkspaces()
+
+
+def is_of_data_loaders(handler: object) -> bool:
+    """Whether it is the handler of SIGCHLD that the first DataLoader with workers sets for a process's life.
+
+    Nothing public tells. It raises if a worker has failed, and else does what the handler before it does.
+    """
+    return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.collectives import Collective, disagreement, last_of_each, say_ranks
+from pytest_gpuperf.ranks.cures import cures
 from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck
 from pytest_gpuperf.ranks.failures import (
     CollectiveMismatch,
@@ -114,7 +115,7 @@ def post_mortem(
     if parted is not None:
         notes.append(parted)
     if not isinstance(error, RanksSkipped):
-        notes += world.nodes
+        notes += [*world.nodes, *cures(endings)]
     for note in notes:
         error.add_note(note)
     collectives = [("collectives", "\n".join(last_of_each(issued)))] if issued else []
@@ -205,7 +206,8 @@ def _withdrawal(endings: Sequence[Ending], first: int, world: World) -> BaseExce
 
 def _timeout(endings: Sequence[Ending], world: World) -> RankTimeout:
     stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
-    cure = "give it longer with @pytest.mark.ranks(..., timeout=SECONDS)" if world.own else "the stacks tell why"
+    longer = "give it longer by timeout=SECONDS of @pytest.mark.ranks, or of @on_ranks for an adopted class"
+    cure = longer if world.own else "the stacks tell why"
     return RankTimeout(
         f"{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "
         f"{world.timeout:g} s; {cure}"

@@ -46,7 +46,7 @@ from pytest_gpuperf.ranks.messages import (
 )
 from pytest_gpuperf.ranks.module_state import ModuleState
 from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening, Place
-from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+from pytest_gpuperf.ranks.surroundings import Surroundings, stays_behind
 from pytest_gpuperf.torch_internals import sequence_number
 
 _SEEDS_OF_NUMPY = 1 << 32  # it takes no others
@@ -196,7 +196,7 @@ class _Rank:
         return self._start.backend == "gloo" or self._informant.silent()
 
     def _settle(self, request: Settle) -> tuple[Parcel, int]:
-        left = left_behind(self._found, Surroundings.now()) + self._modules.changed() + self._threads_raised
+        left = stays_behind(self._found) + self._modules.changed() + self._threads_raised
         self._groups.settle(rest=request.rest)
         settled = Settled(left, [name for name in request.modules if name in sys.modules])
         return Parcel(pickle.dumps(settled)), 0

@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,13 +20,16 @@ from types import FunctionType
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.torch_internals import COMPILER, global_module_hooks
+from pytest_gpuperf.torch_internals import COMPILER, global_module_hooks, is_of_data_loaders
 
 # What torch does by itself in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
 _CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
 _LIMIT_OF_COMPILER = 2000  # the compiler raises the recursion limit to it, and leaves it there
 _FIRST_LIMIT = sys.getrecursionlimit()
+_THAT_END = ("threads", "child processes")
+_ENDING = 0.5  # seconds
+_AGAIN = 0.005  # seconds
 _SHOWN = 80  # characters of a child's command
 _LIMITS = {name: getattr(resource, name) for name in ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_CPU")}
 _AUTOCAST = ("cpu", "cuda")
@@ -82,7 +86,7 @@ class Surroundings:
             recursion_limit=str(_recursion_limit()),
             standard_streams={name: _stream(name) for name in ("stdout", "stderr")},
             resource_limits={name: str(resource.getrlimit(number)) for name, number in _LIMITS.items()},
-            signal_handlers={number.name: str(signal.getsignal(number)) for number in _SIGNALS},
+            signal_handlers={number.name: _handler(number) for number in _SIGNALS},
             threads={
                 f"{thread.name} ({thread.ident})": "running"
                 for thread in threading.enumerate()
@@ -102,6 +106,19 @@ def left_behind(before: Surroundings, after: Surroundings) -> list[str]:
     return changes
 
 
+def stays_behind(before: Surroundings) -> list[str]:
+    """What is not as it was in this process, in words.
+
+    Threads and processes that are ending get a moment: those of a DataLoader's queues end after the loader.
+    """
+    until = time.monotonic() + _ENDING
+    while True:
+        left = left_behind(before, Surroundings.now())
+        if not any(text.startswith(_THAT_END) for text in left) or time.monotonic() > until:
+            return left
+        time.sleep(_AGAIN)
+
+
 def _changes(what: str, then: object, now: object) -> list[str]:
     if not isinstance(then, Mapping) or not isinstance(now, Mapping):
         return [f"{what}: {then} -> {now}"]
@@ -110,7 +127,7 @@ def _changes(what: str, then: object, now: object) -> list[str]:
         old, new = then.get(name), now.get(name)
         if old == new:
             continue
-        if what in ("threads", "child processes"):
+        if what in _THAT_END:
             texts += [f"{what}: {name}"] if old is None else []  # one that ended is no trouble
         else:
             texts.append(f"{what}: {name} {_say(old)} -> {_say(new)}")
@@ -119,6 +136,12 @@ def _changes(what: str, then: object, now: object) -> list[str]:
 
 def _say(value: str | None) -> str:
     return "unset" if value is None else repr(value)
+
+
+def _handler(number: signal.Signals) -> str:
+    # The first DataLoader with workers sets one for good. Without workers it does what the one before it does.
+    handler = signal.getsignal(number)
+    return str(signal.SIG_DFL if is_of_data_loaders(handler) else handler)
 
 
 def _stream(name: str) -> str:

@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
+from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind, stays_behind
 from pytest_gpuperf.torch_internals import COMPILER
 
 UNUSED = "GPUPERF_TEST_VARIABLE"
@@ -216,6 +216,18 @@ def test_a_worker_of_torchs_compiler_is_no_forgotten_child(
         process.kill()
     assert len(lines) == told
     assert all(re.fullmatch(r"child processes: .{80} \(pid \d+\)", line) for line in lines)
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0.1, 0), (600.0, 1)])
+def test_a_thread_that_is_ending_is_given_a_moment(before: Surroundings, seconds: float, left: int) -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, args=(seconds,), name="a feeder")
+    thread.start()
+    try:
+        assert sum(text.startswith("threads: a feeder") for text in stays_behind(before)) == left
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_the_number_of_threads_that_torch_may_use_is_part_of_it(before: Surroundings) -> None:
