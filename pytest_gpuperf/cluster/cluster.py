@@ -317,6 +317,8 @@ class Cluster:
 
     def _require_alike(self) -> None:
         _require_same_software(self.members)
+        if self._reserved.gpus:
+            _require_reserved_gpus(self.members)
         if self._reserved.gpus and not self._unlike and (found := difference(self._machines)) is not None:
             raise ClusterError(f"{found}: take such a node out of the cluster, or pass --allow-unlike-nodes")
 
@@ -371,6 +373,7 @@ class Cluster:
             del self._coming[bundle]
             try:
                 self.members.append(self._member(bundle, ray.get(identity, timeout=JOIN_TIMEOUT), actor, facts))
+                self._lacking.clear()
                 self._require_alike()
             except ray.exceptions.RayError:
                 time.sleep(_AGAIN)
@@ -412,6 +415,17 @@ def _require_same_software(members: Sequence[Member]) -> None:
                     f"node {member.name} has {name} {other or '(none)'}, and node {first.name} has "
                     f"{version or '(none)'}: what one pickles the other must read, so install the same on all nodes"
                 )
+
+
+def _require_reserved_gpus(members: Sequence[Member]) -> None:
+    for member in members:
+        seen = len(member.facts.machine.gpu_uuids)
+        if seen != member.slots:
+            raise ClusterError(
+                f"node {member.name}: Ray has reserved {member.slots} GPUs for the run, and the run's process there "
+                f"sees {seen}. Start Ray's daemon with as many as there are (`ray start --num-gpus`), and without "
+                "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+            )
 
 
 def _unusable(error: BaseException) -> str:

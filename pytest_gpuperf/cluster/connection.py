@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Self
 import ray
 
 from pytest_gpuperf.cluster.failures import ClusterError
-from pytest_gpuperf.cluster.ray_internals import answers_requests, print_nothing
+from pytest_gpuperf.cluster.ray_internals import answers_requests, leave_errors_to_python, print_nothing
 from pytest_gpuperf.cluster.reservation import RayNode
 
 _ADDRESS = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d+)")
@@ -51,7 +52,8 @@ class Connection:
         if ray.is_initialized():
             raise ClusterError("--cluster: this process is connected to Ray already, and can be to one cluster alone")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ[_DAEMON_OUTLIVES_HEAD] = str(_FOREVER)  # for this process; Ray's daemons have their own
+        # For this process alone: Ray's daemons have their own, and so does a cluster that a test starts.
+        before, os.environ[_DAEMON_OUTLIVES_HEAD] = os.environ.get(_DAEMON_OUTLIVES_HEAD), str(_FOREVER)
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
@@ -59,9 +61,14 @@ class Connection:
         except Exception as error:  # whatever Ray raises, a RuntimeError for two versions of Python, for one
             ray.shutdown()
             raise ClusterError(_refusal(address, error, listens=address != "auto")) from None
+        finally:
+            del os.environ[_DAEMON_OUTLIVES_HEAD]
+            if before is not None:
+                os.environ[_DAEMON_OUTLIVES_HEAD] = before
         if on_sigterm is not None:
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there
         print_nothing()
+        leave_errors_to_python()
         return cls(str(ray.get_runtime_context().gcs_address))
 
     def nodes(self) -> list[RayNode]:
@@ -116,12 +123,14 @@ class Connection:
         """Leaves the cluster.
 
         Args:
-            timeout: seconds in which the head must answer. One that does not is left without its leave: Ray would wait
-                for the answer of a head that is stopped for as long as it is.
+            timeout: seconds for Ray to do so. It would wait for a head or a daemon as long as that is stopped, so
+                this process is cut off from them then.
         """
-        if self.headless(timeout):
-            _cut_off(self.head)
+        cutting = threading.Timer(timeout, _cut_off, [self.head])
+        cutting.daemon = True
+        cutting.start()
         ray.shutdown()
+        cutting.cancel()  # not after Ctrl-C: Ray leaves once more as the process exits
 
 
 def _require_listener(address: str) -> None:
@@ -146,11 +155,12 @@ def _connect(address: str, timeout: float) -> None:
 
 
 def _cut_off(address: str) -> None:
-    """Shuts this process's connections to an address: what waits for an answer from there fails at once."""
+    """Shuts this process's connections to the head and to Ray's daemon: what waits for an answer fails at once."""
     _, _, port = address.rpartition(":")
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connected:
-            if connected.family in (socket.AF_INET, socket.AF_INET6) and connected.getpeername()[1] == int(port):
+            peer, by_address = connected.getpeername(), connected.family in (socket.AF_INET, socket.AF_INET6)
+            if peer[1] == int(port) if by_address else "/sockets/raylet" in str(peer):
                 connected.shutdown(socket.SHUT_RDWR)
 
 

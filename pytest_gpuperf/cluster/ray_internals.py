@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import ray
@@ -15,6 +16,13 @@ def print_nothing() -> None:
 
         if hasattr(worker, "print_to_stdstream"):
             vars(worker)["print_to_stdstream"] = _dropped
+
+
+def leave_errors_to_python() -> None:
+    """Undoes what Ray has done about exceptions that nobody catches, when it was imported: it asks the head first."""
+    worker: Any = getattr(getattr(ray, "_private", None), "worker", None)
+    if sys.excepthook is getattr(worker, "custom_excepthook", None):
+        sys.excepthook = getattr(worker, "normal_excepthook", sys.__excepthook__)
 
 
 def answers_requests(timeout: float) -> bool:

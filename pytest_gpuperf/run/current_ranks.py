@@ -75,6 +75,8 @@ class CurrentTest:
     """UUIDs of the GPUs that it has leased; empty for gloo."""
     probes: bool = False
     """Whether it only asks NCCL, on ranks like those of a launch."""
+    first_timeout: float | None = None
+    """Seconds that its first run that hung had; None if none has."""
     longest: float = 0.0
     """Seconds of its longest run that returned."""
     failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
@@ -171,6 +173,8 @@ class CurrentRanks:
         current.prepared = True
         if self._cluster is not None:
             self._cluster.look()
+            if current.launch is None:
+                self._placed(self._cluster, world_size)  # a node that comes in place of a lost one is leased, too
         self._lease(current, world_size)
         if current.launch is not None:
             self._prepare_launch(current, world_size, current.launch)
@@ -404,8 +408,15 @@ class CurrentRanks:
             )
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
-        except RankTimeout:
+        except RankTimeout as error:
             # Others of its runs will hang too, when hypothesis looks for a smaller one: they need not take as long.
+            if current.first_timeout is None:
+                current.first_timeout = current.timeout
+            elif current.timeout < current.first_timeout:
+                error.add_note(
+                    f"the first run of this test that hung had {current.first_timeout:g} s, and runs after it have "
+                    f"{current.timeout:g} s"
+                )
             after = max(_LEAST_AFTER_A_HANG, _AFTER_A_HANG * current.longest)
             current.timeout = min(current.timeout, after)
             raise

@@ -122,6 +122,10 @@ def test_sends_much(ranks):
         assert x[0] == rank and torch.equal(x[1:], much[1:])
         x[1] = 0  # and the result is this process's
 
+def test_what_ray_has_set_here_is_undone():
+    assert sys.excepthook is sys.__excepthook__
+    assert "RAY_gcs_rpc_server_reconnect_timeout_s" not in os.environ
+
 @pytest.mark.ranks(4)
 def test_prints(ranks):
     ranks.run(lambda ctx: print(f"here is rank {ctx.rank}"))
@@ -221,6 +225,22 @@ def test_head_is_killed(ranks):
 @pytest.mark.ranks(1, 2)
 def test_goes_on_without_a_head(ranks):
     assert ranks.run(everybody) == [1] * ranks.world_size
+"""
+)
+
+STOPPED_DAEMONS = (
+    _PROCESSES
+    + """
+@pytest.mark.ranks(nodes=2, timeout=30)
+def test_daemons_are_stopped(ranks):
+    def program(ctx):
+        dist.barrier()
+        os.kill(raylet(), signal.SIGSTOP)
+    ranks.run(program)
+
+@pytest.mark.ranks(nodes=2)
+def test_goes_on_without_them(ranks):
+    assert ranks.run(everybody) == [2] * 2
 """
 )
 

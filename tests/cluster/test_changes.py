@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.programs_on_nodes import BETWEEN, HEADLESS, ODD_NODE, SITECUSTOMIZE, STOPPED_HEAD
+from tests.cluster.programs_on_nodes import BETWEEN, HEADLESS, ODD_NODE, SITECUSTOMIZE, STOPPED_DAEMONS, STOPPED_HEAD
 from tests.cluster.raylets import Raylets, raylets
 from tests.whole_run import WholeRun, environment, run_pytest
 
@@ -128,6 +128,15 @@ def test_a_run_whose_head_is_stopped_ends_by_itself(stopped_head: WholeRun) -> N
 @pytest.mark.parametrize("test", ["test_node_is_killed[2ranks]", "test_has_no_nodes[2ranks]"])
 def test_a_loss_without_a_head_that_answers_names_it(stopped_head: WholeRun, test: str) -> None:
     assert re.search(r"the cluster's head at [\d.]+:\d+ does not answer", stopped_head.report(test))
+
+
+def test_a_run_whose_daemons_are_stopped_ends_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(STOPPED_DAEMONS)
+    with raylets("gpu-a", "gpu-b") as cluster:
+        run = run_pytest(tmp_path, "--cluster", cluster.address, "-o", "gpuperf_node_timeout=8", timeout=SLOW)
+    assert run.result.ret == pytest.ExitCode.OK
+    assert set(run.outcomes.values()) == {"PASSED"}
+    assert len(run.outcomes) == 2
 
 
 def test_a_node_with_another_version_is_refused_by_name(two_nodes: Raylets, tmp_path: Path) -> None:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import socket
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from ray.exceptions import GetTimeoutError
 
 from pytest_gpuperf.cluster import cluster as cluster_module
 from pytest_gpuperf.cluster import connection
 from pytest_gpuperf.cluster import member as member_module
-from pytest_gpuperf.cluster.cluster import Cluster
+from pytest_gpuperf.cluster.cluster import Cluster, _require_reserved_gpus
 from pytest_gpuperf.cluster.connection import Connection
-from pytest_gpuperf.cluster.failures import NodeLostError
+from pytest_gpuperf.cluster.failures import ClusterError, NodeLostError
 from pytest_gpuperf.cluster.member import Member
 from pytest_gpuperf.cluster.reservation import Reservation
 from pytest_gpuperf.cluster.wire import NodeFacts
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.ranks.failures import LaunchError
+from pytest_gpuperf.run.current_ranks import CurrentRanks
+from tests.cluster.members import member
 
 HEADLESS = (
     "the cluster's head at {} does not answer, and Ray's daemons end a minute after their head: start the cluster "
@@ -138,3 +143,48 @@ def test_a_node_that_works_for_long_must_answer_meanwhile(
     with pytest.raises(NodeLostError, match=f"^node gpu-b did not answer within {said}: it is stopped, cut off or"):
         member.long_result("start", timeout)
     assert ray.asked == 1
+
+
+def test_another_node_in_place_of_a_lost_one_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster: Any = object.__new__(Cluster)
+    cluster.members, cluster._lacking = [], {"a_package": False}
+    cluster._coming = {0: ("identity", "actor", "facts")}
+    cluster._member = lambda bundle, identity, actor, facts: lost_node()
+    cluster._require_alike = lambda: None
+    monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))
+    monkeypatch.setattr(ray, "get", lambda reference, timeout: reference)
+    cluster._take_in(0.0)
+    assert [member.name for member in cluster.members] == ["gpu-b"]
+    assert cluster._lacking == {}
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_node_whose_process_sees_other_gpus_than_ray_reserved_is_refused(slots: int) -> None:
+    right, wrong = member("gpu-a", [0, 1]), member("gpu-b", [0, 1])
+    wrong.slots = slots
+    _require_reserved_gpus([right])
+    with pytest.raises(ClusterError) as caught:
+        _require_reserved_gpus([right, wrong])
+    assert str(caught.value) == (
+        f"node gpu-b: Ray has reserved {slots} GPUs for the run, and the run's process there sees 2. Start Ray's "
+        "daemon with as many as there are (`ray start --num-gpus`), and without "
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+    )
+
+
+@pytest.mark.parametrize(("launch", "order"), [(None, ["look", "placed", "lease"]), (1, ["look", "lease"])])
+def test_a_node_comes_in_place_of_a_lost_one_before_gpus_are_leased(launch: int | None, order: list[str]) -> None:
+    """A perf test of a run that has lost a node fails anyway."""
+    ranks: Any = object.__new__(CurrentRanks)
+    done: list[str] = []
+
+    def noted(name: str) -> Any:
+        return lambda *_, **__: done.append(name)
+
+    marker = RanksMarker((2,))
+    ranks._current = SimpleNamespace(world_size=2, prepared=False, launch=launch, gpus=(), marker=marker)
+    ranks._cluster = SimpleNamespace(look=noted("look"))
+    ranks._placed, ranks._lease, ranks._prepare_launch = noted("placed"), noted("lease"), noted("launch")
+    ranks._pool = noted("pool")
+    ranks.prepare()
+    assert [what for what in done if what in ("look", "placed", "lease")] == order

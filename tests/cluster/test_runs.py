@@ -41,7 +41,7 @@ def test_verdicts_are_those_of_one_machine(run: WholeRun) -> None:
         "test_launched[2ranks]",
     ]
     passed += ["test_one_on_all[2ranks]", "test_one_on_each[2ranks]", "test_outer_axis_is_nodes[4ranks]"]
-    passed += ["test_sends_much[4ranks]"]
+    passed += ["test_sends_much[4ranks]", "test_what_ray_has_set_here_is_undone"]
     passed += ["test_shares_cpus[5ranks]", "test_sums[1rank]", "test_sums[2ranks]", "test_sums[4ranks]"]
     failed = ["test_dies[4ranks]", "test_hangs[4ranks]", "test_never_ends[4ranks]", "test_prints[4ranks]"]
     failed += ["test_raises[4ranks]"]
