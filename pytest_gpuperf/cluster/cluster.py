@@ -252,7 +252,7 @@ class Cluster:
                 if up.error:
                     raise LaunchError(up.error)
         except BaseException as error:
-            self._abandon(pool, members)
+            self._abandon(pool, members, wait=isinstance(error, Exception))
             if isinstance(error, NodeLostError):
                 raise LaunchError(self._with_head(f"ranks could not be started: {error}")) from None
             raise
@@ -383,10 +383,12 @@ class Cluster:
                 self.losses.append(str(error))
                 ray.kill(self.members.pop().actor)
 
-    def _abandon(self, pool: int, members: Sequence[Member]) -> None:
-        for member in members:
+    def _abandon(self, pool: int, members: Sequence[Member], *, wait: bool) -> None:
+        # A host does one thing after another: one whose ranks are still starting is slow, and not lost.
+        asked = [(member, member.call("end", pool, False)) for member in members if not member.lost]
+        for member, reference in asked if wait else []:
             with contextlib.suppress(NodeLostError):
-                member.result(member.call("end", pool, False))
+                member.long_result(reference, START_TIMEOUT)
 
     def _ship(self, task: Parcel) -> Any:
         """A task as an argument: what is large goes to Ray's object store, which takes it to each node once."""

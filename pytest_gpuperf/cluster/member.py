@@ -89,7 +89,7 @@ class Member:
             NodeLostError: the node is lost.
         """
         until = time.monotonic() + timeout
-        while not ray.wait([reference], timeout=_LOOK)[0]:
+        while not self.answered(reference, _LOOK):
             self.result(self.call("clock", wake=True))
             if time.monotonic() > until:
                 self._lose_silent(timeout)

@@ -188,3 +188,26 @@ def test_a_node_comes_in_place_of_a_lost_one_before_gpus_are_leased(launch: int 
     ranks._pool = noted("pool")
     ranks.prepare()
     assert [what for what in done if what in ("look", "placed", "lease")] == order
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_node_whose_ranks_still_start_when_others_are_given_up_is_not_lost(wait: bool) -> None:
+    """It answers at once what it can, and ends its ranks once they have started. After Ctrl-C nobody waits for that."""
+    slow: Any = member("gpu-a", [0])
+
+    def result(reference: Any) -> Any:
+        if not slow.answered(reference, 0.1):
+            slow.lost = "node gpu-a did not answer"
+            raise NodeLostError(slow.lost)
+        return reference.result()
+
+    slow.result = result
+    started = slow.threads[False].submit(time.sleep, 1.0)
+    ended: list[int] = []
+    slow.host.end = lambda pool, ask_first: ended.append(pool)
+    cluster: Any = object.__new__(Cluster)
+    cluster._abandon(7, [slow, lost_node()], wait=wait)
+    assert started.done() is wait
+    assert slow.lost == ""
+    slow.threads[False].shutdown(wait=True)
+    assert ended == [7]
