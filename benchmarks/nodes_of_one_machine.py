@@ -33,6 +33,9 @@ FIRST_WORKER_PORT = 20000
 BETWEEN_NODES = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
 """Leaves NCCL nothing but sockets between nodes, whatever adapters the machine has."""
 
+NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+"""Unless the user says otherwise: with a token in ~/.ray the head would want it, and the nodes would not send it."""
+
 
 def start_command(number: int, port: int, gpus: int, cpus: int) -> list[str]:
     """How a node is started; the first one is the head.
@@ -89,7 +92,7 @@ def _running(command: Sequence[str], environ: dict[str, str], log: Path) -> Iter
     own = [sys.executable, "-m", "ray.scripts.scripts", *command[1:]]  # that of this interpreter, wherever Ray lies
     with log.open("w") as out:
         process = subprocess.Popen(
-            own, env={**os.environ, **environ}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            own, env={**NO_TOKEN, **os.environ, **environ}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
         until = time.monotonic() + START_TIMEOUT
@@ -136,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with started(given.nodes, given.gpus // given.nodes, cpus) as address:
         command = ["-m", "pytest", *given.pytest, "--cluster", address, "--gpus", str(given.gpus)]
         print(shlex.join(["python", *command]), flush=True)
-        between = {**BETWEEN_NODES, **os.environ} if given.gpus else dict(os.environ)
+        between = {**NO_TOKEN, **(BETWEEN_NODES if given.gpus else {}), **os.environ}
         return _status(subprocess.Popen([sys.executable, *command], env=between))
 
 

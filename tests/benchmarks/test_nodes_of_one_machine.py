@@ -56,8 +56,14 @@ def test_a_node_that_does_not_come_up_is_reported(monkeypatch: pytest.MonkeyPatc
         pass
 
 
-def test_pytest_runs_on_the_nodes_and_nothing_is_left(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pytest_runs_on_the_nodes_and_nothing_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install pytest-gpuperf[cluster]")
+    token = tmp_path / "home" / ".ray" / "auth_token"  # as Ray leaves there when it starts a cluster by itself
+    token.parent.mkdir(parents=True)
+    token.write_text(64 * "0")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     write(tmp_path, {"test_it.py": TEST})
     assert (
         main(["--nodes", "2", "--", str(tmp_path), f"--rootdir={tmp_path}", "-q", "-s", "-p", "no:cacheprovider"]) == 0
