@@ -219,6 +219,6 @@ def free_cublas_workspaces() -> None:
 def is_of_data_loaders(handler: object) -> bool:
     """Whether it is the handler of SIGCHLD that the first DataLoader with workers sets for a process's life.
 
-    Nothing public tells. It raises if a worker has failed, and else does what the handler before it does.
+    Torch has no public name for it. If a worker has failed, it raises. Otherwise it calls the handler before it.
     """
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
