@@ -135,7 +135,7 @@ class Cluster:
             asked = [(member, member.call("site")) for member in self.members]
             return joined({member.name: member.result(reference) for member, reference in asked}, self.machine.identity)
         except NodeLostError as error:
-            raise LaunchError(self._with_head(str(error))) from None
+            raise LaunchError(self._with_cause(str(error))) from None
 
     @property
     def _machines(self) -> dict[str, Machine]:
@@ -200,8 +200,10 @@ class Cluster:
             try:
                 counts = dealt()
             except NoPlaceError as error:
-                causes = [*filter(None, [self._headless()]), f"the run has lost nodes: {'; '.join(self.losses)}"]
-                raise LaunchError("; ".join([str(error), *causes])) from None
+                cause = self._cut_off()
+                losses = [loss for loss in self.losses if loss != cause]
+                said = [str(error), cause, f"the run has lost nodes: {'; '.join(losses)}" if losses else ""]
+                raise LaunchError("; ".join(filter(None, said))) from None
         living = self._living()
         return tuple(Node(one.name, one.address, count) for one, count in zip(living, counts, strict=False))
 
@@ -218,6 +220,9 @@ class Cluster:
         for member, reference in asked:
             with contextlib.suppress(NodeLostError):
                 member.result(reference)
+        if ended := self._daemonless():
+            for member in self._living():  # Ray is about to end their hosts
+                member.lose(ended)
         self._heal(wait=False)
 
     def warm_up(self) -> None:
@@ -254,7 +259,7 @@ class Cluster:
         except BaseException as error:
             self._abandon(pool, members, wait=isinstance(error, Exception))
             if isinstance(error, NodeLostError):
-                raise LaunchError(self._with_head(f"ranks could not be started: {error}")) from None
+                raise LaunchError(self._with_cause(f"ranks could not be started: {error}")) from None
             raise
         ports = [up.store_port for _, _, up in ups if up.store_port is not None]
         return Started([RemoteRanks(member, pool, part, up.pids, self._ship) for member, part, up in ups], ports[0])
@@ -289,13 +294,17 @@ class Cluster:
         if not losses:
             return []
         left = f"the run began with {self.size} nodes and ended with {len(self._living())}"
-        return [f"cluster: {line}" for line in filter(None, (*losses, self._headless(), left))]
+        return [f"cluster: {line}" for line in dict.fromkeys(filter(None, (*losses, self._cut_off(), left)))]
 
-    def _headless(self) -> str:
-        return self._connection.headless(self._patience)
+    def _cut_off(self) -> str:
+        return self._connection.cut_off(self._patience)
 
-    def _with_head(self, text: str) -> str:
-        return "; ".join(filter(None, (text, self._headless())))
+    def _daemonless(self) -> str:
+        return self._connection.daemonless(self._patience)
+
+    def _with_cause(self, text: str) -> str:
+        cause = self._cut_off()
+        return text if cause in text else f"{text}; {cause}"
 
     def _living(self) -> list[Member]:
         return [member for member in self.members if not member.lost]
@@ -339,7 +348,9 @@ class Cluster:
         node = self._connection.node(identity)
         told: NodeFacts = ray.get(facts, timeout=JOIN_TIMEOUT)
         slots = self._connection.slots(identity, self._reserved.gpus, self._reserved.bundles[bundle])
-        return Member(node.name, node.address, bundle, slots, actor, told, self._patience, self._headless)
+        return Member(
+            node.name, node.address, bundle, slots, actor, told, self._patience, self._daemonless, self._cut_off
+        )
 
     def _heal(self, *, wait: bool) -> None:
         """Takes in the nodes that Ray gave in place of lost ones.
@@ -352,7 +363,7 @@ class Cluster:
             self.members.remove(member)
             self.losses.append(member.lost)
             self._heal_timeout = HEAL_TIMEOUT
-        if (lost or self._coming) and self._headless():
+        if (lost or self._coming) and self._cut_off():
             self._coming.clear()
             return
         for member in lost:
@@ -377,7 +388,7 @@ class Cluster:
                 self._require_alike()
             except ray.exceptions.RayError:
                 time.sleep(_AGAIN)
-                if not self._headless():
+                if not self._cut_off():
                     self._coming[bundle] = self._host(bundle)
             except ClusterError as error:
                 self.losses.append(str(error))

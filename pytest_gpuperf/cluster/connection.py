@@ -10,9 +10,9 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import ray
 
@@ -24,6 +24,7 @@ _ADDRESS = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d+)")
 _LISTENER_TIMEOUT = 10.0  # seconds
 _DAEMON_OUTLIVES_HEAD = "RAY_gcs_rpc_server_reconnect_timeout_s"
 _FOREVER = 10**8  # seconds; Ray ends a process whose head is gone for longer, and with it the report of the run
+_SOCKET_OF_DAEMON = "/sockets/raylet"  # in the path of the socket by which a process reaches the daemon of its node
 
 
 @dataclass(slots=True)
@@ -32,6 +33,8 @@ class Connection:
 
     head: str
     """``host:port`` of the cluster's head."""
+    daemon: str = ""
+    """Path of the socket of Ray's daemon on this node; empty if it is not known."""
     _nodes: dict[str, RayNode] = field(default_factory=dict)
     _headless: str = ""
 
@@ -69,7 +72,8 @@ class Connection:
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there
         print_nothing()
         leave_errors_to_python()
-        return cls(str(ray.get_runtime_context().gcs_address))
+        daemons = [peer for _, peer in _connected() if isinstance(peer, str) and _SOCKET_OF_DAEMON in peer]
+        return cls(str(ray.get_runtime_context().gcs_address), daemons[0] if daemons else "")
 
     def nodes(self) -> list[RayNode]:
         """The nodes that are alive, by name."""
@@ -103,11 +107,36 @@ class Connection:
         """
         return int(bundle["GPU"]) if gpus else max(1, self.node(identity).cpus)
 
-    def headless(self, timeout: float) -> str:
-        """Return why no node can come any more: the head is gone. Return empty text while the head answers.
+    def cut_off(self, timeout: float) -> str:
+        """Return why no node can come any more: the head or the daemon of this node is gone. Else return empty text.
 
         Whoever asks Ray for a node needs the answer first. Without a head, Ray does not answer for 60 s, and then ends
-        this process. A head that was gone once stays gone for this run.
+        this process.
+
+        Args:
+            timeout: seconds in which the head must answer.
+        """
+        return self.headless(timeout) or self.daemonless(timeout)
+
+    def daemonless(self, timeout: float) -> str:
+        """Return that Ray's daemon on this node has ended, and with it all hosts. Return empty text while it lives.
+
+        A stopped daemon lives. If the head is gone, its daemons end because of that, so the text is empty as well.
+
+        Args:
+            timeout: seconds in which the head must answer.
+        """
+        if not self.daemon or _is_served(self.daemon) or self.headless(timeout):
+            return ""
+        return (
+            "Ray's daemon on the node that runs pytest has ended, and Ray has ended the run's hosts on all nodes with "
+            "it: start it again with `ray start`, and run the tests again"
+        )
+
+    def headless(self, timeout: float) -> str:
+        """Return that the head is gone. Return empty text while it answers.
+
+        A head that was gone once stays gone for this run.
 
         Args:
             timeout: seconds in which the head must answer.
@@ -157,11 +186,31 @@ def _connect(address: str, timeout: float) -> None:
 def _cut_off(address: str) -> None:
     """Shuts this process's connections to the head and to Ray's daemon: what waits for an answer fails at once."""
     _, _, port = address.rpartition(":")
+    for connected, peer in _connected():
+        if _SOCKET_OF_DAEMON in peer if isinstance(peer, str) else peer[1] == int(port):
+            with contextlib.suppress(OSError):  # the other side has shut it
+                connected.shutdown(socket.SHUT_RDWR)
+
+
+def _connected() -> Iterator[tuple[socket.socket, Any]]:
+    """This process's connections by sockets of paths and of IP: each, and the path or the address at its other end."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connected:
-            peer, by_address = connected.getpeername(), connected.family in (socket.AF_INET, socket.AF_INET6)
-            if peer[1] == int(port) if by_address else "/sockets/raylet" in str(peer):
-                connected.shutdown(socket.SHUT_RDWR)
+            if connected.family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+                yield connected, connected.getpeername()
+
+
+def _is_served(path: str) -> bool:
+    """Whether a process has this socket open, even one that is stopped."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)  # so a stopped one, whose queue is full, is no refusal
+        try:
+            asking.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except BlockingIOError:
+            return True
+    return True
 
 
 def _refusal(address: str, error: Exception, *, listens: bool = False) -> str:

@@ -33,8 +33,10 @@ class Member:
     facts: NodeFacts
     patience: float
     """Seconds in which it must answer what it can answer at once, or in the few seconds that it takes to kill ranks."""
-    headless: Callable[[], str] = str
-    """Returns how the cluster's head is gone; empty text while it answers."""
+    daemonless: Callable[[], str] = str
+    """Returns that Ray's daemon on the node of pytest has ended, which ends all hosts; empty text while it lives."""
+    cut_off: Callable[[], str] = str
+    """Returns why no node can come any more; empty text if one can."""
     lost: str = ""
     """How it was lost; empty as long as it answers."""
     offset: float = 0.0
@@ -75,7 +77,7 @@ class Member:
         except RayTaskError as error:
             raise raised_there(error) from None
         except RayError as error:
-            self.lose(gone(self.name, error))
+            self.lose_by(error)
         raise NodeLostError(self.lost)
 
     def long_result(self, reference: Any, timeout: float) -> Any:
@@ -108,9 +110,13 @@ class Member:
             for tell in self._told:
                 tell()
 
+    def lose_by(self, error: BaseException) -> None:
+        """Takes the node for lost by what Ray raised. Ray raises the same if it has ended the hosts of all nodes."""
+        self.lose(self.daemonless() or gone(self.name, error))
+
     def story(self) -> str:
-        """Return how the node was lost, and whether the cluster's head is gone as well."""
-        return "; ".join(filter(None, (self.lost, self.headless())))
+        """Return how the node was lost, and why none can come in its place."""
+        return "; ".join(dict.fromkeys(filter(None, (self.lost, self.cut_off()))))
 
     def when_lost(self, tell: Callable[[], None]) -> None:
         """Calls this when the node is lost."""

@@ -12,7 +12,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.member import Member, gone, raised_there
+from pytest_gpuperf.cluster.member import Member, raised_there
 from pytest_gpuperf.cluster.wire import News, endings_received
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Died, Ending
@@ -87,7 +87,7 @@ class RemoteRanks:
         except RayTaskError as error:
             raise raised_there(error) from None
         except RayError as error:
-            self._member.lose(gone(self._member.name, error))
+            self._member.lose_by(error)
             return self._all_lost()
         self._asked = None
         self._take_printed(news)

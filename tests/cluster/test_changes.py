@@ -106,6 +106,23 @@ def test_the_summary_names_the_head(headless: WholeRun) -> None:
     assert re.fullmatch(r"cluster: the run began with 2 nodes and ended with [01]", lines[-1])
 
 
+def test_a_daemon_that_ends_beside_pytest_is_named_and_not_another_node(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(HEADLESS)
+    (tmp_path / "victims").write_text("raylet")
+    with raylets("gpu-a", "gpu-b") as cluster:
+        run = run_pytest(tmp_path, "--cluster", cluster.address, timeout=SLOW)
+    said = "Ray's daemon on the node that runs pytest has ended"
+    assert f"was lost: {said}" in run.report("test_head_is_killed[2ranks]"), run.text
+    for test in ("test_runs_until_the_daemons_end[2ranks]", "test_has_no_nodes[2ranks]", "test_has_no_node[1rank]"):
+        assert f"LaunchError: no node is left; {said}" in run.report(test), run.text
+    assert run.outcomes["test_needs_none"] == "PASSED"
+    assert "is gone" not in run.text
+    lines = [line for line in run.section("gpuperf") if line.startswith("cluster: ")]
+    assert [line.startswith(f"cluster: {said}") for line in lines] == [True, False]
+    assert lines[-1] == "cluster: the run began with 2 nodes and ended with 0"
+    assert run.result.duration < SLOW / 4
+
+
 @pytest.fixture(scope="module")
 def stopped_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeRun]:
     folder = tmp_path_factory.mktemp("stopped_head")

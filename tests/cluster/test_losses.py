@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import GetTimeoutError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from pytest_gpuperf.cluster import cluster as cluster_module
 from pytest_gpuperf.cluster import connection
@@ -47,6 +49,49 @@ def test_a_head_that_listens_and_answers_nothing_is_gone_for_the_rest_of_the_run
             assert cluster.headless(5.0) == said
 
 
+DAEMONLESS = (
+    "Ray's daemon on the node that runs pytest has ended, and Ray has ended the run's hosts on all nodes with it: "
+    "start it again with `ray start`, and run the tests again"
+)
+
+
+@pytest.mark.parametrize("head", ["answers", "is gone"])
+def test_a_daemon_of_this_node_that_has_ended_cuts_the_run_off_unless_the_head_did(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, head: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    monkeypatch.setattr(connection, "answers_requests", lambda timeout: True)
+    with contextlib.ExitStack() as stack:
+        address = "127.0.0.1:1"
+        if head == "answers":
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+        cluster = Connection(address, "raylet")
+        with socket.socket(socket.AF_UNIX) as daemon:
+            daemon.bind("raylet")
+            daemon.listen(0)
+            for _ in range(3):  # as stopped, it takes none of them; its queue is full after the first
+                assert cluster.daemonless(5.0) == ""
+        assert cluster.daemonless(5.0) == (DAEMONLESS if head == "answers" else "")
+        assert cluster.cut_off(5.0) == (DAEMONLESS if head == "answers" else HEADLESS.format(address))
+        Path("raylet").unlink()
+        assert cluster.daemonless(5.0) == (DAEMONLESS if head == "answers" else "")
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [(DAEMONLESS, DAEMONLESS), ("", "node gpu-b is gone: Ray's daemon on it ended, or it is cut off")],
+)
+def test_a_node_is_not_blamed_for_the_daemon_beside_pytest(
+    monkeypatch: pytest.MonkeyPatch, ended: str, said: str
+) -> None:
+    monkeypatch.setattr(member_module, "ray", Ray(answers=False))
+    facts = NodeFacts({}, Machine((), None, False), "tcp")
+    node = Member("gpu-b", "10.0.0.1", 0, 1, Actor(), facts, 2.0, lambda: ended, lambda: ended or "the head is gone")
+    node.lose_by(RayActorError())
+    assert node.story() == (said if ended else f"{said} (RayActorError); the head is gone")
+
+
 def lost_node() -> Member:
     facts = NodeFacts({}, Machine((), None, False), "tcp")
     return Member("gpu-b", "10.0.0.1", 1, 1, None, facts, 1.0, lost="node gpu-b is gone")
@@ -62,7 +107,7 @@ def cluster_without_nodes(headless: str) -> tuple[Any, list[float]]:
         waits.append(round(timeout, 1))
         time.sleep(timeout)
 
-    cluster._headless, cluster._host, cluster._take_in = lambda: headless, lambda bundle: bundle, take_in
+    cluster._cut_off, cluster._host, cluster._take_in = lambda: headless, lambda bundle: bundle, take_in
     return cluster, waits
 
 
@@ -89,6 +134,28 @@ def test_without_a_head_that_comes_before_the_losses() -> None:
         "cluster: the head is gone",
         "cluster: the run began with 2 nodes and ended with 0",
     ]
+
+
+def test_once_the_daemon_beside_pytest_has_ended_no_node_is_used() -> None:
+    cluster, _ = cluster_without_nodes(DAEMONLESS)
+    answers: Any = member("gpu-a", [0])
+    answers.lose = lambda reason: setattr(answers, "lost", reason)
+    cluster.members, cluster._daemonless = [answers], lambda: DAEMONLESS
+    cluster.look()
+    assert cluster.losses == [DAEMONLESS]
+    assert cluster.capacity.slots == ()
+
+
+def test_what_ended_all_nodes_is_reported_once() -> None:
+    cluster, _ = cluster_without_nodes(DAEMONLESS)
+    for node in (lost_node(), lost_node()):
+        node.lost = DAEMONLESS
+        cluster.members.append(node)
+    cluster.members = cluster.members[1:]
+    with pytest.raises(LaunchError) as caught:
+        cluster.place(2)
+    assert str(caught.value) == f"no node is left; {DAEMONLESS}"
+    assert cluster.report() == [f"cluster: {DAEMONLESS}", "cluster: the run began with 2 nodes and ended with 0"]
 
 
 def test_a_run_that_lost_no_node_reports_none() -> None:
