@@ -319,6 +319,8 @@ class CurrentRanks:
         try:
             if current.launch is None:
                 self._settle(current)
+            elif current.marker.own_processes:  # of a launch, too, no other test meets them
+                self._host.retire_with(current.marker.env)
         finally:
             if not keep_lease:
                 self._let_go(current, last)

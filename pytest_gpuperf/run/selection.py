@@ -161,10 +161,14 @@ def in_launches(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (launch_of(item).number, *_processes(item)) if item in measured else (0,))
 
 
-def _processes(item: pytest.Item) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """What a launch's processes depend on, to be sorted by: so the launch starts them as seldom as can be."""
+def _processes(item: pytest.Item) -> tuple[int, tuple[tuple[str, str], ...], bool]:
+    """What a launch's processes depend on, to be sorted by: so the launch starts them as seldom as can be.
+
+    Tests with processes of their own come behind those that share some, which would else start again after them.
+    """
     marker = ranks_marker(item, item.nodeid)
-    return world_size(item) or 0, () if marker is None else marker.env
+    size = world_size(item) or 0
+    return (size, (), False) if marker is None else (size, marker.env, marker.own_processes)
 
 
 def of_machine(machine: Machine) -> Capacity:
