@@ -167,6 +167,7 @@ def test_a_mean_of_16_bits_is_divided_in_float32(ranks: Ranks, tmp_path: Path) -
         return [taken, share.values.grad]
 
     mean = torch.stack(rank_inputs(3, **given)).float().sum(0) / 3
+    rtol = 2.0**-23 if ranks.backend == "nccl" else 0.0  # CUDA multiplies by the reciprocal of 3, which is rounded
     size = -(-work.numel // 3)
     for place in PLACES:
         for rank, got in enumerate(ranks.run(program, place)):
