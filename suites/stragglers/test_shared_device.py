@@ -26,9 +26,17 @@ def squares(ranks: int) -> list[torch.Tensor]:
 
 
 def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: int) -> float:
-    """The shortest of many steps: other tests may take a rank's core for some of them."""
+    """The shortest of many steps: other tests may take a rank's core for some of them.
+
+    The products have one thread. Several would wait for each other in each product while other tests have their cores.
+    """
     step = program(ctx, shared=shared, width=WIDTH, own=OWN, beside=BESIDE)
-    return min(seconds_of_steps(ctx, step, STEPS))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return min(seconds_of_steps(ctx, step, STEPS))
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.ranks(2, 3, 4)
