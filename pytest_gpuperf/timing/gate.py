@@ -9,7 +9,7 @@ REMEMBERED = 8  # samples; the slowest but one counts: a host's time comes and g
 MIN_SECONDS = 200e-6
 MAX_SECONDS = 50e-3  # longer ones would take more time than what is timed
 TOLD = 3  # gates of different lengths tell whether a step waits for the device; a longer one only holds up such a step
-ALIKE = 0.2  # of the difference between gates
+ALIKE = 0.5  # of the difference between gates: 1 if the host does not wait; if it waits, what its own time varies by
 
 # Until a gate has been timed: no GPU that runs torch 2.10 exceeds 3 GHz, so that this errs towards a longer gate.
 CYCLES_PER_SECOND = 3e9

@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.figures.precision import relative_halfwidth
@@ -13,6 +14,7 @@ from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, LEFT_SHARE, Clock, clock_for, punctual, slowest
 from pytest_gpuperf.timing.sampling import (
     BATCH,
+    LONGEST_WARMUP_SECONDS,
     MAX_STEPS_PER_SAMPLE,
     MIN_SAMPLES,
     STEADY,
@@ -29,6 +31,22 @@ if TYPE_CHECKING:
 
 _ESTIMATES = 2  # the shorter one counts: a host may be held up in the other
 _LOOKS = 3
+
+
+@dataclass(slots=True)
+class _Samples:
+    """Samples as this rank saw them, and what all ranks know of them."""
+
+    seconds: list[float] = field(default_factory=list)
+    """Of one step, on this rank."""
+    of_slowest: list[float] = field(default_factory=list)
+    """The same, on the rank that took the longest."""
+    late: list[float] = field(default_factory=list)
+    """Above 0 if a rank's host was late."""
+
+    def __add__(self, other: _Samples) -> _Samples:
+        """These samples, and then the others."""
+        return _Samples(self.seconds + other.seconds, self.of_slowest + other.of_slowest, self.late + other.late)
 
 
 def measure(
@@ -89,6 +107,7 @@ class Timed:
         self._step = step
         self._calls = 1
         self._steps_per_call = 1
+        self._settled = _Samples()
         if not taken:
             self.verify()  # first of all: a wrong answer needs no time
         self.plan = self._plan(sampling)
@@ -101,19 +120,27 @@ class Timed:
             self._calls, self._steps_per_call = 1, self.plan.steps_per_sample
 
     def warm_up(self) -> None:
-        """Runs the step in the form in which it is timed, the plan's steps and then until it is steady."""
-        self._warm_up()
-        self._clock.begin()
+        """Runs the step in the form in which it is timed, the plan's steps and then until it is steady.
 
-    def _warm_up(self) -> None:
-        if not self.plan.warmup_steps:
-            return
-        for _ in range(max(2, self.plan.warmup_steps // self.plan.steps_per_sample)):
-            self.sample()
-        before: float | None = None
+        Its last samples are those of a steady step, so ``until_precise`` goes on from them.
+        """
+        began = time.perf_counter()
+        # The first replay of a graph also brings it to the device.
+        left = max(int(self._graph), self.plan.warmup_steps // self.plan.steps_per_sample)
+        while left > 0:
+            for _ in range(min(WARMUP_BATCH, left)):
+                self.sample()
+            left -= WARMUP_BATCH
+            if slowest([time.perf_counter() - began], self._device)[0] >= LONGEST_WARMUP_SECONDS:
+                break
+        self._clock.begin()
+        before = _Samples()
         for _ in range(self.plan.settling_batches):
-            after = self._warm_median()
-            if before is not None and abs(after - before) <= STEADY * before:
+            after, lasted = self._batch(WARMUP_BATCH, began)
+            if before.seconds and _alike(before, after):
+                self._settled = before + after
+                return
+            if lasted >= LONGEST_WARMUP_SECONDS:
                 return
             before = after
 
@@ -132,25 +159,15 @@ class Timed:
 
         Samples that waited for a host do not count: see ``punctual``.
         """
-        seconds: list[float] = []
-        of_slowest: list[float] = []
-        late: list[float] = []
-        kept: list[int] = []
-        began = time.perf_counter()
-        while len(kept) < self.plan.samples:
-            size = min(BATCH, self.plan.samples - len(kept))
-            batch = [(self.sample(), float(self.late)) for _ in range(size)]
-            seconds += [taken for taken, _ in batch]
-            lasted = time.perf_counter() - began
-            *told, lasted = slowest([*seconds[-size:], *(flag for _, flag in batch), lasted], self._device)
-            of_slowest += told[:size]  # the same on all ranks, so that all stop together
-            late += told[size:]
-            kept = punctual(late)
-            if relative_halfwidth([of_slowest[place] for place in kept]) <= self._precision:
+        taken, began, lasted = self._settled, time.perf_counter(), 0.0
+        while len(kept := punctual(taken.late)) < self.plan.samples:
+            if relative_halfwidth([taken.of_slowest[place] for place in kept]) <= self._precision:
                 break
             if lasted >= self.budget and len(kept) >= MIN_SAMPLES:
                 break
-        return [seconds[place] for place in kept]
+            more, lasted = self._batch(min(BATCH, self.plan.samples - len(kept)), began)
+            taken += more
+        return [taken.seconds[place] for place in kept]
 
     def samples(self, seconds: list[float]) -> RankSamples:
         """The record of these samples."""
@@ -197,18 +214,25 @@ class Timed:
             "async collective"
         )
 
-    def _warm_median(self) -> float:
-        return statistics.median(slowest([self.sample() for _ in range(WARMUP_BATCH)], self._device))
+    def _batch(self, size: int, began: float) -> tuple[_Samples, float]:
+        """So many samples, and the seconds since ``began`` by the clock of the host that is the latest."""
+        batch = [(self.sample(), float(self.late)) for _ in range(size)]
+        seconds = [taken for taken, _ in batch]
+        told = [*seconds, *(flag for _, flag in batch), time.perf_counter() - began]
+        *told, lasted = slowest(told, self._device)  # the same on all ranks, so that all stop together
+        return _Samples(seconds, told[:size], told[size:]), lasted
 
     def _plan(self, sampling: Sampling) -> Plan:
         if sampling.smoke:
             return plan(sampling, 0.0)
         # The first call sets up what later ones use: connections, handles, compiled kernels. How long the host takes
         # for it says nothing of theirs, so that the clock is not to see it.
-        if self._reset is not None:
-            self._reset()
-        self._step()
-        self._taken += 1 + _ESTIMATES
+        if not self._taken:
+            if self._reset is not None:
+                self._reset()
+            self._step()
+            self._taken += 1
+        self._taken += _ESTIMATES
         estimate = min(self._clock.time(self._step, 1, self._reset) for _ in range(_ESTIMATES))
         return plan(
             sampling,
@@ -217,3 +241,9 @@ class Timed:
             warm=self._warm,
             most_steps=self._most_steps,
         )
+
+
+def _alike(before: _Samples, after: _Samples) -> bool:
+    """Whether the medians of two batches are no further apart than those of a steady step."""
+    earlier, later = (statistics.median(batch.of_slowest) for batch in (before, after))
+    return abs(later - earlier) <= STEADY * earlier

@@ -11,12 +11,11 @@ MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event
 MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
 MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as long to launch a small step as it lasts
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
-MIN_WARMUP_STEPS = 2  # besides the three that a plan takes
 MAX_WARMUP_STEPS = 200
-WARM_STEPS = 3  # at most, if the device is warm
-WARMUP_SECONDS = 0.1  # clocks of an idle GPU take tens of milliseconds to rise
+WARMUP_SECONDS = 0.1  # of work; clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 3  # samples whose medians are compared to tell whether a step is warm
-SETTLING_SECONDS = 0.25  # beyond the plan's steps; some steps never settle, under a power cap for example
+SETTLING_SECONDS = 0.25  # of work, beyond the plan's steps; some steps never settle, under a power cap for example
+LONGEST_WARMUP_SECONDS = 0.5  # by the host's clock: a step that waits for the device takes much longer than its work
 MAX_WARMUP_BATCHES = 10
 STEADY = 0.02  # medians of two batches in a row are no further apart than this: then the step is warm
 
@@ -59,6 +58,7 @@ class Plan:
     """Numbers that every rank derives from the same estimate, so that all issue the same steps."""
 
     warmup_steps: int
+    """Besides those by which the plan was made. If the device was warm before, these are enough."""
     settling_batches: int
     """At most so many batches of samples follow, until the step is steady; fewer than two tell nothing, so none."""
     samples: int
@@ -90,9 +90,8 @@ def plan(
     steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))
     batches = 0 if warm else min(MAX_WARMUP_BATCHES, int(SETTLING_SECONDS / (WARMUP_BATCH * steps * step_seconds)))
-    wanted = max(MIN_WARMUP_STEPS, math.ceil(WARMUP_SECONDS / step_seconds))
     return Plan(
-        warmup_steps=min(WARM_STEPS if warm else MAX_WARMUP_STEPS, wanted),
+        warmup_steps=0 if warm else min(MAX_WARMUP_STEPS, math.ceil(WARMUP_SECONDS / step_seconds)),
         settling_batches=batches if batches > 1 else 0,
         samples=max(MIN_SAMPLES, min(sampling.samples, affordable)),
         steps_per_sample=steps,

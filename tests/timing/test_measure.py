@@ -19,6 +19,7 @@ from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed, measure
 from pytest_gpuperf.timing.sampling import MAX_WARMUP_BATCHES, WARMUP_BATCH, Sampling
 from pytest_gpuperf.timing.stepping import Step
+from pytest_gpuperf.timing.verification import Verification
 from tests.ranks.conftest import Call
 
 
@@ -75,10 +76,50 @@ def alone(clock: ScriptedClock, monkeypatch: pytest.MonkeyPatch) -> Timed:
 def test_the_clock_hears_where_the_warm_up_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ScriptedClock([10e-3])
     timed = alone(clock, monkeypatch)
+    planned = clock.calls
     timed.warm_up()
-    assert clock.begun == clock.calls > timed.plan.warmup_steps
-    timed.until_precise()
-    assert clock.begun == clock.calls - 10
+    assert clock.begun == planned + timed.plan.warmup_steps == clock.calls - 2 * WARMUP_BATCH
+
+
+def test_samples_by_which_a_step_was_found_steady_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ScriptedClock([10e-3] * 12 + [11e-3] * WARMUP_BATCH + [10e-3, 10.01e-3, 10.02e-3] * 2)
+    timed = alone(clock, monkeypatch)
+    timed.warm_up()
+    calls = clock.calls
+    assert timed.until_precise() == [10e-3, 10.01e-3, 10.02e-3] * 2
+    assert clock.calls == calls
+
+
+def test_a_step_that_never_settles_is_sampled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ScriptedClock([10e-3 * 1.1**call for call in range(100)])
+    timed = alone(clock, monkeypatch)
+    timed.warm_up()
+    calls = clock.calls
+    assert timed.plan.settling_batches * WARMUP_BATCH == calls - clock.begun
+    assert len(timed.until_precise()) == clock.calls - calls
+
+
+def test_a_step_by_which_the_host_is_held_up_is_warm_after_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sample of 1 ms takes the host 0.1 s: 100 of the plan would take it 10 s."""
+    clock = ScriptedClock([1e-3])
+    timed = alone(clock, monkeypatch)
+    monkeypatch.setattr("time.perf_counter", lambda: clock.calls * 0.1)
+    calls = clock.calls
+    timed.warm_up()
+    assert (timed.plan.warmup_steps, timed.plan.settling_batches) == (100, MAX_WARMUP_BATCHES)
+    assert clock.calls - calls == 3 * WARMUP_BATCH
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_the_first_step_is_taken_once_before_it_is_timed(monkeypatch: pytest.MonkeyPatch, verified: bool) -> None:
+    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    taken, context = [], cast(Any, SimpleNamespace(device=torch.device("cpu")))
+    clock = ScriptedClock([2.0])
+    look = Verification(lambda ctx, output, steps: taken.append(steps), context, "program") if verified else None
+    steps: list[int] = []
+    Timed(context, clock, lambda: steps.append(clock.calls), Sampling(), look)
+    assert steps == [0, 0, 1]  # the first; those of the estimates, which the clock counts when they end
+    assert taken == ([1] if verified else [])
 
 
 def test_a_slow_look_makes_no_plan_for_a_slow_step(monkeypatch: pytest.MonkeyPatch) -> None:

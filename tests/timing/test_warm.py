@@ -8,13 +8,13 @@ import torch
 from pytest_gpuperf import Context
 from pytest_gpuperf.timing.compare import Tolerance, compare
 from pytest_gpuperf.timing.overlap import overlap
-from pytest_gpuperf.timing.sampling import WARM_STEPS, Sampling
+from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.trial import trial
 from tests.ranks.conftest import Call
 
 SAMPLING = Sampling(budget=0.05, samples=10)
 SECONDS = 2e-3
-LEAST = 40 - WARM_STEPS
+LEAST = 40
 """How many steps fewer: a cold device takes 0.1 s of them, or somewhat less where a sleep lasts longer."""
 
 Program = Callable[[Context], Callable[[], torch.Tensor]]
