@@ -58,6 +58,7 @@ def wiped(ctx: Context, name: str, sizes: list[int]) -> None:
     step_of = program(ctx, sizes=sizes, **arguments)
     for nbytes, following in itertools.pairwise(sizes):
         output = step_of(nbytes)()
+        ctx.barrier()  # or a copy to the host would arrive after the host has wiped its memory
         step_of(following)
         ctx.barrier()
         for part in output if isinstance(output, tuple) else (output,):

@@ -160,8 +160,17 @@ def test_block(ranks: Ranks, norm: Norm, shape: tuple[int, int], seed: int) -> N
     check_block(ranks, norm, steps(norm, *shape, seed))
 
 
+@pytest.fixture
+def clipped_sums(request: pytest.FixtureRequest, ranks: Ranks) -> None:
+    """A test that clips them is expected to fail if this torch leaves them as they are."""
+    if not all(ranks.run(programs.clips_sums)):
+        reason = f"clip_grad_norm_ of torch {torch.__version__} leaves gradients that are yet to be summed as they are"
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
+
+
 @pytest.mark.ranks(3, 4)
 @pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.usefixtures("clipped_sums")
 def test_block_of_more_ranks(ranks: Ranks, norm: Norm) -> None:
     check_block(ranks, norm, steps(norm, 2, 2 * ranks.world_size, 1), max_norm=1.0)
 

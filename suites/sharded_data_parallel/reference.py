@@ -64,6 +64,7 @@ def assert_fully_sharded(
     reshard: bool,
     offload: bool = False,
     accumulation: Accumulation = "whole",
+    mean: float = 0.0,
 ) -> None:
     """Training is exact; each rank has sent and holds what ZeRO-3 says, where it should.
 
@@ -76,6 +77,7 @@ def assert_fully_sharded(
         reshard: whether parameters were gathered anew for backward.
         offload: whether everything should wait on the CPU.
         accumulation: of the gradients of several microbatches.
+        mean: how far the mean of the gradients may be off.
     """
     precision = precision or Precision(problem.dtype)
     degree = problem.world_size // replicas
@@ -83,7 +85,7 @@ def assert_fully_sharded(
     if added is not None:
         add_to_results(expected, added)
     sharded = expected_shards(problem, expected, degree, precision)
-    assert_trained(problem, [account.results for account in accounts], sharded)
+    assert_trained(problem, [account.results for account in accounts], sharded, mean=mean)
 
     shard_size = padded(problem, degree)
     gathers = problem.microbatches * (2 if reshard else 1)  # for forward, and anew for backward

@@ -32,7 +32,7 @@ from suites.sharded_data_parallel.reference import assert_fully_sharded, element
 from suites.shared import problems
 from suites.shared.comparison import Results
 from suites.shared.problems import Network, Problem
-from suites.shared.references import assert_trained, whole_batch
+from suites.shared.references import assert_trained, mean_atol, whole_batch
 from suites.shared.step import Step, Tensors
 from suites.shared.strategies import seeds
 
@@ -79,9 +79,14 @@ def test_fully_shard(
 @pytest.mark.examples(0.2)
 @given(data=st.data(), precision=st.sampled_from(FULL), reshard=st.booleans())
 def test_fully_shard_over_three(ranks: Ranks, data: st.DataObject, precision: Precision, reshard: bool) -> None:
-    problem = data.draw(drawn_problems(ranks.world_size, precision))
+    problem, mean = data.draw(drawn_problems(ranks.world_size, precision)), 0.0
+    if (
+        ranks.backend == "nccl"
+    ):  # which divides before it adds, and thirds are rounded; later steps would go on from that
+        problem = replace(problem, steps=1)
+        mean = mean_atol(problem)
     accounts, _ = fully_sharded(ranks, problem, precision, reshard, count=True)
-    assert_fully_sharded(accounts, problem, precision=precision, reshard=reshard)
+    assert_fully_sharded(accounts, problem, precision=precision, reshard=reshard, mean=mean)
 
 
 def fully_sharded(

@@ -173,7 +173,7 @@ def test_a_mean_of_16_bits_is_divided_in_float32(ranks: Ranks, tmp_path: Path) -
         for rank, got in enumerate(ranks.run(program, place)):
             own = mean[rank * size : (rank + 1) * size]
             for tensor, what in zip(got, ("share", "gradient at home"), strict=True):
-                assert_close(tensor[: len(own)].cpu(), own, f"rank {rank}, {place}, {what}")
+                assert_close(tensor[: len(own)].cpu(), own, f"rank {rank}, {place}, {what}", rtol=rtol)
 
 
 @pytest.mark.ranks(3)

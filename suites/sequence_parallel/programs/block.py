@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -106,6 +106,22 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements):
         tensor = tensor.redistribute(placements=[Replicate()])
     return local_tensor(tensor)
+
+
+def clips_sums(ctx: Context) -> bool:
+    """Whether this torch clips a gradient whose sum over the ranks DTensor has yet to compute. torch 2.11 does not.
+
+    The gradient of a norm's weight is such a sum, beside gradients that are split.
+    """
+    mesh = _mesh(ctx)
+    weights = [
+        nn.Parameter(DTensor.from_local(torch.zeros(1, device=ctx.device), mesh, [placement]))
+        for placement in (Replicate(), Shard(0))
+    ]
+    for weight, placement in zip(weights, (Partial(), Shard(0)), strict=True):
+        weight.grad = DTensor.from_local(torch.full((1,), 4.0, device=ctx.device), mesh, [placement])
+    nn.utils.clip_grad_norm_(weights, 1.0)
+    return bool((summed(gradient_of(weights[0])) < 4.0).all())
 
 
 def train(
