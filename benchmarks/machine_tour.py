@@ -117,12 +117,18 @@ def run(part: str, given: Given, limit: float) -> Ran:
     began = time.monotonic()
     with (given.folder / f"{part}.txt").open("w") as printed:
         process = subprocess.Popen(
-            command, cwd=where, env={**os.environ, "PYTHONPATH": str(where)}, stdout=printed, stderr=subprocess.STDOUT
+            command, cwd=where, env=environment(where), stdout=printed, stderr=subprocess.STDOUT
         )
         cut_short = _await(process, limit)
     if part == "record":
         shutil.copytree(ROOT / "baselines", given.folder / "baselines", dirs_exist_ok=True)
     return Ran(part, " ".join(command), process.returncode, round(time.monotonic() - began, 1), cut_short)
+
+
+def environment(where: Path) -> dict[str, str]:
+    """Variables of a part: modules of its checkout come before those of the user's own path."""
+    path = os.pathsep.join(filter(None, (str(where), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def _await(process: subprocess.Popen[bytes], limit: float) -> bool:
