@@ -116,9 +116,7 @@ def run(part: str, given: Given, limit: float) -> Ran:
     where = slowed_checkout(given.folder) if part == "slowed" else ROOT
     began = time.monotonic()
     with (given.folder / f"{part}.txt").open("w") as printed:
-        process = subprocess.Popen(
-            command, cwd=where, env=environment(where), stdout=printed, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command, cwd=where, env=environment(where), stdout=printed, stderr=subprocess.STDOUT)
         cut_short = _await(process, limit)
     if part == "record":
         shutil.copytree(ROOT / "baselines", given.folder / "baselines", dirs_exist_ok=True)

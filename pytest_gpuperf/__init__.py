@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.figures.work import Exchange, Work
     from pytest_gpuperf.fixtures.perf import Perf
     from pytest_gpuperf.fixtures.ranks import Ranks
+    from pytest_gpuperf.hardware.device import Health
     from pytest_gpuperf.hardware.nccl_log import NcclLog
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
@@ -32,6 +33,7 @@ __all__ = [
     "Context",
     "Exchange",
     "GiB",
+    "Health",
     "Infeasible",
     "KiB",
     "LeakWarning",
@@ -64,6 +66,7 @@ _HOMES = {
     "Comparison": "figures.comparison",
     "Context": "ranks.context",
     "Exchange": "figures.work",
+    "Health": "hardware.device",
     "Infeasible": "figures.search",
     "LeakWarning": "run.current_ranks",
     "Matrix": "figures.matrix",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from pytest_gpuperf import Health
 from suites.health.programs import Strain
 
 ODD = 0.1
@@ -38,3 +39,30 @@ def odd_ranks(by_rank: Sequence[float]) -> dict[int, float]:
     """Ranks that are more than a tenth slower than the median, and by how much."""
     usual = statistics.median(by_rank)
     return {rank: 1 - rate / usual for rank, rate in enumerate(by_rank) if rate < (1 - ODD) * usual}
+
+
+def odd_gpus(by_rank: Sequence[float], after: Sequence[Health]) -> Iterator[str]:
+    """Each odd rank's GPU in words, and how hot and how fast it is beside the others.
+
+    Args:
+        by_rank: products per second.
+        after: of each rank's GPU, right after the load; empty on CPUs.
+    """
+    for rank, behind in odd_ranks(by_rank).items():
+        line = (
+            f"rank {rank}: under load its GPU is {behind:.0%} slower than the median of all ranks' (at most {ODD:.0%})"
+        )
+        if after:
+            others = [health for other, health in enumerate(after) if other != rank]
+            line += f"; {after[rank].uuid} right after the load: {_state([after[rank]])}; the others: {_state(others)}"
+        yield line
+
+
+def _state(gpus: Sequence[Health]) -> str:
+    """The medians of what NVML tells of these GPUs."""
+    told = {
+        "GHz SM clock": [gpu.sm_hertz / 1e9 for gpu in gpus if gpu.sm_hertz is not None],
+        "degrees C": [gpu.kelvin - 273.15 for gpu in gpus if gpu.kelvin is not None],
+        "W": [gpu.watts for gpu in gpus if gpu.watts is not None],
+    }
+    return ", ".join(f"{statistics.median(values):.3g} {unit}" for unit, values in told.items() if values) or "not told"

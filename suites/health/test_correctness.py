@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf import Context, Health, Ranks
 from suites.health import programs, reference
 from suites.health.programs import Strain
 from suites.shared.bits import bits_of, digest
@@ -176,3 +176,26 @@ def test_who_is_slow_is_named() -> None:
     assert reference.odd_ranks(by_rank) == {1: pytest.approx(1 - 1 / 1.2)}
     assert reference.odd_ranks([1.0, 0.91]) == {}
     assert reference.odd_ranks([1.0, 1.0, 1.2]) == {}, "one that is fast makes nobody slow"
+
+
+def test_an_odd_gpu_is_told_with_its_heat_and_clock() -> None:
+    def health(rank: int, kelvin: float | None, watts: float | None, sm_hertz: float | None) -> Health:
+        return Health(f"GPU-{rank}", {}, kelvin, watts, sm_hertz)
+
+    slower = "under load its GPU is 24% slower than the median of all ranks' (at most 10%)"
+    after = [
+        health(0, 325.15, 640.0, 1.755e9),
+        health(1, 331.15, None, 1.98e9),
+        health(2, 360.15, 512.4, 1.2e9),
+        health(3, 328.15, 660.0, 1.74e9),
+    ]
+    assert list(reference.odd_gpus([1.0, 1.0, 0.76, 1.0], after)) == [
+        f"rank 2: {slower}; GPU-2 right after the load: 1.2 GHz SM clock, 87 degrees C, 512 W; the others: "
+        "1.75 GHz SM clock, 55 degrees C, 650 W"
+    ]
+    untold = [health(rank, None, None, None) for rank in range(4)]
+    assert list(reference.odd_gpus([1.0, 1.0, 1.0, 0.76], untold)) == [
+        f"rank 3: {slower}; GPU-3 right after the load: not told; the others: not told"
+    ]
+    assert list(reference.odd_gpus([0.76, 1.0, 1.0, 1.0], [])) == [f"rank 0: {slower}"]
+    assert list(reference.odd_gpus([1.0] * 4, after)) == []

@@ -29,8 +29,8 @@ def test_under_load(perf: Perf, ranks: Ranks, soak_seconds: float) -> None:
     risen = {rank: now.risen(then) for rank, (now, then) in enumerate(zip(after, before, strict=True))}
     assert not any(risen.values()), f"errors that were counted under load, by rank: {risen}"
     by_rank = reference.rates(strains)
-    odd = reference.odd_ranks(by_rank)
-    assert perf.smoke or not odd, f"ranks whose GPU is slower than the others', and by how much: {odd}"
+    odd = list(reference.odd_gpus(by_rank, after))
+    assert perf.smoke or not odd, "\n".join(odd)
     rate = 2 * width**3 * min(by_rank)
     perf.check(
         slowest_gpu=Metric(
