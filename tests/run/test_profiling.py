@@ -144,7 +144,7 @@ def test_file_names_hold_no_more_than_a_file_name_can() -> None:
 
 
 PROJECT = """
-import os
+import os, time
 from pathlib import Path
 import pytest, torch, torch.distributed as dist
 
@@ -182,13 +182,15 @@ def test_overlap(perf):
 @pytest.mark.perf
 @pytest.mark.ranks(2)
 def test_search(perf):
-    def prepare(ctx, *, times):
+    def prepare(ctx, *, times, late=0.0):
         def step():
+            time.sleep(late)
             for _ in range(times):
                 dist.all_reduce(x := torch.ones(64))
             return x
         return step
-    found = perf.search(prepare, configurations={f"{n} times": {"times": n} for n in (1, 100, 400)})
+    configurations = {f"{n} times": {"times": n} for n in (1, 100)} | {"late": {"times": 1, "late": 1.0}}
+    found = perf.search(prepare, configurations=configurations)
     perf.check(**found.figures)
 
 @pytest.mark.perf

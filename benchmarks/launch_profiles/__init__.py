@@ -1,0 +1,1 @@
+"""Where the time of a launch goes: stacks of its ranks, and what they were doing."""
