@@ -12,10 +12,10 @@ MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 laun
 MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as long to launch a small step as it lasts
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
 MAX_WARMUP_STEPS = 200
-WARMUP_SECONDS = 0.1  # of work; clocks of an idle GPU take tens of milliseconds to rise
+WARMUP_SECONDS = 0.05  # of work; clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 3  # samples whose medians are compared to tell whether a step is warm
 SETTLING_SECONDS = 0.25  # of work, beyond the plan's steps; some steps never settle, under a power cap for example
-LONGEST_WARMUP_SECONDS = 0.5  # by the host's clock: a step that waits for the device takes much longer than its work
+LONGEST_WARMUP_SECONDS = 0.25  # by the host's clock: a step that waits for the device takes much longer than its work
 MAX_WARMUP_BATCHES = 10
 STEADY = 0.02  # medians of two batches in a row are no further apart than this: then the step is warm
 

@@ -38,8 +38,10 @@ def sweep(
         )
     each = dataclasses.replace(sampling, budget=sampling.budget / len(sizes))
     return [
-        _samples(context, program, step_of(nbytes), nbytes, each, verify, warm=index > 0)
-        for index, nbytes in enumerate(sizes)
+        _samples(
+            context, program, step_of(nbytes), nbytes, each, verify, warm=nbytes > sizes[0], ends=nbytes < sizes[-1]
+        )
+        for nbytes in sizes
     ]
 
 
@@ -52,6 +54,7 @@ def _samples(
     verify: VerifySize | None,
     *,
     warm: bool,
+    ends: bool,
 ) -> RankSamples:
     name = f"{getattr(program, '__qualname__', repr(program))} of {nbytes} B"
     if not callable(step):
@@ -73,6 +76,7 @@ def _samples(
         verification,
         warm=warm,
         most_steps=MAX_STEPS_PER_SWEPT,
+        ends=ends,  # what the largest one would leave is the easiest to see
     )
     timed.warm_up()
     samples = timed.samples(timed.until_precise())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from suites.collectives.programs import coalescing
 from suites.collectives.programs.checking import IN_PLACE
 from suites.collectives.programs.sweeping import OPERATIONS, at_sizes, of_size
 from suites.collectives.reference import Collective
+from suites.shared.step import Step
 
 
 def arrived(case: Collective) -> Callable[[Context, torch.Tensor, int], None]:
@@ -55,44 +57,66 @@ def test_curve(perf: Perf, op: str) -> None:
 
 MANY, NUMEL = 2048, 1024
 """Tensors, and float32 elements of each: 4 KiB."""
+ONE_BY_ONE = "one by one"
+WAYS: Mapping[str, Callable[..., Any]] = {
+    ONE_BY_ONE: coalescing.one_by_one,
+    "coalesced": coalescing.coalesced,
+    "flat": coalescing.flat,
+    "graph": coalescing.in_a_graph,
+}
 
 
-def race_of_many(perf: Perf, optimized: Callable[..., Any], *, quick: bool = False) -> None:
-    """One call for each of many small tensors against another way, from which the same sums come out.
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """All of them; no tensors to those who compare what steps return, who get the first one."""
 
-    Args:
-        perf: of the test.
-        optimized: the other way.
-        quick: whether it is over in a fraction of the calls' time. Between thousands of calls a host is often late for
-            it, so it is timed once more by itself.
+    tensors: list[torch.Tensor]
+
+
+def many_small(ctx: Context, *, way: str, collective: Collective, count: int) -> Step[tuple[torch.Tensor, Parts]]:
+    """Sums of many small tensors in one of these ways."""
+    summed: Step[list[torch.Tensor]] = WAYS[way](ctx, collective=collective, count=count)
+
+    def step() -> tuple[torch.Tensor, Parts]:
+        parts = summed()
+        return parts[0], Parts(parts)
+
+    return step
+
+
+@pytest.mark.perf
+@pytest.mark.ranks(2, 4, 8, largest=True)
+def test_many_small(perf: Perf) -> None:
+    """A call for each of many small tensors, and what sums them in fewer.
+
+    Judged are the two that do not wait for thousands of launches: between those a host is often late, and the times of
+    launches were up to 16-fold apart.
     """
     count = perf.sized(MANY, smoke=4)
     members = tuple(range(perf.world_size))
     case = Collective(name="all_reduce", numel=count * NUMEL, dtype=torch.float32, seed=1, members=members)
 
-    def verify(ctx: Context, parts: list[torch.Tensor], steps: int) -> None:
-        case.assert_right(ctx.rank, torch.cat(parts), steps=steps)
+    def verify(ctx: Context, output: tuple[torch.Tensor, Parts], steps: int) -> None:
+        case.assert_right(ctx.rank, torch.cat(output[1].tensors), steps=steps)
 
-    pair = perf.compare(
-        baseline=coalescing.one_by_one, optimized=optimized, verify=verify, collective=case, count=count
+    ways = [way for way in WAYS if not (perf.smoke and way == "graph")]
+    found = perf.search(
+        many_small,
+        configurations={way: {"way": way} for way in ways},
+        name="ways",
+        verify=verify,
+        collective=case,
+        count=count,
     )
-    alone = perf.measure(optimized, verify=verify, collective=case, count=count) if quick else pair.optimized
-    perf.check(time=alone.time)
-    # One by one is the host's time: speedups of launches were 2 to 16-fold apart.
-    perf.show(speedup=pair.speedup, one_by_one=pair.baseline.time)
-
-
-@pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, largest=True)
-@pytest.mark.parametrize("way", [coalescing.coalesced, coalescing.flat], ids=["coalesced", "flat"])
-def test_many_small(perf: Perf, way: Callable[..., Any]) -> None:
-    race_of_many(perf, way, quick=True)
-
-
-@pytest.mark.perf
-@pytest.mark.ranks(2, 4, 8, device="cuda", largest=True)
-def test_many_small_in_a_graph(perf: Perf) -> None:
-    race_of_many(perf, coalescing.in_a_graph)
+    times = {trial.name: found.speed(trial) for trial in found.trials}
+    perf.check(coalesced=times["coalesced"], flat=times["flat"])
+    perf.show(
+        **{
+            f"gain_of_{way}": Metric(times[ONE_BY_ONE].value / time.value, "x", "higher")
+            for way, time in times.items()
+            if way != ONE_BY_ONE
+        }
+    )
 
 
 @pytest.mark.perf

@@ -43,12 +43,12 @@ def lives(ctx: Context, *, making: Making, number: int, seed: int) -> tuple[Live
     Args:
         ctx: the rank.
         making: how it is made.
-        number: of communicators, one after the other. The very first one of a process is made before, and not counted.
+        number: of communicators, one after the other; a process has the default group's before them.
         seed: of what is summed.
     """
     seconds: Lives = {name: [] for name in ("make", "first use", "next use", "destroy")}
     sums = []
-    for life in range(-1, number):
+    for life in range(number):
         clock = _Stages(ctx)
         group = making(ctx)
         clock.ended("make")
@@ -57,14 +57,12 @@ def lives(ctx: Context, *, making: Making, number: int, seed: int) -> tuple[Live
             clock.began()
             dist.all_reduce(x, group=group)
             clock.ended(stage)
-            if life >= 0:
-                sums.append(x)
+            sums.append(x)
         clock.began()
         dist.destroy_process_group(group)
         clock.ended("destroy")
-        if life >= 0:
-            for name, taken in clock.seconds.items():
-                seconds[name].append(taken)
+        for name, taken in clock.seconds.items():
+            seconds[name].append(taken)
     return seconds, sums
 
 

@@ -15,6 +15,7 @@ from suites.shared.exchange import mean_of_all_ranks
 from suites.shared.step import Step
 from suites.shared.ways import NET, connected, over
 
+BUDGET = 0.15  # seconds of an arm: its steps of 5 to 20 ms scatter little
 LARGEST = 1.0  # magnitude of programs.uniform's gradients
 
 
@@ -34,7 +35,7 @@ def test_bfloat16_gradients(perf: Perf) -> None:
             expected = mean_of_all_ranks(ctx, own)
             assert_close(mean.double(), expected, f"rank {ctx.rank}, layer {layer}", atol=atol)
 
-    pair = perf.configured(rtol=0.0, atol=atol).compare(
+    pair = perf.configured(rtol=0.0, atol=atol, budget=BUDGET).compare(
         baseline=programs.average_in_float32,
         optimized=programs.average_in_bfloat16,
         verify=verify,
@@ -75,7 +76,7 @@ def race(perf: Perf, name: str, layers: int, width: int) -> Comparison:
     def compressed(ctx: Context, *, gradients: programs.Gradients) -> Step[list[torch.Tensor]]:
         return programs.average(ctx, gradients=gradients, hook=hook, state=state)
 
-    pair = perf.configured(rtol=0.0, atol=2 * atol).compare(
+    pair = perf.configured(rtol=0.0, atol=2 * atol, budget=BUDGET).compare(
         baseline=programs.average_in_float32, optimized=compressed, verify=verify, gradients=gradients
     )
     # What the speed costs, as a bound: how far a mean of numbers up to 1 may be off.
@@ -116,7 +117,7 @@ def test_one_buffer(perf: Perf) -> None:
     def small_buckets(ctx: Context, *, gradients: programs.Gradients) -> Step[list[torch.Tensor]]:
         return programs.average(ctx, gradients=gradients, hook=None, bucket_cap_mb=2.0**-20)
 
-    pair = perf.compare(
+    pair = perf.configured(budget=BUDGET).compare(
         baseline=small_buckets, optimized=programs.average_in_float32, verify=verify, gradients=gradients
     )
     perf.check(speedup=pair.speedup, time=pair.optimized.time)

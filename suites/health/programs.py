@@ -13,6 +13,8 @@ from suites.shared.bits import bits_of, digest
 
 _BEFORE_A_LOOK = 8
 """Products between two looks at the clock."""
+_TILE = 1024
+"""Rows and columns that are drawn; a larger matrix repeats them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,11 @@ def load(ctx: Context, *, width: int, dtype: torch.dtype, seconds: float) -> Str
 
 
 def matrix(width: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Whole numbers, of which every dtype holds the sums over 16 ranks."""
+    """Whole numbers, of which every dtype holds the sums over 16 ranks; of a width below ``_TILE``, or a multiple."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-7, 8, (width, width), generator=generator).to(dtype)
+    drawn = min(width, _TILE)
+    tile = torch.randint(-7, 8, (drawn, drawn), generator=generator).to(dtype)
+    return tile.repeat(width // drawn, width // drawn)
 
 
 def expected_sum(world_size: int, width: int, dtype: torch.dtype) -> torch.Tensor:

@@ -110,7 +110,7 @@ def own_loss(ctx: Context, work: Workload) -> torch.Tensor:
 
 def show_waiting(perf: Perf, work: Workload) -> None:
     """How much of the communication forward and backward wait for: differences of times, so none is judged."""
-    found = perf.overlap(
+    found = perf.configured(budget=0.15).overlap(
         together=programs.forward_backward,
         compute=programs.within_rank,
         communication=programs.communication,
@@ -127,7 +127,7 @@ def show_waiting(perf: Perf, work: Workload) -> None:
 
 def show_energy(perf: Perf, work: Workload, timing: Timing) -> None:
     """Energy of a token on all GPUs together, and the most memory that a rank took."""
-    readings = perf.configured(window=1.0).meter(fsdp2, verify=learns(work), work=work)
+    readings = perf.configured(window=0.5).meter(fsdp2, verify=learns(work), work=work)
     tokens = work.tokens(timing.world_size)
     if readings.energy is not None:
         perf.show(energy=Metric(readings.energy.value / tokens, "J/token", "lower", clock=readings.energy.clock))

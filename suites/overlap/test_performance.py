@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_gpuperf import Context, Exchange, Perf, Ranks, Work
+from pytest_gpuperf import Context, Exchange, Metric, Perf, Ranks, Work
 from suites.overlap.programs import backward as programs
 from suites.overlap.programs import under_products
 from suites.shared.comparison import assert_close
@@ -19,18 +19,19 @@ from suites.shared.places import assert_sum
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, largest=True)]
 
 DTYPE = torch.bfloat16
+AFTER = "after backward"
 BUCKETS = (1, 5, 25, 100, 400)  # MiB; 25 is DistributedDataParallel's default
-BUDGET = 1.0  # seconds; a GPU at its power limit scatters so much that 10 or 20 samples give no steady median
+BUDGET = 0.5  # seconds; a GPU at its power limit scatters so much that 10 or 20 samples give no steady median
 
 
 def workload(perf: Perf) -> programs.Mlp:
-    """2 GiB of gradients, 128 MiB a layer.
+    """1 GiB of gradients, 128 MiB a layer.
 
     A layer's backward is 4 B W**2 = 0.55 TFLOP, 0.7 ms at the 790 TFLOP/s of an H200; its all_reduce over
     8 of them takes 0.7 ms: neither hides the other by its mere size.
     """
     return programs.Mlp(
-        layers=perf.sized(16, smoke=3),
+        layers=perf.sized(8, smoke=3),
         width=perf.sized(8192, smoke=8),
         rows=perf.sized(2048, smoke=4),
         dtype=DTYPE,
@@ -65,19 +66,6 @@ def rounding(perf: Perf, ranks: Ranks, mlp: programs.Mlp) -> float:
     return programs.reduction_error(perf.world_size, DTYPE, max(ranks.run(programs.largest_gradient, mlp=mlp)))
 
 
-def test_gradients_averaged_during_backward(perf: Perf, ranks: Ranks) -> None:
-    mlp = workload(perf)
-    atol = rounding(perf, ranks, mlp)
-    pair = perf.configured(rtol=0.0, atol=atol, budget=BUDGET).compare(
-        baseline=programs.all_reduce_after_backward,
-        optimized=programs.all_reduce_during_backward,
-        verify=averaged(mlp, atol),
-        mlp=mlp,
-    )
-    both = dataclasses.replace(products(perf, mlp), exchanges=means(perf, mlp).exchanges)
-    perf.check(speedup=pair.speedup, time=pair.optimized.time.for_work(both))
-
-
 def test_exposed_communication(perf: Perf, ranks: Ranks) -> None:
     """The shares are shown, not judged: a difference of times scatters by 10 % where each of them does by 1 %."""
     mlp = workload(perf)
@@ -88,7 +76,9 @@ def test_exposed_communication(perf: Perf, ranks: Ranks) -> None:
         verify=averaged(mlp, rounding(perf, ranks, mlp)),
         mlp=mlp,
     )
+    both = dataclasses.replace(products(perf, mlp), exchanges=means(perf, mlp).exchanges)
     perf.check(
+        together=found.together.time.for_work(both),
         compute=found.compute.time.for_work(products(perf, mlp)),
         communication=found.communication.time.for_work(means(perf, mlp)),
     )
@@ -98,9 +88,9 @@ def test_exposed_communication(perf: Perf, ranks: Ranks) -> None:
 
 
 def finer(perf: Perf) -> programs.Mlp:
-    """0.5 GiB of gradients, 8 MiB a layer: buckets hold a part of a layer's, or many layers'."""
+    """0.25 GiB of gradients, 8 MiB a layer: buckets hold a part of a layer's, or many layers'."""
     return programs.Mlp(
-        layers=perf.sized(64, smoke=3),
+        layers=perf.sized(32, smoke=3),
         width=perf.sized(2048, smoke=8),
         rows=perf.sized(8192, smoke=4),
         dtype=DTYPE,
@@ -112,7 +102,7 @@ def test_buckets(perf: Perf, ranks: Ranks) -> None:
     """After backward, DDP with buckets of several sizes, and between microbatches: the fastest is named."""
     mlp = finer(perf)
     ways: dict[str, dict[str, Any]] = {
-        "after backward": {"way": "after backward"},
+        AFTER: {"way": AFTER},
         **{f"buckets of {mib} MiB": {"way": "during backward", "bucket_mib": mib} for mib in BUCKETS},
         "2 microbatches": {"way": "between microbatches", "microbatches": 2},
     }
@@ -129,6 +119,9 @@ def test_buckets(perf: Perf, ranks: Ranks) -> None:
     )
     default = next(trial for trial in found.trials if trial.name == f"buckets of {programs.BUCKET_MIB:.0f} MiB")
     perf.check(best=found.speed(found.best), default=found.speed(default))
+    after = next(trial for trial in found.trials if trial.name == AFTER)
+    if after.seconds is not None and default.seconds is not None:
+        perf.show(gain_of_overlap=Metric(after.seconds / default.seconds, "x", "higher"))
 
 
 # An H200 takes 4.5 ms for 24 products of 4096 x 4096, and 5.6 ms for 4 of 8192 x 8192, at its power limit.
@@ -156,7 +149,7 @@ def test_sums_under_products(perf: Perf, products: str) -> None:
 
     ways = [way for way in under_products.WAYS if not (perf.smoke and way in under_products.ON_GPUS)]
     found = {
-        way: perf.configured(budget=0.3).overlap(
+        way: perf.configured(budget=0.15).overlap(
             together=under_products.together,
             compute=under_products.products,
             communication=under_products.sum_alone,

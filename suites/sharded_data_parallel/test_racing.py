@@ -90,7 +90,7 @@ def costs(ranks: Ranks, work: Workload) -> dict[str, list[Cost]]:
     """What each way costs each rank."""
 
     def program(ctx: Context) -> dict[str, Cost]:
-        return {name: racing.cost(ctx, way=way, work=work) for name, way in WAYS.items()}
+        return racing.costs(ctx, ways=WAYS, work=work)
 
     of_ranks = ranks.run(program)
     return {name: [of_rank[name] for of_rank in of_ranks] for name in WAYS}

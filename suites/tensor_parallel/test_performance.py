@@ -181,7 +181,7 @@ EXCERPT_ATOL = 2**-5
 def test_micro_pipeline(perf: Perf, ranks: Ranks) -> None:
     """What does torch's pass gain that makes one operation of a product and its collective, and what does it cost?"""
     shape = micro_pipeline.MlpShape(
-        tokens=perf.sized(M, smoke=64),
+        tokens=perf.sized(M // 2, smoke=64),
         width=perf.sized(K, smoke=32),
         hidden=perf.sized(N, smoke=64),
         dtype=torch.float32 if perf.smoke else torch.bfloat16,

@@ -82,7 +82,7 @@ def test_the_clock_hears_where_the_warm_up_ends(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_samples_by_which_a_step_was_found_steady_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = ScriptedClock([10e-3] * 12 + [11e-3] * WARMUP_BATCH + [10e-3, 10.01e-3, 10.02e-3] * 2)
+    clock = ScriptedClock([10e-3] * 7 + [11e-3] * WARMUP_BATCH + [10e-3, 10.01e-3, 10.02e-3] * 2)
     timed = alone(clock, monkeypatch)
     timed.warm_up()
     calls = clock.calls
@@ -99,14 +99,16 @@ def test_a_step_that_never_settles_is_sampled_anew(monkeypatch: pytest.MonkeyPat
     assert len(timed.until_precise()) == clock.calls - calls
 
 
-def test_a_step_by_which_the_host_is_held_up_is_warm_after_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sample of 1 ms takes the host 0.1 s: 100 of the plan would take it 10 s."""
+def test_a_step_by_which_the_host_is_held_up_is_warm_after_a_quarter_of_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each sample of 1 ms takes the host 0.05 s: 50 of the plan would take it 2.5 s."""
     clock = ScriptedClock([1e-3])
     timed = alone(clock, monkeypatch)
-    monkeypatch.setattr("time.perf_counter", lambda: clock.calls * 0.1)
+    monkeypatch.setattr("time.perf_counter", lambda: clock.calls * 0.05)
     calls = clock.calls
     timed.warm_up()
-    assert (timed.plan.warmup_steps, timed.plan.settling_batches) == (100, MAX_WARMUP_BATCHES)
+    assert (timed.plan.warmup_steps, timed.plan.settling_batches) == (50, MAX_WARMUP_BATCHES)
     assert clock.calls - calls == 3 * WARMUP_BATCH
 
 
@@ -303,13 +305,13 @@ def warmed(ctx: Context, of_rank: list[list[float]]) -> int:
     ids=["at once", "later", "never"],
 )
 def test_the_warm_up_lasts_until_the_step_is_steady(call: Call, settled_after: int, batches: int) -> None:
-    # 3 samples of the estimate, 10 of the plan, then batches that are faster and faster until the step is warm.
+    # 2 samples of the estimate, 5 of the plan, then batches that are faster and faster until the step is warm.
     # The time for them is enough for 8 batches.
-    script = [10e-3] * 13
+    script = [10e-3] * 7
     for batch in range(MAX_WARMUP_BATCHES):
         script += [10e-3 * 0.9 ** min(batch, settled_after)] * WARMUP_BATCH
     # Rank 0 is steady, and goes on with the other one, which sets the pace.
-    assert call(warmed, [[1e-3] * 13 + [1e-3], script], timeout=60.0) == [batches * WARMUP_BATCH] * 2
+    assert call(warmed, [[1e-3] * 7 + [1e-3], script], timeout=60.0) == [batches * WARMUP_BATCH] * 2
 
 
 def consumed(ctx: Context, *, log: list[str]) -> Step:

@@ -14,8 +14,8 @@ from tests.ranks.conftest import Call
 
 SAMPLING = Sampling(budget=0.05, samples=10)
 SECONDS = 2e-3
-LEAST = 40
-"""How many steps fewer: a cold device takes 0.1 s of them, or somewhat less where a sleep lasts longer."""
+LEAST = 20
+"""How many steps fewer: a cold device takes 0.05 s of them, or somewhat less where a sleep lasts longer."""
 
 Program = Callable[[Context], Callable[[], torch.Tensor]]
 

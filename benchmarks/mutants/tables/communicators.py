@@ -40,10 +40,10 @@ FAULTS: tuple[Fault, ...] = (
         new="        ctx._meshes.setdefault('kept', []).append(group)\n",
     ),
     Fault(
-        name="the very first communicator of a process is counted too",
+        name="the first communicator is counted twice",
         module=PROGRAMS,
-        old="            for name, taken in clock.seconds.items():",
-        new="            for name, taken in [*clock.seconds.items()] * (2 if life == 0 else 1):",
+        old="        for name, taken in clock.seconds.items():",
+        new="        for name, taken in [*clock.seconds.items()] * (2 if life == 0 else 1):",
     ),
     Fault(
         name="one stage is not timed in the last life",
@@ -109,12 +109,6 @@ FAULTS: tuple[Fault, ...] = (
             '        for stage in ("first use", "next use"):\n'
             "            x = given(ctx.rank, seed + life).to(ctx.device)\n"
         ),
-    ),
-    Fault(
-        name="the very first communicator of the process is counted",
-        module=PROGRAMS,
-        old="    for life in range(-1, number):\n",
-        new="    for life in range(number):\n",
     ),
     Fault(
         name="sums in the default group instead of the new one",

@@ -163,9 +163,14 @@ class Cost:
         return whole * (world_size - 1) / world_size
 
 
-def cost(ctx: Context, *, way: Sharding, work: Workload) -> Cost:
-    """What the third step of a way takes; nothing of it is timed."""
+def costs(ctx: Context, *, ways: Mapping[str, Sharding], work: Workload) -> dict[str, Cost]:
+    """What the third step of each way takes; nothing of it is timed."""
     before = _allocated(ctx)
+    return {name: cost(ctx, way, work, before) for name, way in ways.items()}
+
+
+def cost(ctx: Context, way: Sharding, work: Workload, before: int | None) -> Cost:
+    """The same of one way; the device's allocator held so many bytes before."""
     training = prepared(ctx, way, work)
     step = step_of(ctx, training, work)
     step()
