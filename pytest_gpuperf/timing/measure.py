@@ -167,7 +167,8 @@ class Timed:
                 break
             if lasted >= self.budget and len(kept) >= MIN_SAMPLES:
                 break
-            more, lasted = self._batch(min(BATCH, self.plan.samples - len(kept)), began)
+            few = MIN_SAMPLES - len(kept)
+            more, lasted = self._batch(min(few if few > 0 else BATCH, self.plan.samples - len(kept)), began)
             taken += more
         return [taken.seconds[place] for place in kept]
 

@@ -79,6 +79,16 @@ def test_the_spread_between_machines_by_hand() -> None:
     assert Rule.of(Policy(), [lone], 1).between(lone) == 0.006
 
 
+def test_figures_that_differ_between_machines_hide_no_loss_of_others() -> None:
+    """Sockets, disks and hosts do by 50 %, links and kernels by 1 %."""
+    steady = scattered(5, 0.0, 0.004, between=0.0, machines=3, known=False)
+    wild = replace(steady, between=0.5)
+    alone, among = (Rule.of(Policy(), found, 100) for found in ([steady] * 6, [steady] * 6 + [wild] * 4))
+    assert among.between_of_suite == alone.between_of_suite == 0.006
+    assert among.seen(steady) == alone.seen(steady) < 0.055
+    assert among.seen(wild) > 0.3
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

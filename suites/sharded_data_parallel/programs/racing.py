@@ -26,11 +26,17 @@ from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
 
 MAX_NORM = 1.0
-WATCHDOG_SECONDS = 0.1
-"""How often NCCL's watchdog lets go of the tensors of operations that have ended (``kWatchdogThreadSleepMillis``).
+WATCHDOG_SECONDS = 0.2
+"""How long NCCL's watchdog usually takes at most until it lets go of the tensors of operations that have ended.
 
-DistributedDataParallel waits for futures and not for these operations, so that its buckets are held until then.
+It looks every 0.1 s (``kWatchdogThreadSleepMillis``). DistributedDataParallel waits for futures and not for these
+operations, so that its buckets are held until then.
 """
+LATE_WATCHDOG_SECONDS = 2.0
+"""The same beside a busy host."""
+LOOK_SECONDS = 0.02
+CLOSE = 1.01
+"""Times what tensors hold: what an allocator rounds up."""
 LEARNING_RATE = 1e-4
 
 
@@ -165,7 +171,7 @@ class Cost:
 
 def costs(ctx: Context, *, ways: Mapping[str, Sharding], work: Workload) -> dict[str, Cost]:
     """What the third step of each way takes; nothing of it is timed."""
-    before = _allocated(ctx)
+    before = _allocated(ctx, 0.0, WATCHDOG_SECONDS)
     return {name: cost(ctx, way, work, before) for name, way in ways.items()}
 
 
@@ -186,11 +192,13 @@ def cost(ctx: Context, way: Sharding, work: Workload, before: int | None) -> Cos
         step()
     for hook in hooks:
         hook.remove()
-    after = _allocated(ctx)
     state = [*training.model.parameters(), *gradients(training), *state_tensors(training.optimizer)]
+    of_tensors = held(state).nbytes
+    # What there is beyond may be the watchdog's still.
+    after = _allocated(ctx, CLOSE * of_tensors + (before or 0), LATE_WATCHDOG_SECONDS)
     allocated = None if before is None or after is None else after - before
     back = _ahead_in_backward(traffic, len(training.units)) if training.units else 0
-    return Cost(held(state).nbytes, allocated, sizes(traffic.calls), max(ahead, default=0), back)
+    return Cost(of_tensors, allocated, sizes(traffic.calls), max(ahead, default=0), back)
 
 
 def _gathers(traffic: Traffic) -> int:
@@ -209,8 +217,14 @@ def _ahead_in_backward(traffic: Traffic, units: int) -> int:
     return most
 
 
-def _allocated(ctx: Context) -> int | None:
-    """Bytes of the device's allocator, once it holds what the first product of matrices makes."""
+def _allocated(ctx: Context, expected: float, seconds: float) -> int | None:
+    """Bytes of the device's allocator, once it holds what the first product of matrices makes.
+
+    Args:
+        ctx: the rank.
+        expected: if it holds no more, the watchdog has let go of all.
+        seconds: how long that is waited for.
+    """
     if ctx.device.type != "cuda":
         return None
     few = torch.ones(8, 8, dtype=torch.bfloat16, device=ctx.device)
@@ -218,5 +232,8 @@ def _allocated(ctx: Context) -> int | None:
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
-    time.sleep(2 * WATCHDOG_SECONDS)  # torch has no event for it
-    return torch.cuda.memory_allocated()
+    held, until = torch.cuda.memory_allocated(), time.monotonic() + seconds
+    while held > expected and time.monotonic() < until:  # torch has no event for it
+        time.sleep(LOOK_SECONDS)
+        held = torch.cuda.memory_allocated()
+    return held
