@@ -119,14 +119,18 @@ def drawn(rng: np.random.Generator, ids: Sequence[str], count: int) -> list[str]
     return [ids[index] for index in rng.integers(0, len(ids), count)]
 
 
-def row(name: str, figures: Sequence[Machines], known: bool, runs: int, seed: int) -> Row | None:
-    """Run on each machine of a file in turn; None if there is no machine to run on, or none to hold it against."""
+def row(name: str, figures: Sequence[Machines], known: bool, runs: int, seed: int) -> Row:
+    """Run on each machine of a file in turn.
+
+    Raises:
+        LookupError: the file has no machine to run on, or none to hold it against; says what it lacks.
+    """
     rng = np.random.default_rng(seed)
     names = sorted({machine for machines in figures for machine in machines})
     if known:
         names = [one for one in names if all(len(machines.get(one, ())) >= FEWEST_KNOWN for machines in figures)]
     if len(names) < (1 if known else 2):
-        return None
+        raise LookupError(f"a machine with {FEWEST_KNOWN} launches of every figure" if known else "a second machine")
     counts = dict.fromkeys((field.name for field in fields(Row)[3:]), 0)
     for run in range(runs):
         here = names[run % len(names)]
@@ -197,10 +201,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for file in options.files:
         figures = figures_of(json.loads(file.read_text()))
         for known in (False, True):
-            one = row(file.stem.partition("-")[0], figures, known, options.runs, options.seed)
-            if one is None:
-                lacks = f"a machine with {FEWEST_KNOWN} launches of every figure" if known else "a second machine"
-                print(f"{file.stem}: lacks {lacks}")
+            try:
+                one = row(file.stem.partition("-")[0], figures, known, options.runs, options.seed)
+            except LookupError as error:
+                print(f"{file.stem} lacks {error}")
                 continue
             print(one, flush=True)
             if one.alarms > FALSE_ALARMS_AT_MOST * one.runs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pytest_gpuperf.figures.conditions import Conditions
 from pytest_gpuperf.figures.metric import Metric, traced
 from pytest_gpuperf.figures.student import upper_quantile
-from pytest_gpuperf.figures.timing import Timing, observed, quartiles
+from pytest_gpuperf.figures.timing import Timing, observed, paced, quartiles
 
 ONE_SIDED = 0.95  # of a speedup's bounds, each
 # The same where a speedup is asked for, and groups are added until the bounds tell: they are looked at up to six times,
@@ -102,8 +102,7 @@ class Comparison:
             at_least=self.at_least,
             trace=traced(ratios),
         )
-        host_bound = self.baseline.host_bound or self.optimized.host_bound
-        return replace(observed(metric, self.baseline.conditions), host_bound=host_bound)
+        return paced(observed(metric, self.baseline.conditions), [self.baseline, self.optimized])
 
 
 def bounds(gains: Sequence[float], one_sided: float) -> tuple[float, float]:
@@ -142,6 +141,7 @@ def _joined(timings: Sequence[Timing]) -> Timing:
                 of_rank[0],
                 seconds=tuple(value for samples in of_rank for value in samples.seconds),
                 host_bound=any(samples.host_bound for samples in of_rank),
+                waits=any(samples.waits for samples in of_rank),
             )
             for of_rank in ranks
         ),

@@ -52,6 +52,8 @@ class Metric:
     """Of the busy GPUs meanwhile, in Hz; a figure may follow it, and nothing is judged by it."""
     host_bound: bool = False
     """Whether it is a time of the host, which launched the work too slowly for the device."""
+    waits: bool = field(default=False, metadata={"omitted": True, "optional": True})
+    """Whether the host waits for the device within the step."""
     watts: float | None = field(default=None, metadata={"omitted": True, "optional": True})
     """Power of one of the busy GPUs meanwhile."""
     kelvin: float | None = field(default=None, metadata={"omitted": True, "optional": True})

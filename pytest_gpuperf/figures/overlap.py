@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_gpuperf.figures.metric import Better, Metric
-from pytest_gpuperf.figures.timing import Timing, observed, quartiles
+from pytest_gpuperf.figures.timing import Timing, observed, paced, quartiles
 
 LEAST_SHARE = 1e-3  # of a whole; a smaller one cannot be told from the noise of the times
 
@@ -56,8 +56,8 @@ class Overlap:
         value, q1, q3 = (max(LEAST_SHARE, share) for share in (statistics.median(shares), q1, q3))
         clock = self.together.time.clock
         metric = Metric(value, "fraction", better, q1, q3, len(shares), clock=clock)
-        host_bound = any(arm.host_bound for arm in (self.together, self.compute, self.communication))
-        return replace(observed(metric, self.together.conditions), host_bound=host_bound)
+        arms = (self.together, self.compute, self.communication)
+        return paced(observed(metric, self.together.conditions), arms)
 
 
 def _of_blocks(samples: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pytest_gpuperf.figures.bandwidth import bus_bandwidth
 from pytest_gpuperf.figures.metric import Better, Metric
 from pytest_gpuperf.figures.regimes import Regime, regimes
-from pytest_gpuperf.figures.timing import Timing, observed
+from pytest_gpuperf.figures.timing import Timing, observed, paced
 from pytest_gpuperf.figures.work import Exchange, Work
 
 NEIGHBOURS = "neighbouring sizes"
@@ -139,4 +139,4 @@ class Sweep:
 def _metric(timing: Timing, value: float, unit: str, better: Better) -> Metric:
     """A figure that was made of this timing and others, with what was observed meanwhile."""
     figure = Metric(value, unit, better, samples=len(timing.samples), clock=timing.time.clock)
-    return replace(observed(figure, timing.conditions), host_bound=timing.host_bound)
+    return paced(observed(figure, timing.conditions), [timing])

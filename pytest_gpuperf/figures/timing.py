@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.bandwidth import BUS_FACTORS, algorithm_bandwidth, bus_bandwidth, busbw_limit
@@ -23,7 +23,9 @@ class RankSamples:
     cuda_graph: bool
     steps_per_sample: int
     host_bound: bool = False
-    """Whether more than a quarter of the samples are as long as the host took to launch them."""
+    """Whether more than half of the samples are as long as the host took to launch them."""
+    waits: bool = False
+    """Whether the host waits for the device within the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,14 @@ class Timing:
         return any(rank.host_bound for rank in self.ranks)
 
     @property
+    def waits(self) -> bool:
+        """Whether a rank's host waits for its device within the step, as ``.item()`` does.
+
+        The host then cannot launch ahead, so the device has nothing to do meanwhile.
+        """
+        return any(rank.waits for rank in self.ranks)
+
+    @property
     def time(self) -> Metric:
         """The median time, for ``perf.check(time=...)``; unit s, lower is better."""
         q1, q3 = self.quartiles
@@ -156,7 +166,7 @@ class Timing:
         )
 
     def _observed(self, metric: Metric) -> Metric:
-        return replace(observed(metric, self.conditions), host_bound=self.host_bound)
+        return paced(observed(metric, self.conditions), [self])
 
     @property
     def _clock(self) -> str:
@@ -173,6 +183,12 @@ def observed(metric: Metric, conditions: Conditions) -> Metric:
         watts=conditions.watts,
         kelvin=conditions.kelvin,
     )
+
+
+def paced(metric: Metric, timings: Iterable[Timing]) -> Metric:
+    """The figure that these timings make, with what they know of the hosts."""
+    made = tuple(timings)
+    return replace(metric, host_bound=any(one.host_bound for one in made), waits=any(one.waits for one in made))
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:

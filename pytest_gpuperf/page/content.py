@@ -443,7 +443,8 @@ def _facts(verdict: Verdict) -> list[Fact]:
     if metric.at_least is not None:
         facts.append(Fact("required at least", format_value(metric.at_least, metric.unit)))
     if metric.clock:
-        facts.append(Fact("clock", metric.clock + (", bound by the host" if metric.host_bound else "")))
+        bound = ", bound by the host" + ", which waits for the device" * metric.waits
+        facts.append(Fact("clock", metric.clock + bound * metric.host_bound))
     if metric.sm_clock is not None:
         capped = ", at the power limit" if metric.power_capped else ""
         facts.append(Fact("SM clock", format_value(metric.sm_clock, "Hz") + capped))

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuperf.report.curves import dip_lines
 from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.host_lines import host_lines
 from pytest_gpuperf.report.matrices import matrix_lines, slow_lines
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.overview import Overview, smoke_lines
@@ -70,6 +71,7 @@ class Summary:
             *profile_lines(self._findings.profiles),
             *search_lines(self._findings.searches),
             *expected_lines(self._findings.verdicts),
+            *host_lines(self._findings.verdicts, fold=config.get_verbosity() < 1),
             *unchecked_lines(self._findings.unchecked),
             *skip_lines(self._findings.nowhere, fold=config.get_verbosity() < 1),
             *map(Line, self._closing_lines(self._findings.verdicts)),

@@ -41,6 +41,11 @@ class Clock(Protocol):
         """Whether the time of more than half of the samples is the host's, which launched the work."""
         ...
 
+    @property
+    def waits(self) -> bool:
+        """Whether the host waits for the device within the step, so that it cannot launch ahead."""
+        ...
+
     def begin(self) -> None:
         """The samples from now on count."""
         ...
@@ -68,8 +73,7 @@ class HostClock:
     """Wall time of the calling process; for CPU ranks, whose work ends when the call returns."""
 
     name = "host"
-    late = False
-    host_bound = False
+    late = host_bound = waits = False
     """There is no device beside the host."""
 
     def begin(self) -> None:
@@ -126,6 +130,11 @@ class CudaEventClock:
         samples do not count: see ``punctual``.
         """
         return self._late > LATE_SHARE * self._samples
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host was done the same time after each gate, however long that was."""
+        return self._gate.waits
 
     def begin(self) -> None:
         """Forgets the samples of the warm-up."""

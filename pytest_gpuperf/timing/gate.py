@@ -24,13 +24,13 @@ class Gate:
         self._held: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         """How long a gate lasted, and how long the host took until all was enqueued."""
         self._steps = 0
-        self._waits = False
+        self.waits = False
         """Whether the step waits for the device, and so for the gate."""
         self._cycles_per_second = 0.0
 
     def seconds(self, steps: int) -> float:
         """How long the next gate is to be."""
-        if self._waits:
+        if self.waits:
             return MIN_SECONDS
         on_host = _longest(self._before) + _longest(self._step_seconds) * steps
         return min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * on_host))
@@ -60,7 +60,7 @@ class Gate:
         self._before.append(before)
         self._step_seconds.append(seconds / steps)
         self._held.append((held, before + seconds))
-        self._waits = self._waits or self._always_outlasted()
+        self.waits = self.waits or self._always_outlasted()
         self._cycles_per_second = max(self._cycles_per_second, cycles / held)
 
     def _always_outlasted(self) -> bool:

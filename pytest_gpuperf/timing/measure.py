@@ -180,6 +180,7 @@ class Timed:
             cuda_graph=self._graph,
             steps_per_sample=self.plan.steps_per_sample,
             host_bound=self._clock.host_bound,
+            waits=self._clock.waits,
         )
 
     def verify(self) -> None:

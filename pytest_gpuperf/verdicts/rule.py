@@ -38,7 +38,7 @@ PRIOR_DOF = 6.0
 """Degrees of freedom that the suite's spread is worth in the estimate of one figure's spread."""
 
 BETWEEN = 0.006
-"""Least spread between machines that a suite is believed to have: the median of 27 figures on ten machines, 2 x H200."""
+"""Least spread between machines that a suite is believed to have: that of 27 figures on ten machines of 2 x H200."""
 
 BETWEEN_DOF = 4.0
 """Degrees of freedom that the suite's spread between machines is worth in the estimate of one figure's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -93,7 +92,11 @@ def test_gradients_below_the_norm_are_not_scaled_up(ranks: Ranks) -> None:
 
 def test_a_norm_of_16_bit_gradients_is_computed_in_float32() -> None:
     for of_stage in (1, 4):
-        assert_squares_in_float32(partial(racing.squared, of_stage=of_stage), 1 / of_stage)
+
+        def squared(gradients: list[torch.Tensor], of_stage: int = of_stage) -> torch.Tensor:
+            return racing.squared(gradients, racing.parts_of(gradients), of_stage)
+
+        assert_squares_in_float32(squared, 1 / of_stage)
 
 
 @pytest.mark.ranks(1)

@@ -68,6 +68,22 @@ def test_a_new_machine_that_is_slower_is_suspect_and_no_code_is_accused() -> Non
     assert (known.suspect, known.alarms) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("known", "lacks"), [(False, "a second machine"), (True, "a machine with 5 launches of every figure")]
+)
+def test_a_file_with_too_few_machines_says_what_it_lacks(
+    known: bool, lacks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [{"a": {"a0": 0.0, "a1": 0.001}}]
+    with pytest.raises(LookupError, match=f"^{lacks}$"):
+        row("2x", few, known, runs=1, seed=1)
+    file = tmp_path / "2x-any.json"
+    alone = recorded(time=("lower", [1.0, 1.1])) | {"launches": {"0": {"gpus": "a"}, "1": {"gpus": "a"}}}
+    file.write_text(json.dumps(alone))
+    assert main([str(file), "--check"]) == 0
+    assert f"2x-any lacks {lacks}" in capsys.readouterr().out.splitlines()
+
+
 def test_figures_of_a_launch_are_drawn_together() -> None:
     record = figures(0.0, 2)
     _, today = judge_resampled._run(np.random.default_rng(1), record, "a", known=True)

@@ -22,12 +22,14 @@ def timing(seconds: tuple[float, ...]) -> Timing:
 @pytest.mark.parametrize("late", [("baseline", 2), ("optimized", 1), None])
 def test_a_comparison_says_where_the_time_of_an_arm_is_the_hosts_in_any_group(late: tuple[str, int] | None) -> None:
     def arm(name: str, group: int) -> Timing:
-        return Timing((RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=(name, group) == late),), NO_LINK)
+        is_late = (name, group) == late
+        return Timing((RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=is_late, waits=is_late),), NO_LINK)
 
     found = Comparison(tuple(Pair(arm("baseline", group), arm("optimized", group)) for group in range(3)))
     told = {name for name in ("baseline", "optimized") if getattr(found, name).time.host_bound}
     assert told == ({late[0]} if late else set())
-    assert found.speedup.host_bound is bool(late)
+    assert told == {name for name in ("baseline", "optimized") if getattr(found, name).time.waits}
+    assert found.speedup.host_bound is found.speedup.waits is bool(late)
 
 
 def raced(*groups: tuple[tuple[float, ...], tuple[float, ...]], at_least: float | None = None) -> Comparison:

@@ -95,6 +95,9 @@ def test_what_was_observed_goes_with_the_figures() -> None:
 
 @pytest.mark.parametrize("late", range(4))
 def test_shares_say_where_the_time_of_an_arm_is_the_hosts(late: int) -> None:
-    samples = [RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=arm == late) for arm in range(3)]
+    samples = [
+        RankSamples((1.0, 1.0), "cuda_event", False, 1, host_bound=arm == late, waits=arm == 0) for arm in range(3)
+    ]
     found = Overlap(*(Timing((of_arm,), Link(None, "", multicast=False)) for of_arm in samples))
     assert all(share.host_bound is (late < 3) for share in (found.exposed, found.efficiency, found.ideal))
+    assert found.exposed.waits

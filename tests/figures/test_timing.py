@@ -26,7 +26,15 @@ def test_figures_say_what_told_their_time(cuda_graph: bool, host_bound: bool, cl
     measured = Timing(tuple(samples), NO_LINK)
     assert measured.host_bound is host_bound
     for figure in (measured.time, measured.rate(1.0, "Hz")):
-        assert (figure.clock, figure.host_bound) == (clock, host_bound)
+        assert (figure.clock, figure.host_bound, figure.waits) == (clock, host_bound, False)
+
+
+def test_figures_say_whether_a_rank_waits_for_its_device() -> None:
+    samples = [RankSamples((1.0,), "cuda_event", False, 1, waits=waits) for waits in (False, True)]
+    measured = Timing(tuple(samples), NO_LINK)
+    assert measured.waits
+    assert measured.time.waits
+    assert not measured.time.host_bound
 
 
 def test_a_sample_is_the_slowest_ranks() -> None:

@@ -128,6 +128,7 @@ def test_a_step_that_waits_for_the_device_is_timed_without_long_gates(machine: M
     seconds = [clock.time(step, 1) for _ in range(10)]
     assert seconds == pytest.approx([on_device] * len(seconds), abs=2 * ON_HOST)
     assert max(machine.gates[3:]) < 2 * MIN_SECONDS < 10 * MIN_SECONDS < max(machine.gates)
+    assert clock.waits
 
 
 def test_a_host_that_is_slow_every_other_time_is_no_part_of_it_either(machine: Machine) -> None:

@@ -72,7 +72,9 @@ def test_a_gate_has_an_end() -> None:
 def test_a_step_that_waits_for_the_device_is_not_held_up() -> None:
     gate, on_device = Gate(), 10e-3
     for _ in range(TOLD):
+        assert not gate.waits
         sampled(gate, 1, gate.seconds(1) + on_device)
+    assert gate.waits
     assert gate.seconds(1) == MIN_SECONDS
     sampled(gate, 1, on_device)
     assert gate.seconds(1) == MIN_SECONDS
@@ -91,6 +93,7 @@ def test_a_step_that_only_takes_the_host_long_is_held_for(on_host: float) -> Non
     gate = Gate()
     for _ in range(REMEMBERED):
         sampled(gate, 1, on_host)
+    assert not gate.waits
     assert gate.seconds(1) == min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * on_host))
 
 

@@ -34,12 +34,13 @@ class ScriptedClock:
         *,
         left: float = 0.0,
         host_bound: bool = False,
+        waits: bool = False,
         late_calls: frozenset[int] = frozenset(),
     ) -> None:
         self._times = times
         self._left = left
         self._late_calls = late_calls
-        self.host_bound = host_bound
+        self.host_bound, self.waits = host_bound, waits
         self.calls = self.begun = 0
 
     @property
@@ -130,7 +131,7 @@ def test_a_slow_look_makes_no_plan_for_a_slow_step(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 66), (0.1, 6), (1.0, 6)])
 def test_the_budget_is_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int) -> None:
-    """Samples of 1 ms on the device of which each takes the host longer; 0.25 s, looked at after 6, and then after every 10."""
+    """Samples of 1 ms on the device of which each takes the host longer; 0.25 s, looked at after 6, then every 10."""
     clock = ScriptedClock([1e-3 * (1 + index % 7 / 10) for index in range(500)])
     timed = alone(clock, monkeypatch)
     monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)
@@ -281,13 +282,14 @@ def test_a_host_that_is_always_late_is_not_told_from_work_that_is_left(call: Cal
     assert call(refused) == [3] * 2
 
 
-@pytest.mark.parametrize("host_bound", [True, False])
-def test_samples_say_whether_they_are_the_hosts(call: Call, host_bound: bool) -> None:
-    def of(ctx: Context) -> bool:
-        timed = Timed(ctx, ScriptedClock([1e-3], host_bound=host_bound), lambda: None, Sampling(samples=10))
-        return timed.samples([1e-3]).host_bound
+@pytest.mark.parametrize(("host_bound", "waits"), [(True, False), (False, True), (False, False)])
+def test_samples_say_whether_they_are_the_hosts_and_what_it_does(call: Call, host_bound: bool, waits: bool) -> None:
+    def of(ctx: Context) -> tuple[bool, bool]:
+        clock = ScriptedClock([1e-3], host_bound=host_bound, waits=waits)
+        samples = Timed(ctx, clock, lambda: None, Sampling(samples=10)).samples([1e-3])
+        return samples.host_bound, samples.waits
 
-    assert call(of) == [host_bound] * 2
+    assert call(of) == [(host_bound, waits)] * 2
 
 
 def warmed(ctx: Context, of_rank: list[list[float]]) -> int:

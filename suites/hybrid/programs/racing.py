@@ -91,6 +91,7 @@ def stepping(
 ) -> Step[torch.Tensor]:
     """The step of a rank; returns the loss and the norm of the gradients before they were clipped."""
     of_stage = ctx.world_size // mesh.get("pp", 1)
+    parts: list[torch.Tensor] = []  # made once: a copy from the host in each step would have it wait for the GPU
 
     def step() -> torch.Tensor:
         rank.optimizer.zero_grad()
@@ -100,7 +101,9 @@ def stepping(
         together = torch.zeros(2, dtype=exact, device=ctx.device)
         if loss is not None:
             together[0] = loss / of_stage
-        together[1] = squared(held, of_stage)
+        if not parts:
+            parts.append(parts_of(held))
+        together[1] = squared(held, parts[0], of_stage)
         dist.all_reduce(together)  # one message for both numbers
         norm = together[1].sqrt()
         torch._foreach_mul_([local(gradient) for gradient in held], (max_norm / norm).clamp(max=1.0))
@@ -110,10 +113,16 @@ def stepping(
     return step
 
 
-def squared(gradients: list[torch.Tensor], of_stage: int) -> torch.Tensor:
+def squared(gradients: list[torch.Tensor], parts: torch.Tensor, of_stage: int) -> torch.Tensor:
     """The rank's share of the squared norm of its stage's gradients, of which copies on several ranks count once."""
     own = norms([local(gradient) for gradient in gradients])
-    holders = [
+    # A gradient in h parts on n ranks is there n / h times.
+    return (own.square() * parts / of_stage).sum()
+
+
+def parts_of(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """In how many parts each gradient is on the ranks of its stage."""
+    parts = [
         math.prod(
             size
             for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True)
@@ -123,8 +132,7 @@ def squared(gradients: list[torch.Tensor], of_stage: int) -> torch.Tensor:
         else 1
         for gradient in gradients
     ]
-    # A gradient in h parts on n ranks is there n / h times.
-    return (own.square() * torch.tensor(holders, device=own.device) / of_stage).sum()
+    return torch.tensor(parts, device=gradients[0].device)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
