@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -67,6 +68,14 @@ class Sweep:
             for size, bandwidth, promise in zip(self.sizes, self.bandwidths, self.promised, strict=True)
             if promise is not None and bandwidth < (1 - DEEP) * promise
         )
+
+    def at_best(self, again: Mapping[int, Timing]) -> Sweep:
+        """The same curve with the faster timing of each size that was timed again."""
+        timings = tuple(
+            min(timing, again.get(size, timing), key=lambda one: one.median)
+            for size, timing in zip(self.sizes, self.timings, strict=True)
+        )
+        return replace(self, timings=timings)
 
     @cached_property
     def regimes(self) -> tuple[Regime, ...]:

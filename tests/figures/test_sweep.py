@@ -90,6 +90,13 @@ def test_a_size_far_below_its_neighbours_is_a_dip_and_no_regime() -> None:
     assert found.evenness.value == pytest.approx(dip.bandwidth / dip.promised)
 
 
+def test_a_size_that_is_timed_again_has_its_faster_time() -> None:
+    found = swept([1e-3, 9e-3, 2e-3], sizes=[1, 2, 4])
+    again = {2: found.timings[0], 4: found.timings[1]}
+    assert found.at_best(again).seconds == (1e-3, 1e-3, 2e-3)
+    assert found.at_best({}) == found
+
+
 def test_a_dip_of_several_sizes_is_found_whole() -> None:
     seconds = [line(10e-6, 350e9)(size) * (3 if MiB <= size <= 4 * MiB else 1) for size in SIZES]
     assert [dip.nbytes for dip in swept(seconds).dips] == [MiB, 2 * MiB, 4 * MiB]
