@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="exit status 1 if a promise is broken")
     options = parser.parse_args(argv)
     print(HEAD)
-    broken = []
+    broken, ran = [], 0
     for file in options.files:
         figures = figures_of(json.loads(file.read_text()))
         for known in (False, True):
@@ -206,11 +206,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             except LookupError as error:
                 print(f"{file.stem} lacks {error}")
                 continue
+            ran += 1
             print(one, flush=True)
             if one.alarms > FALSE_ALARMS_AT_MOST * one.runs:
                 broken.append(f"{one.name}: {one.alarms} of {one.runs} unchanged runs accuse the code")
             if known and one.suspect > SUSPECT_AT_MOST * one.runs:
                 broken.append(f"{one.name}: {one.suspect} of {one.runs} unchanged runs have a suspect")
+    if not ran:
+        broken.append("no file could be drawn from")
     print(*(f"BROKEN: {line}\n" for line in broken), sep="", end="")
     return int(options.check and bool(broken))
 

@@ -53,7 +53,7 @@ class Metric:
     host_bound: bool = False
     """Whether it is a time of the host, which launched the work too slowly for the device."""
     waits: bool = field(default=False, metadata={"omitted": True, "optional": True})
-    """Whether the host waits for the device within the step."""
+    """Whether it is the host's because the step waits for the device."""
     watts: float | None = field(default=None, metadata={"omitted": True, "optional": True})
     """Power of one of the busy GPUs meanwhile."""
     kelvin: float | None = field(default=None, metadata={"omitted": True, "optional": True})

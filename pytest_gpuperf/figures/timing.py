@@ -186,9 +186,10 @@ def observed(metric: Metric, conditions: Conditions) -> Metric:
 
 
 def paced(metric: Metric, timings: Iterable[Timing]) -> Metric:
-    """The figure that these timings make, with what they know of the hosts."""
+    """The figure that these timings make, and whether one of them is bound by the host, and waits for its device."""
     made = tuple(timings)
-    return replace(metric, host_bound=any(one.host_bound for one in made), waits=any(one.waits for one in made))
+    bound = [one for one in made if one.host_bound]
+    return replace(metric, host_bound=bool(bound), waits=any(one.waits for one in bound))
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:

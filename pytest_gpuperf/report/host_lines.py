@@ -11,6 +11,10 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 _FEW = 10
 """Tests that are listed; of more the first ones, and a count."""
+WAITS = (
+    ": the step waits for the GPU, as .item() does and a copy from pageable memory; "
+    'torch.cuda.set_sync_debug_mode("warn") says where'
+)
 
 
 def host_lines(verdicts: Sequence[Verdict], *, fold: bool = False) -> list[Line]:
@@ -20,7 +24,7 @@ def host_lines(verdicts: Sequence[Verdict], *, fold: bool = False) -> list[Line]
         verdicts: In any order.
         fold: Whether tests beyond the first few are only counted.
     """
-    bound = sorted((one for one in verdicts if one.metric.host_bound), key=lambda one: one.test)
+    bound = sorted((one for one in verdicts if one.metric.host_bound), key=_place)
     if not bound:
         return []
     lines = [
@@ -29,16 +33,13 @@ def host_lines(verdicts: Sequence[Verdict], *, fold: bool = False) -> list[Line]
             "more than a GPU's"
         )
     ]
-    for test, group in groupby(bound, key=lambda one: one.test):
-        figures = list(group)
-        names = ", ".join(one.metric_name for one in figures)
-        why = ""
-        if any(one.metric.waits for one in figures):
-            why = (
-                ": a step waits for the GPU, as .item() does and a copy from pageable memory; "
-                'torch.cuda.set_sync_debug_mode("warn") says where'
-            )
-        lines.append(Line(f"  {test} {names}{why}"))
+    for (test, waits), group in groupby(bound, key=_place):
+        names = ", ".join(one.metric_name for one in group)
+        lines.append(Line(f"  {test} {names}{WAITS * waits}"))
     listed = lines[: 1 + _FEW] if fold else lines
     more = len(lines) - len(listed)
     return [*listed, Line(f"  and {format_count(more, 'test')} more (-v lists them)")] if more else listed
+
+
+def _place(verdict: Verdict) -> tuple[str, bool]:
+    return verdict.test, verdict.metric.waits

@@ -27,8 +27,19 @@ def sweep(
     sizes: Sequence[int],
     sampling: Sampling,
     verify: VerifySize | None = None,
+    only: Sequence[int] = (),
 ) -> list[RankSamples]:
-    """Times the step of each size, the smallest first; entry function of a run. The sizes share the budget."""
+    """Times the step of each size, the smallest first; entry function of a run. The sizes share the budget.
+
+    Args:
+        context: the rank's.
+        program: prepares the steps of all sizes.
+        kwargs: for it.
+        sizes: bytes, increasing.
+        sampling: what the author chose.
+        verify: looks at what the first step and the last one of each size return.
+        only: sizes that are timed, as if the others had been timed before them; all if there is none.
+    """
     step_of = program(context, sizes=tuple(sizes), **kwargs)
     if not callable(step_of):
         name = getattr(program, "__qualname__", repr(program))
@@ -39,9 +50,17 @@ def sweep(
     each = dataclasses.replace(sampling, budget=sampling.budget / len(sizes))
     return [
         _samples(
-            context, program, step_of(nbytes), nbytes, each, verify, warm=nbytes > sizes[0], ends=nbytes < sizes[-1]
+            context,
+            program,
+            step_of(nbytes),
+            nbytes,
+            each,
+            verify,
+            warm=bool(only) or nbytes > sizes[0],
+            # Small ones may take a way of their own, and what the largest one would leave is the easiest to see.
+            ends=sizes[0] < nbytes < sizes[-1],
         )
-        for nbytes in sizes
+        for nbytes in only or sizes
     ]
 
 
@@ -76,7 +95,7 @@ def _samples(
         verification,
         warm=warm,
         most_steps=MAX_STEPS_PER_SWEPT,
-        ends=ends,  # what the largest one would leave is the easiest to see
+        ends=ends,
     )
     timed.warm_up()
     samples = timed.samples(timed.until_precise())

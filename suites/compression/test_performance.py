@@ -15,7 +15,7 @@ from suites.shared.exchange import mean_of_all_ranks
 from suites.shared.step import Step
 from suites.shared.ways import NET, connected, over
 
-BUDGET = 0.15  # seconds of an arm: its steps of 5 to 20 ms scatter little
+BUDGET = 0.15  # seconds of an arm: within a launch most of these steps scatter little
 LARGEST = 1.0  # magnitude of programs.uniform's gradients
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pytest_gpuperf.report.host_lines import host_lines
+from pytest_gpuperf.report.host_lines import WAITS, host_lines
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.report.examples import SAME, UNJUDGED
 
@@ -22,14 +22,20 @@ def test_a_figure_that_is_the_hosts_is_named_with_what_makes_it_so() -> None:
     assert [line.text for line in told] == [
         FIRST,
         "  t.py::test_a time",
-        "  t.py::test_b busbw: a step waits for the GPU, as .item() does and a copy from pageable memory; "
+        "  t.py::test_b busbw: the step waits for the GPU, as .item() does and a copy from pageable memory; "
         'torch.cuda.set_sync_debug_mode("warn") says where',
     ]
 
 
-def test_figures_of_one_test_are_one_line() -> None:
-    told = host_lines([bound(SAME, "t.py::test_a"), bound(UNJUDGED, "t.py::test_a")])
-    assert [line.text for line in told] == [FIRST, "  t.py::test_a busbw, time"]
+def test_figures_of_one_test_are_one_line_unless_their_reasons_differ() -> None:
+    one, other = bound(SAME, "t.py::test_a"), bound(UNJUDGED, "t.py::test_a")
+    assert [line.text for line in host_lines([one, other])] == [FIRST, "  t.py::test_a busbw, time"]
+    waiting = bound(UNJUDGED, "t.py::test_a", waits=True)
+    assert [line.text for line in host_lines([waiting, one])] == [
+        FIRST,
+        "  t.py::test_a busbw",
+        f"  t.py::test_a time{WAITS}",
+    ]
 
 
 def test_many_tests_are_counted_unless_all_are_asked_for() -> None:

@@ -69,9 +69,11 @@ def test_a_suite_of_one_figure_does_not_count_its_spread_twice() -> None:
 
 def test_the_spread_between_machines_by_hand() -> None:
     rule = Rule.of(Policy(), [NEW, replace(NEW, between=0.0), replace(NEW, known=True, between=0.0), STEADY], 4)
-    assert rule.between_of_suite == close(math.sqrt(0.01**2 / 2))
-    # (4 * 0.00005 + 3 * 0.0001) / 7
-    assert rule.between(NEW) == close(math.sqrt(0.0005 / 7))
+    # 25 / 27 of the third power, of 4 machines: half of their variances are below 0.794 of what they estimate.
+    suite = 0.01**2 / 2 / (25 / 27) ** 3
+    assert rule.between_of_suite == close(math.sqrt(suite))
+    # 3 machines more than one
+    assert rule.between(NEW) == close(math.sqrt((4 * suite + 0.0003) / 7))
     assert rule.between(replace(NEW, known=True)) == 0.0
     # The record has one machine: what is usual, or what was measured elsewhere.
     lone = scattered(5, 0.0, 0.005, known=False)

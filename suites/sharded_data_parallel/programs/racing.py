@@ -7,6 +7,7 @@ step returns the loss of all tokens and that norm, on every rank.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
 
 MAX_NORM = 1.0
-WATCHDOG_SECONDS = 0.2
+WATCHDOG_SECONDS = 0.3
 """How long NCCL's watchdog usually takes at most until it lets go of the tensors of operations that have ended.
 
 It looks every 0.1 s (``kWatchdogThreadSleepMillis``). DistributedDataParallel waits for futures and not for these
@@ -36,7 +37,7 @@ LATE_WATCHDOG_SECONDS = 2.0
 """The same beside a busy host."""
 LOOK_SECONDS = 0.02
 CLOSE = 1.01
-"""Times what tensors hold: what an allocator rounds up."""
+"""Times what tensors hold: an allocator that has more may have what the watchdog holds."""
 LEARNING_RATE = 1e-4
 
 
@@ -171,7 +172,7 @@ class Cost:
 
 def costs(ctx: Context, *, ways: Mapping[str, Sharding], work: Workload) -> dict[str, Cost]:
     """What the third step of each way takes; nothing of it is timed."""
-    before = _allocated(ctx, 0.0, WATCHDOG_SECONDS)
+    before = _allocated(ctx)
     return {name: cost(ctx, way, work, before) for name, way in ways.items()}
 
 
@@ -194,8 +195,7 @@ def cost(ctx: Context, way: Sharding, work: Workload, before: int | None) -> Cos
         hook.remove()
     state = [*training.model.parameters(), *gradients(training), *state_tensors(training.optimizer)]
     of_tensors = held(state).nbytes
-    # What there is beyond may be the watchdog's still.
-    after = _allocated(ctx, CLOSE * of_tensors + (before or 0), LATE_WATCHDOG_SECONDS)
+    after = _allocated(ctx, CLOSE * of_tensors + (before or 0))
     allocated = None if before is None or after is None else after - before
     back = _ahead_in_backward(traffic, len(training.units)) if training.units else 0
     return Cost(of_tensors, allocated, sizes(traffic.calls), max(ahead, default=0), back)
@@ -217,13 +217,14 @@ def _ahead_in_backward(traffic: Traffic, units: int) -> int:
     return most
 
 
-def _allocated(ctx: Context, expected: float, seconds: float) -> int | None:
+def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     """Bytes of the device's allocator, once it holds what the first product of matrices makes.
+
+    They are read until they have not fallen for as long as the watchdog takes, and for longer if they are too many.
 
     Args:
         ctx: the rank.
-        expected: if it holds no more, the watchdog has let go of all.
-        seconds: how long that is waited for.
+        expected: what there should be at most.
     """
     if ctx.device.type != "cuda":
         return None
@@ -232,8 +233,9 @@ def _allocated(ctx: Context, expected: float, seconds: float) -> int | None:
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
-    held, until = torch.cuda.memory_allocated(), time.monotonic() + seconds
-    while held > expected and time.monotonic() < until:  # torch has no event for it
-        time.sleep(LOOK_SECONDS)
-        held = torch.cuda.memory_allocated()
+    held, fallen = torch.cuda.memory_allocated(), time.monotonic()
+    while time.monotonic() < fallen + (WATCHDOG_SECONDS if held <= expected else LATE_WATCHDOG_SECONDS):
+        time.sleep(LOOK_SECONDS)  # torch has no event for it
+        if (now := torch.cuda.memory_allocated()) < held:
+            held, fallen = now, time.monotonic()
     return held
