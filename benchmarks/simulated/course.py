@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS, Decision
-from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES, Rule
+from pytest_gpuperf.verdicts.rule import APART, MOST_CLEARING, MOST_LAUNCHES, Rule
 
 BLOCK = 4  # launches of an ABBA block
 
@@ -105,5 +105,5 @@ def _raced(
         a.append(launch())
         b += [launch() + code, launch() + code]
         a.append(launch())
-        decision = rule.race(history, a, b).decision
+        decision = rule.race(history, a, b, apart=0.0 if history is None else APART).decision
     return a, b, decision

@@ -14,7 +14,7 @@ from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
-from pytest_gpuperf.verdicts.rule import Policy, Rule
+from pytest_gpuperf.verdicts.rule import APART, Policy, Rule
 from pytest_gpuperf.verdicts.shares import asked, change_of, comparable, log_of, logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.shift import shift_of
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidated
@@ -188,7 +188,7 @@ class Judge:
         assert stored is not None
         old = logs_of(arms.old)
         present = logs_of(arms.present)
-        code = self._rule.race(history, old, present)
+        code = self._rule.race(history, old, present, apart=APART)
         # Of code that the race has cleared, both arms are launches of equal programs.
         environment = self._rule.environment(history, old + present if code.decision is Decision.CLEARED else old)
         if not over and (

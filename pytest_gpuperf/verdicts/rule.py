@@ -58,6 +58,12 @@ ALIKE = 2
 SEEN = 0.05
 """The chance that the screen passes the slowdown that it is said to find."""
 
+APART = 2.0
+"""Spreads of one launch that a loss has at least that launches tell from none, if the figure has a record.
+
+A figure that scatters by 5 % and more would never be cleared of a loss of 5 %. Its record says which loss is seen.
+"""
+
 GAIN = 0.05
 """The smallest gain that is reported, as a ratio minus 1, unless less than that is to be found of a loss."""
 
@@ -251,17 +257,21 @@ class Rule:
         refuse_without_logarithms("ys", ys, 1, "pass the screening launch first")
         spread, losses = self.spread(history), [y - history.center for y in ys]
         shared = median_variance(history.launches) + (self._machine_error(history) / spread) ** 2
-        evidence = evidence_of_launches(losses, self.policy.slower, spread, shared)
+        told = max(self.policy.slower, APART * spread)
+        evidence = evidence_of_launches(losses, told, spread, shared)
         error = spread * math.sqrt(center_variance(len(losses)) + shared)
         return self._sequential(evidence, center_of(losses), error, self.dof(history), looks=MOST_LAUNCHES)
 
-    def race(self, history: History | None, a: Sequence[float], b: Sequence[float]) -> Sequential:
+    def race(
+        self, history: History | None, a: Sequence[float], b: Sequence[float], *, apart: float = 0.0
+    ) -> Sequential:
         """Return what a race shows; the loss is that of B against A.
 
         Args:
             history: The record, for its spread; None if there is none, and the race's own spread counts alone.
             a: Logarithms of arm A's launches, in order of measurement, whole ABBA blocks.
             b: Logarithms of arm B's launches, likewise.
+            apart: Spreads of one launch that a loss has at least that is told from none; see APART.
 
         Raises:
             ValueError: These are no whole blocks, more than MOST_BLOCKS, or a logarithm is not finite.
@@ -272,7 +282,7 @@ class Rule:
             record, worth = self.spread(history), min(RECORD_DOF, max(worth, self.dof(history)))
         spread, dof = spread_today(a, b, record, worth)
         spread = max(FLOOR, spread)
-        evidence = evidence_of_pairs(pairs, self.policy.slower, spread)
+        evidence = evidence_of_pairs(pairs, max(self.policy.slower, apart * spread), spread)
         error = spread * math.sqrt(2 * center_variance(len(pairs)))
         return self._sequential(evidence, center_of(pairs), error, dof, looks=MOST_BLOCKS)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.figures.student import upper_quantile
 from pytest_gpuperf.verdicts.history import History
-from pytest_gpuperf.verdicts.race import Decision
-from pytest_gpuperf.verdicts.rule import Policy, Rule
+from pytest_gpuperf.verdicts.race import MOST_BLOCKS, Decision
+from pytest_gpuperf.verdicts.rule import APART, Policy, Rule
 from tests.baselines.by_hand import close, scattered
 
 LN_5 = 0.04879016
@@ -228,6 +228,32 @@ def test_a_race_by_hand() -> None:
     assert found.loss == close(0.03)
     assert found.upper - found.loss == pytest.approx(margin, rel=1e-4)
     assert found.decision is OPEN
+
+
+def test_a_figure_that_scatters_widely_is_decided_by_losses_that_it_can_show() -> None:
+    history = scattered(10, 0.0, 0.15)
+    rule = Rule.of(Policy(), [history], 100)
+    noise = [0.15, -0.1, -0.15, 0.1]
+    a, b = (noise * 4)[: 2 * MOST_BLOCKS], (noise[::-1] * 4)[: 2 * MOST_BLOCKS]
+
+    def blocks(loss: float, apart: float) -> tuple[int, Decision]:
+        for count in range(1, MOST_BLOCKS + 1):
+            found = rule.race(history, a[: 2 * count], [value + loss for value in b[: 2 * count]], apart=apart)
+            if found.decision is not OPEN:
+                return count, found.decision
+        return MOST_BLOCKS, OPEN
+
+    assert blocks(0.0, 0.0) == (MOST_BLOCKS, OPEN)  # 5 % are too little for it
+    count, decision = blocks(0.0, APART)
+    assert (count < MOST_BLOCKS, decision) == (True, CLEARED)
+    assert blocks(0.9, APART)[1] is ACCUSED
+
+
+def test_the_record_clears_a_figure_that_scatters_widely_of_losses_that_it_can_show() -> None:
+    history = scattered(10, 0.0, 0.15)
+    rule = Rule.of(Policy(), [history], 100)
+    assert rule.against_record(history, [0.1, -0.1] * 3).decision is CLEARED
+    assert rule.against_record(history, [3.0] * 12).decision is ACCUSED
 
 
 def test_two_blocks_accuse_and_one_clears_a_steady_figure() -> None:
