@@ -20,6 +20,7 @@ def test_groups_are_listed_in_order_counted_and_known_as_open(call: Call) -> Non
         listed = torch_internals.open_groups() == [ctx.group, sub]
         was_open = torch_internals.is_open(sub)
         more = torch_internals.groups_made() - made
+        ctx.barrier()  # or one rank would take the group down while another one still connects
         dist.destroy_process_group(sub)
         left = torch_internals.open_groups() == [ctx.group]
         return listed, was_open, left, more, len(torch_internals.open_groups()), torch_internals.is_open(sub)
