@@ -59,7 +59,7 @@ SEEN = 0.05
 """The chance that the screen passes the slowdown that it is said to find."""
 
 APART = 2.0
-"""Spreads of one launch that a loss has at least that launches tell from none, if the figure has a record.
+"""The smallest loss that launches look for, in spreads of one launch, if the figure has a record.
 
 A figure that scatters by 5 % and more would never be cleared of a loss of 5 %. Its record says which loss is seen.
 """
@@ -271,7 +271,7 @@ class Rule:
             history: The record, for its spread; None if there is none, and the race's own spread counts alone.
             a: Logarithms of arm A's launches, in order of measurement, whole ABBA blocks.
             b: Logarithms of arm B's launches, likewise.
-            apart: Spreads of one launch that a loss has at least that is told from none; see APART.
+            apart: The smallest loss that the race looks for, in spreads of one launch; see APART.
 
         Raises:
             ValueError: These are no whole blocks, more than MOST_BLOCKS, or a logarithm is not finite.

@@ -71,6 +71,16 @@ def test_the_page_says_what_the_run_came_to() -> None:
     assert "1 pair slower by more than 10 %" in text
 
 
+def test_the_page_says_which_figures_are_the_hosts_and_which_steps_wait() -> None:
+    assert "bound by the host" not in page()
+    late = replace(REGRESSED, metric=replace(REGRESSED.metric, host_bound=True))
+    text = page(Run("this run", results(late)))
+    assert "cuda_event, bound by the host" in text
+    assert "which waits for the device" not in text
+    waiting = replace(late, metric=replace(late.metric, waits=True))
+    assert "cuda_event, bound by the host, which waits for the device" in page(Run("this run", results(waiting)))
+
+
 def test_a_profile_has_a_timeline_and_the_times_of_its_ranks() -> None:
     text = page()
     assert "rank 1 has the most exposed communication: 600.0 us of 2.000 ms (30.0 %); 25.0 % by perf.overlap" in text

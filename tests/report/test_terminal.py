@@ -110,3 +110,9 @@ def test_only_a_terminal_has_a_width() -> None:
 def test_colours_are_pytests_own() -> None:
     bad = replace(SAME, outcome=Outcome.REGRESSED)
     assert terminal_after(Run(), judged(bad, SAME), verbosity=1).colours == [{}, {"red": True}, {}, {}]
+
+
+def test_figures_that_are_the_hosts_are_named() -> None:
+    late = replace(SAME, metric=replace(SAME.metric, host_bound=True))
+    assert f"  {SAME.test} busbw" in terminal_after(Run(), judged(late)).lines
+    assert f"  {SAME.test} busbw" not in terminal_after(Run(), judged(SAME)).lines

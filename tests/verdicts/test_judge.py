@@ -213,6 +213,18 @@ def test_a_race_goes_on_until_it_is_over() -> None:
     assert raced(judge_of(STEADY), old[:2], present[:2], over=True) is not None
 
 
+def test_a_race_clears_a_figure_that_scatters_widely() -> None:
+    """Of 5 % no race would: launches that differ by 30 % are no evidence for so little."""
+    judge, old, present = judge_of(WILD), [85.0, 115.0] * 7, [115.0, 85.0] * 7
+    suspect = screened(judge, 50.0)
+    assert suspect.suspect
+    arms = Arms(metrics(*old), metrics(*present), "abc123")
+    found = judge.raced(suspect, arms, over=True, now={})
+    assert found is not None
+    assert found.reason is not Reason.OPEN
+    assert found.outcome in (Outcome.SAME, Outcome.ENVIRONMENT)
+
+
 def test_a_loss_that_is_never_worth_a_failure_passes() -> None:
     judge = judge_of(STEADY, policy=Policy(min_effect=0.04))
     verdict = raced(judge, [100.0] * 14, [97.0] * 14, over=True)
