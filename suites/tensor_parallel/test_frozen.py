@@ -15,7 +15,7 @@ from suites.tensor_parallel.programs.frozen import TokensAndGrad, partly_frozen
 from suites.tensor_parallel.reference import DTYPE, linear
 
 SPLIT = {"by_words.weight": 0, "by_features.weight": 1, "first.weight": 0, "first.bias": 0, "second.weight": 1}
-TOKENS, WIDTH = 5, 4
+TOKENS, WIDTH = 5, 6  # of features, each rank has some
 
 
 def drawn(degree: int) -> Tensors:
