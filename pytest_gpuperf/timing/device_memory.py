@@ -23,6 +23,26 @@ def release_memory(device: torch.device) -> None:
         free_pinned_memory()
 
 
+def held(device: torch.device) -> int:
+    """Bytes of the device's memory that tensors hold now; 0 on CPUs.
+
+    NCCL lets go of an earlier program's tensors in the next collective only, if nobody waited for the operation
+    (``shelvesToUnstash_`` of torch's ProcessGroupNCCL). So ask after one.
+    """
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def own_peak(peak: int | None, before: int, after: int) -> int | None:
+    """A program's share of a peak, in bytes: without what other programs' tensors hold.
+
+    Args:
+        peak: of all tensors while it ran; None on CPUs.
+        before: bytes that tensors held when it began. Release memory first.
+        after: the same once the program is gone. What was given back meanwhile may not have been there at the peak.
+    """
+    return None if peak is None else peak - min(before, after)
+
+
 def pinned_peak() -> int:
     """Returns the most bytes of pinned host memory that torch has held since the peak was reset, in use or cached.
 

@@ -9,6 +9,7 @@ REMEMBERED = 8  # samples; the slowest but one counts: a host's time comes and g
 MIN_SECONDS = 200e-6
 MAX_SECONDS = 50e-3  # longer ones would take more time than what is timed
 TOLD = 3  # gates of different lengths tell whether a step waits for the device; a longer one only holds up such a step
+LOOK_EVERY = 4  # samples of a step that waits: one in so many looks whether it still does. DDP's first ten steps wait
 ALIKE = 0.5  # of the difference between gates: 1 if the host does not wait; if it waits, what its own time varies by
 
 # Until a gate has been timed: no GPU that runs torch 2.10 exceeds 3 GHz, so that this errs towards a longer gate.
@@ -24,13 +25,14 @@ class Gate:
         self._held: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         """How long a gate lasted, and how long the host took until all was enqueued."""
         self._steps = 0
+        self._samples = 0
         self.waits = False
-        """Whether the step waits for the device, and so for the gate."""
+        """Whether the step waits for the device, and so for the gate. It may wait at first, and no more later."""
         self._cycles_per_second = 0.0
 
     def seconds(self, steps: int) -> float:
         """How long the next gate is to be."""
-        if self.waits:
+        if self.waits and self._samples % LOOK_EVERY:
             return MIN_SECONDS
         on_host = _longest(self._before) + _longest(self._step_seconds) * steps
         return min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * on_host))
@@ -58,9 +60,15 @@ class Gate:
             self._step_seconds.clear()
             self._held.clear()
         self._before.append(before)
-        self._step_seconds.append(seconds / steps)
         self._held.append((held, before + seconds))
-        self.waits = self.waits or self._always_outlasted()
+        self._samples += 1
+        ahead = before + seconds < held  # all was enqueued while the gate was shut
+        waits = not ahead and (self.waits or self._always_outlasted())
+        if waits and not self.waits:
+            self._step_seconds.clear()  # the gates were part of them
+        own = max(0.0, seconds - held) if waits else seconds
+        self._step_seconds.append(own / steps)
+        self.waits = waits
         self._cycles_per_second = max(self._cycles_per_second, cycles / held)
 
     def _always_outlasted(self) -> bool:

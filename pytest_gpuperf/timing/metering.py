@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from pytest_gpuperf.figures.readings import RankReading
 from pytest_gpuperf.hardware.device import Counters
 from pytest_gpuperf.hardware.machine import installed_devices
 from pytest_gpuperf.timing.clock import slowest
-from pytest_gpuperf.timing.device_memory import release_memory
+from pytest_gpuperf.timing.device_memory import held, own_peak, release_memory
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step, prepare, reset_of
 from pytest_gpuperf.timing.verification import Verification, Verify
@@ -52,6 +53,20 @@ def meter(
         TypeError: the program returned no step, or one with a reset, which counters cannot leave out.
     """
     release_memory(context.device)  # the peak is to be of this program alone
+    _meet(cuda=context.device.type == "cuda")
+    there = held(context.device)  # after a collective
+    reading = _metered(context, program, kwargs, sampling, gpus, verify)
+    return replace(reading, peak_bytes=own_peak(reading.peak_bytes, there, held(context.device)))
+
+
+def _metered(
+    context: Context,
+    program: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    sampling: Sampling,
+    gpus: tuple[str, ...],
+    verify: Verify | None,
+) -> RankReading:
     step = prepare(context, program, kwargs)
     if reset_of(step) is not None:
         name = getattr(program, "__qualname__", repr(program))

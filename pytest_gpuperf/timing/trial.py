@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,7 @@ from pytest_gpuperf.figures.search import DoesNotFit
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing.clock import clock_for, slowest
 from pytest_gpuperf.timing.compare import Tolerance
-from pytest_gpuperf.timing.device_memory import pinned_peak, release_memory
+from pytest_gpuperf.timing.device_memory import held, own_peak, pinned_peak, release_memory
 from pytest_gpuperf.timing.measure import Timed
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import prepare, reset_of
@@ -36,7 +36,7 @@ class RankTrial:
 
     samples: RankSamples
     peak: int | None
-    """Bytes of device memory while steps ran; None on CPUs."""
+    """Bytes of device memory that the program held while steps ran; None on CPUs."""
     host_peak: int | None
     """Bytes of pinned host memory that torch held while steps ran, in use or cached; None on CPUs."""
     output: tuple[torch.Tensor, ...]
@@ -72,12 +72,14 @@ def trial(
     there = -slowest([-float(_there(context))], context.device)[0]  # of the rank that has the least: all decide alike
     if needs is not None and needs > there:
         raise DoesNotFit(needs, there, True)
+    before = held(context.device)  # after a collective
     try:
-        return _timed(context, program, kwargs, sampling, verify, warm)
+        found = _timed(context, program, kwargs, sampling, verify, warm)
     except RuntimeError as error:
         if _OUT_OF_MEMORY.search(str(error)) is None:
             raise
         raise DoesNotFit(_allocated(context) + _tried(str(error)), there, False) from error
+    return replace(found, peak=own_peak(found.peak, before, held(context.device)))
 
 
 def assert_equal_outputs(

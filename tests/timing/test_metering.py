@@ -87,7 +87,7 @@ def test_nobody_steps_while_the_counters_of_another_are_read(monkeypatch: pytest
     monkeypatch.setattr(metering, "installed_devices", lambda: FakeDevices(counters=read))
     alone: Any = SimpleNamespace(rank=0, device=torch.device("cpu"))
     meter(alone, program, {}, Sampling(smoke=True), ("GPU-0",))
-    assert done == ["meet", "read", "meet", "step", "meet", "read"]
+    assert done == ["meet", "meet", "read", "meet", "step", "meet", "read"]
 
 
 def released(ctx: Context) -> list[str]:

@@ -28,16 +28,15 @@ from suites.shared.traffic import Traffic, sizes
 
 MAX_NORM = 1.0
 WATCHDOG_SECONDS = 0.3
-"""How long NCCL's watchdog usually takes at most until it lets go of the tensors of operations that have ended.
+"""How long NCCL's watchdog usually takes at most until it has seen that an operation has ended.
 
 It looks every 0.1 s (``kWatchdogThreadSleepMillis``). DistributedDataParallel waits for futures and not for these
-operations, so that its buckets are held until then.
+operations, so that its buckets are held until then, and until the next collective (``shelvesToUnstash_``).
 """
-LATE_WATCHDOG_SECONDS = 2.0
-"""The same beside a busy host."""
-LOOK_SECONDS = 0.02
+LOOKS = 7
+"""At most so many times, beside a busy host."""
 CLOSE = 1.01
-"""Times what tensors hold: an allocator that has more may have what the watchdog holds."""
+"""Times what tensors hold: an allocator that has more may have what NCCL holds."""
 LEARNING_RATE = 1e-4
 
 
@@ -220,11 +219,11 @@ def _ahead_in_backward(traffic: Traffic, units: int) -> int:
 def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     """Bytes of the device's allocator, once it holds what the first product of matrices makes.
 
-    They are read until they have not fallen for as long as the watchdog takes, and for longer if they are too many.
+    The watchdog gets some time, and then a collective lets go of what it has seen. All ranks look as often.
 
     Args:
         ctx: the rank.
-        expected: what there should be at most.
+        expected: what there should be at most; if a rank has more, all look again.
     """
     if ctx.device.type != "cuda":
         return None
@@ -233,9 +232,12 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
-    held, fallen = torch.cuda.memory_allocated(), time.monotonic()
-    while time.monotonic() < fallen + (WATCHDOG_SECONDS if held <= expected else LATE_WATCHDOG_SECONDS):
-        time.sleep(LOOK_SECONDS)  # torch has no event for it
-        if (now := torch.cuda.memory_allocated()) < held:
-            held, fallen = now, time.monotonic()
-    return held
+    for _ in range(LOOKS):
+        time.sleep(WATCHDOG_SECONDS)
+        dist.barrier()
+        allocated = torch.cuda.memory_allocated()
+        too_much = torch.tensor(float(allocated > expected), device=ctx.device)
+        dist.all_reduce(too_much, op=dist.ReduceOp.MAX)
+        if not too_much.item():
+            break
+    return allocated
