@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuperf.ranks.collectives import Collective, say_ranks
 from pytest_gpuperf.ranks.messages import Account
@@ -59,7 +59,7 @@ def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned:
         still: ranks that have not moved for long enough, returned ones among them.
         returned: ranks that returned from the program.
     """
-    found: dict[tuple[str, int, str], Stalemate] = {}
+    found: dict[_Same, Stalemate] = {}
     for rank in sorted(set(still) - set(returned)):
         account = accounts.get(rank)
         if account is None or not account.waits:
@@ -67,12 +67,28 @@ def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned:
         for collective in _may_wait_in(account):
             missing, instead = _absent(collective, rank, accounts, set(still) & set(returned))
             if missing or instead:
-                same = (collective.group, collective.number, collective.operation)
-                before = found.get(same)
-                waiting = (*(before.waiting if before else ()), rank)
-                found[same] = Stalemate(collective, waiting, missing, instead)
+                found.setdefault(_same(collective), Stalemate(collective, (rank,), missing, instead))
                 break
-    return next(iter(found.values()), None)
+    first = next(iter(found.values()), None)
+    # One is enough to wait for so long; the report is to name those that came later too.
+    return None if first is None else replace(first, waiting=_all_in(first.collective, accounts, returned))
+
+
+_Same = tuple[str, int, str]
+
+
+def _same(collective: Collective) -> _Same:
+    return collective.group, collective.number, collective.operation
+
+
+def _all_in(collective: Collective, accounts: Mapping[int, Account], returned: Collection[int]) -> tuple[int, ...]:
+    return tuple(
+        rank
+        for rank, account in sorted(accounts.items())
+        if rank not in returned
+        and account.waits
+        and any(_same(one) == _same(collective) for one in _may_wait_in(account))
+    )
 
 
 def _may_wait_in(account: Account) -> list[Collective]:

@@ -53,6 +53,17 @@ def test_all_that_wait_and_all_reasons_are_named() -> None:
     )
 
 
+def test_a_rank_that_came_later_is_named_as_well() -> None:
+    accounts = {rank: account(*name, members=ALL) for rank, name in enumerate([["barrier"], ["barrier"], []])}
+    found = stalemate(accounts, [1, 2], [2])
+    assert found is not None
+    assert found.waiting == (0, 1)
+    elsewhere = {**accounts, 0: account("barrier", "barrier", members=ALL)}
+    assert stalemate(elsewhere, [1, 2], [2]) == replace(found, waiting=(1,)), "it is beyond that collective"
+    busy = {**accounts, 0: replace(accounts[0], waits=False)}
+    assert stalemate(busy, [1, 2], [2]) == replace(found, waiting=(1,)), "it has not come to it"
+
+
 WAITS = account("all_reduce")
 RETURNED = account()
 
