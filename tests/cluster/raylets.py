@@ -22,6 +22,7 @@ from tests.whole_run import environment
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 CPUS = 2  # of each node, as Ray counts them, unless told otherwise
 _SOON = {"RAY_health_check_period_ms": "500"}  # after five refusals a node counts as dead
+_FEW = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # processes that nobody needs
 _STORE = 160 * 2**20  # bytes of a node's object store
 
 
@@ -71,7 +72,7 @@ def raylets(*names: str, cpus: int = CPUS, gpus: int = 0, env: Mapping[str, str]
         env: what Ray's processes have in their environment besides.
     """
     with tempfile.TemporaryDirectory(prefix="gp", dir="/tmp") as folder:  # sockets' paths must be short
-        environ = environment(**{"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder, **_SOON, **(env or {})})
+        environ = environment(**{"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder, **_SOON, **_FEW, **(env or {})})
         command = [sys.executable, "-m", "tests.cluster.raylets", folder, str(cpus), str(gpus), *names]
         with subprocess.Popen(
             command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
@@ -101,8 +102,8 @@ def _main(folder: str, cpus: str, gpus: str, head: str, *others: str) -> None:
     from ray.cluster_utils import Cluster
 
     shape: dict[str, Any] = {"num_cpus": int(cpus), "num_gpus": int(gpus)}
-    shape |= {"include_dashboard": False, "object_store_memory": _STORE}
-    cluster = Cluster(initialize_head=True, head_node_args={"node_name": head, **shape})
+    shape |= {"include_dashboard": False, "include_log_monitor": False, "object_store_memory": _STORE}
+    cluster = Cluster(initialize_head=True, head_node_args={"node_name": head, "no_monitor": True, **shape})
     nodes = {name: cluster.add_node(node_name=name, **shape) for name in others}
 
     def say(**what: Any) -> None:
