@@ -16,7 +16,9 @@ NV18 = 450e9
 
 H200 = Rates("NVIDIA H200", NV18, 18 * 20.6e9, "nvlink", "links between GPUs (NV18)", memory=6144 / 8 * 2 * 3201e6)
 
-DESCRIBED = re.compile("bus_bandwidth|bytes_over|ring_copy|pair_bandwidth|over_the_link|bfloat16|then_matmul|then_reduce")
+DESCRIBED = re.compile(
+    "bus_bandwidth|bytes_over|ring_copy|pair_bandwidth|over_the_link|bfloat16|then_matmul|then_reduce"
+)
 """Tests whose work is below."""
 M, K, N = 16384, 8192, 28672  # of suites/tensor_parallel
 ELEMENTS = 16 * 4096**2  # of suites/compression
