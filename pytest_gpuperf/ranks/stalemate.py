@@ -71,7 +71,7 @@ def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned:
                 break
     first = next(iter(found.values()), None)
     # One is enough to wait for so long; the report is to name those that came later too.
-    return None if first is None else replace(first, waiting=_all_in(first.collective, accounts, returned))
+    return None if first is None else replace(first, waiting=_all_in(first, accounts, returned))
 
 
 _Same = tuple[str, int, str]
@@ -81,14 +81,21 @@ def _same(collective: Collective) -> _Same:
     return collective.group, collective.number, collective.operation
 
 
-def _all_in(collective: Collective, accounts: Mapping[int, Account], returned: Collection[int]) -> tuple[int, ...]:
-    return tuple(
+def _all_in(found: Stalemate, accounts: Mapping[int, Account], returned: Collection[int]) -> tuple[int, ...]:
+    name, first = found.collective.group, found.waiting[0]
+    members = accounts[first].members[name]  # groups of other ranks may have the same name
+    others = [
         rank
-        for rank, account in sorted(accounts.items())
-        if rank not in returned
+        for rank in members
+        if rank not in (first, *returned)
+        and (account := accounts.get(rank)) is not None
         and account.waits
-        and any(_same(one) == _same(collective) for one in _may_wait_in(account))
-    )
+        and account.group_is_the_tests
+        and not account.threads
+        and account.members.get(name) == members
+        and any(_same(one) == _same(found.collective) for one in _may_wait_in(account))
+    ]
+    return tuple(sorted([first, *others]))
 
 
 def _may_wait_in(account: Account) -> list[Collective]:

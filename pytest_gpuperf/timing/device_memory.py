@@ -8,6 +8,8 @@ import torch
 
 from pytest_gpuperf.torch_internals import free_cublas_workspaces, free_pinned_memory
 
+SMALL = 2**20  # bytes: less is no matter, and to release memory takes 0.1 s
+
 
 def release_memory(device: torch.device) -> None:
     """Gives back what earlier programs left in torch's allocator; nothing on CPUs.
@@ -32,15 +34,19 @@ def held(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
-def own_peak(peak: int | None, before: int, after: int) -> int | None:
-    """A program's share of a peak, in bytes: without what other programs' tensors hold.
+def own_peak(peak: int | None, before: int, device: torch.device) -> int | None:
+    """A program's share of a peak, in bytes: without what other programs' tensors hold; once the program is gone.
 
     Args:
         peak: of all tensors while it ran; None on CPUs.
-        before: bytes that tensors held when it began. Release memory first.
-        after: the same once the program is gone. What was given back meanwhile may not have been there at the peak.
+        before: bytes that tensors held when it began, after memory was released.
+        device: the rank's.
     """
-    return None if peak is None else peak - min(before, after)
+    if peak is None or before < SMALL:
+        return peak
+    release_memory(device)
+    # What was given back meanwhile may not have been there at the peak.
+    return peak - min(before, held(device))
 
 
 def pinned_peak() -> int:

@@ -34,7 +34,8 @@ class Gate:
         """How long the next gate is to be."""
         if self.waits and self._samples % LOOK_EVERY:
             return MIN_SECONDS
-        on_host = _longest(self._before) + _longest(self._step_seconds) * steps
+        # What was taken off for a gate may have been the host's own time.
+        on_host = _longest(self._before) + _longest(self._step_seconds) * steps + self.waits * MIN_SECONDS
         return min(MAX_SECONDS, max(MIN_SECONDS, MARGIN * on_host))
 
     def cycles(self, steps: int) -> int:
@@ -63,12 +64,9 @@ class Gate:
         self._held.append((held, before + seconds))
         self._samples += 1
         ahead = before + seconds < held  # all was enqueued while the gate was shut
-        waits = not ahead and (self.waits or self._always_outlasted())
-        if waits and not self.waits:
-            self._step_seconds.clear()  # the gates were part of them
-        own = max(0.0, seconds - held) if waits else seconds
+        self.waits = not ahead and (self.waits or self._always_outlasted())
+        own = max(0.0, seconds - held) if self.waits else seconds
         self._step_seconds.append(own / steps)
-        self.waits = waits
         self._cycles_per_second = max(self._cycles_per_second, cycles / held)
 
     def _always_outlasted(self) -> bool:

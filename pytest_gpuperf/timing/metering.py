@@ -56,7 +56,7 @@ def meter(
     _meet(cuda=context.device.type == "cuda")
     there = held(context.device)  # after a collective
     reading = _metered(context, program, kwargs, sampling, gpus, verify)
-    return replace(reading, peak_bytes=own_peak(reading.peak_bytes, there, held(context.device)))
+    return replace(reading, peak_bytes=own_peak(reading.peak_bytes, there, context.device))
 
 
 def _metered(

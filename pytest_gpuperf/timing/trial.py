@@ -79,7 +79,7 @@ def trial(
         if _OUT_OF_MEMORY.search(str(error)) is None:
             raise
         raise DoesNotFit(_allocated(context) + _tried(str(error)), there, False) from error
-    return replace(found, peak=own_peak(found.peak, before, held(context.device)))
+    return replace(found, peak=own_peak(found.peak, before, context.device))
 
 
 def assert_equal_outputs(

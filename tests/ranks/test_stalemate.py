@@ -60,8 +60,32 @@ def test_a_rank_that_came_later_is_named_as_well() -> None:
     assert found.waiting == (0, 1)
     elsewhere = {**accounts, 0: account("barrier", "barrier", members=ALL)}
     assert stalemate(elsewhere, [1, 2], [2]) == replace(found, waiting=(1,)), "it is beyond that collective"
-    busy = {**accounts, 0: replace(accounts[0], waits=False)}
-    assert stalemate(busy, [1, 2], [2]) == replace(found, waiting=(1,)), "it has not come to it"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"waits": False},
+        {"members": {"0": (0, 3)}},
+        {"group_is_the_tests": False},
+        {"threads": True},
+        {"collectives": []},
+    ],
+    ids=["it computes", "its group is another one", "not the test's group", "a thread of its own may wait", "it lags"],
+)
+def test_a_rank_that_may_wait_elsewhere_is_not_named(change: dict[str, Any]) -> None:
+    accounts = {rank: account(*name, members=ALL) for rank, name in enumerate([["barrier"], ["barrier"], []])}
+    found = stalemate({**accounts, 0: replace(accounts[0], **change)}, [1, 2], [2])
+    assert found is not None
+    assert found.waiting == (1,)
+
+
+def test_a_rank_that_has_returned_does_not_wait() -> None:
+    """Whatever its account says, which was asked earlier."""
+    accounts = {rank: account(*name, members=ALL) for rank, name in enumerate([["barrier"], ["barrier"], []])}
+    found = stalemate(accounts, [1, 2], [0, 2])
+    assert found is not None
+    assert found.waiting == (1,)
 
 
 WAITS = account("all_reduce")

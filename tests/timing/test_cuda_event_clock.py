@@ -132,16 +132,21 @@ def test_a_step_that_waits_for_the_device_is_timed_without_long_gates(machine: M
     assert clock.waits
 
 
-def test_a_step_whose_first_ten_calls_wait_has_the_devices_time_later(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("on_host", "on_device"), [(3e-3, 0.5e-3), (0.25e-3, 0.02e-3), (0.1e-3, 0.02e-3), (0.05e-3, 0.01e-3)]
+)
+def test_a_step_whose_first_ten_calls_wait_has_the_devices_time_later(
+    machine: Machine, on_host: float, on_device: float
+) -> None:
     """As those of DistributedDataParallel, whose many launches take the host longer than the device."""
-    clock, calls, on_device = CudaEventClock(torch.device("cpu")), count(1), 0.5e-3
+    clock, calls = CudaEventClock(torch.device("cpu")), count(1)
 
     def step() -> None:
-        machine.enqueue(3e-3, on_device)
+        machine.enqueue(on_host, on_device)
         if next(calls) <= 10:
             machine.synchronize()
 
-    for _ in range(10):
+    for _ in range(20):
         clock.time(step, 3)
     clock.begin()
     seconds = [clock.time(step, 3) / 3 for _ in range(10)]

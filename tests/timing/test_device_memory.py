@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from pytest_gpuperf.figures.readings import RankReading
 from pytest_gpuperf.figures.timing import RankSamples
 from pytest_gpuperf.timing import device_memory, metering
 from pytest_gpuperf.timing import trial as trial_module
+from pytest_gpuperf.timing.device_memory import SMALL
 from pytest_gpuperf.timing.metering import meter
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.trial import RankTrial, trial
@@ -44,10 +45,28 @@ def test_all_that_is_cached_is_given_back_once_the_device_is_done(monkeypatch: p
     assert set(happened[1:]) == {"cublas", "device", "pinned"}
 
 
-def test_a_programs_peak_is_without_what_others_hold() -> None:
-    assert device_memory.own_peak(None, 0, 0) is None
-    assert device_memory.own_peak(100, 30, 40) == 70, "the program has left 10 more"
-    assert device_memory.own_peak(100, 30, 20) == 80, "10 of the others' may have gone before the peak"
+@pytest.mark.parametrize(
+    ("before", "after", "own"),
+    [(2 * SMALL, 3 * SMALL, 8 * SMALL), (2 * SMALL, SMALL, 9 * SMALL), (SMALL - 1, SMALL, 10 * SMALL)],
+    ids=["it left some, too", "some may have gone before the peak", "too little to matter"],
+)
+def test_a_programs_peak_is_without_what_others_hold(
+    monkeypatch: pytest.MonkeyPatch, before: int, after: int, own: int
+) -> None:
+    done: list[str] = []
+
+    def held(device: torch.device) -> int:
+        done.append("looked")
+        return after
+
+    monkeypatch.setattr(device_memory, "release_memory", lambda device: done.append("released"))
+    monkeypatch.setattr(device_memory, "held", held)
+    assert device_memory.own_peak(10 * SMALL, before, torch.device("cpu")) == own
+    assert done == (["released", "looked"] if before >= SMALL else [])
+
+
+def test_without_a_device_there_is_no_peak() -> None:
+    assert device_memory.own_peak(None, 2 * SMALL, torch.device("cpu")) is None
 
 
 def test_tensors_hold_what_the_allocator_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,31 +75,51 @@ def test_tensors_hold_what_the_allocator_says(monkeypatch: pytest.MonkeyPatch) -
     assert device_memory.held(torch.device("cpu")) == 0
 
 
-def held_by_others(nbytes: int) -> Iterator[int]:
-    """What tensors hold before the program, and after it."""
-    yield nbytes
-    yield nbytes + 1
+class Held:
+    """What tensors hold; notes when somebody looks."""
+
+    def __init__(self, done: list[str]) -> None:
+        self._done = done
+
+    def __call__(self, device: torch.device) -> int:
+        self._done.append("looked")
+        return 3 * SMALL
 
 
-def test_a_configurations_peak_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = held_by_others(30)
-    found = RankTrial(RankSamples(seconds=(1.0,), clock="host", cuda_graph=False, steps_per_sample=1), 100, 0, ())
-    monkeypatch.setattr(trial_module, "slowest", lambda seconds, device: list(seconds))
-    monkeypatch.setattr(trial_module, "held", lambda device: next(others))
-    monkeypatch.setattr(trial_module, "_timed", lambda *given: found)
-    assert trial(ALONE, lambda ctx: None, {}, Sampling(), None).peak == 70
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happened, in order."""
+    happened: list[str] = []
+    for module in (device_memory, trial_module, metering):
+        monkeypatch.setattr(module, "held", Held(happened))
+        monkeypatch.setattr(module, "release_memory", lambda device: happened.append("released"))
+    return happened
 
 
-def test_a_metered_programs_peak_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    others, done = held_by_others(30), list[str]()
-    found = RankReading(steps=1, seconds=1.0, joules=None, sent=None, received=None, peak_bytes=100)
+def test_a_configurations_peak_is_its_own(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
+    samples = RankSamples(seconds=(1.0,), clock="host", cuda_graph=False, steps_per_sample=1)
+
+    def met(seconds: Sequence[float], device: torch.device) -> list[float]:
+        done.append("met")
+        return list(seconds)
+
+    def timed(*given: object) -> RankTrial:
+        done.append("ran")
+        return RankTrial(samples, 10 * SMALL, 0, ())
+
+    monkeypatch.setattr(trial_module, "slowest", met)
+    monkeypatch.setattr(trial_module, "_timed", timed)
+    assert trial(ALONE, lambda ctx: None, {}, Sampling(), None).peak == 7 * SMALL
+    # NCCL lets go of an earlier program's tensors in a collective.
+    assert done == ["released", "met", "looked", "ran", "released", "looked"]
+
+
+def test_a_metered_programs_peak_is_its_own(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
+    def metered(*given: object) -> RankReading:
+        done.append("ran")
+        return RankReading(steps=1, seconds=1.0, joules=None, sent=None, received=None, peak_bytes=10 * SMALL)
+
     monkeypatch.setattr(metering, "_meet", lambda *, cuda: done.append("met"))
-
-    def held(device: torch.device) -> int:
-        done.append("looked")
-        return next(others)
-
-    monkeypatch.setattr(metering, "held", held)
-    monkeypatch.setattr(metering, "_metered", lambda *given: found)
-    assert meter(ALONE, lambda ctx: None, {}, Sampling(), ()).peak_bytes == 70
-    assert done == ["met", "looked", "looked"], "NCCL lets go of tensors in a collective"
+    monkeypatch.setattr(metering, "_metered", metered)
+    assert meter(ALONE, lambda ctx: None, {}, Sampling(), ()).peak_bytes == 7 * SMALL
+    assert done == ["released", "met", "looked", "ran", "released", "looked"]

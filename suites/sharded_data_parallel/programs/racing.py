@@ -223,7 +223,8 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
 
     Args:
         ctx: the rank.
-        expected: what there should be at most; if a rank has more, all look again.
+        expected: what there should be at most; if a rank has more, all look again. If nothing is expected, they look
+            until it stays the same.
     """
     if ctx.device.type != "cuda":
         return None
@@ -232,12 +233,14 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
+    allocated = 0
     for _ in range(LOOKS):
         time.sleep(WATCHDOG_SECONDS)
         dist.barrier()
-        allocated = torch.cuda.memory_allocated()
-        too_much = torch.tensor(float(allocated > expected), device=ctx.device)
-        dist.all_reduce(too_much, op=dist.ReduceOp.MAX)
-        if not too_much.item():
+        before, allocated = allocated, torch.cuda.memory_allocated()
+        again = allocated != before if expected == math.inf else allocated > expected
+        of_any = torch.tensor(float(again), device=ctx.device)
+        dist.all_reduce(of_any, op=dist.ReduceOp.MAX)
+        if not of_any.item():
             break
     return allocated
