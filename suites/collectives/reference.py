@@ -166,19 +166,25 @@ class Collective:
         counts_to = round(2 / torch.finfo(self.dtype).eps) if floating else torch.iinfo(self.dtype).max
         addends = {"sum": size, "avg": size, "premul_sum": size * FACTOR, "product": 2}.get(self.op, 1)
         half = counts_to // addends // 2
-        whole = 2 * (bits.remainder(2 * half) - half) + 1  # odd: it needs the last bit
-        at = torch.arange(start, stop, device=device)
+        # Odd numbers: each needs the last bit. In place, and without a division where there is none: these are many.
+        within = 2 * half
+        whole = bits.bitwise_and_(within - 1) if within & (within - 1) == 0 else bits.remainder_(within)
+        whole.sub_(half).mul_(2).add_(1)
         if self.op == "product":  # one factor of full width, one of 2, and signs
-            turn = (at + self.seed + index) % size
+            turn = (torch.arange(start, stop, device=device) + self.seed + index) % size
             whole = torch.where(turn == 0, whole, whole.sign() * torch.where(turn == 1, 2, 1))
         if not floating:
             return whole
-        scale = torch.tensor([2.0**k for k in _EXPONENTS[self.dtype]], dtype=torch.float64, device=device)
         # Each row of the three scales is 7 long, so that neighbours and blocks have others.
-        scaled = whole.double() * scale[(at // 7 + self.seed) % 3]
+        exponents = [_EXPONENTS[self.dtype][(place // 7 + self.seed) % 3] for place in range(21)]
+        scales = torch.tensor([2.0**exponent for exponent in exponents], dtype=torch.float64, device=device)
+        first, numel = start % 21, stop - start
+        scaled = whole.double().mul_(scales.repeat((first + numel) // 21 + 1)[first : first + numel])
         if self.op == "product":
             scaled = torch.where(turn == 0, scaled, whole.double())
-        return self._with_extremes(scaled, at, index) if self.extremes else scaled
+        if not self.extremes:
+            return scaled
+        return self._with_extremes(scaled, torch.arange(start, stop, device=device), index)
 
     def _with_extremes(self, values: torch.Tensor, at: torch.Tensor, index: int) -> torch.Tensor:
         kind, turn = at % _EVERY, (at // _EVERY + index) % len(self.members)
