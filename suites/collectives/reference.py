@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from suites.shared.bits import OF_SIZE, bits_of, random_bits
+from suites.shared.bits import OF_SIZE, bits_of, odd_numbers, random_bits
 from suites.shared.places import repeated
 
 CHUNK = 1 << 22
@@ -165,11 +165,7 @@ class Collective:
         floating = self.dtype.is_floating_point
         counts_to = round(2 / torch.finfo(self.dtype).eps) if floating else torch.iinfo(self.dtype).max
         addends = {"sum": size, "avg": size, "premul_sum": size * FACTOR, "product": 2}.get(self.op, 1)
-        half = counts_to // addends // 2
-        # Odd numbers: each needs the last bit. In place, and without a division where there is none: these are many.
-        within = 2 * half
-        whole = bits.bitwise_and_(within - 1) if within & (within - 1) == 0 else bits.remainder_(within)
-        whole.sub_(half).mul_(2).add_(1)
+        whole = odd_numbers(bits, counts_to // addends // 2)
         if self.op == "product":  # one factor of full width, one of 2, and signs
             turn = (torch.arange(start, stop, device=device) + self.seed + index) % size
             whole = torch.where(turn == 0, whole, whole.sign() * torch.where(turn == 1, 2, 1))

@@ -26,6 +26,16 @@ def random_bits(start: int, stop: int, *, stream: int, device: torch.device) -> 
     return z
 
 
+def odd_numbers(bits: torch.Tensor, half: int) -> torch.Tensor:
+    """In place of random bits, odd whole numbers between -2 half and 2 half: each needs its last bit.
+
+    Divisions of int64 are slow, so powers of two have none.
+    """
+    within = 2 * half
+    whole = bits.bitwise_and_(within - 1) if within & (within - 1) == 0 else bits.remainder_(within)
+    return whole.sub_(half).mul_(2).add_(1)
+
+
 def fill_with_bits(tensor: torch.Tensor, *, stream: int) -> None:
     """Puts random bits in place of every bit of a tensor of one dimension."""
     bits = bits_of(tensor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from suites.shared.bits import random_bits, signed
+from suites.shared.bits import odd_numbers, random_bits, signed
 from suites.shared.comparison import assert_close
 
 _CHUNK = 1 << 22
@@ -31,7 +31,7 @@ def addends(
     for at in range(0, numel, _CHUNK):
         end = min(at + _CHUNK, numel)
         bits = random_bits(start + at, start + end, stream=rank, device=out.device)
-        out[at:end] = 2 * (bits.remainder(2 * half) - half) + 1
+        out[at:end] = odd_numbers(bits, half)
     return out
 
 
