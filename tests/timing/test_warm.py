@@ -1,23 +1,38 @@
 """Only the first step of a test is warmed up until it is steady: the device is warm for what comes after."""
 
-import time
 from collections.abc import Callable
 
+import pytest
 import torch
 
 from pytest_gpuperf import Context
+from pytest_gpuperf.timing import compare as compare_module
+from pytest_gpuperf.timing import overlap as overlap_module
+from pytest_gpuperf.timing import trial as trial_module
+from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
 from pytest_gpuperf.timing.overlap import overlap
 from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.timing.stepping import Step
 from pytest_gpuperf.timing.trial import trial
 from tests.ranks.conftest import Call
 
 SAMPLING = Sampling(budget=0.05, samples=10)
 SECONDS = 2e-3
-LEAST = 10
-"""How many steps fewer: a cold device takes 25 of them, and fewer if a busy machine lets them sleep for longer."""
+LEAST = 20
+"""How many steps fewer: a cold device takes 0.05 s of them, 25."""
 
 Program = Callable[[Context], Callable[[], torch.Tensor]]
+
+
+class Even(HostClock):
+    """Each step takes as long, however busy the machine is."""
+
+    def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
+        """Seconds of so many steps."""
+        for _ in range(steps):
+            step()
+        return steps * SECONDS
 
 
 def counted(counts: list[int]) -> Program:
@@ -28,7 +43,6 @@ def counted(counts: list[int]) -> Program:
     def program(ctx: Context) -> Callable[[], torch.Tensor]:
         def step() -> torch.Tensor:
             counts[place] += 1
-            time.sleep(SECONDS)
             return torch.ones(1)
 
         return step
@@ -36,22 +50,32 @@ def counted(counts: list[int]) -> Program:
     return program
 
 
+def evenly(patch: pytest.MonkeyPatch) -> list[int]:
+    """Counts of steps that take as long each."""
+    for module in (compare_module, overlap_module, trial_module):
+        patch.setattr(module, "clock_for", lambda device, sampling: Even())
+    return []
+
+
 def of_comparison(ctx: Context) -> list[int]:
-    counts: list[int] = []
-    compare(ctx, counted(counts), counted(counts), {}, SAMPLING, Tolerance())
+    with pytest.MonkeyPatch.context() as patch:
+        counts = evenly(patch)
+        compare(ctx, counted(counts), counted(counts), {}, SAMPLING, Tolerance())
     return counts
 
 
 def of_overlap(ctx: Context) -> list[int]:
-    counts: list[int] = []
-    overlap(ctx, [counted(counts) for _ in range(3)], {}, SAMPLING)
+    with pytest.MonkeyPatch.context() as patch:
+        counts = evenly(patch)
+        overlap(ctx, [counted(counts) for _ in range(3)], {}, SAMPLING)
     return counts
 
 
 def of_search(ctx: Context) -> list[int]:
-    counts: list[int] = []
-    for warm in (False, True):
-        trial(ctx, counted(counts), {}, SAMPLING, None, None, warm)
+    with pytest.MonkeyPatch.context() as patch:
+        counts = evenly(patch)
+        for warm in (False, True):
+            trial(ctx, counted(counts), {}, SAMPLING, None, None, warm)
     return counts
 
 
