@@ -47,7 +47,7 @@ def test_verdicts_are_those_of_one_machine(run: WholeRun) -> None:
     failed += ["test_raises[4ranks]"]
     skipped = ["test_needs_three[3ranks]", "test_skips[4ranks]"]
     said = {**dict.fromkeys(passed, "PASSED"), **dict.fromkeys(failed, "FAILED"), **dict.fromkeys(skipped, "SKIPPED")}
-    assert run.outcomes == said
+    assert run.outcomes == said, run.text
 
 
 @pytest.mark.parametrize(
