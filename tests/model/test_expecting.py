@@ -23,7 +23,7 @@ GIB, MIB, KIB = 2**30, 2**20, 2**10
 
 def test_every_recorded_figure_is_plausible() -> None:
     said = {name: opinion(metric, H200) for name, metric in figures()}
-    assert len(said) == 71
+    assert len(said) == 75
     assert {name: one for name, one in said.items() if one.saying is not Saying.PLAUSIBLE} == {}
 
 
@@ -104,7 +104,6 @@ def test_a_lower_power_limit_expects_less() -> None:
             "links between GPUs (NV18)",
         ),
         (Metric(55e9, "B/s", "higher", limit=63e9, limit_name="PCIe", plain=True), Saying.PLAUSIBLE, "PCIe"),
-        (Metric(33.4e9, "B/s", "higher", limit=63e9, limit_name="PCIe", plain=True), Saying.PLAUSIBLE, "PCIe"),
         (Metric(27e9, "B/s", "higher", limit=63e9, limit_name="PCIe", plain=True), Saying.BELOW, "PCIe"),
         (Metric(4.1e12, "B/s", "higher", limit=4.9e12, limit_name="memory", plain=True), Saying.PLAUSIBLE, "memory"),
         (

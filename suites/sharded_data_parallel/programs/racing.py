@@ -235,7 +235,7 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     torch.cuda.synchronize()
     allocated = 0
     for _ in range(LOOKS):
-        time.sleep(WATCHDOG_SECONDS)
+        time.sleep(WATCHDOG_SECONDS)  # torch has no event for it
         dist.barrier()
         before, allocated = allocated, torch.cuda.memory_allocated()
         again = allocated != before if expected == math.inf else allocated > expected
