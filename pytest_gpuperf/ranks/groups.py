@@ -23,7 +23,7 @@ import torch.distributed as dist
 from pytest_gpuperf import torch_internals
 from pytest_gpuperf.ranks import malloc
 from pytest_gpuperf.ranks.caches import forget_meshes
-from pytest_gpuperf.ranks.closing import Closing
+from pytest_gpuperf.ranks.closing import Closing, shut_down
 from pytest_gpuperf.ranks.context import Meshes
 from pytest_gpuperf.ranks.messages import OpenGroup, Start
 from pytest_gpuperf.ranks.spec import LOOPBACK, Opening
@@ -121,9 +121,12 @@ class Groups:
         self._base = None
         self._lasting = frozenset()
         if dist.is_initialized():
-            gloo = torch_internals.open_groups() if self._device.type == "cpu" else []
+            groups = torch_internals.open_groups()
+            if self._device.type == "cuda":
+                shut_down(groups)
             dist.destroy_process_group()
-            self._closing.let_go(gloo)
+            if self._device.type == "cpu":
+                self._closing.let_go(groups)
 
     @property
     def store(self) -> dist.Store | None:
@@ -174,10 +177,10 @@ class Groups:
 
     def _close_all_but_the_base(self) -> None:
         torch_internals.make_default(self._base)
-        # The newest first: a group may be split from an older one.
-        for group in reversed(torch_internals.open_groups()):
-            if group is not self._base:
-                dist.destroy_process_group(group)
+        groups = [group for group in torch_internals.open_groups() if group is not self._base]
+        shut_down(groups)
+        for group in groups:
+            dist.destroy_process_group(group)
 
     def _connect(self) -> None:
         # The first collective connects the ranks; here it is no part of anybody's deadline.

@@ -1,4 +1,4 @@
-"""Groups end beside the next test, and not too many of them at a time."""
+"""Groups end side by side or beside the next test, and not too many of them at a time."""
 
 import re
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_gpuperf.ranks.closing import MOST, Closing, await_ended
+from pytest_gpuperf.ranks.closing import MOST, Closing, await_ended, shut_down
 from pytest_gpuperf.ranks.surroundings import Surroundings, left_behind
 
 
@@ -101,3 +101,40 @@ def test_the_end_of_all_groups_can_be_awaited_by_who_does_not_close_them(may_end
     threading.Timer(0.05, may_end.set).start()
     await_ended()
     assert sorted(ended) == ["another", "one"]
+
+
+class Communicator:
+    """Ends when all others are ending too."""
+
+    def __init__(self, all_are_ending: threading.Barrier, error: Exception | None = None) -> None:
+        self._all_are_ending = all_are_ending
+        self._error = error
+        self.ended = False
+
+    def shutdown(self) -> None:
+        self._all_are_ending.wait(60)
+        if self._error is not None:
+            raise self._error
+        self.ended = True
+
+
+def test_communicators_end_side_by_side() -> None:
+    barrier = threading.Barrier(3)
+    groups = [Communicator(barrier) for _ in range(3)]
+    shut_down(groups)
+    assert all(group.ended for group in groups)
+
+
+def test_one_that_cannot_end_is_told_once_the_others_have() -> None:
+    barrier = threading.Barrier(3)
+    groups = [Communicator(barrier), Communicator(barrier, RuntimeError("NCCL's word")), Communicator(barrier)]
+    with pytest.raises(RuntimeError, match="^NCCL's word$"):
+        shut_down(groups)
+    assert [group.ended for group in groups] == [True, False, True]
+
+
+def test_a_group_that_is_alone_is_left_to_torch() -> None:
+    group = Communicator(threading.Barrier(1))
+    shut_down([group])
+    shut_down([])
+    assert not group.ended
