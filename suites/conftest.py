@@ -5,15 +5,19 @@ The examples of a profile are for a drawn test as a whole: its world sizes and o
 
 import argparse
 import math
+import os
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import settings
 
+from suites.shared.early import long_first
 from suites.shared.examples import DEALT
 
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 20}
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
+LONG = "long: with several workers it begins early, or it would still run when all others have ended"
 
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
 for profile, most in EXAMPLES.items():
@@ -49,13 +53,21 @@ def soak_seconds(request: pytest.FixtureRequest) -> float:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known."""
-    config.addinivalue_line("markers", SHARE)
+    """Makes the markers known, and has the references of several workers share the cores."""
+    for marker in (SHARE, LONG):
+        config.addinivalue_line("markers", marker)
+    if (workers := workers_of(config)) > 1:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
+
+
+def workers_of(config: pytest.Config) -> int:
+    """How many workers of pytest-xdist share the tests, this process being one; 1 in any other process."""
+    return int(getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 @pytest.hookimpl(trylast=True)  # once it is known which of them are selected
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shares the examples of each drawn test of the suites among its variants."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shares the examples of each drawn test of the suites among its variants; lets long tests begin early."""
     drawn = [
         item
         for item in items
@@ -72,3 +84,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         settings(max_examples=shared[item.function])(item.function)
     for item in drawn:
         item.stash[DEALT] = shared[item.function]
+    if (workers := workers_of(config)) > 1:
+        items[:] = long_first(
+            items,
+            workers,
+            is_long=lambda item: item.get_closest_marker("long") is not None,
+            file_of=lambda item: item.path,
+        )

@@ -96,6 +96,7 @@ def test_killed_at_a_random_moment(ranks: Ranks, percent: int, victims: str) -> 
     event(f"{victims} killed: {'the step before' if step == GOOD else 'the step itself'} loads")
 
 
+@pytest.mark.long
 @pytest.mark.ranks(2, device="cpu", isolation="process")  # audit hooks stay
 def test_killed_before_each_operation_on_files(ranks: Ranks, tmp_path: Path) -> None:
     store, steps = Checkpoints(tmp_path), 40

@@ -27,7 +27,8 @@ from suites.shared.inputs import integers
 from suites.shared.step import Step, once
 from suites.shared.strategies import seeds
 
-# DeepSpeed keeps much in its modules, which another test's ranks would find there.
+# DeepSpeed keeps much in its modules, which another test's ranks would find there. To import it takes seconds, so a
+# test tries all that is alike.
 pytestmark = pytest.mark.ranks(2, isolation="process")
 
 needs_deepspeed = pytest.mark.skipif(
@@ -150,10 +151,10 @@ def test_zero_on_four_ranks(ranks: Ranks) -> None:
 
 
 @needs_deepspeed
-@pytest.mark.parametrize("zero", STAGES, ids=str)
-def test_a_wrong_scale_is_found(ranks: Ranks, zero: Zero) -> None:
-    with pytest.raises(AssertionError, match=r"^rank 0, (losses|gradients of 0.weight): "):
-        assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=zero, loss_scale=2.0)
+def test_a_wrong_scale_is_found(ranks: Ranks) -> None:
+    for zero in STAGES:
+        with pytest.raises(AssertionError, match=r"^rank 0, (losses|gradients of 0.weight): "):
+            assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=zero, loss_scale=2.0)
 
 
 @needs_deepspeed
@@ -163,33 +164,33 @@ def test_gradients_that_stay_on_their_rank_are_found(ranks: Ranks) -> None:
         assert_trains(ranks, programs.train, drawn, zero=Zero(stage=0), reduce_gradients=False)
 
 
-@needs_deepspeed
-@pytest.mark.parametrize(
-    ("stage", "lost"),
-    [
-        *((stage, "all_reduce") for stage in (0, 1, 2)),
-        *((stage, "all_gather_into_tensor") for stage in (1, 2, 3)),
-        (3, "reduce_scatter_tensor"),
-    ],
-)
-def test_what_a_rank_does_not_send_is_found(ranks: Ranks, stage: int, lost: str) -> None:
-    with pytest.raises(AssertionError, match=r"^rank 0, losses: "):
-        assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=Zero(stage=stage), lost=lost)
+SENT = [
+    *((stage, "all_reduce") for stage in (0, 1, 2)),
+    *((stage, "all_gather_into_tensor") for stage in (1, 2, 3)),
+    (3, "reduce_scatter_tensor"),
+]
 
 
 @needs_deepspeed
-@pytest.mark.parametrize(
-    ("stage", "message"),
-    [(1, "holds 56 momenta, not 29 at most"), (2, "holds 56 gradients, not 0"), (3, "holds 56 weights, not 0")],
-)
-def test_a_stage_that_splits_less_is_found(ranks: Ranks, stage: int, message: str) -> None:
+def test_what_a_rank_does_not_send_is_found(ranks: Ranks) -> None:
+    for stage, lost in SENT:
+        with pytest.raises(AssertionError, match=r"^rank 0, losses: "):
+            assert_trains(ranks, programs.train, problem(degree=2, **A_PROBLEM), zero=Zero(stage=stage), lost=lost)
+
+
+UNSPLIT = {1: "holds 56 momenta, not 29 at most", 2: "holds 56 gradients, not 0", 3: "holds 56 weights, not 0"}
+
+
+@needs_deepspeed
+def test_a_stage_that_splits_less_is_found(ranks: Ranks) -> None:
     drawn = problem(degree=2, **A_PROBLEM)
-    results = assert_trains(ranks, programs.train, drawn, zero=Zero(stage=stage - 1))
-    with pytest.raises(AssertionError, match=f"^rank 0 {message}"):
-        assert_split(results, drawn[0], Zero(stage=stage))
+    for stage, message in UNSPLIT.items():
+        results = assert_trains(ranks, programs.train, drawn, zero=Zero(stage=stage - 1))
+        with pytest.raises(AssertionError, match=f"^rank 0 {message}"):
+            assert_split(results, drawn[0], Zero(stage=stage))
 
 
-@pytest.mark.ranks(2, 4, isolation="process")
+@pytest.mark.ranks(2, 4)
 def test_your_own_training(ranks: Ranks) -> None:
     """With as many microbatches as steps, and with fewer."""
     for seed in range(10):

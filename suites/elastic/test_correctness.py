@@ -125,6 +125,7 @@ def test_steps_have_the_group_that_gives_up_soon(ranks: Ranks, tmp_path: Path) -
     assert ranks.run(groups_of_steps, tmp_path, 3) == [[True] * 3] * 2
 
 
+@pytest.mark.long
 def test_a_machine_comes_and_goes(
     logs: dict[str, list[Entry]], ranks: Ranks, tmp_path: Path, soak_seconds: float
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_machine_comes_and_goes(
         assert_trained_alike(come_and_gone(["-m", MODULE, str(folder)], folder, moments, visible(ranks)), epochs)
 
 
+@pytest.mark.long
 def test_your_own_script(logs: dict[str, list[Entry]]) -> None:
     """Yours needs the lines with ``log``. Its x is (1, 1, 1) at first, and has three equal elements ever after."""
     x, expected = 1.0, []

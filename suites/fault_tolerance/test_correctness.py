@@ -121,6 +121,7 @@ def test_training_resumes_exactly(ranks: Ranks, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_mishaps_leave_no_trace(ranks: Ranks, tmp_path: Path, soak_seconds: float) -> None:
     """With --soak MINUTES, jobs after jobs with other mishaps."""
     begun, seed = time.monotonic(), 0
@@ -133,6 +134,7 @@ def test_mishaps_leave_no_trace(ranks: Ranks, tmp_path: Path, soak_seconds: floa
         seed += 1
 
 
+@pytest.mark.long
 @pytest.mark.ranks(4, 8, nodes=1, device="cuda", largest=True)
 def test_mishaps_of_many_ranks(ranks: Ranks, tmp_path: Path) -> None:
     """Sums of three and more depend on NCCL's order, which is the job's own: the whole one is under torchrun too."""
@@ -174,6 +176,7 @@ raise RuntimeError("the data set is gone")
 """
 
 
+@pytest.mark.long
 def test_a_script_that_always_raises_uses_up_the_restarts(tmp_path: Path) -> None:
     script, begun = tmp_path / "raising.py", tmp_path / "begun"
     script.write_text(RAISING, encoding="utf-8")
@@ -223,6 +226,7 @@ def assert_clock(log: list[Entry], begun: float, ended: float) -> None:
             before = entry.at
 
 
+@pytest.mark.long
 def test_your_own_script(ranks: Ranks, tmp_path: Path) -> None:
     """Yours needs the lines with ``log``. One rank does here: the whole job and the killed one run side by side."""
     script = tmp_path / "yours.py"

@@ -198,12 +198,13 @@ def my_mlp(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, parameters: Ten
     return step
 
 
-@pytest.mark.ranks(2, 4, isolation="process")
+@pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("bias", [True, False])
 def test_your_own_mlp(ranks: Ranks, bias: bool) -> None:
     assert_mlp(ranks, my_mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
 
 
+@pytest.mark.ranks(2)
 def test_operations_are_those_of_torchs_counter(ranks: Ranks) -> None:
     sizes = programs.MlpSizes(length=6, width=4, hidden=10, dtype=torch.float32)
 

@@ -59,6 +59,7 @@ def test_eager(ranks: Ranks) -> None:
     assert_whole(ranks, programs.EAGER)
 
 
+@pytest.mark.long
 # Compiling leaves threads and settings of torch in the process.
 @pytest.mark.ranks(2, isolation="process")
 def test_compiled(ranks: Ranks) -> None:
@@ -67,6 +68,7 @@ def test_compiled(ranks: Ranks) -> None:
         assert made.graphs == [Counter(programs.IN_TURN)] * 2
 
 
+@pytest.mark.long
 # Besides, torch keeps the names of groups that have symmetric memory, and another test's may have the same name.
 @pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", isolation="process")
 def test_micro_pipelined(ranks: Ranks) -> None:

@@ -1,0 +1,43 @@
+"""Long tests begin early where several workers share the tests: the last one would end long after all others.
+
+``--dist worksteal`` of pytest-xdist gives each worker a part of the list, in order, and those that are ready take from
+the ends of others' parts. So what is at the beginning of a part runs first, and on this worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def parts(count: int, workers: int) -> list[int]:
+    """Where the part of each worker begins in a list of ``count`` tests, as xdist's WorkStealingScheduling deals them."""
+    begins, begin = [], 0
+    for worker in range(workers):
+        begins.append(begin)
+        begin += (count - begin) // (workers - worker)
+    return begins
+
+
+def long_first(
+    tests: Sequence[T], workers: int, *, is_long: Callable[[T], bool], file_of: Callable[[T], object]
+) -> list[T]:
+    """The tests in an order in which the long ones of each file begin a worker's part; all others keep their order.
+
+    The files take turns: the first goes to the first worker. Those of one file stay together, as they share fixtures.
+    """
+    begins = parts(len(tests), workers)
+    firsts: list[list[T]] = [[] for _ in begins]
+    for number, (_, of_file) in enumerate(groupby(filter(is_long, tests), file_of)):
+        firsts[number % workers].extend(of_file)
+    others = iter([test for test in tests if not is_long(test)])
+    ordered: list[T] = []
+    for first, begin, end in zip(firsts, begins, [*begins[1:], len(tests)], strict=True):
+        room = end - begin - len(first)
+        if room < 0:  # so few tests that their order hardly matters
+            return list(tests)
+        ordered += [*first, *(next(others) for _ in range(room))]
+    return ordered

@@ -1,0 +1,70 @@
+"""With several workers the suites' long tests begin first, each file's on a worker of its own."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.shared.early import long_first, parts
+
+Test = tuple[str, str]  # its file, and its name; long ones begin with an L
+
+
+def ordered(tests: list[Test], workers: int) -> list[Test]:
+    return long_first(tests, workers, is_long=lambda test: test[1].startswith("L"), file_of=lambda test: test[0])
+
+
+def test_the_long_ones_of_a_file_begin_a_part() -> None:
+    tests = [("a", "1"), ("a", "L2"), ("b", "3"), ("b", "L4"), ("b", "5"), ("b", "L6"), ("c", "7"), ("c", "8")]
+    names = [name for _, name in ordered(tests, 3)]
+    assert parts(8, 3) == [0, 2, 5]
+    assert names == ["L2", "1", "L4", "L6", "3", "5", "7", "8"]
+
+
+def test_files_take_turns() -> None:
+    tests = [(file, f"L{file}") for file in "abc"] + [("d", str(number)) for number in range(5)]
+    assert [name for _, name in ordered(tests, 2)] == ["La", "Lc", "0", "1", "Lb", "2", "3", "4"]
+
+
+def test_a_part_that_has_no_room_leaves_the_order_alone() -> None:
+    tests = [("a", "1"), ("b", "L2"), ("b", "L3"), ("b", "L4")]
+    assert ordered(tests, 2) == tests
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["L", "s"])), max_size=40), st.integers(1, 9))
+def test_every_test_stays_and_the_short_ones_keep_their_order(kinds: list[tuple[str, str]], workers: int) -> None:
+    tests = [(file, f"{kind}{number}") for number, (file, kind) in enumerate(kinds)]
+    found = ordered(tests, workers)
+    assert sorted(found) == sorted(tests)
+    assert [test for test in found if test[1][0] == "s"] == [test for test in tests if test[1][0] == "s"]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_parts_are_those_of_xdist(workers: int) -> None:
+    scheduler = pytest.importorskip("xdist.scheduler.worksteal")
+    sent: dict[str, list[int]] = {}
+
+    class Gateway:
+        def __init__(self, name: str) -> None:
+            self.id = name
+
+    class Node:
+        """Stands in for a worker; it notes what the scheduler sends."""
+
+        def __init__(self, name: str) -> None:
+            self.gateway, self.shutting_down = Gateway(name), False
+
+        def send_runtest_some(self, indices: list[int]) -> None:
+            sent.setdefault(self.gateway.id, []).extend(indices)
+
+        def shutdown(self) -> None:
+            self.shutting_down = True
+
+    config = type("Config", (), {"getvalue": lambda self, name: [f"1*popen"] * workers})()
+    dealing = scheduler.WorkStealingScheduling(config)
+    nodes = [Node(f"gw{number}") for number in range(workers)]
+    for node in nodes:
+        dealing.add_node(node)
+    for node in nodes:
+        dealing.add_node_collection(node, [str(number) for number in range(100)])
+    dealing.schedule()
+    assert [sent[node.gateway.id][0] for node in nodes] == parts(100, workers)
