@@ -59,7 +59,7 @@ def test_parts_are_those_of_xdist(workers: int) -> None:
         def shutdown(self) -> None:
             self.shutting_down = True
 
-    config = type("Config", (), {"getvalue": lambda self, name: [f"1*popen"] * workers})()
+    config = type("Config", (), {"getvalue": lambda self, name: ["1*popen"] * workers})()
     dealing = scheduler.WorkStealingScheduling(config)
     nodes = [Node(f"gw{number}") for number in range(workers)]
     for node in nodes:
