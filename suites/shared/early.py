@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def parts(count: int, workers: int) -> list[int]:
-    """Where the part of each worker begins in a list of ``count`` tests, as xdist's WorkStealingScheduling deals them."""
+    """Where each worker's part of ``count`` tests begins, as xdist's WorkStealingScheduling deals them."""
     begins, begin = [], 0
     for worker in range(workers):
         begins.append(begin)

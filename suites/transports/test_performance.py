@@ -84,10 +84,9 @@ def test_net(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
     judge(perf, ranks, measured, name, NET)
 
 
+@pytest.mark.skipif("not config.getoption('--smoke')", reason="the body is tried with --smoke alone")
 @pytest.mark.ranks(2, 4, 8, device="cpu")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_body(perf: Perf, name: str) -> None:
     """What every way is measured by, tried without GPUs: a time of CPUs is no figure of their hardware."""
-    if not perf.smoke:
-        pytest.skip("the body is tried with --smoke alone")
     perf.check(alpha=swept(perf, name, NET).alpha)

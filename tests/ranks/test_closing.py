@@ -128,7 +128,7 @@ def test_communicators_end_side_by_side() -> None:
 def test_one_that_cannot_end_is_told_once_the_others_have() -> None:
     barrier = threading.Barrier(3)
     groups = [Communicator(barrier), Communicator(barrier, RuntimeError("NCCL's word")), Communicator(barrier)]
-    with pytest.raises(RuntimeError, match="^NCCL's word$"):
+    with pytest.raises(RuntimeError, match="NCCL's word"):
         shut_down(groups)
     assert [group.ended for group in groups] == [True, False, True]
 

@@ -217,7 +217,9 @@ def _ahead_in_backward(traffic: Traffic, units: int) -> int:
 
 
 def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
-    """Bytes of the device's allocator, once it holds what the first product of matrices makes.
+    """Bytes of the device's allocator, once it holds what the first products of matrices make.
+
+    Those are cuBLAS's workspaces. Backward has one of its own, as it runs on a thread of its own.
 
     The watchdog gets some time, and then a collective lets go of what it has seen. All ranks look as often.
 
@@ -228,8 +230,8 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     """
     if ctx.device.type != "cuda":
         return None
-    few = torch.ones(8, 8, dtype=torch.bfloat16, device=ctx.device)
-    torch.mm(few, few)
+    few = torch.ones(8, 8, dtype=torch.bfloat16, device=ctx.device, requires_grad=True)
+    torch.mm(few, few).sum().backward()
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
