@@ -187,6 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "-k", dest="select", default="", metavar="EXPR", help="of the suites, those that pytest selects by this"
     )
     read = parser.parse_args(arguments)
+    # What a shell runs in the background ignores Ctrl-C, and so would its parts, which could not print their summary.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parts = read.parts or [name for name in PARTS if name != "nccl-tests" or read.nccl_tests]
     if "nccl-tests" in parts and read.nccl_tests is None:
         parser.error("nccl-tests: add --nccl-tests DIR, with the sources of https://github.com/NVIDIA/nccl-tests")

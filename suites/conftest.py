@@ -7,9 +7,9 @@ import argparse
 import math
 import os
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
-import torch
 from hypothesis import settings
 
 from suites.shared.early import long_first
@@ -17,7 +17,7 @@ from suites.shared.examples import DEALT
 
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 20}
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
-LONG = "long: with several workers it begins early, or it would still run when all others have ended"
+LONG = "long: with --dist worksteal it begins early, or it would still run when all others have ended"
 
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
 for profile, most in EXAMPLES.items():
@@ -57,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in (SHARE, LONG):
         config.addinivalue_line("markers", marker)
     if (workers := workers_of(config)) > 1:
+        import torch  # which the process that only hands out tests need not load
+
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
@@ -65,9 +67,21 @@ def workers_of(config: pytest.Config) -> int:
     return int(getattr(config, "workerinput", {}).get("workercount", 1))
 
 
-@pytest.hookimpl(trylast=True)  # once it is known which of them are selected
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # behind all others: they select the tests, and order them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Shares the examples of each drawn test of the suites among its variants; lets long tests begin early."""
+    yield
+    _share_examples(items)
+    # Perf tests keep their order, in which nobody else is on their GPUs.
+    if (workers := workers_of(config)) > 1 and not any(_runs(item, "perf") for item in items):
+        items[:] = long_first(items, workers, is_long=lambda item: _runs(item, "long"), file_of=lambda item: item.path)
+
+
+def _runs(item: pytest.Item, mark: str) -> bool:
+    return item.get_closest_marker(mark) is not None and item.get_closest_marker("skip") is None
+
+
+def _share_examples(items: list[pytest.Item]) -> None:
     drawn = [
         item
         for item in items
@@ -84,10 +98,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         settings(max_examples=shared[item.function])(item.function)
     for item in drawn:
         item.stash[DEALT] = shared[item.function]
-    if (workers := workers_of(config)) > 1:
-        items[:] = long_first(
-            items,
-            workers,
-            is_long=lambda item: item.get_closest_marker("long") is not None,
-            file_of=lambda item: item.path,
-        )

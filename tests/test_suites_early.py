@@ -1,10 +1,13 @@
 """With several workers the suites' long tests begin first, each file's on a worker of its own."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.shared.early import long_first, parts
+from tests.whole_run import ROOT, run_pytest
 
 Test = tuple[str, str]  # its file, and its name; long ones begin with an L
 
@@ -23,6 +26,11 @@ def test_the_long_ones_of_a_file_begin_a_part() -> None:
 def test_files_take_turns() -> None:
     tests = [(file, f"L{file}") for file in "abc"] + [("d", str(number)) for number in range(5)]
     assert [name for _, name in ordered(tests, 2)] == ["La", "Lc", "0", "1", "Lb", "2", "3", "4"]
+
+
+def test_the_long_ones_of_a_file_are_together_wherever_they_were() -> None:
+    tests = [("a", "L1"), ("b", "L2"), ("c", "3"), ("a", "L4"), ("c", "5"), ("c", "6")]
+    assert [name for _, name in ordered(tests, 2)] == ["L1", "L4", "3", "L2", "5", "6"]
 
 
 def test_a_part_that_has_no_room_leaves_the_order_alone() -> None:
@@ -68,3 +76,15 @@ def test_parts_are_those_of_xdist(workers: int) -> None:
         dealing.add_node_collection(node, [str(number) for number in range(100)])
     dealing.schedule()
     assert [sent[node.gateway.id][0] for node in nodes] == parts(100, workers)
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_in_the_order_in_which_a_worker_runs_them_each_part_begins_with_long_ones(gpus: int) -> None:
+    """On GPUs the plugin orders tests by their ranks, and the suites order what comes of it."""
+    subjects = [f"suites/{name}" for name in ("elastic", "fault_tolerance", "stragglers", "tensor_parallel")]
+    options = ("-m", "not perf", "--collect-only", "-q", "-s", "-p", "tests.as_a_worker", "-p", "no:xdist")
+    run = run_pytest(ROOT, *subjects, *options, f"--gpus={gpus}", env={"GPUS": str(gpus)})
+    order = next(line for line in run.result.outlines if line.startswith("order: ")).removeprefix("order: ")
+    begins = parts(len(order), 3)
+    assert [order[begin] for begin in begins] == ["L"] * 3, run.text
+    assert all(len(order[begin:end].rstrip(".").rstrip("L")) == 0 for begin, end in pairwise([*begins, len(order)]))

@@ -31,6 +31,8 @@ class Group(Protocol):
 def shut_down(groups: Sequence[Group]) -> None:
     """Ends the communicators of all groups in the time of one; ``destroy_process_group`` has little to do then.
 
+    torch itself waits for the hooks of a group first, where a program has registered some; here that comes after it.
+
     Raises:
         Exception: What the first group raised that could not end. The others have been told to end too.
     """

@@ -10,9 +10,8 @@ MIN_SECONDS = 200e-6
 MAX_SECONDS = 50e-3  # longer ones would take more time than what is timed
 TOLD = 3  # gates of different lengths tell whether a step waits for the device; a longer one only holds up such a step
 LOOK_EVERY = 4  # samples of a step that waits: one in so many looks whether it still does. DDP's first ten steps wait
-LOOK_MARGIN = (
-    3.0  # a look in vain costs four samples more. DDP's host took 2.8 ms for a step, and 5.9 ms two looks later
-)
+# A look in vain costs three samples more. Of a step of DDP's the host took 2.8 ms, and 5.9 ms two looks later.
+LOOK_MARGIN = 3.0
 ALIKE = 0.5  # of the difference between gates: 1 if the host does not wait; if it waits, what its own time varies by
 
 # Until a gate has been timed: no GPU that runs torch 2.10 exceeds 3 GHz, so that this errs towards a longer gate.

@@ -1,13 +1,12 @@
-"""Long tests begin early where several workers share the tests: the last one would end long after all others.
+"""Long tests begin early with ``--dist worksteal``: the last one would end long after all others.
 
-``--dist worksteal`` of pytest-xdist gives each worker a part of the list, in order, and those that are ready take from
-the ends of others' parts. So what is at the beginning of a part runs first, and on this worker.
+There pytest-xdist gives each worker a part of the list, in order, and those that are ready take from the ends of
+others' parts. So what is at the beginning of a part runs first, and on this worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,15 +22,18 @@ def parts(count: int, workers: int) -> list[int]:
 
 
 def long_first(
-    tests: Sequence[T], workers: int, *, is_long: Callable[[T], bool], file_of: Callable[[T], object]
+    tests: Sequence[T], workers: int, *, is_long: Callable[[T], bool], file_of: Callable[[T], Hashable]
 ) -> list[T]:
     """The tests in an order in which the long ones of each file begin a worker's part; all others keep their order.
 
     The files take turns: the first goes to the first worker. Those of one file stay together, as they share fixtures.
     """
     begins = parts(len(tests), workers)
+    files: dict[Hashable, list[T]] = {}
+    for test in filter(is_long, tests):
+        files.setdefault(file_of(test), []).append(test)
     firsts: list[list[T]] = [[] for _ in begins]
-    for number, (_, of_file) in enumerate(groupby(filter(is_long, tests), file_of)):
+    for number, of_file in enumerate(files.values()):
         firsts[number % workers].extend(of_file)
     others = iter([test for test in tests if not is_long(test)])
     ordered: list[T] = []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,15 @@ def tour(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **parts
     return main(["--gpus", "8", "--folder", str(folder), *arguments])
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in front", "in the background"])
+def of_a_shell(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What runs in the background of a shell ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("of_a_shell")
 def test_a_part_at_its_limit_is_interrupted_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
