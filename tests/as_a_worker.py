@@ -15,6 +15,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Prints which tests are marked as long and run, in the order of all."""
+    """Prints which tests are marked as long and run, in the order of all, and how many threads a reference has."""
+    import torch
+
     marks = [(item.get_closest_marker("long"), item.get_closest_marker("skip")) for item in session.items]
+    print("threads:", torch.get_num_threads())
     print("order:", "".join("L" if is_long and not skipped else "." for is_long, skipped in marks))

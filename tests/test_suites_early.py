@@ -1,5 +1,6 @@
-"""With several workers the suites' long tests begin first, each file's on a worker of its own."""
+"""With several workers the suites' long tests begin the workers' parts, and references share the cores."""
 
+import os
 from itertools import pairwise
 
 import pytest
@@ -85,6 +86,7 @@ def test_in_the_order_in_which_a_worker_runs_them_each_part_begins_with_long_one
     options = ("-m", "not perf", "--collect-only", "-q", "-s", "-p", "tests.as_a_worker", "-p", "no:xdist")
     run = run_pytest(ROOT, *subjects, *options, f"--gpus={gpus}", env={"GPUS": str(gpus)})
     order = next(line for line in run.result.outlines if line.startswith("order: ")).removeprefix("order: ")
+    assert f"threads: {max(1, len(os.sched_getaffinity(0)) // 3)}" in run.result.outlines
     begins = parts(len(order), 3)
     assert [order[begin] for begin in begins] == ["L"] * 3, run.text
     assert all(len(order[begin:end].rstrip(".").rstrip("L")) == 0 for begin, end in pairwise([*begins, len(order)]))

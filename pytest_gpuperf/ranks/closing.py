@@ -1,6 +1,6 @@
 """Ends groups side by side, as NCCL and gloo take their time for it. Runs in rank processes.
 
-**NCCL.** A communicator ends in half a second: a thread of it looks that often whether it may end
+**NCCL.** A communicator takes up to half a second to end: a thread of it looks that often whether it may
 (ncclProxyServiceUDS in NCCL's src/proxy.cc). torch ends one after the other.
 
 **gloo.** A group ends when its last reference goes, and whoever drops that waits: gloo's event loop wakes every 10 ms

@@ -59,18 +59,18 @@ def test_eager(ranks: Ranks) -> None:
     assert_whole(ranks, programs.EAGER)
 
 
-@pytest.mark.long
 # Compiling leaves threads and settings of torch in the process.
 @pytest.mark.ranks(2, isolation="process")
+@pytest.mark.long
 def test_compiled(ranks: Ranks) -> None:
     """Each graph, forward and backward, gathers once and scatters once."""
     for made in assert_whole(ranks, programs.COMPILED):
         assert made.graphs == [Counter(programs.IN_TURN)] * 2
 
 
-@pytest.mark.long
 # Besides, torch keeps the names of groups that have symmetric memory, and another test's may have the same name.
 @pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", isolation="process")
+@pytest.mark.long
 def test_micro_pipelined(ranks: Ranks) -> None:
     """Each graph calls both operations that torch makes of a product and its collective, and no collective alone."""
     assert_whole(ranks, programs.MICRO_PIPELINED)
