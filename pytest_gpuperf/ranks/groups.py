@@ -1,9 +1,9 @@
-"""The process group of a rank: opened for each test, closed after it. Runs in rank processes.
+"""The process group of a rank: opened for a test, closed after it. Runs in rank processes.
 
 With NCCL a fresh communicator costs most of a second: about a third of it connects channels, and most of
 the rest tears them down again. So the pool keeps one communicator of its own, which no program sees, and each test's
-group is split from it (ncclCommSplit): a communicator of its own that shares the channels. A
-failure costs both, unless all ranks raised before they had met.
+group is split from it (ncclCommSplit): a communicator of its own that shares the channels. The next test has the same
+one if this test left the groups as it found them. A failure costs both, unless all ranks raised before they had met.
 
 NCCL shares only if NCCL_COMM_SPLIT_SHARE_RESOURCES says so, which the pool sets where nothing is timed;
 ProcessGroupNCCL.Options' own split_share changed nothing with torch 2.11 and NCCL 2.28.9.
@@ -42,6 +42,8 @@ class Groups:
         """What the tests' groups are split from; NCCL only."""
         self._lasting: frozenset[str] = frozenset()
         """The keys of the store that the base needs."""
+        self._opened: tuple[object, ...] | None = None
+        """The state of the groups when the test's was split from the base."""
         self.meshes: Meshes = {}
         """Of the default group that there is."""
         self._closing = Closing()
@@ -56,6 +58,7 @@ class Groups:
         """Makes a new default group in place of whatever groups there are; none if programs open their own."""
         self._delete_stale_keys()
         settled, self._settled = self._settled, False
+        self._opened = None
         self.meshes.clear()
         forget_meshes(self._device)
         self._find_store(request)
@@ -77,20 +80,37 @@ class Groups:
         self._close_all_but_the_base()
         self._split(request)
         self._connect()
+        self._opened = self._state()
 
-    def settle(self, *, rest: bool) -> None:
+    def unchanged(self) -> int | None:
+        """How many collectives the test's group has issued; None if a test after it would find other groups than it did.
+
+        That is so without a base, as gloo's groups are fast to open, and after a program made a group, sent to one rank
+        alone for the first time (which makes a communicator for the two), met in the store, or set a timeout.
+        """
+        try:
+            if self._opened is None or self.coalesce or self._state() != self._opened:
+                return None
+            return torch_internals.sequence_number(dist.group.WORLD)  # type: ignore[arg-type]
+        except Exception:  # what a program made of torch's own state may raise anything
+            return None
+
+    def settle(self, *, keep: bool, rest: bool) -> None:
         """Closes what the test opened.
 
         Args:
+            keep: whether the test's group stays for the next test; it is unchanged on all ranks.
             rest: whether the pool's own communicator goes too; else it stays for the next test.
         """
         self.meshes.clear()
-        if rest:
-            self.close()
-        elif self._base_is_there():
-            self._close_all_but_the_base()
-        # The other ranks may still be closing theirs, and none opens a new one yet.
-        self._stale = [key for key in self._keys() if key not in self._lasting]
+        if not keep:
+            self._opened = None  # its references
+            if rest:
+                self.close()
+            elif self._base_is_there():
+                self._close_all_but_the_base()
+            # The other ranks may still be closing theirs, and none opens a new one yet.
+            self._stale = [key for key in self._keys() if key not in self._lasting]
         self._free()
         self._spare_imports()
         self._settled = True
@@ -118,7 +138,7 @@ class Groups:
         self._free()
 
     def _drop(self) -> None:
-        self._base = None
+        self._base = self._opened = None
         self._lasting = frozenset()
         if dist.is_initialized():
             groups = torch_internals.open_groups()
@@ -187,6 +207,10 @@ class Groups:
         dist.barrier()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    def _state(self) -> tuple[object, ...]:
+        timeout = torch_internals.default_backend(self._device).options._timeout
+        return dist.group.WORLD, torch_internals.open_groups(), torch_internals.groups_made(), timeout, self._keys()
 
     def _keys(self) -> list[str]:
         # Rank 0 has the store, and tidies up for all.

@@ -79,10 +79,22 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Compare:
+    """Asks whether the groups are as they were when the test's was opened. Answered by Returned.
+
+    Enclosed is, pickled, how many collectives the test's group has issued; None if the next test cannot have it.
+    """
+
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """Asks what a test left behind, after its last run. Answered by Returned, with a pickled Settled enclosed."""
 
     run: int
+    keep: bool
+    """Whether the test's group stays, for the next test."""
     rest: bool
     """Whether to give up the process groups and the device memory as well."""
     modules: tuple[str, ...]
@@ -198,4 +210,4 @@ class Account:
 
 
 Reply = Started | Raised
-Request = Start | OpenGroup | Run | Settle | Debug
+Request = Start | OpenGroup | Run | Compare | Settle | Debug

@@ -13,10 +13,10 @@ from typing import Protocol
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Ending
 from pytest_gpuperf.ranks.excerpt import Excerpt
-from pytest_gpuperf.ranks.messages import Account, OpenGroup, Run, Settle
+from pytest_gpuperf.ranks.messages import Account, Compare, OpenGroup, Run, Settle
 from pytest_gpuperf.ranks.spec import PoolSpec
 
-Request = OpenGroup | Run | Settle
+Request = OpenGroup | Run | Compare | Settle
 
 
 class NodeRanks(Protocol):

@@ -14,7 +14,7 @@ from pytest_gpuperf.ranks.endings import Answered, Died, Ending, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.inquiries import issued_by
-from pytest_gpuperf.ranks.messages import Account, OpenGroup, Raised, Run, Settle, Settled
+from pytest_gpuperf.ranks.messages import Account, Compare, OpenGroup, Raised, Run, Settle, Settled
 from pytest_gpuperf.ranks.node_ranks import NodeRanks, Nodes, Request
 from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
@@ -34,6 +34,7 @@ class Pool:
     """Ranks that stay alive between runs. Anything unclean in a run ends the pool or renews its communicators.
 
     The test's group is renewed after every failure; what it is split from stays if all ranks raised before they met.
+    A test that left its group as it found it leaves it to the next one, if it is split from another.
     """
 
     def __init__(
@@ -68,6 +69,10 @@ class Pool:
         self._listener = listener
         self._debug = debug
         self._group: str | None = None
+        self._timeout = 0.0
+        """Of the group's collectives, seconds."""
+        self._kept = False
+        """Whether the group is there for whoever comes next."""
         self._clean = True
         self._resting = False
         self._runs = 0
@@ -88,6 +93,9 @@ class Pool:
             name: of the group.
             timeout: seconds that its collectives must bear with at least.
         """
+        kept, self._kept = self._kept, False
+        if kept and timeout == self._timeout and self._unchanged():  # asked again: a rank may have died meanwhile
+            self._group = name
         if self._group == name:
             return
         self._group = None
@@ -101,7 +109,7 @@ class Pool:
             fresh=not self._clean,
         )
         self._exchange(request, "opening the process group", GROUP_TIMEOUT)
-        self._group, self._clean = name, True
+        self._group, self._timeout, self._clean = name, timeout, True
 
     def run(
         self,
@@ -141,11 +149,12 @@ class Pool:
         """
         if not self.alive:
             return []
-        self._runs += 1
         if rest:
             self._group = None
         try:
-            request = Settle(self._runs, rest, self._starter.would_preload)
+            self._kept = self._unchanged()
+            self._runs += 1
+            request = Settle(self._runs, self._kept, rest, self._starter.would_preload)
             answers = self._exchange(request, "settling after the test", GROUP_TIMEOUT)
         except RankDied:  # after the test's last run
             self.kill()
@@ -162,6 +171,15 @@ class Pool:
         if said:
             self.close()
         return [f"{say_ranks(ranks)}: {text}" for text, ranks in said.items()]
+
+    def _unchanged(self) -> bool:
+        # Where no base is kept, no rank would say so.
+        if self._group is None or not self.spec.gpus:
+            return False
+        self._runs += 1
+        answers = self._exchange(Compare(self._runs), "comparing the process groups", GROUP_TIMEOUT)
+        issued = {pickle.loads(answer.stream) for answer in answers}
+        return len(issued) == 1 and None not in issued
 
     def rest(self) -> None:
         """Has the ranks give up their communicators and device memory, if they have any; the processes stay."""

@@ -32,6 +32,7 @@ from pytest_gpuperf.ranks.debugger import post_mortem
 from pytest_gpuperf.ranks.groups import Groups
 from pytest_gpuperf.ranks.informant import Informant
 from pytest_gpuperf.ranks.messages import (
+    Compare,
     Debug,
     OpenGroup,
     Raised,
@@ -120,6 +121,8 @@ class _Rank:
                 return self._guarded(request.run, lambda: self._open_group(request))
             case Run():
                 return self._guarded(request.run, lambda: self._run(request, enclosed), keep=request.debug)
+            case Compare():
+                return self._guarded(request.run, lambda: (Parcel(pickle.dumps(self._groups.unchanged())), 0))
             case Settle():
                 return self._guarded(request.run, lambda: self._settle(request))
             case Debug():
@@ -197,7 +200,7 @@ class _Rank:
 
     def _settle(self, request: Settle) -> tuple[Parcel, int]:
         left = stays_behind(self._found) + self._modules.changed() + self._threads_raised
-        self._groups.settle(rest=request.rest)
+        self._groups.settle(keep=request.keep, rest=request.rest)
         settled = Settled(left, [name for name in request.modules if name in sys.modules])
         return Parcel(pickle.dumps(settled)), 0
 
