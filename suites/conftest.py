@@ -12,7 +12,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from suites.shared.early import long_first
+from suites.shared.early import early_first
 from suites.shared.examples import DEALT
 
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 20}
@@ -74,7 +74,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _share_examples(items)
     # Perf tests keep their order, in which nobody else is on their GPUs.
     if (workers := workers_of(config)) > 1 and not any(_runs(item, "perf") for item in items):
-        items[:] = long_first(items, workers, is_long=lambda item: _runs(item, "long"), file_of=lambda item: item.path)
+        items[:] = early_first(items, workers, is_early=_is_early, file_of=lambda item: item.path)
+
+
+def _is_early(item: pytest.Item) -> bool:
+    ranks = item.get_closest_marker("ranks")
+    return _runs(item, "long") or (ranks is not None and "isolation" in ranks.kwargs and _runs(item, "ranks"))
 
 
 def _runs(item: pytest.Item, mark: str) -> bool:

@@ -15,9 +15,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Prints which tests are marked as long and run, in the order of all, and how many threads a reference has."""
+    """Prints which tests run and are long, or isolated, in the order of all, and how many threads a reference has."""
     import torch
 
-    marks = [(item.get_closest_marker("long"), item.get_closest_marker("skip")) for item in session.items]
     print("threads:", torch.get_num_threads())
-    print("order:", "".join("L" if is_long and not skipped else "." for is_long, skipped in marks))
+    print("order:", "".join(map(_letter, session.items)))
+
+
+def _letter(item: pytest.Item) -> str:
+    ranks = item.get_closest_marker("ranks")
+    if item.get_closest_marker("skip"):
+        return "."
+    if item.get_closest_marker("long"):
+        return "L"
+    return "." if ranks is None or "isolation" not in ranks.kwargs else "I"

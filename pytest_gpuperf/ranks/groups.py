@@ -83,10 +83,10 @@ class Groups:
         self._opened = self._state()
 
     def unchanged(self) -> int | None:
-        """How many collectives the test's group has issued; None if a test after it would find other groups than it did.
+        """How many collectives the test's group has issued; None if the next test would not find what this one found.
 
-        That is so without a base, as gloo's groups are fast to open, and after a program made a group, sent to one rank
-        alone for the first time (which makes a communicator for the two), met in the store, or set a timeout.
+        That is so after a program made a group, met others in the store, or set a timeout. It is so without a base as
+        well: gloo's groups are fast to open.
         """
         try:
             if self._opened is None or self.coalesce or self._state() != self._opened:

@@ -89,9 +89,9 @@ def test_mlp(ranks: Ranks, length: int, batch: int, width: int, hidden: int, bia
 @needs_megatron
 @pytest.mark.usefixtures("megatron")
 @pytest.mark.ranks(4, isolation="file")
-@pytest.mark.parametrize("bias", [True, False])
-def test_mlp_on_four_ranks(ranks: Ranks, bias: bool) -> None:
-    assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
+def test_mlp_on_four_ranks(ranks: Ranks) -> None:
+    for bias in (True, False):
+        assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
 
 
 @needs_megatron
@@ -99,9 +99,9 @@ def test_mlp_on_four_ranks(ranks: Ranks, bias: bool) -> None:
 @pytest.mark.ranks(
     2, 4, device="cuda", isolation="file"
 )  # Megatron gathers and scatters sequences in memory of the current GPU
-@pytest.mark.parametrize("bias", [True, False])
-def test_mlp_with_sequence_parallelism(ranks: Ranks, bias: bool) -> None:
-    assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1), sequence_parallel=True)
+def test_mlp_with_sequence_parallelism(ranks: Ranks) -> None:
+    for bias in (True, False):
+        assert_mlp(ranks, programs.mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1), sequence_parallel=True)
 
 
 @needs_megatron
@@ -166,10 +166,15 @@ def assert_pipeline(ranks: Ranks, *, count: int, rows: int, width: int, seed: in
 @needs_megatron
 @pytest.mark.usefixtures("megatron")
 @pytest.mark.ranks(2, 4, 8, device="cuda", isolation="file")  # the schedule counts tokens, and receives, in GPU memory
-@pytest.mark.parametrize("count", [1, 2, 8])  # fewer microbatches than stages, as many, and more
+@pytest.mark.examples(1 / 3)
 @given(rows=st.integers(1, 2), width=st.integers(1, 4), seed=seeds)
-def test_1f1b(ranks: Ranks, count: int, rows: int, width: int, seed: int) -> None:
-    assert_pipeline(ranks, count=count, rows=rows, width=width, seed=seed)
+def test_1f1b(ranks: Ranks, rows: int, width: int, seed: int) -> None:
+    for count in (
+        1,
+        2,
+        8,
+    ):  # fewer microbatches than stages, as many, and more; Megatron's groups are made once for all
+        assert_pipeline(ranks, count=count, rows=rows, width=width, seed=seed)
 
 
 def my_mlp(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, parameters: Tensors) -> Step[Tensors]:
@@ -199,9 +204,9 @@ def my_mlp(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor, parameters: Ten
 
 
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("bias", [True, False])
-def test_your_own_mlp(ranks: Ranks, bias: bool) -> None:
-    assert_mlp(ranks, my_mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
+def test_your_own_mlp(ranks: Ranks) -> None:
+    for bias in (True, False):
+        assert_mlp(ranks, my_mlp, mlp_inputs(**A_SHAPE, bias=bias, seed=1))
 
 
 @pytest.mark.ranks(2)

@@ -1,4 +1,6 @@
-"""Long tests begin early with ``--dist worksteal``: the last one would end long after all others.
+"""Some tests begin early with ``--dist worksteal``: a long one that is the last would end long after all others.
+
+Tests whose ranks are their own are among them. Those of a file share what a worker imports for them, for seconds.
 
 There pytest-xdist gives each worker a part of the list, in order, and those that are ready take from the ends of
 others' parts. So what is at the beginning of a part runs first, and on this worker.
@@ -21,21 +23,21 @@ def parts(count: int, workers: int) -> list[int]:
     return begins
 
 
-def long_first(
-    tests: Sequence[T], workers: int, *, is_long: Callable[[T], bool], file_of: Callable[[T], Hashable]
+def early_first(
+    tests: Sequence[T], workers: int, *, is_early: Callable[[T], bool], file_of: Callable[[T], Hashable]
 ) -> list[T]:
-    """The tests in an order in which the long ones of each file begin a worker's part; all others keep their order.
+    """The tests in an order in which the early ones of each file begin a worker's part; all others keep their order.
 
     The files take turns: the first goes to the first worker. Those of one file stay together, as they share fixtures.
     """
     begins = parts(len(tests), workers)
     files: dict[Hashable, list[T]] = {}
-    for test in filter(is_long, tests):
+    for test in filter(is_early, tests):
         files.setdefault(file_of(test), []).append(test)
     firsts: list[list[T]] = [[] for _ in begins]
     for number, of_file in enumerate(files.values()):
         firsts[number % workers].extend(of_file)
-    others = iter([test for test in tests if not is_long(test)])
+    others = iter([test for test in tests if not is_early(test)])
     ordered: list[T] = []
     for first, begin, end in zip(firsts, begins, [*begins[1:], len(tests)], strict=True):
         room = end - begin - len(first)

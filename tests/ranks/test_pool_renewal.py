@@ -136,7 +136,7 @@ def set_a_timeout(ctx: Context) -> None:
 
 
 def leave_a_batch_open(ctx: Context) -> None:
-    dist.distributed_c10d._world.pg_coalesce_state[dist.group.WORLD] = []
+    dist.distributed_c10d._world.pg_coalesce_state[dist.distributed_c10d._get_default_group()] = []
 
 
 def replace_the_group(ctx: Context) -> None:

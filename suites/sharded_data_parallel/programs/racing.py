@@ -176,7 +176,7 @@ def costs(ctx: Context, *, ways: Mapping[str, Sharding], work: Workload) -> dict
 
 
 def cost(ctx: Context, way: Sharding, work: Workload, before: int | None) -> Cost:
-    """The same of one way; the device's allocator held so many bytes before."""
+    """The same of one way; the device's allocator held so many bytes before, and is not asked if that is None."""
     training = prepared(ctx, way, work)
     step = step_of(ctx, training, work)
     step()
@@ -194,7 +194,7 @@ def cost(ctx: Context, way: Sharding, work: Workload, before: int | None) -> Cos
         hook.remove()
     state = [*training.model.parameters(), *gradients(training), *state_tensors(training.optimizer)]
     of_tensors = held(state).nbytes
-    after = _allocated(ctx, CLOSE * of_tensors + (before or 0))
+    after = None if before is None else _allocated(ctx, CLOSE * of_tensors + before)
     allocated = None if before is None or after is None else after - before
     back = _ahead_in_backward(traffic, len(training.units)) if training.units else 0
     return Cost(of_tensors, allocated, sizes(traffic.calls), max(ahead, default=0), back)
