@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,7 +49,22 @@ def start(ctx: Context, *, tensor: int = 1, pipeline: int = 1) -> None:
         if made == (tensor, pipeline) and is_registered(state.get_model_parallel_group(), ctx.rank):
             return
         state.destroy_model_parallel()
-    state.initialize_model_parallel(tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline)
+    with without_a_device():
+        state.initialize_model_parallel(tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline)
+
+
+@contextmanager
+def without_a_device() -> Iterator[None]:
+    """The default group as it is without ``device_id``: of Megatron's groups, those that are used get a communicator.
+
+    Megatron-LM opens the default group so. NCCL takes half a second for each of the others beside busy ranks.
+    """
+    default = dist.distributed_c10d._get_default_group()
+    device, default.bound_device_id = default.bound_device_id, None
+    try:
+        yield
+    finally:
+        default.bound_device_id = device
 
 
 _AS_IMPORTED = "__as_imported__"

@@ -100,6 +100,19 @@ def symmetric_tensor(ctx: Context, shape: tuple[int, ...], dtype: torch.dtype) -
     return tensor, symm_mem.rendezvous(tensor, ctx.group)
 
 
+def prepare_workspace(ctx: Context, nbytes: int) -> None:
+    """Has torch make what its operations on symmetric memory share, so many bytes; all ranks call it.
+
+    They would make it when they are first called, and signal at once, before the signals are wiped: see
+    ``symmetric_tensor``. With torch 2.11 both ranks of a fused product waited forever, beside 11 other pairs.
+    """
+    import torch.distributed._symmetric_memory as symm_mem
+
+    symm_mem.get_symm_mem_workspace(ctx.group.group_name, nbytes)
+    torch.cuda.synchronize(ctx.device)
+    dist.barrier()
+
+
 def view(memory: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
     """Some of a tensor of bytes as another dtype.
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
-from suites.shared.peer_memory import Allocate, PeerMemory, allocate
+from suites.shared.peer_memory import Allocate, PeerMemory, allocate, prepare_workspace
 from suites.shared.places import addends
 from suites.shared.step import Step
 
@@ -119,6 +119,7 @@ def by_low_contention(ctx: Context, *, load: Load) -> Summing:
     name = ctx.group.group_name
     memory = PeerMemory(ctx, load.numel * SUMMED.itemsize)
     mine = memory.buffer(ctx.rank, (load.numel,), SUMMED).copy_(vector(ctx, load))
+    prepare_workspace(ctx, mine.nbytes)
     ops = torch.ops.symm_mem
 
     def summed() -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from pytest_gpuperf import Context
 from suites.shared.inputs import full_width, integers
-from suites.shared.peer_memory import Allocate, PeerMemory, allocate, symmetric_tensor
+from suites.shared.peer_memory import Allocate, PeerMemory, allocate, prepare_workspace, symmetric_tensor
 from suites.shared.step import Step
 
 Shape = tuple[int, ...]
@@ -115,6 +115,7 @@ def all_gather(
 
     x = sent(ctx.rank, world_size=ctx.world_size, shape=shape, dtype=dtype, seed=seed)
     x = symmetric(ctx, x) if symmetric_input else x.to(ctx.device)
+    prepare_workspace(ctx, x.nbytes)
     return lambda: _waited(torch.ops.symm_mem._low_contention_all_gather(x, ctx.group.group_name))
 
 
@@ -127,6 +128,7 @@ def reduce_scatter(
     whole = (ctx.world_size * shape[0], *shape[1:])
     x = sent(ctx.rank, world_size=ctx.world_size, shape=whole, dtype=dtype, seed=seed)
     x = symmetric(ctx, x) if symmetric_input else x.to(ctx.device)
+    prepare_workspace(ctx, x.nbytes)
     return lambda: _waited(torch.ops.symm_mem._low_contention_reduce_scatter(x, "sum", ctx.group.group_name))
 
 
@@ -161,7 +163,8 @@ def fused_matmul_reduce_scatter(ctx: Context, *, m: int, k: int, n: int, seed: i
     a, b = (factor.to(ctx.device) for factor in matmul_inputs(ctx.rank, m=m, k=k, n=n, seed=seed))
     # Loads the kernels that the step launches. CUDA loads a kernel when it is first launched and waits for the device
     # meanwhile; within the step, the device could be waiting for a peer whose host is stuck in the same: a deadlock.
-    torch.mm(a.chunk(ctx.world_size)[0], b).expand(ctx.world_size, -1, -1).contiguous().sum(dim=0)
+    part = torch.mm(a.chunk(ctx.world_size)[0], b).expand(ctx.world_size, -1, -1).contiguous().sum(dim=0)
+    prepare_workspace(ctx, 2 * part.nbytes)
 
     def step() -> torch.Tensor:
         rows: torch.Tensor = torch.ops.symm_mem.fused_matmul_reduce_scatter(

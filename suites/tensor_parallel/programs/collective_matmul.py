@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
+from suites.shared.peer_memory import prepare_workspace
 
 
 def matmul_inputs(ctx: Context, *, m: int, k: int, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,6 +75,7 @@ def fused_all_gather_matmul(
     # device meanwhile; were that within the fused step, the device could be waiting for a peer whose host is stuck
     # in the same load: a deadlock (seen once in 12 launches on H200, torch 2.11).
     torch.mm(a, b)
+    prepare_workspace(ctx, a.nbytes)
 
     def step() -> torch.Tensor:
         # return_A=False: the gathered A is no output, and the rank's own shard need not be copied into it.
@@ -118,7 +120,8 @@ def fused_matmul_reduce_scatter(
     a, b = products_to_sum(ctx, m=m, k=k, n=n, dtype=dtype)
     group_name = ctx.group.group_name
     # Loads the kernel that multiplies one rank's rows before a rank waits for another: see fused_all_gather_matmul.
-    torch.mm(a[: m // ctx.world_size], b)
+    part = torch.mm(a[: m // ctx.world_size], b)
+    prepare_workspace(ctx, 2 * part.nbytes)
 
     def step() -> torch.Tensor:
         rows: torch.Tensor = torch.ops.symm_mem.fused_matmul_reduce_scatter(

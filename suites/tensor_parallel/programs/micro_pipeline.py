@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from pytest_gpuperf import Context
 from suites.shared.excerpt import excerpt
 from suites.shared.given import Given
+from suites.shared.peer_memory import prepare_workspace
 from suites.shared.sharding import local_tensor, parallelized, parameters_on_device, shard
 from suites.shared.step import Step, Tensors, gradient_of
 from suites.tensor_parallel.programs.linear_layers import Mlp, two_layers
@@ -136,15 +137,19 @@ def enable_symmetric_memory(ctx: Context) -> None:
         symm_mem.enable_symm_mem_for_group(ctx.mesh((ctx.world_size,)).get_group().group_name)
 
 
-def load_kernels(module: Mlp, x: torch.Tensor) -> None:
-    """Loads the kernels of the products that are made of one shard, before a rank waits for another.
+def make_ready(ctx: Context, module: Mlp, x: torch.Tensor, way: str) -> None:
+    """Loads the kernels of the products that are made of one shard, and makes the workspace that fused ones share.
 
-    See fused_all_gather_matmul in collective_matmul.py.
+    Else a rank would do so while another waits for it: see fused_all_gather_matmul in collective_matmul.py.
 
     Args:
+        ctx: the rank.
         module: the split MLP.
         x: what a rank gives to it.
+        way: how it is compiled.
     """
+    if way == MICRO_PIPELINED:
+        prepare_workspace(ctx, 2 * x.nbytes)  # x, and the output, which is as large, in two halves
     up, down = (local_tensor(weight) for weight in module.parameters())
     hidden = torch.mm(x, up.t())
     torch.mm(hidden, down.t())
@@ -154,7 +159,7 @@ def load_kernels(module: Mlp, x: torch.Tensor) -> None:
 def mlp(ctx: Context, *, given: Sequence[Given], way: str) -> tuple[Step[Tensors], Compilation]:
     """Steps with an input, an output gradient and weights of their own, and what the compiler has made of them."""
     module = split(ctx, given[0].parameters)
-    load_kernels(module, shard(given[0].x.to(ctx.device), ctx.world_size, 0)[ctx.rank])
+    make_ready(ctx, module, shard(given[0].x.to(ctx.device), ctx.world_size, 0)[ctx.rank], way)
     made = compile_in_place(ctx, module, way)
     return layer_steps(ctx, module, given, x_sharded=True, grad_sharded=True, dim=0), made
 
@@ -181,7 +186,7 @@ def train(ctx: Context, *, shape: MlpShape, way: str) -> Step[tuple[Tensors, Com
     x, grad = (shard(tensor, ctx.world_size, 0)[ctx.rank].clone() for tensor in (whole.x, whole.grad))
     module = split(ctx, whole.parameters)
     del whole
-    load_kernels(module, x)
+    make_ready(ctx, module, x, way)
     made = compile_in_place(ctx, module, way)
     x.requires_grad_()
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
+from suites.shared.peer_memory import prepare_workspace
 from suites.shared.step import Step, StepOf
 from suites.tensor_parallel.programs.collective_matmul import matmul_inputs
 
@@ -47,6 +48,7 @@ def fused(ctx: Context, *, sizes: Sequence[int], k: int, n: int) -> StepOf:
 
     a, b = matmul_inputs(ctx, m=rows_of(sizes[-1], k), k=k, n=n, dtype=DTYPE)
     name = ctx.group.group_name
+    prepare_workspace(ctx, a.nbytes)
 
     def step_of(nbytes: int) -> Step[torch.Tensor]:
         mine = a[: rows_of(nbytes, k) // ctx.world_size]
