@@ -120,7 +120,7 @@ problems = st.fixed_dictionaries(
 A_PROBLEM = {"inputs": 4, "hidden": 8, "outputs": 3, "rows": 2, "microbatches": 2, "seed": 1}
 
 
-def assert_found(message: str, what: object, check: Callable[[], object]) -> None:
+def assert_found(message: str, what: str, check: Callable[[], object]) -> None:
     """The check notices what is wrong, and says this of it."""
     noticed = ""
     try:
@@ -162,21 +162,6 @@ def test_zero_on_four_ranks(ranks: Ranks) -> None:
         assert_split(assert_trains(ranks, programs.train, drawn, zero=zero), drawn[0], zero)
 
 
-@needs_deepspeed
-def test_a_wrong_scale_is_found(ranks: Ranks) -> None:
-    train = partial(assert_trains, ranks, programs.train, problem(degree=2, **A_PROBLEM))
-    for zero in STAGES:
-        message = r"rank 0, (losses|gradients of 0.weight): "
-        assert_found(message, zero, partial(train, zero=zero, loss_scale=2.0))
-
-
-@needs_deepspeed
-def test_gradients_that_stay_on_their_rank_are_found(ranks: Ranks) -> None:
-    drawn = problem(degree=2, **{**A_PROBLEM, "microbatches": 1})
-    with pytest.raises(AssertionError, match=r"^rank 0, (losses|gradients of 0.weight): "):
-        assert_trains(ranks, programs.train, drawn, zero=Zero(stage=0), reduce_gradients=False)
-
-
 SENT = [
     *((stage, "all_reduce") for stage in (0, 1, 2)),
     *((stage, "all_gather_into_tensor") for stage in (1, 2, 3)),
@@ -184,22 +169,25 @@ SENT = [
 ]
 
 
-@needs_deepspeed
-def test_what_a_rank_does_not_send_is_found(ranks: Ranks) -> None:
-    train = partial(assert_trains, ranks, programs.train, problem(degree=2, **A_PROBLEM))
-    for stage, lost in SENT:
-        assert_found("rank 0, losses: ", (stage, lost), partial(train, zero=Zero(stage=stage), lost=lost))
-
-
 UNSPLIT = {1: "holds 56 momenta, not 29 at most", 2: "holds 56 gradients, not 0", 3: "holds 56 weights, not 0"}
 
 
 @needs_deepspeed
-def test_a_stage_that_splits_less_is_found(ranks: Ranks) -> None:
-    drawn = problem(degree=2, **A_PROBLEM)
+def test_what_is_wrong_is_found(ranks: Ranks) -> None:
+    """A scale, gradients that stay on their rank, what a rank does not send, and a stage that splits less."""
+    drawn, one_each = problem(degree=2, **A_PROBLEM), problem(degree=2, **{**A_PROBLEM, "microbatches": 1})
+    train, at_once = partial(assert_trains, ranks, programs.train), r"rank 0, (losses|gradients of 0.weight): "
+    for zero in STAGES:
+        assert_found(at_once, f"a scale of 2, {zero}", partial(train, drawn, zero=zero, loss_scale=2.0))
+    apart = partial(train, one_each, zero=Zero(stage=0), reduce_gradients=False)
+    assert_found(at_once, "gradients that are not reduced", apart)
+    for stage, lost in SENT:
+        check = partial(train, drawn, zero=Zero(stage=stage), lost=lost)
+        assert_found("rank 0, losses: ", f"a rank without {lost} in stage {stage}", check)
     for stage, message in UNSPLIT.items():
         results = assert_trains(ranks, programs.train, drawn, zero=Zero(stage=stage - 1))
-        assert_found(f"rank 0 {message}", stage, partial(assert_split, results, drawn[0], Zero(stage=stage)))
+        split = partial(assert_split, results, drawn[0], Zero(stage=stage))
+        assert_found(f"rank 0 {message}", f"stage {stage - 1} for {stage}", split)
 
 
 @pytest.mark.ranks(2, 4)
