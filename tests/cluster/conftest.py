@@ -9,14 +9,14 @@ pytest.importorskip("ray", reason="needs Ray: pip install pytest-gpuperf[cluster
 from tests.cluster.raylets import Raylets, raylets
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def two_nodes() -> Iterator[Raylets]:
     """Two nodes, gpu-a and gpu-b, with 2 CPUs each."""
     with raylets("gpu-a", "gpu-b") as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def two_nodes_with_gpus() -> Iterator[Raylets]:
     """Two nodes, gpu-a and gpu-b, with 1 CPU each, and 1 GPU that exists for Ray alone."""
     with raylets("gpu-a", "gpu-b", cpus=1, gpus=1) as cluster:
