@@ -6,6 +6,8 @@ CONSTRAINTS ?= constraints.txt
 VENV := $(if $(CONSTRAINTS),.venv$(patsubst constraints%.txt,%,$(CONSTRAINTS)),.venv-newest)
 BIN := $(VENV)/bin
 ARGS ?=
+# Each of some hundred processes of a run would compile the package anew if this were set.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: docs install suites smoke mutations test lint types format ci clean
 
