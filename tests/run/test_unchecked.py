@@ -1,13 +1,14 @@
 """Figures that have a baseline and that their test checks no more."""
 
 import json
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from pytest_gpuperf.report.results_file import Unchecked, load
+from tests import fake_gpus
 from tests.run.test_judged_run import CONFTEST
-from tests.whole_run import run_pytest, write
+from tests.whole_run import WholeRun, run_pytest, write
 
 TESTS = """
 from pathlib import Path
@@ -27,42 +28,52 @@ def told():
 LINE = "1 figure with a baseline was not checked: test_it.py::test_a[2ranks] energy"
 
 
-def recorded(folder: Path) -> Path:
-    conftest = CONFTEST + "fake_gpus.without_ranks(pytest.MonkeyPatch())\n"
-    write(folder, {"conftest.py": conftest, "test_it.py": TESTS, "pytest.ini": "[pytest]\n", "told": "energy memory"})
-    run = run_pytest(folder, "--gpus=2", "--update-baselines", "--reason=first")
+@pytest.fixture
+def recorded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A test with baselines of its time, its energy and its memory."""
+    fake_gpus.install(monkeypatch, visible=2)
+    fake_gpus.without_ranks(monkeypatch)
+    write(pytester.path, {"test_it.py": TESTS, "pytest.ini": "[pytest]\n", "told": "energy memory"})
+    run = here(pytester, "--update-baselines", "--reason=first")
     assert run.result.ret == 0, run.text
     assert not any("not checked" in line for line in run.result.outlines)
-    return folder
+    return pytester
 
 
-@pytest.mark.parametrize("options", [(), ("-n1",)], ids=["alone", "xdist"])
-def test_the_summary_and_the_results_tell_them(tmp_path: Path, options: tuple[str, ...]) -> None:
-    folder = recorded(tmp_path)
+def here(project: pytest.Pytester, *options: str) -> WholeRun:
+    return WholeRun(project.runpytest_inprocess("-v", "-rA", "--gpus=2", *options))
+
+
+def in_a_worker(project: pytest.Pytester, *options: str) -> WholeRun:
+    """The worker is a process of its own, so a conftest shows it the GPUs."""
+    write(project.path, {"conftest.py": CONFTEST + "fake_gpus.without_ranks(pytest.MonkeyPatch())\n"})
+    return run_pytest(project.path, "-n1", "--gpus=2", *options)
+
+
+@pytest.mark.parametrize("run_in", [here, in_a_worker], ids=["alone", "xdist"])
+def test_the_summary_and_the_results_tell_them(recorded: pytest.Pytester, run_in: Callable[..., WholeRun]) -> None:
     for told, lines in (("energy memory", []), ("memory", [LINE])):
-        (folder / "told").write_text(told)
+        (recorded.path / "told").write_text(told)
         # Without energy the time is twice as long: it is told of a test that waits for other launches, too.
-        run = run_pytest(folder, "--gpus=2", "--gpuperf-json=results.json", *options)
-        assert run.result.ret == (1 if lines else 0)
+        run = run_in(recorded, "--gpuperf-json=results.json")
+        assert run.result.ret == (1 if lines else 0), run.text
         assert [line for line in run.section("gpuperf") if "not checked" in line] == lines
-        results = load(folder / "results.json")
+        results = load(recorded.path / "results.json")
         assert results.unchecked == ((Unchecked("test_it.py::test_a[2ranks]", "energy"),) if lines else ())
 
 
-def test_of_a_changed_body_nothing_is_told(tmp_path: Path) -> None:
-    folder = recorded(tmp_path)
-    (folder / "test_it.py").write_text(TESTS.replace("for name in", "for  name in"))
-    (folder / "told").write_text("memory")
-    run = run_pytest(folder, "--gpus=2")
+def test_of_a_changed_body_nothing_is_told(recorded: pytest.Pytester) -> None:
+    (recorded.path / "test_it.py").write_text(TESTS.replace("for name in", "for  name in"))
+    (recorded.path / "told").write_text("memory")
+    run = here(recorded)
     assert run.result.ret == 1
     assert not any("not checked" in line for line in run.result.outlines)
     assert any(line.startswith("missing") for line in run.section("gpuperf"))
 
 
-def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    folder = recorded(tmp_path)
-    assert run_pytest(folder, "--gpus=2", "--gpuperf-json=results.json").result.ret == 0
-    data = json.loads((path := folder / "results.json").read_text())
+def test_results_of_earlier_versions_are_read(recorded: pytest.Pytester) -> None:
+    assert here(recorded, "--gpuperf-json=results.json").result.ret == 0
+    data = json.loads((path := recorded.path / "results.json").read_text())
     assert data.pop("unchecked") == []
     path.write_text(json.dumps(data))
     assert load(path).unchecked == ()
