@@ -24,7 +24,6 @@ from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
-from pytest_gpuperf.page.page_file import PageFile
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.local_ranks import LocalNode
@@ -65,6 +64,7 @@ from pytest_gpuperf.timing.sampling import Sampling
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
+    from pytest_gpuperf.page.page_file import PageFile
 
 _NO_RACE_ON_A_CLUSTER = "on a cluster the record alone decides, since no older commit is checked out on its nodes"
 
@@ -242,9 +242,7 @@ class Session:
             if config.pluginmanager.hasplugin("benchmark")
             else None,
             results=results,
-            page=None
-            if results is None or options.page is None
-            else PageFile(options.page, results, options.baselines),
+            page=None if results is None or options.page is None else _page(options.page, results, options.baselines),
             journal=None
             if options.results is None or worker
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
@@ -348,6 +346,12 @@ class Session:
         """Ends all ranks, and lets go of what is leased."""
         self.host.close()
         self.leasing.close()
+
+
+def _page(path: Path, results: ResultsFile, baselines: Path) -> PageFile:
+    from pytest_gpuperf.page.page_file import PageFile  # a tenth of the plugin's own imports, and few runs write a page
+
+    return PageFile(path, results, baselines)
 
 
 def _written(options: Options) -> Iterator[Path]:
