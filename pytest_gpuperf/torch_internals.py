@@ -145,13 +145,21 @@ def flight_recorder(backend: str) -> Callable[[], bytes] | None:
 
 
 def forget_sharding() -> None:
-    """Has DTensor forget, on this thread, the sharding of operations that it has met; no public name does."""
-    from torch.distributed.tensor import debug
+    """Has DTensor forget, on this thread, the sharding of operations that it has met; no public name does.
+
+    Its ways from one sharding to another hold meshes too, and with them groups that are closed.
+    """
+    from torch.distributed.tensor import _collective_utils, _redistribute, debug
 
     for name in _CLEAR:
         clear = getattr(debug, name, None)
         if clear is not None:
             clear()
+    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
+    _redistribute._gen_transform_infos.cache_clear()
+    planners = getattr(_redistribute, "_planner_cache", None)  # not of all versions
+    if planners is not None:
+        planners.clear()
 
 
 def global_module_hooks() -> dict[str, Mapping[int, object]]:

@@ -2,7 +2,8 @@
 
 DTensor keeps the sharding of every operation that it has met, and with it the mesh that it met it on. Two meshes
 of the same ranks and names are equal to it whatever groups they have (DeviceMesh.__eq__), so that a test would be
-handed an earlier test's mesh, whose groups' names now belong to nobody, or to other ranks.
+handed an earlier test's mesh, whose groups' names now belong to nobody, or to other ranks. And a mesh holds its groups:
+gloo's end with their last reference, and until then each has three threads, one of which wakes every 10 ms.
 
 It keeps them by thread. Backward passes on a GPU run on a thread of autograd's own, one for each GPU.
 """

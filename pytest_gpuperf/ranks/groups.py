@@ -89,7 +89,7 @@ class Groups:
         well: gloo's groups are fast to open.
         """
         try:
-            if self._opened is None or self.coalesce or self._state() != self._opened:
+            if self.coalesce or self._state() != self._opened:
                 return None
             return torch_internals.sequence_number(dist.group.WORLD)  # type: ignore[arg-type]
         except Exception:  # what a program made of torch's own state may raise anything
@@ -99,16 +99,22 @@ class Groups:
         """Closes what the test opened.
 
         Args:
-            keep: whether the test's group stays for the next test; it is unchanged on all ranks.
+            keep: whether the groups stay for the next test: those of a launch, or one that is unchanged on all ranks.
             rest: whether the pool's own communicator goes too; else it stays for the next test.
         """
         self.meshes.clear()
         if not keep:
             self._opened = None  # its references
+            forget_meshes(self._device)
             if rest:
                 self.close()
             elif self._base_is_there():
                 self._close_all_but_the_base()
+            elif self._device.type == "cpu":
+                # Now, and not when the next one opens: each group of gloo has a thread that wakes every 10 ms, and
+                # ranks of another world size may rest for long.
+                self._drop()
+        if not keep or self._base is None:
             # The other ranks may still be closing theirs, and none opens a new one yet.
             self._stale = [key for key in self._keys() if key not in self._lasting]
         self._free()

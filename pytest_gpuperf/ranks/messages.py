@@ -94,7 +94,7 @@ class Settle:
 
     run: int
     keep: bool
-    """Whether the test's group stays, for the next test."""
+    """Whether the groups stay, for the next test."""
     rest: bool
     """Whether to give up the process groups and the device memory as well."""
     modules: tuple[str, ...]

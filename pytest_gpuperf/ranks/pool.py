@@ -149,12 +149,13 @@ class Pool:
         """
         if not self.alive:
             return []
-        if rest:
-            self._group = None
         try:
-            self._kept = self._unchanged()
+            self._kept = not rest and self._unchanged()
+            keep = self._kept or (self.spec.timed and not rest)  # all perf tests of a launch have one group
+            if not keep:
+                self._group = None
             self._runs += 1
-            request = Settle(self._runs, self._kept, rest, self._starter.would_preload)
+            request = Settle(self._runs, keep, rest, self._starter.would_preload)
             answers = self._exchange(request, "settling after the test", GROUP_TIMEOUT)
         except RankDied:  # after the test's last run
             self.kill()
@@ -174,7 +175,7 @@ class Pool:
 
     def _unchanged(self) -> bool:
         # Where no base is kept, no rank would say so.
-        if self._group is None or not self.spec.gpus:
+        if self._group is None or not self.spec.gpus or self.spec.timed:
             return False
         self._runs += 1
         answers = self._exchange(Compare(self._runs), "comparing the process groups", GROUP_TIMEOUT)
