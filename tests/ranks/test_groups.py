@@ -2,8 +2,10 @@
 
 import gc
 import sys
+import time
 import types
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -186,3 +188,40 @@ def test_a_backend_that_does_not_count_is_no_reason_to_end(monkeypatch: pytest.M
     odd = mock.Mock(_get_sequence_number_for_group=mock.Mock(side_effect=RuntimeError("not implemented")))
     monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_map={odd: ()}))
     assert Groups(Start(0, 2, "gloo", 1), torch.device("cpu"), None).sequence_numbers() is None
+
+
+def loops(pool: Pool) -> list[int]:
+    """How many threads of gloo each rank has that wake every 10 ms, once there is one at most; after 3 s anyway."""
+    until = time.monotonic() + 3
+    while True:
+        threads = [[file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/comm")] for pid in pool.pids]
+        found = [of_rank.count("gloo_tcp_loop\n") for of_rank in threads]
+        if max(found) <= 1 or time.monotonic() > until:
+            return found
+        time.sleep(0.01)  # no event tells that another process has ended a thread
+
+
+def redistribute(ctx: Context) -> None:
+    mesh = init_device_mesh("cpu", (1, ctx.world_size), mesh_dim_names=("outer", "inner"))
+    tensor = distribute_tensor(torch.ones(4, 4), mesh, [Replicate(), Shard(0)])
+    product = tensor @ tensor
+    assert isinstance(product, DTensor)
+    product.full_tensor()
+
+
+def test_ranks_that_rest_have_no_groups_that_wake_them(pool: Pool, call: Call) -> None:
+    call(keys)
+    assert max(loops(pool)) == 1
+    assert not pool.settle()
+    until = time.monotonic() + 3
+    while max(loops(pool)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert loops(pool) == [0, 0]
+
+
+def test_a_closed_mesh_that_dtensor_knew_has_no_groups(pool: Pool, call: Call) -> None:
+    for test in ("second", "third"):
+        pool.open_group(test, 60)
+        call(redistribute)
+        assert not pool.settle()
+        assert max(loops(pool)) <= 1  # torch itself keeps one of them, the same for all tests
