@@ -124,11 +124,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Knows tests by their fixtures, before anything is deselected or named otherwise."""
     identify(item)
     mark_items(item)
-    ours = item.config.stash[SESSION]
-    if ours.machine.gpus and not ours.cluster and need_ranks([item]) and _runs_tests(item.config):
-        # It loads torch while this process does; no lease is held yet, so nobody waits for it. On CPUs ranks and tests
-        # share the cores, and there is nothing to gain.
-        ours.host.warm_up()
+    if is_worker(item.config) and need_ranks([item]) and _runs_tests(item.config):
+        # What ranks are forked from loads torch while this process does. Whoever asks for workers has many tests, and
+        # deselects few of them. On CPUs ranks and tests share the cores, and there is nothing to gain.
+        ours = item.config.stash[SESSION]
+        if ours.machine.gpus and not ours.cluster:
+            ours.host.warm_up()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -167,7 +168,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     if ours.explaining is not None:
         ours.explaining.collected()
-    if ours.cluster and need_ranks(session.items) and _runs_tests(session.config):
+    if (ours.machine.gpus or ours.cluster) and need_ranks(session.items) and _runs_tests(session.config):
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         keep_bodies(session.items)

@@ -91,6 +91,11 @@ def default_backend(device: torch.device) -> Any:
     return c10d._get_default_group()._get_backend(device)
 
 
+def default_timeout(device: torch.device) -> Any:
+    """How long the default group's collectives for the device may take; publicly, it can be set and not read."""
+    return default_backend(device).options._timeout
+
+
 def default_store() -> Store:
     """The default group's store; publicly, only who passed it to ``init_process_group`` has it."""
     from torch.distributed import distributed_c10d as c10d

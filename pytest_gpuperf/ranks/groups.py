@@ -215,7 +215,7 @@ class Groups:
             torch.cuda.synchronize(self._device)
 
     def _state(self) -> tuple[object, ...]:
-        timeout = torch_internals.default_backend(self._device).options._timeout
+        timeout = torch_internals.default_timeout(self._device)
         return dist.group.WORLD, torch_internals.open_groups(), torch_internals.groups_made(), timeout, self._keys()
 
     def _keys(self) -> list[str]:

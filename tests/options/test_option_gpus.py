@@ -31,14 +31,6 @@ def test_plain(): pass
 """
 
 
-COUNTING = """
-import pytest
-from pytest_gpuperf.ranks.pools import Pools
-Pools.warm_up = lambda self: print("warmed up")
-def pytest_collection_modifyitems(): print("collected")
-"""
-
-
 @pytest.fixture
 def tests(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(test_it=TESTS)
@@ -267,22 +259,3 @@ def test_leases_lie_in_the_temporary_folder_unless_the_ini_key_says_otherwise(py
     assert shared.parent.name == "temporary"  # stands in for the machine's
     assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=near")).leases == pytester.path / "near"
     assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=/far")).leases == Path("/far")
-
-
-@pytest.mark.usefixtures("eight_gpus")
-def test_ranks_are_begun_with_while_tests_are_collected(tests: pytest.Pytester) -> None:
-    tests.makeconftest(COUNTING)
-    lines = tests.runpytest_inprocess("-s", "--gpus=2").outlines
-    assert "warmed up" in lines[: lines.index("collected")]
-
-
-@pytest.mark.usefixtures("eight_gpus")
-@pytest.mark.parametrize("options", [("--gpus=2", "--collect-only"), ("--gpus=0",)])
-def test_ranks_that_are_not_needed_or_on_cpus_are_not_begun_with(
-    tests: pytest.Pytester, options: tuple[str, ...]
-) -> None:
-    tests.makeconftest(COUNTING)
-    tests.makepyfile(test_it="import pytest\n@pytest.mark.ranks(2, device='cuda')\ndef test_ranks(ranks): pass")
-    lines = tests.runpytest_inprocess("-s", *options).outlines
-    assert "collected" in lines
-    assert "warmed up" not in lines

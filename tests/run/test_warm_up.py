@@ -48,6 +48,29 @@ def test_a_run_starts_the_forkserver_only_for_tests_that_need_it(
     assert len(started) == starts
 
 
+@pytest.mark.parametrize(("gpus", "at_the_end"), [("--gpus=2", 1), ("--gpus=0", 0)])
+def test_a_worker_on_gpus_starts_it_while_tests_are_collected(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, gpus: str, at_the_end: int
+) -> None:
+    fake_gpus.install(monkeypatch, 2)
+    started: list[bool] = []
+    monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: started.append(True))
+    monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks.prepare", lambda self: None)
+    monkeypatch.setattr("pytest_gpuperf.plugin.is_worker", lambda config: True)
+    seen: list[int] = []
+
+    class Watching:
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_collection_modifyitems(self) -> None:
+            seen.append(len(started))
+
+    pytester.makepyfile(TESTS)
+    pytester.inline_run("-p", "no:cacheprovider", "--collect-only", gpus, plugins=[Watching()])
+    assert seen == [0]  # nothing runs
+    pytester.inline_run("-p", "no:cacheprovider", gpus, plugins=[Watching()])
+    assert bool(seen[-1]) is bool(at_the_end)
+
+
 @pytest.mark.parametrize("gpus", ["--gpus=0", "--gpus=2"])
 @pytest.mark.parametrize(("option", "prepared"), [("--setup-plan", 0), ("--setup-only", 0), ("--setup-show", 1)])
 def test_no_ranks_are_brought_up_for_tests_that_are_only_set_up(
