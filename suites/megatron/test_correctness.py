@@ -169,11 +169,8 @@ def assert_pipeline(ranks: Ranks, *, count: int, rows: int, width: int, seed: in
 @pytest.mark.examples(1 / 3)
 @given(rows=st.integers(1, 2), width=st.integers(1, 4), seed=seeds)
 def test_1f1b(ranks: Ranks, rows: int, width: int, seed: int) -> None:
-    for count in (
-        1,
-        2,
-        8,
-    ):  # fewer microbatches than stages, as many, and more; Megatron's groups are made once for all
+    # Fewer microbatches than stages, as many, and more. Megatron's groups are made once for all.
+    for count in (1, 2, 8):
         assert_pipeline(ranks, count=count, rows=rows, width=width, seed=seed)
 
 

@@ -87,7 +87,7 @@ def test_every_way_trains_as_one_device(ranks: Ranks) -> None:
 
 
 def costs(ranks: Ranks, work: Workload) -> dict[str, list[Cost]]:
-    """What each way costs each rank; these tensors are smaller than blocks of the allocator, which tells nothing."""
+    """What each way costs each rank. Blocks of the allocator are larger than these tensors, so it is not asked."""
 
     def program(ctx: Context) -> dict[str, Cost]:
         return {name: racing.cost(ctx, way, work, before=None) for name, way in WAYS.items()}

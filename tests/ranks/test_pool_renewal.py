@@ -3,10 +3,10 @@
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from multiprocessing.connection import wait
 from typing import Any
 from unittest import mock
 
@@ -113,7 +113,7 @@ def all_reduce(ctx: Context) -> int:
 
 
 def unchanged_after(ctx: Context, change: Callable[[Context], object] | None) -> int | None:
-    """What a rank tells of its groups after a change, as if the test's group had been split from a base."""
+    """What a rank answers about its groups after a change. They stand for groups that were split from a base."""
     (groups,) = (found for found in gc.get_objects() if type(found) is Groups)
     dist.all_reduce(torch.ones(1))
     groups._opened = groups._state()
@@ -246,7 +246,9 @@ def test_a_rank_that_died_between_two_tests_is_noticed_before_the_second(
     call(have_the_ranks_say, [5, 5])
     monkeypatch.setattr(pool, "spec", replace(pool.spec, gpus=("0", "1")))
     assert not pool.settle()
+    process = os.pidfd_open(pool.pids[1])
     os.kill(pool.pids[1], signal.SIGKILL)
-    time.sleep(0.1)
+    assert wait([process], timeout=10), "the rank has not ended"
+    os.close(process)
     with pytest.raises(RankDied, match="rank 1"):
         pool.open_group("second", 60)

@@ -48,9 +48,9 @@ def test_a_run_starts_the_forkserver_only_for_tests_that_need_it(
     assert len(started) == starts
 
 
-@pytest.mark.parametrize(("gpus", "at_the_end"), [("--gpus=2", 1), ("--gpus=0", 0)])
+@pytest.mark.parametrize(("gpus", "begins"), [("--gpus=2", True), ("--gpus=0", False)])
 def test_a_worker_on_gpus_starts_it_while_tests_are_collected(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, gpus: str, at_the_end: int
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, gpus: str, begins: bool
 ) -> None:
     fake_gpus.install(monkeypatch, 2)
     started: list[bool] = []
@@ -68,7 +68,7 @@ def test_a_worker_on_gpus_starts_it_while_tests_are_collected(
     pytester.inline_run("-p", "no:cacheprovider", "--collect-only", gpus, plugins=[Watching()])
     assert seen == [0]  # nothing runs
     pytester.inline_run("-p", "no:cacheprovider", gpus, plugins=[Watching()])
-    assert bool(seen[-1]) is bool(at_the_end)
+    assert bool(seen[-1]) is begins
 
 
 @pytest.mark.parametrize("gpus", ["--gpus=0", "--gpus=2"])
