@@ -16,6 +16,7 @@ from pytest_gpuperf.timing.sampling import (
     BATCH,
     LONGEST_WARMUP_SECONDS,
     MAX_STEPS_PER_SAMPLE,
+    MIN_SAMPLE_SECONDS,
     MIN_SAMPLES,
     STEADY,
     WARMUP_BATCH,
@@ -29,7 +30,7 @@ from pytest_gpuperf.timing.verification import Verification, Verify
 if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
 
-_ESTIMATES = 2  # the shorter one counts: a host may be held up in the other
+_CLEAR = 5 * MIN_SAMPLE_SECONDS  # a step that long is a sample by itself, however long it takes to the millisecond
 _LOOKS = 3
 
 
@@ -236,15 +237,21 @@ class Timed:
                 self._reset()
             self._step()
             self._taken += 1
-        self._taken += _ESTIMATES
-        estimate = min(self._clock.time(self._step, 1, self._reset) for _ in range(_ESTIMATES))
+        estimate = self._estimate()
+        if estimate < _CLEAR:
+            estimate = min(estimate, self._estimate())  # a host may have been held up in one of them
         return plan(
             sampling,
-            slowest([estimate], self._device)[0],
+            estimate,
             repeatable=self._reset is None,
             warm=self._warm,
             most_steps=self._most_steps,
         )
+
+    def _estimate(self) -> float:
+        """Seconds of one step on the slowest rank."""
+        self._taken += 1
+        return slowest([self._clock.time(self._step, 1, self._reset)], self._device)[0]
 
 
 def _alike(before: _Samples, after: _Samples) -> bool:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 MIN_SAMPLES = 6  # fewer have no 95 % interval of their median
-BATCH = 10  # samples between two looks at the precision, which cost a collective
+BATCH = 6  # samples between two looks at the precision, which cost a collective
 MIN_SAMPLE_SECONDS = 1e-3  # shorter samples are made of several steps: an event resolves 0.5 us or so
 MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 launches or so
 MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as long to launch a small step as it lasts
@@ -26,7 +26,7 @@ class Sampling:
 
     samples: int = 200
     """At most so many samples."""
-    budget: float = 0.25
+    budget: float = 0.15
     """Seconds of a step's sampling, by the host's clock, after which ``MIN_SAMPLES`` samples are enough. The sizes of a
     sweep share it, and so do the first three groups of a comparison that asks for a speedup."""
     precision: float = 0.005

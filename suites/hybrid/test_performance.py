@@ -17,7 +17,7 @@ from suites.shared.ways import NET, P2P, SHM, Way, connected, over
 pytestmark = pytest.mark.perf
 
 # Sizes of Llama 3.2 3B, with fewer layers and words: a step takes 2 H100 some 25 ms.
-LARGE = Config(layers=4, heads=24, kv_heads=8, head_dim=128, hidden=8192, vocabulary=32000)
+LARGE = Config(layers=2, heads=24, kv_heads=8, head_dim=128, hidden=8192, vocabulary=32000)
 # Over sockets the 30 million parameters alone take tens of milliseconds.
 SMALL = Config(layers=2, heads=8, kv_heads=8, head_dim=128, hidden=2816, vocabulary=2048)
 SMOKE = Config(layers=2, heads=8, kv_heads=8, head_dim=2, hidden=16, vocabulary=16)
@@ -77,7 +77,9 @@ def test_meshes(perf: Perf) -> None:
         most = max(map(len, meshes.values()))
         meshes = {name: mesh for name, mesh in meshes.items() if len(mesh) == most}
     configurations = {name: {"mesh": mesh} for name, mesh in meshes.items()}
-    found = search(perf, SMOKE if perf.smoke else LARGE, perf.sized(1024, smoke=32), configurations)
+    # A layer for each stage of the longest pipeline.
+    config = SMOKE if perf.smoke else LARGE._replace(layers=perf.world_size)
+    found = search(perf, config, perf.sized(1024, smoke=32), configurations)
     perf.check(**found.figures)
 
 

@@ -29,8 +29,8 @@ def swept(perf: Perf, name: str, sizes: Sequence[int]) -> Sweep:
     """One way's curve; on GPUs in a CUDA graph, since the host takes longer to launch small ones than they take."""
     op = "all_reduce" if name.startswith("sum") else "send_recv"
     named = functools.partial(verified, name)
-    brief = perf.configured(budget=0.3, cuda_graph=not perf.smoke)
-    return brief.sweep(getattr(sweeping, name), sizes=sizes, op=op, verify=named)
+    launched = perf.configured(cuda_graph=not perf.smoke)
+    return launched.sweep(getattr(sweeping, name), sizes=sizes, op=op, verify=named)
 
 
 def verified(name: str, ctx: Context, output: torch.Tensor, steps: int, nbytes: int) -> None:
@@ -132,8 +132,7 @@ def test_optimizer_shards(perf: Perf) -> None:
 def race(perf: Perf, ways: Mapping[str, Callable[..., StepOf]], op: str, verify: Verify) -> None:
     """Judges the latency and the peak of NCCL's way and of NVSHMEM's, and shows both times at each size."""
     sizes = [4**power * KiB for power in range(perf.sized(3, smoke=0), perf.sized(9, smoke=2))]
-    brief = perf.configured(budget=0.3)
-    curves = {name: brief.sweep(way, sizes=sizes, op=op, verify=verify) for name, way in ways.items()}
+    curves = {name: perf.sweep(way, sizes=sizes, op=op, verify=verify) for name, way in ways.items()}
     for name, curve in curves.items():
         check(perf, name, curve)
         perf.show(**{f"{name}.time_at_{size}": timing.time for size, timing in zip(sizes, curve.timings, strict=True)})

@@ -26,9 +26,7 @@ def swept(perf: Perf, name: str, way: Way) -> Sweep:
     """The curve of a program over the way that the ranks have; over sockets 64 MiB take tens of milliseconds."""
     program, verify = PROGRAMS[name]
     sizes = [2**power for power in range(10, perf.sized(27 if way is NET else 29, smoke=13), 2)]
-    return perf.configured(budget=0.3).sweep(
-        program, sizes=sizes, op={"ring": "send_recv"}.get(name, name), verify=verify
-    )
+    return perf.sweep(program, sizes=sizes, op={"ring": "send_recv"}.get(name, name), verify=verify)
 
 
 def judge(perf: Perf, ranks: Ranks, measured: Measured, name: str, way: Way) -> None:

@@ -20,10 +20,10 @@ from pytest_gpuperf.timing.sampling import (
 @pytest.mark.parametrize(
     ("step_seconds", "expected"),
     [
-        (20e-3, Plan(warmup_steps=3, settling_batches=4, samples=12, steps_per_sample=1)),
-        (2e-3, Plan(warmup_steps=25, settling_batches=10, samples=125, steps_per_sample=1)),
-        (0.3e-3, Plan(warmup_steps=167, settling_batches=10, samples=200, steps_per_sample=4)),
-        (10e-6, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=100)),
+        (20e-3, Plan(warmup_steps=3, settling_batches=4, samples=7, steps_per_sample=1)),
+        (2e-3, Plan(warmup_steps=25, settling_batches=10, samples=75, steps_per_sample=1)),
+        (0.3e-3, Plan(warmup_steps=167, settling_batches=10, samples=125, steps_per_sample=4)),
+        (10e-6, Plan(warmup_steps=200, settling_batches=10, samples=150, steps_per_sample=100)),
         (60e-3, Plan(warmup_steps=1, settling_batches=0, samples=6, steps_per_sample=1)),
         (2.0, Plan(warmup_steps=1, settling_batches=0, samples=6, steps_per_sample=1)),
         (0.0, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=150)),

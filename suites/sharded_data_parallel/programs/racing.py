@@ -27,14 +27,16 @@ from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
 
 MAX_NORM = 1.0
-WATCHDOG_SECONDS = 0.3
-"""How long NCCL's watchdog usually takes at most until it has seen that an operation has ended.
+WATCHDOG_SECONDS = 0.1
+"""How often NCCL's watchdog looks which operations have ended (``kWatchdogThreadSleepMillis``).
 
-It looks every 0.1 s (``kWatchdogThreadSleepMillis``). DistributedDataParallel waits for futures and not for these
-operations, so that its buckets are held until then, and until the next collective (``shelvesToUnstash_``).
+DistributedDataParallel waits for futures and not for these operations, so that its buckets are held until then, and
+until the next collective (``shelvesToUnstash_``).
 """
-LOOKS = 7
+LOOKS = 20
 """At most so many times, beside a busy host."""
+STEADY = 3
+"""If as much is held so many times in a row, the watchdog has looked in between."""
 CLOSE = 1.01
 """Times what tensors hold: an allocator that has more may have what NCCL holds."""
 LEARNING_RATE = 1e-4
@@ -235,14 +237,15 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     del few
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
-    allocated = 0
+    seen: list[int] = []
     for _ in range(LOOKS):
         time.sleep(WATCHDOG_SECONDS)  # torch has no event for it
         dist.barrier()
-        before, allocated = allocated, torch.cuda.memory_allocated()
-        again = allocated != before if expected == math.inf else allocated > expected
+        seen.append(torch.cuda.memory_allocated())
+        steady = len(seen) >= STEADY and len({*seen[-STEADY:]}) == 1
+        again = not steady if expected == math.inf else seen[-1] > expected
         of_any = torch.tensor(float(again), device=ctx.device)
         dist.all_reduce(of_any, op=dist.ReduceOp.MAX)
         if not of_any.item():
             break
-    return allocated
+    return seen[-1]
