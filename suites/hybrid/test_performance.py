@@ -16,7 +16,7 @@ from suites.shared.ways import NET, P2P, SHM, Way, connected, over
 
 pytestmark = pytest.mark.perf
 
-# Sizes of Llama 3.2 3B, with fewer layers and words: a step takes 2 H100 some 25 ms.
+# Sizes of Llama 3.2 3B, with fewer layers and words: a step takes 2 H200 some 15 ms.
 LARGE = Config(layers=2, heads=24, kv_heads=8, head_dim=128, hidden=8192, vocabulary=32000)
 # Over sockets the 30 million parameters alone take tens of milliseconds.
 SMALL = Config(layers=2, heads=8, kv_heads=8, head_dim=128, hidden=2816, vocabulary=2048)
