@@ -40,7 +40,8 @@ class ChangedCode:
             commit: a hash, branch or tag.
 
         Returns:
-            Paths relative to the top of the repository, in order; none if git cannot tell.
+            Paths relative to the top of the repository, those that share the most folders with the test first; none if
+            git cannot tell.
         """
         try:
             top = Repository.of(self._folder).top
@@ -49,7 +50,8 @@ class ChangedCode:
         changed = self._changed_since(commit, top)
         files = {*self._files(item.module), *_conftests(item.path, item.config.rootpath)}
         inside = (os.path.relpath(os.path.realpath(file), top) for file in files)
-        return tuple(sorted(changed.intersection(inside)))
+        test = os.path.relpath(os.path.realpath(item.path), top)
+        return tuple(sorted(changed.intersection(inside), key=lambda file: (-_folders_shared(file, test), file)))
 
     def _changed_since(self, commit: str, top: Path) -> frozenset[str]:
         if commit not in self._changed:
@@ -100,6 +102,11 @@ def _names(module: ModuleType, file: str) -> Iterator[str]:
 def _with_packages(name: str) -> Iterator[str]:
     parts = name.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _folders_shared(file: str, other: str) -> int:
+    """How many folders, from the top of the repository, have both files in them."""
+    return len(Path(os.path.commonpath((file, other))).parts)
 
 
 def _conftests(test: Path, root: Path) -> Iterator[str]:

@@ -77,3 +77,19 @@ def test_a_commit_that_git_does_not_know_tells_nothing(project: Project, name: s
 
 def test_without_a_repository_nothing_is_told(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert ChangedCode(tmp_path_factory.mktemp("elsewhere")).of(project.test, project.first) == ()
+
+
+def test_the_tests_own_folder_comes_first(project: Project) -> None:
+    folder, test, first = project
+    (folder / "suites" / "it").mkdir(parents=True)
+    (folder / "suites" / "it" / "conftest.py").write_text("")
+    (folder / "suites" / "conftest.py").write_text("")
+    first = commit(folder, {"suites/it/test_it.py": ""}, "a suite")
+    change(folder, "pkg/deep.py", "conftest.py", "suites/conftest.py", "suites/it/conftest.py")
+    inside = SimpleNamespace(module=test.module, path=folder / "suites" / "it" / "test_it.py", config=test.config)
+    assert ChangedCode(folder).of(cast(pytest.Function, inside), first) == (
+        "suites/it/conftest.py",
+        "suites/conftest.py",
+        "conftest.py",
+        "pkg/deep.py",
+    )
