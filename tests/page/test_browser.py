@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo
+from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.page.content import Content, Run
 from pytest_gpuperf.page.history import Recorded
 from pytest_gpuperf.page.html import html
 from pytest_gpuperf.page.page_file import write_page
+from tests.arms.checkouts import commit
 from tests.page.examples import (
     CURVE,
     FAILED,
@@ -48,17 +50,27 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
+def recorded(center: float) -> str:
+    """A file of baselines with one figure."""
+    metric = MetricBaseline("B/s", "higher", "cuda_event", (LaunchFigure("l", 9, center),))
+    launches = {"l": LaunchInfo("2026-11-20T10:00:00Z", "c", "h", {})}
+    return json.dumps(Baselines(KEY, {}, launches, {TEST: TestBaseline("h", {"busbw": metric})}).to_json())
+
+
 @pytest.fixture(scope="module", params=["light", "dark"])
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, browser: Browser
 ) -> tuple[Page, list[str]]:
     """The page, and what its console said."""
-    path = tmp_path_factory.mktemp("page") / "page.html"
+    folder = tmp_path_factory.mktemp("page")
+    path = folder / "page.html"
+    for center in (271e9, 273e9):
+        commit(folder, {f"baselines/{KEY}.json": recorded(center)}, "recorded")
     older = results(REGRESSED, at="2026-11-19T10:00:00Z")
     drawn: Any = {"curves": (CURVE,), "matrices": (MATRIX,), "profiles": (PROFILE,), "topology": TOPOLOGY}
     drawn["searches"] = (SEARCH,)
     newer = results(REGRESSED, SAME, ran=[FAILED, SKIPPED], **drawn)
-    write_page(path, [("old", older), ("new", newer)], Path("baselines"))
+    write_page(path, [("old", older), ("new", newer)], folder / "baselines")
     page = browser.new_page(color_scheme=request.param)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
@@ -73,8 +85,13 @@ def test_a_test_opens_and_shows_its_charts(opened: tuple[Page, list[str]]) -> No
     assert test.locator("svg").count() == 0  # nothing is drawn that nobody looks at
     test.locator("summary").click()
     titles = test.locator(".chart-title").all_inner_texts()
-    assert titles == ["Runs on this page", "Launches of the baseline, and this run", "Samples in the order of time"]
-    assert test.locator("svg").count() == 3
+    assert titles == [
+        "Runs on this page",
+        "Launches of the baseline, and this run",
+        "The baseline over commits",
+        "Samples in the order of time",
+    ]
+    assert test.locator("svg").count() == 4
     assert "against 273 GB/s" in str(test.locator("[role=img]").nth(1).get_attribute("aria-label"))
     test.locator("summary").click()
     assert not test.locator(".figure").first.is_visible()
