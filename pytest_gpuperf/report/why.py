@@ -33,9 +33,10 @@ def why(verdict: Verdict) -> list[str]:
 
 
 def measured_in_words(verdict: Verdict) -> str:
-    """Return how clock, power and temperature of the GPUs differed while the figure was measured; empty if they do not.
+    """Return how the GPUs' clock differed while the figure was measured, and what goes with that; empty if it did not.
 
-    Only of a figure that is worse or better than its record.
+    Only of a figure that is worse or better than its record. Power and temperature alone slow nothing: they follow what
+    ran before. NVML's power is the mean of a second (``nvmlDeviceGetPowerUsage``), and most steps are timed for less.
     """
     alike = (Outcome.SAME, Outcome.MISSING, Outcome.INVALID, Outcome.RECORDED, Outcome.UNJUDGED)
     if verdict.baseline is None or verdict.outcome in alike:
@@ -49,14 +50,14 @@ def measured_in_words(verdict: Verdict) -> str:
             [one.kelvin for one in launches],
         )
     )
-    told = []
-    if clock and now.sm_clock and abs(now.sm_clock / clock - 1) > _CLOCK:
-        told.append(f"SM clock {format_value(now.sm_clock, 'Hz')}, recorded {format_value(clock, 'Hz')}")
+    if not (clock and now.sm_clock and abs(now.sm_clock / clock - 1) > _CLOCK):
+        return ""
+    told = [f"SM clock {format_value(now.sm_clock, 'Hz')}, recorded {format_value(clock, 'Hz')}"]
     if watts and now.watts and abs(now.watts / watts - 1) > _POWER:
         told.append(f"power {format_value(now.watts, 'W')}, recorded {format_value(watts, 'W')}")
     if kelvin and now.kelvin and abs(now.kelvin - kelvin) > _TEMPERATURE:
         told.append(f"temperature {now.kelvin - _KELVIN:.0f} C, recorded {kelvin - _KELVIN:.0f} C")
-    return f"while it was measured: {'; '.join(told)}" if told else ""
+    return f"while it was measured: {'; '.join(told)}"
 
 
 def differing_in_words(differs: Mapping[str, tuple[str, str]]) -> str:

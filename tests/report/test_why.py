@@ -39,9 +39,11 @@ def moved(**observed: float) -> Verdict:
         ({"sm_clock": 1.95e9, "watts": 440.0, "kelvin": 328.0}, ""),  # as launches differ
         ({}, ""),
         ({"sm_clock": 1.41e9}, "while it was measured: SM clock 1.410 GHz, recorded 1.970 GHz"),
+        ({"sm_clock": 1.97e9, "watts": 300.0, "kelvin": 350.0}, ""),  # it was as fast: the GPU had rested before
         (
-            {"watts": 300.0, "kelvin": 350.0},
-            "while it was measured: power 300.0 W, recorded 405.0 W; temperature 77 C, recorded 48 C",
+            {"sm_clock": 1.41e9, "watts": 300.0, "kelvin": 350.0},
+            "while it was measured: SM clock 1.410 GHz, recorded 1.970 GHz; power 300.0 W, recorded 405.0 W; "
+            "temperature 77 C, recorded 48 C",
         ),
     ],
 )
