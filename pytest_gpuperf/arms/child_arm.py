@@ -218,7 +218,9 @@ class ChildArm:
             text = self._setting.log.read_text(errors="replace").strip()
         except OSError:
             text = ""
-        return f"; it printed last:\n{text[-_TAIL:]}" if text else "; it printed nothing"
+        if len(text) > _TAIL:
+            text = text[-_TAIL:].partition("\n")[2] or text[-_TAIL:]  # from the beginning of a line
+        return f"; it printed last:\n{text}" if text else "; it printed nothing"
 
 
 def _received(channel: Channel, process: subprocess.Popen[bytes], limit: float) -> object:

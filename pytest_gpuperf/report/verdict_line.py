@@ -60,7 +60,7 @@ def reasons(verdict: Verdict) -> list[str]:
             if verdict.outcome is Outcome.UNDECIDED:
                 lines.append(_why_undecided(verdict))
             elif verdict.detail:
-                lines.append(f"not raced: {verdict.detail}")
+                lines.append(f"not raced: {_in_short(verdict.detail)}")
             if known is not None:
                 lines.append(f"expected until {known.until}: {known.reason}")
             return [*lines, *why(verdict)]
@@ -77,12 +77,18 @@ def _why_undecided(verdict: Verdict) -> str:
         case Reason.BUDGET:
             return "no time was left to decide: raise --race-budget"
         case Reason.CANNOT_RACE:
-            return f"it could not race: {verdict.detail}"
+            return f"it could not race: {_in_short(verdict.detail)}"
         case Reason.OPEN:
             launches = format_count(verdict.launches, "launch", "launches")
             return f"{launches} did not decide, since they differ too much: make the measurement quieter"
         case _:
             return "the run ended before other launches decided"
+
+
+def _in_short(detail: str) -> str:
+    """The first line and the last: between them may be what a process printed, whose last line says what it died of."""
+    first, *others = detail.splitlines()
+    return " ".join((first, *others[-1:]))
 
 
 def run_lines(shift: float | None, verdicts: Sequence[Verdict]) -> list[str]:

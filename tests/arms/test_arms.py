@@ -130,6 +130,10 @@ def test_same(perf): perf.check(time=seconds(1.0))
 def test_hangs(perf): time.sleep(100)
 def test_exits(perf): pytest.exit("the old one has enough")
 def test_dies(perf): os._exit(3)
+def test_prints_much(perf, capfd):
+    with capfd.disabled():
+        for number in range(1000): os.write(2, b"line of number %d\\n" % number)
+        os._exit(3)
 def test_loads_the_present_file(perf):
     spec = importlib.util.spec_from_file_location("stray", "REPOSITORY/stray.py")
     sys.modules["stray"] = module = importlib.util.module_from_spec(spec)
@@ -161,6 +165,11 @@ def worktrees(folder: Path) -> list[str]:
             "exits",
             60,
             r"(?s)^the old code \(\w+\): its pytest ended with exit code 2 while launching 1 test: .*enough",
+        ),
+        (
+            "prints_much",
+            60,
+            r"(?s)exit code 3 while .*; it printed last:\nline of number \d+\n.{1000,}\nline of number 999$",
         ),
         ("dies", 60, r"^the old code \(\w+\): its pytest ended with exit code 3 while launching 1 test: "),
         ("loads_the_present_file", 60, r"^void: rank 0 loaded \S+/repository/stray.py where the old code \(\w+\) ran"),

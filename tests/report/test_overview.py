@@ -73,6 +73,11 @@ def test_what_is_odd_comes_first_with_the_reason() -> None:
         (SAME.undecided(Reason.BUDGET), "no time was left to decide: raise --race-budget"),
         (SAME.undecided(Reason.CANNOT_RACE, "no git"), "it could not race: no git"),
         (
+            SAME.undecided(Reason.CANNOT_RACE, "it ended; it printed last:\n  File a\n  File b\nImportError: no c"),
+            "it could not race: it ended; it printed last: ImportError: no c",
+        ),
+        (replace(RACED, code=None, environment=None, detail="it ended:\nFile a\nno c"), "not raced: it ended: no c"),
+        (
             replace(SAME, launches=3).undecided(Reason.OPEN),
             "3 launches did not decide, since they differ too much: make the measurement quieter",
         ),
