@@ -4,7 +4,7 @@ import os
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from suites.shared.early import early_first, parts
@@ -39,6 +39,7 @@ def test_a_part_that_has_no_room_leaves_the_order_alone() -> None:
     assert ordered(tests, 2) == tests
 
 
+@example([("a", "L"), *[("c", "L")] * 3], 2)  # the first part has room for tests that are not there
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["L", "s"])), max_size=40), st.integers(1, 9))
 def test_every_test_stays_and_the_short_ones_keep_their_order(kinds: list[tuple[str, str]], workers: int) -> None:
     tests = [(file, f"{kind}{number}") for number, (file, kind) in enumerate(kinds)]

@@ -9,6 +9,7 @@ others' parts. So what is at the beginning of a part runs first, and on this wor
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -37,11 +38,13 @@ def early_first(
     firsts: list[list[T]] = [[] for _ in begins]
     for number, of_file in enumerate(files.values()):
         firsts[number % workers].extend(of_file)
+    rooms = [
+        end - begin - len(first) for first, begin, end in zip(firsts, begins, [*begins[1:], len(tests)], strict=True)
+    ]
+    if min(rooms, default=0) < 0:  # so few tests that their order hardly matters
+        return list(tests)
     others = iter([test for test in tests if not is_early(test)])
     ordered: list[T] = []
-    for first, begin, end in zip(firsts, begins, [*begins[1:], len(tests)], strict=True):
-        room = end - begin - len(first)
-        if room < 0:  # so few tests that their order hardly matters
-            return list(tests)
-        ordered += [*first, *(next(others) for _ in range(room))]
+    for first, room in zip(firsts, rooms, strict=True):
+        ordered += [*first, *islice(others, room)]
     return ordered
