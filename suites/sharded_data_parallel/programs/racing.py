@@ -35,8 +35,8 @@ until the next collective (``shelvesToUnstash_``).
 """
 LOOKS = 20
 """At most so many times, beside a busy host."""
-STEADY = 3
-"""If as much is held so many times in a row, the watchdog has looked in between."""
+STEADY = 4
+"""If as much is held so many times in a row, the watchdog has looked in between, also beside a busy host."""
 CLOSE = 1.01
 """Times what tensors hold: an allocator that has more may have what NCCL holds."""
 LEARNING_RATE = 1e-4
