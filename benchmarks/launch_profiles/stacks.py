@@ -17,7 +17,6 @@ IDLE, OWN = "waiting for pytest", "programs that keep their own time"
 
 DOINGS: Mapping[str, tuple[str, ...]] = {
     "process groups": ("ranks/groups.py:open",),
-    "looking for unfinished work": ("timing/measure.py:_require_an_end",),
     "estimates": ("timing/measure.py:_plan",),
     "warm-up": ("timing/measure.py:warm_up",),
     "samples that count": ("timing/measure.py:until_precise", "timing/interleaving.py:interleaved"),

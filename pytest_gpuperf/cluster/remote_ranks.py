@@ -133,6 +133,9 @@ class RemoteRanks:
         """Opens no debugger: on a node there is none."""
         return False
 
+    def leave(self) -> None:
+        """Does nothing: a node that is told to end ranks, which ``close`` does, waits for their ends."""
+
     def close(self) -> None:
         """Ends the ranks: asks first, then kills."""
         self._end(ask_first=True)

@@ -92,19 +92,25 @@ class RankHost(Protocol):
         """Ends the ranks that are made of this, if there are any."""
         ...
 
-    def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
-        """Ends all ranks whose test set these variables for them."""
+    def retire_with(self, environ: tuple[tuple[str, str], ...], *, wait: bool = True) -> None:
+        """Ends all ranks whose test set these variables for them.
+
+        Args:
+            environ: the variables.
+            wait: whether they are gone when this returns; otherwise they are when ``get`` does.
+        """
         ...
 
     def retire_owned(self, *, but: str) -> None:
         """Ends all ranks that belong to the tests of one file, except those of the file ``but``."""
         ...
 
-    def retire_all(self, but: PoolSpec | None = None) -> None:
+    def retire_all(self, but: PoolSpec | None = None, *, wait: bool = True) -> None:
         """Ends all ranks; the next ones asked for are fresh.
 
         Args:
             but: those that stay.
+            wait: as for ``retire_with``.
         """
         ...
 

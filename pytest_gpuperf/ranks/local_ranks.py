@@ -178,11 +178,15 @@ class LocalRanks:
             return False
         return True
 
+    def leave(self) -> None:
+        """Asks the ranks to end, and waits for nothing."""
+        for process in self._processes.values():
+            process.connection.hang_up()
+
     def close(self) -> None:
         """Ends the ranks: asks first, then kills."""
+        self.leave()
         processes = list(self._processes.values())
-        for process in processes:
-            process.connection.hang_up()
         # NCCL ranks may wait for one another in their exit handlers; nothing of theirs is needed any more.
         await_ends(self._client, processes, 0.2 if self._spec.gpus else 1.0)
         self.kill()

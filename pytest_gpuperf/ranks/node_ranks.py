@@ -78,6 +78,10 @@ class NodeRanks(Protocol):
         """
         ...
 
+    def leave(self) -> None:
+        """Asks the ranks to end, and waits for nothing; ``close`` follows."""
+        ...
+
     def close(self) -> None:
         """Ends the ranks: asks first, then kills."""
         ...

@@ -205,6 +205,12 @@ class Pool:
         self._listen()
         return [printed for node in self._nodes for printed in node.output()]
 
+    def leave(self) -> None:
+        """Asks the ranks to end, and waits for nothing; ``close`` sees to it that they have."""
+        self.alive = False
+        for node in self._nodes:
+            node.leave()
+
     def close(self) -> None:
         """Ends the ranks: asks first, then kills."""
         for node in self._nodes:

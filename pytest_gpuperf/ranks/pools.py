@@ -26,6 +26,8 @@ class Pools:
         self._listener = listener
         self._debug = debug
         self._pools: dict[PoolSpec, Pool] = {}
+        self._leaving: list[Pool] = []
+        """Told to end; their processes may still be there."""
         self._used: set[PoolSpec] = set()
         self._death: RankDied | None = None
 
@@ -36,7 +38,8 @@ class Pools:
     def get(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str] | None = None) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
 
-        Ranks that an earlier test left unable to open another group are replaced: this test is not to blame.
+        Ranks that an earlier test left unable to open another group are replaced: this test is not to blame. Retired
+        ranks that nobody has waited for end meanwhile, and are gone when this returns.
 
         Args:
             spec: what the pool is made of.
@@ -48,6 +51,17 @@ class Pools:
             RankError: ranks did not come up, or fresh ones could not open the group.
         """
         environ = os.environ if environ is None else environ
+        try:
+            pool = self._opened(spec, group, timeout, environ)
+        except Exception:  # whatever a GPU without memory has a program raise
+            if not self._leaving:
+                raise
+            self._see_off()  # they had the GPUs' memory, or a GPU that takes no second process
+            pool = self._opened(spec, group, timeout, environ)
+        self._see_off()
+        return pool
+
+    def _opened(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str]) -> Pool:
         self._used.add(spec)
         pool = self._pools.pop(spec, None)
         if pool is not None:
@@ -112,7 +126,8 @@ class Pools:
     def gpus(self) -> frozenset[str]:
         """The GPUs on which there are processes."""
         # Also of a pool that has failed: a rank of it may be held for the debugger.
-        return frozenset(gpu for spec, pool in self._pools.items() if pool.pids for gpu in spec.gpus)
+        pools = (*self._pools.values(), *self._leaving)
+        return frozenset(gpu for pool in pools if pool.pids for gpu in pool.spec.gpus)
 
     def warm(self, world_size: int) -> list[tuple[str, ...]]:
         """The GPUs of each pool of so many ranks, the one used last first."""
@@ -143,29 +158,44 @@ class Pools:
             for other in [other for other in self._pools if other.environ not in ((), spec.environ)]:
                 self.retire(other)
 
-    def retire(self, spec: PoolSpec) -> None:
-        """Ends the pool that is made of this, if there is one."""
-        if spec in self._pools:
-            self._pools.pop(spec).close()
+    def retire(self, spec: PoolSpec, *, wait: bool = True) -> None:
+        """Ends the pool that is made of this, if there is one.
 
-    def retire_with(self, environ: tuple[tuple[str, str], ...]) -> None:
-        """Ends every pool whose test set these variables for it."""
+        Args:
+            spec: what it is made of.
+            wait: whether it is gone when this returns; otherwise it is when ``get`` does.
+        """
+        if spec in self._pools:
+            self._leaving.append(self._pools.pop(spec))
+            self._leaving[-1].leave()
+        if wait:
+            self._see_off()
+
+    def retire_with(self, environ: tuple[tuple[str, str], ...], *, wait: bool = True) -> None:
+        """Ends every pool whose test set these variables for it; ``wait`` as for ``retire``."""
         for spec in [spec for spec in self._pools if spec.environ == environ]:
-            self.retire(spec)
+            self.retire(spec, wait=wait)
 
     def retire_owned(self, *, but: str) -> None:
         """Ends every pool that belongs to the tests of one file, except those of the file ``but``."""
         for spec in [spec for spec in self._pools if spec.owner not in ("", but)]:
             self.retire(spec)
 
-    def retire_all(self, but: PoolSpec | None = None) -> None:
+    def retire_all(self, but: PoolSpec | None = None, *, wait: bool = True) -> None:
         """Ends every pool; the next one asked for has fresh processes and communicators.
 
         Args:
             but: the pool that stays, with nothing else on its GPUs and cores.
+            wait: as for ``retire``.
         """
         for spec in [spec for spec in self._pools if spec != but]:
-            self.retire(spec)
+            self.retire(spec, wait=False)
+        if wait:
+            self._see_off()
+
+    def _see_off(self) -> None:
+        while self._leaving:
+            self._leaving.pop().close()
 
     def close(self) -> None:
         """Ends every pool, and what ranks are started from."""

@@ -320,7 +320,7 @@ class CurrentRanks:
             if current.launch is None:
                 self._settle(current)
             elif current.marker.own_processes:  # of a launch, too, no other test meets them
-                self._host.retire_with(current.marker.env)
+                self._host.retire_with(current.marker.env, wait=False)
         finally:
             if not keep_lease:
                 self._let_go(current, last)
@@ -362,7 +362,8 @@ class CurrentRanks:
                 self._launch.begin(launch, software)
             except JournalError as error:
                 pytest.exit(one_line(str(error)), pytest.ExitCode.USAGE_ERROR)
-        self._host.retire_all(but=self._spec(world_size))
+        # A process with much of a GPU's memory takes half a second to end, in which the next ones start.
+        self._host.retire_all(but=self._spec(world_size), wait=False)
 
     def _has_nccl(self, world_size: int) -> bool:
         return self._spec(world_size).backend == "nccl"

@@ -37,6 +37,11 @@ class Clock(Protocol):
         ...
 
     @property
+    def left(self) -> float:
+        """Seconds that the device went on after the last sample had ended: work that the clock does not see."""
+        ...
+
+    @property
     def host_bound(self) -> bool:
         """Whether the time of more than half of the samples is the host's, which launched the work."""
         ...
@@ -48,14 +53,6 @@ class Clock(Protocol):
 
     def begin(self) -> None:
         """The samples from now on count."""
-        ...
-
-    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
-        """How long the device goes on after it has ended all that the clock sees of these steps.
-
-        Returns:
-            Seconds that the clock sees, and seconds from then until the device is idle.
-        """
         ...
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
@@ -75,13 +72,11 @@ class HostClock:
     name = "host"
     late = host_bound = waits = False
     """There is no device beside the host."""
+    left = 0.0
+    """Nothing is left when the calls have returned."""
 
     def begin(self) -> None:
         """Keeps nothing of samples."""
-
-    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
-        """Nothing is left when the calls have returned."""
-        return self.time(step, steps), 0.0
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of wall time after a barrier."""
@@ -120,6 +115,7 @@ class CudaEventClock:
             self.name = "cuda_event+cold"
         self._gate = Gate()
         self.late = False
+        self.left = 0.0
         self._samples = self._late = 0
 
     @property
@@ -139,22 +135,6 @@ class CudaEventClock:
     def begin(self) -> None:
         """Forgets the samples of the warm-up."""
         self._samples = self._late = 0
-
-    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
-        """Seconds to the end of the stream that consumes the result, and from there to that of all streams."""
-        torch.cuda.synchronize()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        # Without the gate, other streams would keep up with the host, and little would be left of short steps.
-        hold_stream(self._gate.cycles(steps))
-        start.record()
-        for _ in range(steps):
-            step()
-        end.record()
-        end.synchronize()
-        left = _synchronized()
-        # On a virtual machine to wait for nothing can take 200 us.
-        idle = min(_synchronized() for _ in range(IDLE_LOOKS))
-        return float(start.elapsed_time(end)) / 1e3, max(0.0, left - idle)
 
     def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
         """Seconds of device time between the release of all ranks and the end of the last step."""
@@ -179,13 +159,22 @@ class CudaEventClock:
         launched = time.perf_counter()
         end.synchronize()
         seconds = float(start.elapsed_time(end)) / 1e3
-        left = time.perf_counter() - launched
+        waited = time.perf_counter() - launched
+        self.left = _beyond()
         held = shut.elapsed_time(opened) / 1e3
         self._gate.sampled(steps, cycles=cycles, held=held, before=ready - began, seconds=launched - ready)
         self._samples += 1
-        self.late = launched - began > held and left < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
+        self.late = launched - began > held and waited < max(LEAST_LEFT_SECONDS, LEFT_SHARE * seconds)
         self._late += self.late
         return seconds
+
+
+def _beyond() -> float:
+    """Seconds until all streams have ended, beyond what the host takes to wait for nothing."""
+    left = _synchronized()
+    if left > LEAST_LEFT_SECONDS:  # on a virtual machine to wait for nothing can take as long
+        left -= min(_synchronized() for _ in range(IDLE_LOOKS))
+    return max(0.0, left)
 
 
 def _synchronized() -> float:

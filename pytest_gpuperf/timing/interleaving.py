@@ -23,11 +23,11 @@ def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device:
     """Seconds of each arm, two a block, from blocks of ABBA, ABCCBA and so on.
 
     A drift over a block weighs on all arms alike. Blocks are added until the median of ``ratios`` is as precise as
-    asked for, an arm has as many samples as its plan affords, or the arms' budgets are spent. All ranks stop together.
+    asked for, an arm has as many samples as its plan affords, or the first one's budget is spent. All ranks stop together.
     A block in which a sample waited for a host does not count: see ``punctual``.
     """
     most = max(1, min(arm.plan.samples for arm in arms) // 2)
-    budget, began = sum(arm.budget for arm in arms), time.perf_counter()
+    budget, began = arms[0].budget, time.perf_counter()
     there = range(len(arms))
     seconds: list[list[float]] = [[] for _ in arms]
     found: list[float] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
 
 _CLEAR = 5 * MIN_SAMPLE_SECONDS  # a step that long is a sample by itself, however long it takes to the millisecond
-_LOOKS = 3
 
 
 @dataclass(slots=True)
@@ -81,7 +79,6 @@ class Timed:
         taken: int = 0,
         warm: bool = False,
         most_steps: int = MAX_STEPS_PER_SAMPLE,
-        ends: bool = False,
     ) -> None:
         """Plans the samples of a step.
 
@@ -94,7 +91,6 @@ class Timed:
             taken: how many steps were taken already; whoever took them looked at the first.
             warm: whether the device is warm by steps of the same kind.
             most_steps: of a sample.
-            ends: whether its work is known to end with the current stream's.
         """
         self._verification = verification
         self._taken = taken
@@ -111,12 +107,15 @@ class Timed:
         self._calls = 1
         self._steps_per_call = 1
         self._settled = _Samples()
+        self._settled_in = 0.0
+        """Seconds that these took by the host's clock."""
+        self._looks = not sampling.smoke
+        self._left: list[tuple[float, float]] = []
+        """Of each sample, seconds that the clock saw, and that the device went on."""
         if not taken:
             self.verify()  # first of all: a wrong answer needs no time
         self.plan = self._plan(sampling)
         self._calls = self.plan.steps_per_sample
-        if not (ends or sampling.smoke):
-            self._require_an_end()
         if graph:
             self._step = captured(step, self.plan.steps_per_sample)
             self._taken += CAPTURE_WARMUP
@@ -137,20 +136,23 @@ class Timed:
             if slowest([time.perf_counter() - began], self._device)[0] >= LONGEST_WARMUP_SECONDS:
                 break
         self._clock.begin()
-        before = _Samples()
+        before, before_began = _Samples(), began
         for _ in range(self.plan.settling_batches):
+            after_began = time.perf_counter()
             after, lasted = self._batch(WARMUP_BATCH, began)
             if before.seconds and _alike(before, after):
-                self._settled = before + after
+                self._settled, self._settled_in = before + after, time.perf_counter() - before_began
                 return
             if lasted >= LONGEST_WARMUP_SECONDS:
                 return
-            before = after
+            before, before_began = after, after_began
 
     def sample(self) -> float:
         """Seconds of one step, as this rank saw it."""
         self._taken += self.plan.steps_per_sample
-        return self._clock.time(self._step, self._calls, self._reset) / self.plan.steps_per_sample
+        seen = self._clock.time(self._step, self._calls, self._reset)
+        self._left.append((seen, self._clock.left))
+        return seen / self.plan.steps_per_sample
 
     @property
     def late(self) -> bool:
@@ -162,7 +164,8 @@ class Timed:
 
         Samples that waited for a host do not count: see ``punctual``.
         """
-        taken, began, lasted = self._settled, time.perf_counter(), 0.0
+        taken, lasted = self._settled, slowest([self._settled_in], self._device)[0]
+        began = time.perf_counter() - self._settled_in
         while len(kept := punctual(taken.late)) < self.plan.samples:
             if relative_halfwidth([taken.of_slowest[place] for place in kept]) <= self._precision:
                 break
@@ -174,7 +177,13 @@ class Timed:
         return [taken.seconds[place] for place in kept]
 
     def samples(self, seconds: list[float]) -> RankSamples:
-        """The record of these samples."""
+        """The record of these samples.
+
+        Raises:
+            RuntimeError: The step leaves work on the device that the clock does not see, on some rank.
+        """
+        if self._looks and self._left:
+            self._require_an_end()
         return RankSamples(
             seconds=tuple(seconds),
             clock=self._clock.name,
@@ -200,18 +209,13 @@ class Timed:
         self._verification(output, self._taken)
 
     def _require_an_end(self) -> None:
-        # Work on streams that nothing waits for is no part of what events on the current stream enclose.
-        mine = math.inf, math.inf
-        for _ in range(_LOOKS):
-            if self._reset is not None:
-                self._reset()
-            look = self._clock.unfinished(self._step, self.plan.steps_per_sample)
-            self._taken += self.plan.steps_per_sample
-            mine = min(mine, look, key=lambda seen_left: seen_left[1])  # the host may have been late in the others
-            # All ranks decide together: one that raised alone would leave the others in their next collective.
-            seen, left = slowest(mine, self._device)
-            if left <= max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
-                return
+        # Work on streams that nothing waits for is no part of what events on the current stream enclose. The median,
+        # since a host that is held up right after a sample takes itself for a device that goes on.
+        mine = [statistics.median(of_samples) for of_samples in zip(*self._left, strict=True)]
+        # All ranks decide together: one that raised alone would leave the others in their next collective.
+        seen, left = slowest(mine, self._device)
+        if left <= max(LEAST_LEFT_SECONDS, LEFT_SHARE * seen):
+            return
         raise RuntimeError(
             f"the device went on for {left * 1e6:.0f} us after the current stream had ended the step's work, which "
             f"took {seen * 1e6:.0f} us: the step leaves work on streams that nothing waits for, and its time would "

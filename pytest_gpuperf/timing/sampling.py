@@ -28,7 +28,8 @@ class Sampling:
     """At most so many samples."""
     budget: float = 0.15
     """Seconds of a step's sampling, by the host's clock, after which ``MIN_SAMPLES`` samples are enough. The sizes of a
-    sweep share it, and so do the first three groups of a comparison that asks for a speedup."""
+    sweep share it, the arms of a comparison or an overlap, and the first three groups of a comparison that asks for a
+    speedup."""
     precision: float = 0.005
     """Half the width of the median's 95 % interval, relative to it, at which sampling ends."""
     cold: bool = False

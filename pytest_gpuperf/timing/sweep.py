@@ -57,8 +57,6 @@ def sweep(
             each,
             verify,
             warm=bool(only) or nbytes > sizes[0],
-            # Small ones may take a way of their own, and what the largest one would leave is the easiest to see.
-            ends=sizes[0] < nbytes < sizes[-1],
         )
         for nbytes in only or sizes
     ]
@@ -73,7 +71,6 @@ def _samples(
     verify: VerifySize | None,
     *,
     warm: bool,
-    ends: bool,
 ) -> RankSamples:
     name = f"{getattr(program, '__qualname__', repr(program))} of {nbytes} B"
     if not callable(step):
@@ -95,7 +92,6 @@ def _samples(
         verification,
         warm=warm,
         most_steps=MAX_STEPS_PER_SWEPT,
-        ends=ends,
     )
     timed.warm_up()
     samples = timed.samples(timed.until_precise())

@@ -1,12 +1,15 @@
 """The warm pools of a run: which is used again, and which has to go."""
 
+import os
+import signal
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from pytest_gpuperf.ranks.channel import EMPTY
-from pytest_gpuperf.ranks.failures import RankDied
+from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.host import HostedRanks, RankHost
 from pytest_gpuperf.ranks.local_ranks import LocalNode
@@ -60,6 +63,65 @@ def test_retiring_all_makes_the_next_pool_fresh(pools: Pools) -> None:
     pools.retire_all()
     assert survivors(before) == []
     assert set(pids(get(pools, 2))).isdisjoint(before)
+
+
+def test_ranks_that_nobody_waits_for_end_while_the_next_ones_start(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process with much of a GPU's memory takes half a second to end."""
+    before = pids(get(pools, 2))
+    there: list[int] = []
+    start = LocalNode.start
+
+    def started(node: LocalNode, *args: Any, **kwargs: Any) -> Any:
+        there.extend(filter(alive, before))
+        for pid in before:
+            os.kill(pid, signal.SIGCONT)
+        return start(node, *args, **kwargs)
+
+    monkeypatch.setattr(LocalNode, "start", started)
+    for pid in before:
+        os.kill(pid, signal.SIGSTOP)
+    pools.retire_all(wait=False)
+    after = get(pools, 2)
+    assert there == before
+    assert survivors(before, within=0.0) == []
+    assert set(pids(after)).isdisjoint(before)
+
+
+def test_ranks_that_are_asked_for_again_wait_for_those_that_leave(pools: Pools) -> None:
+    kept, gone = get(pools, 2), get(pools, 3)
+    gone_pids = pids(gone)
+    pools.retire_all(but=PoolSpec(2), wait=False)
+    assert get(pools, 2) is kept
+    assert survivors(gone_pids, within=0.0) == []
+
+
+@pytest.mark.parametrize("leaving", [True, False])
+def test_ranks_that_do_not_start_beside_those_that_leave_start_after_them(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch, leaving: bool
+) -> None:
+    """As on a GPU whose memory the leaving ones have."""
+    before = pids(get(pools, 2))
+    tries: list[list[int]] = []
+    start = LocalNode.start
+
+    def started(node: LocalNode, *args: Any, **kwargs: Any) -> Any:
+        tries.append(survivors(before, within=0.0) if tries else [])
+        if len(tries) == 1:
+            raise LaunchError("out of memory")
+        return start(node, *args, **kwargs)
+
+    monkeypatch.setattr(LocalNode, "start", started)
+    for pid in before if leaving else []:
+        os.kill(pid, signal.SIGSTOP)  # it leaves when it is killed
+    pools.retire_all(wait=not leaving)
+    if leaving:
+        assert set(pids(get(pools, 2))).isdisjoint(before)
+        assert tries == [[], []]
+    else:
+        with pytest.raises(LaunchError, match=r"^out of memory$"):
+            get(pools, 2)
 
 
 def test_a_pool_whose_group_cannot_be_opened_is_replaced(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:

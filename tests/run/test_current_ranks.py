@@ -36,7 +36,7 @@ class StandingPools(Pools):
     def gpus(self) -> frozenset[str]:
         return frozenset({"GPU-0", "GPU-1"}) if self.there else frozenset()
 
-    def retire_all(self, but: PoolSpec | None = None) -> None:
+    def retire_all(self, but: PoolSpec | None = None, *, wait: bool = True) -> None:
         self.there = False
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.timing import clock as clock_module
-from pytest_gpuperf.timing.clock import CudaEventClock
+from pytest_gpuperf.timing.clock import LEAST_LEFT_SECONDS, CudaEventClock
 from pytest_gpuperf.timing.gate import LOOK_MARGIN, MIN_SECONDS
 
 HERTZ = 1.98e9
@@ -91,7 +91,7 @@ def sampled(
     return clock, [sample() for _ in range(samples)]
 
 
-@pytest.mark.parametrize("to_wait", [0.0, 300e-6])
+@pytest.mark.parametrize("to_wait", [0.0, 20e-6, 300e-6])
 def test_work_that_nothing_waits_for_is_seen_whatever_the_host_takes_to_wait(machine: Machine, to_wait: float) -> None:
     machine.to_wait = to_wait
     clock, on_device = CudaEventClock(torch.device("cpu")), 10e-3
@@ -103,8 +103,10 @@ def test_work_that_nothing_waits_for_is_seen_whatever_the_host_takes_to_wait(mac
         alone()
         machine.elsewhere = machine.device + 2e-3
 
-    assert clock.unfinished(alone, 1) == pytest.approx((on_device, 0.0), abs=1e-5)
-    assert clock.unfinished(beside, 1) == pytest.approx((on_device, 2e-3), abs=1e-5)
+    assert clock.time(alone, 1) == pytest.approx(on_device, abs=1e-5)
+    assert clock.left == pytest.approx(to_wait if to_wait < LEAST_LEFT_SECONDS else 0.0, abs=1e-9)
+    assert clock.time(beside, 1) == pytest.approx(on_device, abs=1e-5)
+    assert clock.left == pytest.approx(2e-3, abs=1e-5)
 
 
 def test_what_the_host_takes_is_no_part_of_the_time(machine: Machine) -> None:

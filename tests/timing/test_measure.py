@@ -38,7 +38,7 @@ class ScriptedClock:
         late_calls: frozenset[int] = frozenset(),
     ) -> None:
         self._times = times
-        self._left = left
+        self.left = left
         self._late_calls = late_calls
         self.host_bound, self.waits = host_bound, waits
         self.calls = self.begun = 0
@@ -51,10 +51,6 @@ class ScriptedClock:
     def begin(self) -> None:
         """Takes note of how many calls were before."""
         self.begun = self.calls
-
-    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
-        """What is left as it was made with, of steps of 1 ms."""
-        return steps * 1e-3, self._left
 
     def script(self, times: list[float]) -> None:
         """Begins anew, with these times."""
@@ -146,6 +142,20 @@ def test_the_budget_is_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, host_
     assert len(timed.until_precise()) == samples
 
 
+@pytest.mark.parametrize(("host_seconds", "more"), [(0.001, 9), (0.02, 6), (0.026, 0)])
+def test_the_samples_of_a_steady_step_are_part_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch, host_seconds: float, more: int
+) -> None:
+    """Of 0.15 s or 15 samples, looked at after every 6; the warm-up's last 6 are the first."""
+    clock = ScriptedClock([10e-3 * (1 + index % 3 / 10) for index in range(500)])
+    timed = alone(clock, monkeypatch)
+    monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)
+    timed.warm_up()
+    calls = clock.calls
+    assert len(timed.until_precise()) == 6 + more
+    assert clock.calls - calls == more
+
+
 def sampled(ctx: Context, of_rank: list[list[float]], sampling: Sampling) -> tuple[int, int]:
     """Number of samples, and of samples planned."""
     timed = Timed(ctx, ScriptedClock(of_rank[ctx.rank]), lambda: None, sampling)
@@ -225,68 +235,59 @@ def test_all_ranks_take_as_many_samples_as_the_noisiest_needs(call: Call) -> Non
     assert call(sampled, [scattered(1e-5), scattered(0.3)], Sampling(precision=0.001)) == [(15, 15)] * 2
 
 
-def left_open(ctx: Context, left: float, smoke: bool = False) -> int:
-    clock = ScriptedClock([1e-3], left=left)
-    return len(Timed(ctx, clock, lambda: None, Sampling(samples=10, smoke=smoke)).until_precise())
+def left_open(ctx: Context, clock: ScriptedClock, smoke: bool = False) -> int:
+    """Number of samples in the record of a step after which the device goes on for so long as the clock says."""
+    timed = Timed(ctx, clock, lambda: None, Sampling(samples=20, precision=0.0, smoke=smoke))
+    return len(timed.samples(timed.until_precise()).seconds)
 
 
 @pytest.mark.parametrize("left", [0.0, 199e-6])
 def test_a_step_that_ends_with_its_stream_is_timed(call: Call, left: float) -> None:
-    assert call(left_open, left) == [6, 6]
+    assert call(left_open, ScriptedClock([1e-3], left=left)) == [6, 6]
 
 
 def test_a_step_that_leaves_work_on_other_streams_is_refused(call: Call) -> None:
     message = r"^the device went on for 300 us after the current stream had ended the step's work, which took 1000 us: "
     with pytest.raises(RuntimeError, match=message):
-        call(left_open, 300e-6)
-    assert call(left_open, 300e-6, True) == [2, 2]  # nothing is timed there
+        call(left_open, ScriptedClock([1e-3], left=300e-6))
+    assert call(left_open, ScriptedClock([1e-3], left=300e-6), True) == [2, 2]  # nothing is timed there
 
 
 def test_work_that_one_rank_leaves_is_refused_by_all(call: Call) -> None:
     def of_one(ctx: Context) -> str:
         with pytest.raises(RuntimeError, match=r"^the device went on for 300 us after"):
-            left_open(ctx, 300e-6 * ctx.rank)
+            left_open(ctx, ScriptedClock([1e-3], left=300e-6 * ctx.rank))
         return "refused"
 
     assert call(of_one) == ["refused"] * 2
 
 
-class Late(ScriptedClock):
-    """Saw work left in the looks of these numbers, since the host was late."""
+class HeldUp(ScriptedClock):
+    """Sees 5 ms of work left after so many of ten samples, since its host is held up."""
 
-    def __init__(self, late: set[int]) -> None:
-        super().__init__([1e-3])
-        self._late = late
-        self.looks = 0
+    def __init__(self, of_ten: int) -> None:
+        super().__init__([1e-3 * (1 + call % 3 / 30) for call in range(100)])  # no median of six is precise enough
+        self._of_ten = of_ten
 
-    def unfinished(self, step: Step, steps: int) -> tuple[float, float]:
-        """5 ms are left of 1 ms, or nothing."""
-        self.looks += 1
-        return 1e-3, 5e-3 if self.looks in self._late else 0.0
-
-
-@pytest.mark.parametrize(
-    ("late", "looks"),
-    [([set(), set()], 1), ([{1}, set()], 2), ([{1, 2}, set()], 3), ([{1}, {1}], 2), ([{1, 3}, {2, 3}], 2)],
-    ids=["never", "once", "twice", "both", "in turn"],
-)
-def test_a_host_that_was_late_is_no_reason_to_refuse(call: Call, late: list[set[int]], looks: int) -> None:
-    def looked(ctx: Context) -> int:
-        clock = Late(late[ctx.rank])
-        Timed(ctx, clock, lambda: None, Sampling(samples=10))
-        return clock.looks
-
-    assert call(looked) == [looks] * 2
+    def time(self, step: Step, steps: int, reset: Reset | None = None) -> float:
+        """Seconds of all steps."""
+        seconds = super().time(step, steps, reset)
+        self.left = 5e-3 if self.calls % 10 < self._of_ten else 0.0
+        return seconds
 
 
-def test_a_host_that_is_always_late_is_not_told_from_work_that_is_left(call: Call) -> None:
-    def refused(ctx: Context) -> int:
-        clock = Late({1, 2, 3} if ctx.rank == 1 else {1})
+@pytest.mark.parametrize("of_ten", [(0, 0), (1, 0), (4, 4)])
+def test_a_host_that_is_held_up_after_some_samples_is_no_reason_to_refuse(call: Call, of_ten: tuple[int, int]) -> None:
+    assert call(lambda ctx: left_open(ctx, HeldUp(of_ten[ctx.rank]))) == [20, 20]
+
+
+def test_work_that_most_samples_leave_is_refused(call: Call) -> None:
+    def refused(ctx: Context) -> str:
         with pytest.raises(RuntimeError, match=r"^the device went on for 5000 us after"):
-            Timed(ctx, clock, lambda: None, Sampling(samples=10))
-        return clock.looks
+            left_open(ctx, HeldUp(6 if ctx.rank == 1 else 1))
+        return "refused"
 
-    assert call(refused) == [3] * 2
+    assert call(refused) == ["refused"] * 2
 
 
 @pytest.mark.parametrize(("host_bound", "waits"), [(True, False), (False, True), (False, False)])
