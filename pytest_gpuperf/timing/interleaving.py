@@ -17,6 +17,7 @@ Ratios: TypeAlias = Callable[[Sequence[Sequence[float]]], list[float]]
 """Of blocks: from the slowest rank's samples of each arm, two a block, to a figure for each block."""
 
 BLOCKS = BATCH // 2  # between two looks at the precision
+MIN_BLOCKS = MIN_SAMPLES // 2
 
 
 def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device: torch.device) -> list[list[float]]:
@@ -34,7 +35,8 @@ def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device:
     late: list[float] = []
     kept: list[int] = []
     while len(kept) < most:
-        before, blocks = len(found), min(BLOCKS, most - len(kept))
+        few = MIN_BLOCKS - len(kept)
+        before, blocks = len(found), min(few if few > 0 else BLOCKS - len(kept) % BLOCKS, most - len(kept))
         mine = [0.0] * blocks
         for block in range(blocks):
             for index in (*there, *reversed(there)):
@@ -46,6 +48,6 @@ def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device:
         kept = punctual(late)
         if relative_halfwidth([found[block] for block in kept]) <= precision:
             break
-        if lasted >= budget and 2 * len(kept) >= MIN_SAMPLES:
+        if lasted >= budget and len(kept) >= MIN_BLOCKS:
             break
     return [[sample for block in kept for sample in arm[2 * block : 2 * block + 2]] for arm in seconds]

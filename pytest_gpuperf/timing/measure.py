@@ -122,21 +122,23 @@ class Timed:
             self._calls, self._steps_per_call = 1, self.plan.steps_per_sample
 
     def warm_up(self) -> None:
-        """Runs the step in the form in which it is timed, the plan's steps and then until it is steady.
+        """Runs the step in the form in which it is timed, the plan's steps at least, and until it is steady.
 
-        Its last samples are those of a steady step, so ``until_precise`` goes on from them.
+        Its last samples are then those of a steady step, so ``until_precise`` goes on from them.
         """
         began = time.perf_counter()
+        before, before_began = _Samples(), began
         # The first replay of a graph also brings it to the device.
         left = max(int(self._graph), self.plan.warmup_steps // self.plan.steps_per_sample)
-        while left > 0:
-            for _ in range(min(WARMUP_BATCH, left)):
-                self.sample()
-            left -= WARMUP_BATCH
-            if slowest([time.perf_counter() - began], self._device)[0] >= LONGEST_WARMUP_SECONDS:
-                break
         self._clock.begin()
-        before, before_began = _Samples(), began
+        while left > 0:
+            self._clock.begin()  # anew: the last of these batches may count
+            before_began = time.perf_counter()
+            size = WARMUP_BATCH if self.plan.settling_batches else min(WARMUP_BATCH, left)
+            before, lasted = self._batch(size, began)
+            left -= size
+            if lasted >= LONGEST_WARMUP_SECONDS:
+                return
         for _ in range(self.plan.settling_batches):
             after_began = time.perf_counter()
             after, lasted = self._batch(WARMUP_BATCH, began)
@@ -172,7 +174,8 @@ class Timed:
             if lasted >= self.budget and len(kept) >= MIN_SAMPLES:
                 break
             few = MIN_SAMPLES - len(kept)
-            more, lasted = self._batch(min(few if few > 0 else BATCH, self.plan.samples - len(kept)), began)
+            size = few if few > 0 else BATCH - len(kept) % BATCH
+            more, lasted = self._batch(min(size, self.plan.samples - len(kept)), began)
             taken += more
         return [taken.seconds[place] for place in kept]
 

@@ -63,11 +63,11 @@ def test_each_block_has_one_ratio_however_often_the_precision_was_looked_at(monk
         return block_ratios(*of_slowest)
 
     first, _ = interleaving.interleaved(cast(Any, arms), ratios, 0.0, torch.device("cpu"))
-    assert [len(look) for look in looked] == [6, 6, 6, 6]
+    assert [len(look) for look in looked] == [4, 2, 6, 6, 6]
     assert [value for look in looked for value in look] == first
 
 
-@pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 30), (1.0, 6)])
+@pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 30), (1.0, 4)])
 def test_blocks_end_when_the_budget_that_the_arms_share_is_spent_by_the_hosts_clock(
     monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int
 ) -> None:

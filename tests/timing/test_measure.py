@@ -17,7 +17,7 @@ from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
 from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed, measure
-from pytest_gpuperf.timing.sampling import MAX_WARMUP_BATCHES, WARMUP_BATCH, Sampling
+from pytest_gpuperf.timing.sampling import MAX_WARMUP_BATCHES, MIN_SAMPLES, WARMUP_BATCH, Sampling
 from pytest_gpuperf.timing.stepping import Step
 from pytest_gpuperf.timing.verification import Verification
 from tests.ranks.conftest import Call
@@ -75,11 +75,11 @@ def test_the_clock_hears_where_the_warm_up_ends(monkeypatch: pytest.MonkeyPatch)
     timed = alone(clock, monkeypatch)
     planned = clock.calls
     timed.warm_up()
-    assert clock.begun == planned + timed.plan.warmup_steps == clock.calls - 2 * WARMUP_BATCH
+    assert clock.begun == planned + WARMUP_BATCH == clock.calls - 2 * WARMUP_BATCH
 
 
 def test_samples_by_which_a_step_was_found_steady_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = ScriptedClock([10e-3] * 6 + [11e-3] * WARMUP_BATCH + [10e-3, 10.01e-3, 10.02e-3] * 2)
+    clock = ScriptedClock([10e-3] * 7 + [11e-3] * WARMUP_BATCH + [10e-3, 10.01e-3, 10.02e-3] * 2)
     timed = alone(clock, monkeypatch)
     timed.warm_up()
     calls = clock.calls
@@ -87,12 +87,28 @@ def test_samples_by_which_a_step_was_found_steady_count(monkeypatch: pytest.Monk
     assert clock.calls == calls
 
 
+def test_the_last_batch_of_the_plans_steps_is_the_first_that_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ScriptedClock([10e-3] * 4 + [10e-3, 10.01e-3, 10.02e-3] * 2)
+    timed = alone(clock, monkeypatch)
+    timed.warm_up()
+    calls = clock.calls
+    assert timed.until_precise() == [10e-3, 10.01e-3, 10.02e-3] * 2
+    assert clock.calls == calls == 10
+
+
+def test_of_a_long_step_the_warm_up_is_no_longer_than_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ScriptedClock([60e-3])
+    timed = alone(clock, monkeypatch)
+    timed.warm_up()
+    assert clock.calls == 1 + timed.plan.warmup_steps == 2
+
+
 def test_a_step_that_never_settles_is_sampled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ScriptedClock([10e-3 * 1.1**call for call in range(100)])
     timed = alone(clock, monkeypatch)
     timed.warm_up()
     calls = clock.calls
-    assert timed.plan.settling_batches * WARMUP_BATCH == calls - clock.begun
+    assert (1 + timed.plan.settling_batches) * WARMUP_BATCH == calls - clock.begun
     assert len(timed.until_precise()) == clock.calls - calls
 
 
@@ -106,7 +122,7 @@ def test_a_step_by_which_the_host_is_held_up_is_warm_after_a_quarter_of_a_second
     calls = clock.calls
     timed.warm_up()
     assert (timed.plan.warmup_steps, timed.plan.settling_batches) == (50, MAX_WARMUP_BATCHES)
-    assert clock.calls - calls == 3 * WARMUP_BATCH
+    assert clock.calls - calls == 2 * WARMUP_BATCH
 
 
 @pytest.mark.parametrize("verified", [True, False])
@@ -132,9 +148,9 @@ def test_a_short_step_is_estimated_twice(monkeypatch: pytest.MonkeyPatch, first:
     assert clock.calls == estimates
 
 
-@pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 42), (0.1, 6), (1.0, 6)])
+@pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 42), (0.1, 4), (1.0, 4)])
 def test_the_budget_is_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int) -> None:
-    """Samples of 1 ms on the device of which each takes the host longer; 0.15 s, looked at after every 6."""
+    """Samples of 1 ms on the device of which each takes the host longer; 0.15 s, looked at after 4, 6, and 6 more each time."""
     clock = ScriptedClock([1e-3 * (1 + index % 7 / 10) for index in range(500)])
     timed = alone(clock, monkeypatch)
     monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)
@@ -301,25 +317,25 @@ def test_samples_say_whether_they_are_the_hosts_and_what_it_does(call: Call, hos
 
 
 def warmed(ctx: Context, of_rank: list[list[float]]) -> int:
-    """Samples that the warm-up takes beyond the plan's."""
+    """Samples that the warm-up takes beyond the plan's 5, which are two batches."""
     clock = ScriptedClock(of_rank[ctx.rank])
     timed = Timed(ctx, clock, lambda: None, Sampling())
     before = clock.calls
     timed.warm_up()
-    return clock.calls - before - timed.plan.warmup_steps
+    return clock.calls - before - 2 * WARMUP_BATCH
 
 
 @pytest.mark.parametrize(
     ("settled_after", "batches"),
-    [(0, 2), (2, 4), (10**6, 8)],
+    [(0, 1), (2, 3), (10**6, 8)],
     ids=["at once", "later", "never"],
 )
 def test_the_warm_up_lasts_until_the_step_is_steady(call: Call, settled_after: int, batches: int) -> None:
-    # The sample of the estimate, 5 of the plan, then batches that are faster and faster until the step is warm.
+    # The sample of the estimate, 6 of the plan, then batches that are faster and faster until the step is warm.
     # The time for them is enough for 8 batches.
-    script = [10e-3] * 6
+    script = [10e-3] * 7
     for batch in range(MAX_WARMUP_BATCHES):
-        script += [10e-3 * 0.9 ** min(batch, settled_after)] * WARMUP_BATCH
+        script += [10e-3 * 0.9 ** min(batch + 1, settled_after)] * WARMUP_BATCH
     # Rank 0 is steady, and goes on with the other one, which sets the pace.
     assert call(warmed, [[1e-3] * 8, script], timeout=60.0) == [batches * WARMUP_BATCH] * 2
 
@@ -349,7 +365,7 @@ def test_a_step_is_reset_before_each_sample_and_untimed(call: Call) -> None:
 
 def test_both_arms_of_a_comparison_are_reset(call: Call) -> None:
     for pair in call(compare, consumed, consumed, {"log": []}, Sampling(budget=0.02), Tolerance()):
-        assert len(pair[0].seconds) == len(pair[1].seconds) >= 6
+        assert len(pair[0].seconds) == len(pair[1].seconds) >= MIN_SAMPLES
 
 
 def raced(ctx: Context, budget: float) -> Any:

@@ -24,8 +24,8 @@ from pytest_gpuperf.timing.sampling import (
         (2e-3, Plan(warmup_steps=25, settling_batches=10, samples=75, steps_per_sample=1)),
         (0.3e-3, Plan(warmup_steps=167, settling_batches=10, samples=125, steps_per_sample=4)),
         (10e-6, Plan(warmup_steps=200, settling_batches=10, samples=150, steps_per_sample=100)),
-        (60e-3, Plan(warmup_steps=1, settling_batches=0, samples=6, steps_per_sample=1)),
-        (2.0, Plan(warmup_steps=1, settling_batches=0, samples=6, steps_per_sample=1)),
+        (60e-3, Plan(warmup_steps=1, settling_batches=0, samples=4, steps_per_sample=1)),
+        (2.0, Plan(warmup_steps=1, settling_batches=0, samples=4, steps_per_sample=1)),
         (0.0, Plan(warmup_steps=200, settling_batches=10, samples=200, steps_per_sample=150)),
     ],
 )
@@ -77,8 +77,8 @@ def test_a_smoke_run_takes_two_samples_without_warm_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"samples": 5}, "^samples must be 6 or more, got 5$"),
-        ({"samples": -1}, "^samples must be 6 or more, got -1$"),
+        ({"samples": 3}, "^samples must be 4 or more, got 3$"),
+        ({"samples": -1}, "^samples must be 4 or more, got -1$"),
         ({"budget": 0}, "^budget must be a positive number of seconds, got 0$"),
         ({"budget": -0.5}, "^budget must be a positive number of seconds, got -0.5$"),
         ({"precision": -0.1}, r"^precision must be a fraction from 0 \(never precise enough\) to 1, got -0.1$"),
