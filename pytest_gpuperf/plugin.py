@@ -124,12 +124,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Knows tests by their fixtures, before anything is deselected or named otherwise."""
     identify(item)
     mark_items(item)
-    if is_worker(item.config) and need_ranks([item]) and _runs_tests(item.config):
-        # What ranks are forked from loads torch while this process does. Whoever asks for workers has many tests, and
-        # deselects few of them. On CPUs ranks and tests share the cores, and there is nothing to gain.
-        ours = item.config.stash[SESSION]
-        if ours.machine.gpus and not ours.cluster:
-            ours.host.warm_up()
+    ours = item.config.stash[SESSION]
+    if ours.machine.gpus and not ours.cluster and need_ranks([item]) and _runs_tests(item.config):
+        # What ranks are forked from imports while this process does, whatever is deselected later. On CPUs ranks and
+        # tests share the cores, and there is nothing to gain.
+        ours.host.warm_up()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -27,6 +27,8 @@ from pytest_gpuperf.ranks.channel import Channel
 
 MAX_MESSAGE = 4096  # bytes; what is larger, a rank's environment say, comes in a file
 NUM_FDS = 6  # of a request: the file that holds it, then connection, inquiries, stdout, stderr, stacks
+LOAD = b"load "
+"""Begins a request that brings no files: names of modules to import."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -111,6 +113,9 @@ class _Forkserver:
             return False
         if not data:
             return False
+        if data.startswith(LOAD):
+            _load(json.loads(data.removeprefix(LOAD)))
+            return True
         try:
             if len(fds) < NUM_FDS:  # the kernel drops what a process has no descriptor for
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from pytest_gpuperf.ranks.boot import command
 from pytest_gpuperf.ranks.failures import LaunchError
-from pytest_gpuperf.ranks.forkserver import MAX_MESSAGE
+from pytest_gpuperf.ranks.forkserver import LOAD, MAX_MESSAGE
 from pytest_gpuperf.torch_internals import DYNAMO
 
 START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
@@ -75,6 +75,8 @@ class ForkserverClient:
         self._preload = tuple(preload)
         self._preload_if_used = dict(preload_if_used or {})
         self._used_by_ranks: set[str] = set()
+        self._told: set[str] = set()
+        """The modules that the forkserver that there is was told to import."""
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._stderr: IO[bytes] | None = None
@@ -100,6 +102,19 @@ class ForkserverClient:
             except OSError:
                 self.close()
                 raise
+
+    def warm_up(self) -> None:
+        """Has the forkserver import what is known by now to be needed, and start if it has not; waits for nothing.
+
+        Raises:
+            OSError: as ``start``.
+        """
+        self.start()
+        if new := [name for name in self._wanted() if name not in self._told]:
+            self._told.update(new)
+            assert self._control is not None
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone: the first rank tells why
+                self._control.send(LOAD + json.dumps(new).encode())
 
     def fork(self, environ: Mapping[str, str], fds: Sequence[int]) -> int:
         """Forks a rank and returns its process id.
@@ -204,9 +219,10 @@ class ForkserverClient:
             self._stderr = None
 
     def _spawned(self, control: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        modules = json.dumps([*self._preload, *self._wanted()])
+        self._told = set(self._wanted())
+        modules = [*self._preload, *self._wanted()]
         return subprocess.Popen(
-            command(_SOURCE, str(control), json.dumps(_path()), modules, str(os.getpid())),
+            command(_SOURCE, str(control), json.dumps(_path()), json.dumps(modules), str(os.getpid())),
             env={**os.environ, **_FORKABLE},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,

@@ -281,7 +281,7 @@ class LocalNode:
     def warm_up(self) -> None:
         """Has what ranks are forked from begin to start; waits for nothing."""
         with contextlib.suppress(OSError):  # the first test that needs ranks fails by the same, and says so
-            self._client.start()
+            self._client.warm_up()
 
     def start(self, spec: PoolSpec, environ: Mapping[str, str], *, live: bool = False) -> StartedRanks:
         """Starts the ranks of a pool, and waits until they are up.

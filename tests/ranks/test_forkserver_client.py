@@ -16,6 +16,7 @@ import pytest
 
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
+from tests.leases.waiting import until
 from tests.ranks.forked_rank import PRELOAD, WAIT, Rank
 from tests.ranks.processes import DEADLINE, open_files, survivors
 
@@ -219,6 +220,28 @@ def test_what_the_tests_have_imported_is_there_before_the_fork(monkeypatch: pyte
         client.close()
     assert '"json.tool"]' in command
     assert "json.encoder" not in command
+
+
+def test_what_tests_import_after_its_start_is_imported_before_the_first_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_module.py").write_text("import os; open(os.environ['IMPORTED'], 'w').write(str(os.getpid()))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("IMPORTED", str(imported := tmp_path / "imported"))
+    client = ForkserverClient(PRELOAD, {"imported_later": "slow_module"})
+    try:
+        client.warm_up()
+        monkeypatch.setitem(sys.modules, "imported_later", ModuleType("imported_later"))
+        client.warm_up()
+        client.warm_up()
+        forkserver = client._process
+        assert forkserver is not None
+        until(lambda: imported.exists() and imported.read_text() == str(forkserver.pid))
+        rank = Rank(client, "import sys; connection.send('slow_module' in sys.modules)")
+        assert rank.received()
+        rank.close()
+    finally:
+        client.close()
 
 
 def test_what_an_earlier_rank_had_imported_is_there_before_the_next_fork() -> None:

@@ -1,4 +1,4 @@
-"""When the process that ranks are forked from begins to start: as soon as it is known that a test needs ranks."""
+"""When the process that ranks are forked from begins to start: as soon as a test is collected that needs ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_without():
         (("--gpus=2", "--collect-only"), 0),
         (("--gpus=2", "--setup-only"), 0),
         (("--gpus=2", "--setup-plan"), 0),
-        (("--gpus=2", "-k", "without or skipped"), 0),
+        (("--gpus=2", "-k", "without or skipped"), 1),  # collected and deselected
+        (("--gpus=2", "test_it.py::test_of_ranks_that_is_skipped", "test_it.py::test_without"), 0),
         ((), 0),  # a core is leased no sooner than it is of use
     ],
 )
@@ -41,22 +42,21 @@ def test_a_run_starts_the_forkserver_only_for_tests_that_need_it(
 ) -> None:
     fake_gpus.install(monkeypatch, 2)
     started: list[bool] = []
-    monkeypatch.setattr(ForkserverClient, "start", lambda self: started.append(True))
+    monkeypatch.setattr(ForkserverClient, "_spawned", lambda self, *args: started.append(True))
     monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks.prepare", lambda self, world_size: None)
-    pytester.makepyfile(TESTS)
+    pytester.makepyfile(test_it=TESTS)
     pytester.inline_run("-p", "no:cacheprovider", *arguments)
     assert len(started) == starts
 
 
 @pytest.mark.parametrize(("gpus", "begins"), [("--gpus=2", True), ("--gpus=0", False)])
-def test_a_worker_on_gpus_starts_it_while_tests_are_collected(
+def test_a_run_on_gpus_starts_it_while_tests_are_collected(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, gpus: str, begins: bool
 ) -> None:
     fake_gpus.install(monkeypatch, 2)
     started: list[bool] = []
     monkeypatch.setattr("pytest_gpuperf.ranks.pools.Pools.warm_up", lambda self: started.append(True))
     monkeypatch.setattr("pytest_gpuperf.run.current_ranks.CurrentRanks.prepare", lambda self: None)
-    monkeypatch.setattr("pytest_gpuperf.plugin.is_worker", lambda config: True)
     seen: list[int] = []
 
     class Watching:
