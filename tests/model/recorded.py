@@ -17,7 +17,7 @@ NV18 = 450e9
 H200 = Rates("NVIDIA H200", NV18, 18 * 20.6e9, "nvlink", "links between GPUs (NV18)", memory=6144 / 8 * 2 * 3201e6)
 
 DESCRIBED = re.compile(
-    "bus_bandwidth|bytes_over|ring_copy|pair_bandwidth|over_the_link|bfloat16|then_matmul|then_reduce"
+    "bus_bandwidth|bytes_over|ring_copy|pair_bandwidth|ways_over_the_link|bfloat16|then_matmul|then_reduce"
     "|exposed_communication"
 )
 """Tests whose work is below."""
