@@ -24,8 +24,8 @@ def interleaved(arms: Sequence[Timed], ratios: Ratios, precision: float, device:
     """Seconds of each arm, two a block, from blocks of ABBA, ABCCBA and so on.
 
     A drift over a block weighs on all arms alike. Blocks are added until the median of ``ratios`` is as precise as
-    asked for, an arm has as many samples as its plan affords, or the first one's budget is spent. All ranks stop together.
-    A block in which a sample waited for a host does not count: see ``punctual``.
+    asked for, an arm has as many samples as its plan affords, or the first one's budget is spent. All ranks stop
+    together. A block in which a sample waited for a host does not count: see ``punctual``.
     """
     most = max(1, min(arm.plan.samples for arm in arms) // 2)
     budget, began = arms[0].budget, time.perf_counter()

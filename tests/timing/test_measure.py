@@ -150,7 +150,7 @@ def test_a_short_step_is_estimated_twice(monkeypatch: pytest.MonkeyPatch, first:
 
 @pytest.mark.parametrize(("host_seconds", "samples"), [(0.004, 42), (0.1, 4), (1.0, 4)])
 def test_the_budget_is_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, host_seconds: float, samples: int) -> None:
-    """Samples of 1 ms on the device of which each takes the host longer; 0.15 s, looked at after 4, 6, and 6 more each time."""
+    """Samples of 1 ms on the device of which each takes the host longer; 0.15 s, looked at after 4, 6, 12 and so on."""
     clock = ScriptedClock([1e-3 * (1 + index % 7 / 10) for index in range(500)])
     timed = alone(clock, monkeypatch)
     monkeypatch.setattr("time.perf_counter", lambda: clock.calls * host_seconds)
