@@ -134,7 +134,8 @@ class RemoteRanks:
         return False
 
     def leave(self) -> None:
-        """Does nothing: a node that is told to end ranks, which ``close`` does, waits for their ends."""
+        """Ends the ranks: a node that is asked to waits until they have ended."""
+        self.close()
 
     def close(self) -> None:
         """Ends the ranks: asks first, then kills."""

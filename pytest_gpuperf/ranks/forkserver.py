@@ -114,7 +114,8 @@ class _Forkserver:
         if not data:
             return False
         if data.startswith(LOAD):
-            _load(json.loads(data.removeprefix(LOAD)))
+            with contextlib.suppress(OSError):  # the fork loads it again, or is refused
+                _load(json.loads(data.removeprefix(LOAD)))
             return True
         try:
             if len(fds) < NUM_FDS:  # the kernel drops what a process has no descriptor for

@@ -88,17 +88,17 @@ class RankHost(Protocol):
         """
         ...
 
-    def retire(self, spec: PoolSpec) -> None:
-        """Ends the ranks that are made of this, if there are any."""
+    def retire(self, spec: PoolSpec, *, wait: bool = True) -> None:
+        """Ends the ranks that are made of this, if there are any.
+
+        Args:
+            spec: what they are made of.
+            wait: whether they are gone when this returns; otherwise they are when ``get`` does.
+        """
         ...
 
     def retire_with(self, environ: tuple[tuple[str, str], ...], *, wait: bool = True) -> None:
-        """Ends all ranks whose test set these variables for them.
-
-        Args:
-            environ: the variables.
-            wait: whether they are gone when this returns; otherwise they are when ``get`` does.
-        """
+        """Ends all ranks whose test set these variables for them; ``wait`` as for ``retire``."""
         ...
 
     def retire_owned(self, *, but: str) -> None:
@@ -110,7 +110,7 @@ class RankHost(Protocol):
 
         Args:
             but: those that stay.
-            wait: as for ``retire_with``.
+            wait: as for ``retire``.
         """
         ...
 

@@ -79,7 +79,7 @@ class NodeRanks(Protocol):
         ...
 
     def leave(self) -> None:
-        """Asks the ranks to end, and waits for nothing; ``close`` follows."""
+        """Asks the ranks to end, and need not wait; ``close`` follows."""
         ...
 
     def close(self) -> None:

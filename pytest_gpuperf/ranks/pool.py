@@ -206,7 +206,7 @@ class Pool:
         return [printed for node in self._nodes for printed in node.output()]
 
     def leave(self) -> None:
-        """Asks the ranks to end, and waits for nothing; ``close`` sees to it that they have."""
+        """Asks the ranks to end, and need not wait; ``close`` sees to it that they have."""
         self.alive = False
         for node in self._nodes:
             node.leave()

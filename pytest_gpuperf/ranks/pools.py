@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from pytest_gpuperf.ranks.excerpt import Excerpt
-from pytest_gpuperf.ranks.failures import RankDied
+from pytest_gpuperf.ranks.failures import LaunchError, RankDied
 from pytest_gpuperf.ranks.node_ranks import Nodes
 from pytest_gpuperf.ranks.pool import GRACE, Listener, Pool
 from pytest_gpuperf.ranks.postmortem import PostMortem
@@ -39,7 +39,7 @@ class Pools:
         """The pool with a process group of this name; whatever is not there yet is started.
 
         Ranks that an earlier test left unable to open another group are replaced: this test is not to blame. Retired
-        ranks that nobody has waited for end meanwhile, and are gone when this returns.
+        ranks that nobody has waited for end while new ones start, and are gone when this returns.
 
         Args:
             spec: what the pool is made of.
@@ -51,17 +51,6 @@ class Pools:
             RankError: ranks did not come up, or fresh ones could not open the group.
         """
         environ = os.environ if environ is None else environ
-        try:
-            pool = self._opened(spec, group, timeout, environ)
-        except Exception:  # whatever a GPU without memory has a program raise
-            if not self._leaving:
-                raise
-            self._see_off()  # they had the GPUs' memory, or a GPU that takes no second process
-            pool = self._opened(spec, group, timeout, environ)
-        self._see_off()
-        return pool
-
-    def _opened(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str]) -> Pool:
         self._used.add(spec)
         pool = self._pools.pop(spec, None)
         if pool is not None:
@@ -70,6 +59,7 @@ class Pools:
         if pool is not None and pool.alive and pool.environ != rank_environ(spec, environ):
             pool.close()  # much is read from the environment once in a process's life
         if pool is not None and pool.alive:
+            self._see_off()
             try:
                 pool.open_group(group, timeout)
             except RankDied as error:  # between two tests: neither failed by it
@@ -81,11 +71,20 @@ class Pools:
                 return pool
         if pool is not None:
             pool.kill()  # a rank may be held for the debugger
-        pool = self._pools[spec] = Pool(
-            self._nodes, spec, environ, grace=self._grace, listener=self._listener, debug=self._debug
-        )
+        try:
+            pool = self._started(spec, environ)
+        except LaunchError:
+            if not self._leaving:
+                raise
+            self._see_off()  # they had the GPUs' memory, or a GPU that takes no second process
+            pool = self._started(spec, environ)
+        self._pools[spec] = pool
+        self._see_off()
         pool.open_group(group, timeout)
         return pool
+
+    def _started(self, spec: PoolSpec, environ: Mapping[str, str]) -> Pool:
+        return Pool(self._nodes, spec, environ, grace=self._grace, listener=self._listener, debug=self._debug)
 
     def take_death(self) -> RankDied | None:
         """Return and forget the deaths of ranks that died after their last test and were replaced."""

@@ -181,7 +181,7 @@ class CurrentRanks:
         elif current.gpus and self._leasing.memory_is_scarce(current.gpus):
             self._host.rest(but=self._spec(world_size))
         if current.marker.own_processes:
-            self._host.retire(self._spec(world_size))
+            self._host.retire(self._spec(world_size), wait=current.launch is None)
         self._pool(world_size)
 
     def enlist(self, marker: RanksMarker, opening: Opening, environ: Mapping[str, str]) -> None:
@@ -320,7 +320,7 @@ class CurrentRanks:
             if current.launch is None:
                 self._settle(current)
             elif current.marker.own_processes:  # of a launch, too, no other test meets them
-                self._host.retire_with(current.marker.env, wait=False)
+                self._host.retire_with(current.marker.env, wait=not keep_lease)
         finally:
             if not keep_lease:
                 self._let_go(current, last)

@@ -56,9 +56,10 @@ def compare(
     for arm in arms:
         arm.warm_up()
     slow, fast = interleaved(arms, lambda of_slowest: block_ratios(*of_slowest), sampling.precision, context.device)
-    for arm in arms:
+    found = arms[0].samples(slow), arms[1].samples(fast)
+    for arm in arms:  # last: a rank that raises leaves the others in their next collective
         arm.verify()
-    return arms[0].samples(slow), arms[1].samples(fast)
+    return found
 
 
 def _first_output(step: Step, program: Callable[..., Any], look: Verification | None) -> list[torch.Tensor]:

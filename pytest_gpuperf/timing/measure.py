@@ -122,17 +122,21 @@ class Timed:
             self._calls, self._steps_per_call = 1, self.plan.steps_per_sample
 
     def warm_up(self) -> None:
-        """Runs the step in the form in which it is timed, the plan's steps at least, and until it is steady.
+        """Runs the step in the form in which it is timed: the plan's steps, then until it is steady; 0.25 s at most.
 
         Its last samples are then those of a steady step, so ``until_precise`` goes on from them.
         """
+        self._settle()
+        if not self._settled.seconds:
+            self._clock.begin()
+
+    def _settle(self) -> None:
         began = time.perf_counter()
         before, before_began = _Samples(), began
         # The first replay of a graph also brings it to the device.
         left = max(int(self._graph), self.plan.warmup_steps // self.plan.steps_per_sample)
-        self._clock.begin()
         while left > 0:
-            self._clock.begin()  # anew: the last of these batches may count
+            self._clock.begin()  # the last of these batches may count
             before_began = time.perf_counter()
             size = WARMUP_BATCH if self.plan.settling_batches else min(WARMUP_BATCH, left)
             before, lasted = self._batch(size, began)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf.timing.sampling import (
+    BATCH,
     MAX_STEPS_PER_GRAPH,
     MAX_STEPS_PER_SAMPLE,
     MIN_SAMPLE_SECONDS,
@@ -51,7 +52,7 @@ def test_a_graph_holds_fewer_steps_than_a_queue() -> None:
 
 @given(
     step_seconds=st.floats(0, 100, allow_subnormal=False),
-    samples=st.integers(MIN_SAMPLES, 1000),
+    samples=st.integers(BATCH, 1000),
     budget=st.floats(1e-3, 60),
 )
 def test_a_plan_keeps_to_samples_and_budget(step_seconds: float, samples: int, budget: float) -> None:
@@ -77,8 +78,8 @@ def test_a_smoke_run_takes_two_samples_without_warm_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"samples": 3}, "^samples must be 4 or more, got 3$"),
-        ({"samples": -1}, "^samples must be 4 or more, got -1$"),
+        ({"samples": 5}, "^samples must be 6 or more, got 5$"),
+        ({"samples": -1}, "^samples must be 6 or more, got -1$"),
         ({"budget": 0}, "^budget must be a positive number of seconds, got 0$"),
         ({"budget": -0.5}, "^budget must be a positive number of seconds, got -0.5$"),
         ({"precision": -0.1}, r"^precision must be a fraction from 0 \(never precise enough\) to 1, got -0.1$"),
