@@ -113,7 +113,7 @@ class ForkserverClient:
         if new := [name for name in self._wanted() if name not in self._told]:
             self._told.update(new)
             assert self._control is not None
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone: the first rank tells why
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone: fork() says so
                 self._control.send(LOAD + json.dumps(new).encode())
 
     def fork(self, environ: Mapping[str, str], fds: Sequence[int]) -> int:

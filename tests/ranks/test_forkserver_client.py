@@ -244,6 +244,22 @@ def test_what_tests_import_after_its_start_is_imported_before_the_first_fork(
         client.close()
 
 
+def test_a_forkserver_that_lacks_files_for_an_import_goes_on_and_refuses_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "greedy_module.py").write_text("import errno; raise OSError(errno.EMFILE, 'too many')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    client = ForkserverClient(PRELOAD, {"imported_later": "greedy_module"})
+    try:
+        client.warm_up()
+        monkeypatch.setitem(sys.modules, "imported_later", ModuleType("imported_later"))
+        client.warm_up()
+        with pytest.raises(OSError, match=r"\(in the forkserver\)$"):
+            Rank(client, "connection.send(None)")
+    finally:
+        client.close()
+
+
 def test_what_an_earlier_rank_had_imported_is_there_before_the_next_fork() -> None:
     client = ForkserverClient(PRELOAD, {"used_by_a_rank": "wave", "used_by_nobody": "cgitb"})
     assert client.would_preload == ("used_by_a_rank", "used_by_nobody")
