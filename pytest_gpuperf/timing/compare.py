@@ -38,8 +38,9 @@ def compare(
     sampling: Sampling,
     tolerance: Tolerance,
     verify: Verify | None = None,
+    warm: bool = False,
 ) -> tuple[RankSamples, RankSamples]:
-    """Times both arms' steps in blocks of ABBA; entry function of a run.
+    """Times both arms' steps in blocks of ABBA; entry function of a run. Other steps may have left the device warm.
 
     The outputs of each arm's first step are compared before anything is timed: a step may change its
     inputs, and a wrong answer needs no time.
@@ -50,7 +51,7 @@ def compare(
         _first_output(steps[0], baseline, looks[0]), _first_output(steps[1], optimized, looks[1]), tolerance
     )
     arms = [
-        Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1, warm=index > 0)
+        Timed(context, clock_for(context.device, sampling), step, sampling, look, taken=1, warm=warm or index > 0)
         for index, (step, look) in enumerate(zip(steps, looks, strict=True))
     ]
     for arm in arms:

@@ -54,11 +54,12 @@ def measure(
     kwargs: Mapping[str, Any],
     sampling: Sampling,
     verify: Verify | None = None,
+    warm: bool = False,
 ) -> RankSamples:
-    """Times the step that the program prepares; entry function of a run."""
+    """Times the step that the program prepares; entry function of a run. Another step may have left the device warm."""
     clock = clock_for(context.device, sampling)
     verification = Verification.of(verify, context, program)
-    timed = Timed(context, clock, prepare(context, program, kwargs), sampling, verification)
+    timed = Timed(context, clock, prepare(context, program, kwargs), sampling, verification, warm=warm)
     timed.warm_up()
     samples = timed.samples(timed.until_precise())
     timed.verify()
@@ -89,7 +90,7 @@ class Timed:
             sampling: what the author chose.
             verification: looks at what the first step returns, and at others when ``verify`` is called.
             taken: how many steps were taken already; whoever took them looked at the first.
-            warm: whether the device is warm by steps of the same kind.
+            warm: whether the device is warm by other steps.
             most_steps: of a sample.
         """
         self._verification = verification

@@ -24,6 +24,7 @@ def overlap(
     kwargs: Mapping[str, Any],
     sampling: Sampling,
     verify: Verify | None = None,
+    warm: bool = False,
 ) -> list[RankSamples]:
     """Times the steps of all programs in blocks of ABCCBA; entry function of a run.
 
@@ -33,6 +34,7 @@ def overlap(
         kwargs: for all of them.
         sampling: what the author chose; its precision is that of the whole's time over the first part's.
         verify: looks at what the whole returns.
+        warm: whether the device is warm by other steps.
     """
     whole = Verification.of(verify, context, programs[0])
     arms = [
@@ -42,7 +44,7 @@ def overlap(
             prepare(context, program, kwargs),
             sampling,
             whole if index == 0 else None,
-            warm=index > 0,
+            warm=warm or index > 0,
         )
         for index, program in enumerate(programs)
     ]

@@ -28,6 +28,7 @@ def sweep(
     sampling: Sampling,
     verify: VerifySize | None = None,
     only: Sequence[int] = (),
+    warm: bool = False,
 ) -> list[RankSamples]:
     """Times the step of each size, the smallest first; entry function of a run. The sizes share the budget.
 
@@ -38,7 +39,8 @@ def sweep(
         sizes: bytes, increasing.
         sampling: what the author chose.
         verify: looks at what the first step and the last one of each size return.
-        only: sizes that are timed, as if the others had been timed before them; all if there is none.
+        only: sizes that are timed, each for as long as if all were; all if there is none.
+        warm: whether the device is warm by other steps.
     """
     step_of = program(context, sizes=tuple(sizes), **kwargs)
     if not callable(step_of):
@@ -56,9 +58,9 @@ def sweep(
             nbytes,
             each,
             verify,
-            warm=bool(only) or nbytes > sizes[0],
+            warm=warm or place > 0,
         )
-        for nbytes in only or sizes
+        for place, nbytes in enumerate(only or sizes)
     ]
 
 

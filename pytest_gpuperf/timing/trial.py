@@ -61,7 +61,7 @@ def trial(
         sampling: what the author chose.
         needs: bytes of the rank that needs the most, if that is known; more than there are are not tried.
         verify: looks at what the first step and the last one return.
-        warm: whether the device is warm by another configuration.
+        warm: whether the device is warm by other steps.
 
     Raises:
         DoesNotFit: the rank lacks memory for it.

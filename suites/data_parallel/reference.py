@@ -31,8 +31,8 @@ def mean_gradients(ctx: Context, sizes: racing.Sizes, seed: int, step: int) -> T
     """The excerpt of what one device has of all ranks' rows, in a step from 1 on; from the weights alone."""
     module = racing.perceptron(sizes, seed, ctx.device)
     weights = [weight.detach().clone().requires_grad_() for weight in module.parameters()]
-    batches = [racing.batch_of(ctx, sizes, rank, (step - 1) % racing.BATCHES) for rank in range(ctx.world_size)]
-    output = torch.cat(batches).to(ctx.device)
+    number = (step - 1) % racing.BATCHES
+    output = torch.cat([racing.rows_of(ctx, sizes, rank, number) for rank in range(ctx.world_size)])
     for weight in weights[:-1]:
         output = (output @ weight.T).clamp(min=0)
     gradients = torch.autograd.grad(mean_square_of_rows(output @ weights[-1].T), weights)

@@ -7,13 +7,17 @@ import torch
 
 from pytest_gpuperf import Context
 from pytest_gpuperf.timing import compare as compare_module
+from pytest_gpuperf.timing import measure as measure_module
 from pytest_gpuperf.timing import overlap as overlap_module
+from pytest_gpuperf.timing import sweep as sweep_module
 from pytest_gpuperf.timing import trial as trial_module
 from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
+from pytest_gpuperf.timing.measure import measure
 from pytest_gpuperf.timing.overlap import overlap
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.timing.stepping import Step
+from pytest_gpuperf.timing.sweep import sweep
 from pytest_gpuperf.timing.trial import trial
 from tests.ranks.conftest import Call
 
@@ -52,7 +56,7 @@ def counted(counts: list[int]) -> Program:
 
 def evenly(patch: pytest.MonkeyPatch) -> list[int]:
     """Counts of steps that take as long each."""
-    for module in (compare_module, overlap_module, trial_module):
+    for module in (compare_module, measure_module, overlap_module, sweep_module, trial_module):
         patch.setattr(module, "clock_for", lambda device, sampling: Even())
     return []
 
@@ -68,6 +72,41 @@ def of_overlap(ctx: Context) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         counts = evenly(patch)
         overlap(ctx, [counted(counts) for _ in range(3)], {}, SAMPLING)
+    return counts
+
+
+def of_a_cold_and_a_warm_device(ctx: Context, entry: str) -> list[int]:
+    """How many steps the first program takes on each."""
+    taken = []
+    with pytest.MonkeyPatch.context() as patch:
+        for warm in (False, True):
+            counts = evenly(patch)
+            programs = [counted(counts) for _ in range(2)]
+            if entry == "measure":
+                measure(ctx, programs[0], {}, SAMPLING, None, warm)
+            elif entry == "compare":
+                compare(ctx, programs[0], programs[1], {}, SAMPLING, Tolerance(), None, warm)
+            elif entry == "overlap":
+                overlap(ctx, programs, {}, SAMPLING, None, warm)
+            else:
+                sweep(ctx, swept(programs), {}, [1, 2], SAMPLING, None, (), warm)
+            taken.append(counts[0])
+    return taken
+
+
+def swept(programs: list[Program]) -> Callable[..., Callable[[int], Step]]:
+    """A program of two sizes, each with a step of its own."""
+
+    def program(ctx: Context, *, sizes: tuple[int, ...]) -> Callable[[int], Step]:
+        return lambda nbytes: programs[sizes.index(nbytes)](ctx)
+
+    return program
+
+
+def of_sweep(ctx: Context, only: tuple[int, ...]) -> list[int]:
+    with pytest.MonkeyPatch.context() as patch:
+        counts = evenly(patch)
+        sweep(ctx, swept([counted(counts) for _ in range(2)]), {}, [1, 2], SAMPLING, None, only)
     return counts
 
 
@@ -96,4 +135,15 @@ def test_the_parts_of_an_overlap_are_warm(call: Call) -> None:
 
 def test_the_second_configuration_of_a_search_is_warm(call: Call) -> None:
     for counts in call(of_search):
+        assert_others_are_warm(counts)
+
+
+def test_the_second_size_of_a_sweep_is_warm(call: Call) -> None:
+    for counts in call(of_sweep, ()):
+        assert_others_are_warm(counts)
+
+
+@pytest.mark.parametrize("entry", ["measure", "compare", "overlap", "sweep"])
+def test_what_another_measurement_left_warm_is_not_warmed_up(call: Call, entry: str) -> None:
+    for counts in call(of_a_cold_and_a_warm_device, entry):
         assert_others_are_warm(counts)

@@ -6,6 +6,7 @@ The odd rank after each is its peer, which stores what it is lent, and otherwise
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -184,6 +185,7 @@ def train(ctx: Context, *, technique: str, work: Work) -> Step[torch.Tensor]:
     return step
 
 
+@functools.cache  # a rank asks before and after each technique
 def whole_loss(work: Work, world_size: int, device: torch.device) -> torch.Tensor:
     """The mean loss of the ranks that train, on one device and without hooks."""
     model = work.model(device)

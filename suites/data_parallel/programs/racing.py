@@ -79,11 +79,15 @@ def perceptron(sizes: Sizes, seed: int, device: torch.device | str) -> nn.Sequen
     return nn.Sequential(*layers[:-1])
 
 
-def batch_of(ctx: Context, sizes: Sizes, rank: int, number: int) -> torch.Tensor:
-    """A rank's rows, on the host; another rank and another number have others."""
-    # Drawn on the device, which is quicker.
+def rows_of(ctx: Context, sizes: Sizes, rank: int, number: int) -> torch.Tensor:
+    """A rank's rows, on the device; another rank and another number have others."""
     generator = torch.Generator(ctx.device).manual_seed(1000 * rank + number)
-    return torch.randn(sizes.rows, sizes.width, dtype=sizes.dtype, device=ctx.device, generator=generator).cpu()
+    return torch.randn(sizes.rows, sizes.width, dtype=sizes.dtype, device=ctx.device, generator=generator)
+
+
+def batch_of(ctx: Context, sizes: Sizes, rank: int, number: int) -> torch.Tensor:
+    """The same on the host."""
+    return rows_of(ctx, sizes, rank, number).cpu()
 
 
 def loss_of_rows(output: torch.Tensor) -> torch.Tensor:
@@ -199,8 +203,11 @@ def averaged(ctx: Context, flat: torch.Tensor) -> None:
 
 def pinned_batches(ctx: Context, sizes: Sizes) -> list[torch.Tensor]:
     """The rank's batches, pinned if it has a GPU."""
-    batches = [batch_of(ctx, sizes, ctx.rank, number) for number in range(BATCHES)]
-    return [batch.pin_memory() for batch in batches] if ctx.device.type == "cuda" else batches
+    batches = []
+    for number in range(BATCHES):
+        rows = rows_of(ctx, sizes, ctx.rank, number)
+        batches.append(torch.empty_like(rows, device="cpu", pin_memory=rows.is_cuda).copy_(rows))
+    return batches
 
 
 def staged(ctx: Context, sizes: Sizes) -> Iterator[torch.Tensor]:

@@ -7,6 +7,7 @@ backward of all microbatches. The optimizer is left out: it waits for no other r
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -196,6 +197,7 @@ def train(ctx: Context, *, schedule: str, model: Model) -> Step[torch.Tensor]:
     return step
 
 
+@functools.cache  # a rank asks before and after each schedule
 def whole_loss(model: Model, device: torch.device) -> torch.Tensor:
     """The mean loss of the whole model, block after block on one device, a microbatch at a time."""
     x, target = model.batch(device)

@@ -223,7 +223,8 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
 
     Those are cuBLAS's workspaces. Backward has one of its own, as it runs on a thread of its own.
 
-    The watchdog gets some time, and then a collective lets go of what it has seen. All ranks look as often.
+    If there is more, the watchdog gets some time, and then a collective lets go of what it has seen. All ranks look as
+    often.
 
     Args:
         ctx: the rank.
@@ -238,8 +239,9 @@ def _allocated(ctx: Context, expected: float = math.inf) -> int | None:
     gc.collect()  # models of earlier programs hold themselves in cycles, and would be given back in between
     torch.cuda.synchronize()
     seen: list[int] = []
-    for _ in range(LOOKS):
-        time.sleep(WATCHDOG_SECONDS)  # torch has no event for it
+    for look in range(LOOKS):
+        if look:
+            time.sleep(WATCHDOG_SECONDS)  # torch has no event for it
         dist.barrier()
         seen.append(torch.cuda.memory_allocated())
         steady = len(seen) >= STEADY and len({*seen[-STEADY:]}) == 1

@@ -9,6 +9,7 @@ A block adds to its input ``down(gelu(up(x)))``: D features a row, H hidden feat
 
 from __future__ import annotations
 
+import functools
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,6 +205,7 @@ def fetch(ctx: Context, *, place: str, work: Work, folder: Path) -> Step[list[to
     return step
 
 
+@functools.cache  # a rank asks before and after each place
 def whole_loss(work: Work, world_size: int, device: torch.device) -> torch.Tensor:
     """The loss of all ranks' rows with the values that training begins with."""
     blocks = [work.block(index, device).to(work.compute) for index in range(work.blocks)]
