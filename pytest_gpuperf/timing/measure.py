@@ -127,7 +127,13 @@ class Timed:
 
         Its last samples are then those of a steady step, so ``until_precise`` goes on from them.
         """
-        self._settle()
+        if self._warm and not self._graph:
+            # Not by the clock, whose gate would learn from a step that only waits at first.
+            for _ in range(self.plan.warmup_steps):
+                self._step()
+            self._taken += self.plan.warmup_steps
+        else:
+            self._settle()
         if not self._settled.seconds:
             self._clock.begin()
 

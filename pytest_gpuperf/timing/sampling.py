@@ -14,6 +14,8 @@ MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 laun
 MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as long to launch a small step as it lasts
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
 MAX_WARMUP_STEPS = 200
+# On a warm device, of a step of which a sample has several: DDP waits for its last step in each of the first ten.
+FIRST_STEPS = 10
 WARMUP_SECONDS = 0.05  # of work; clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 3  # samples whose medians are compared to tell whether a step is warm
 SETTLING_SECONDS = 0.25  # of work, beyond the plan's steps; some steps never settle, under a power cap for example
@@ -61,7 +63,7 @@ class Plan:
     """Numbers that every rank derives from the same estimate, so that all issue the same steps."""
 
     warmup_steps: int
-    """Besides those by which the plan was made. If the device was warm before, these are enough."""
+    """Besides those by which the plan was made. On a warm device nobody times them."""
     settling_batches: int
     """At most so many batches of samples follow, until the step is steady; fewer than two tell nothing, so none."""
     samples: int
@@ -93,8 +95,9 @@ def plan(
     steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))
     batches = 0 if warm else min(MAX_WARMUP_BATCHES, int(SETTLING_SECONDS / (WARMUP_BATCH * steps * step_seconds)))
+    first = FIRST_STEPS if steps > 1 else 0
     return Plan(
-        warmup_steps=0 if warm else min(MAX_WARMUP_STEPS, math.ceil(WARMUP_SECONDS / step_seconds)),
+        warmup_steps=first if warm else min(MAX_WARMUP_STEPS, math.ceil(WARMUP_SECONDS / step_seconds)),
         settling_batches=batches if batches > 1 else 0,
         samples=max(MIN_SAMPLES, min(sampling.samples, affordable)),
         steps_per_sample=steps,

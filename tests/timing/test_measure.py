@@ -17,7 +17,7 @@ from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
 from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed, measure
-from pytest_gpuperf.timing.sampling import MAX_WARMUP_BATCHES, MIN_SAMPLES, WARMUP_BATCH, Sampling
+from pytest_gpuperf.timing.sampling import FIRST_STEPS, MAX_WARMUP_BATCHES, MIN_SAMPLES, WARMUP_BATCH, Sampling
 from pytest_gpuperf.timing.stepping import Step
 from pytest_gpuperf.timing.verification import Verification
 from tests.ranks.conftest import Call
@@ -125,6 +125,30 @@ def test_a_step_by_which_the_host_is_held_up_is_warm_after_a_quarter_of_a_second
     timed.warm_up()
     assert (timed.plan.warmup_steps, timed.plan.settling_batches) == (50, MAX_WARMUP_BATCHES)
     assert clock.calls - calls == 2 * WARMUP_BATCH
+
+
+@pytest.mark.parametrize(("step_seconds", "first"), [(0.5e-3, FIRST_STEPS), (2e-3, 0)])
+def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device(
+    monkeypatch: pytest.MonkeyPatch, step_seconds: float, first: int
+) -> None:
+    """DistributedDataParallel waits in its first ten: what the clock's gate learns from these is true no longer."""
+    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    clock = ScriptedClock([step_seconds])
+    steps: list[int] = []
+    context = cast(Any, SimpleNamespace(device=torch.device("cpu")))
+    seen: list[tuple[int, int]] = []
+
+    def look(context: Context, output: None, taken: int) -> None:
+        seen.append((taken, len(steps)))
+
+    verification = Verification.of(look, context, look)
+    timed = Timed(context, clock, lambda: steps.append(1), Sampling(), verification, warm=True)
+    before, calls = len(steps), clock.calls
+    timed.warm_up()
+    assert (len(steps) - before, clock.calls) == (first, calls)
+    assert clock.begun == calls
+    timed.verify()
+    assert seen[-1] == (before + first + 1, before + first + 1)
 
 
 @pytest.mark.parametrize("verified", [True, False])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuperf.timing.sampling import (
     BATCH,
+    FIRST_STEPS,
     MAX_STEPS_PER_GRAPH,
     MAX_STEPS_PER_SAMPLE,
     MIN_SAMPLE_SECONDS,
@@ -34,10 +35,10 @@ def test_a_plan_fits_the_step(step_seconds: float, expected: Plan) -> None:
     assert plan(Sampling(), step_seconds) == expected
 
 
-@pytest.mark.parametrize("step_seconds", [2e-3, 2.0])
-def test_on_a_warm_device_the_steps_of_the_estimate_are_enough(step_seconds: float) -> None:
+@pytest.mark.parametrize(("step_seconds", "steps"), [(10e-6, FIRST_STEPS), (0.9e-3, FIRST_STEPS), (2e-3, 0), (2.0, 0)])
+def test_on_a_warm_device_only_short_steps_are_warmed_up(step_seconds: float, steps: int) -> None:
     made = plan(Sampling(), step_seconds, warm=True)
-    assert (made.warmup_steps, made.settling_batches) == (0, 0)
+    assert (made.warmup_steps, made.settling_batches) == (steps, 0)
 
 
 def test_a_size_among_many_has_fewer_steps_in_a_sample() -> None:

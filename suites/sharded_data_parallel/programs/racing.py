@@ -25,14 +25,9 @@ from suites.shared.llm import Workload
 from suites.shared.norms import squared_norm
 from suites.shared.step import Step
 from suites.shared.traffic import Traffic, sizes
+from suites.shared.watchdog import WATCHDOG_SECONDS
 
 MAX_NORM = 1.0
-WATCHDOG_SECONDS = 0.1
-"""How often NCCL's watchdog looks which operations have ended (``kWatchdogThreadSleepMillis``).
-
-DistributedDataParallel waits for futures and not for these operations, so that its buckets are held until then, and
-until the next collective (``shelvesToUnstash_``).
-"""
 LOOKS = 20
 """At most so many times, beside a busy host."""
 STEADY = 4
