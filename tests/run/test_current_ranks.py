@@ -219,3 +219,31 @@ def test_only_ranks_of_this_machine_are_at_its_numa_nodes(
         assert session.launch.software.get("numa binding") == ("off" if cluster is None else None)
     finally:
         session.close()
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["another test follows", "the launch is over"])
+def test_in_a_launch_nobody_waits_for_the_ranks_that_the_next_test_does_without(
+    request: pytest.FixtureRequest, standing: Session, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    holding(standing, request, launch=1)
+    standing.ranks.current.marker = RanksMarker((2,), isolation="process", env=(("A", "1"),))
+    retired = mock.Mock()
+    monkeypatch.setattr(standing.host, "retire_with", retired)
+    standing.ranks.end(keep_lease=goes_on)
+    retired.assert_called_once_with((("A", "1"),), wait=not goes_on)
+
+
+@pytest.mark.parametrize("launch", [None, 1])
+def test_only_within_a_launch_ranks_of_a_tests_own_start_while_those_before_end(
+    request: pytest.FixtureRequest, standing: Session, monkeypatch: pytest.MonkeyPatch, launch: int | None
+) -> None:
+    holding(standing, request, launch)
+    standing.ranks.current.marker = RanksMarker((2,), isolation="process")
+    retired = mock.Mock()
+    monkeypatch.setattr(standing.host, "retire", retired)
+    monkeypatch.setattr(standing.host, "get", mock.Mock())
+    monkeypatch.setattr(standing.ranks, "_lease", mock.Mock())
+    monkeypatch.setattr(standing.ranks, "_prepare_launch", mock.Mock())
+    standing.ranks.prepare()
+    ((_, kwargs),) = retired.call_args_list
+    assert kwargs == {"wait": launch is None}
