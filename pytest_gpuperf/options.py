@@ -512,11 +512,6 @@ def _policy(config: pytest.Config) -> Policy:
         raise pytest.UsageError(f"ini keys gpuperf_tolerance and gpuperf_min_effect: {error}") from error
 
 
-def hands_out(config: pytest.Config) -> bool:
-    """Whether this process collects no tests, since xdist's workers run them."""
-    return _distributed(config) and not is_worker(config)
-
-
 def _distributed(config: pytest.Config) -> bool:
     if is_worker(config):
         return True

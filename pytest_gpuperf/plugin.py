@@ -14,7 +14,7 @@ from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import Options, add_options, hands_out, is_worker
+from pytest_gpuperf.options import Options, add_options, is_worker
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
@@ -124,8 +124,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Knows tests by their fixtures, before anything is deselected or named otherwise."""
     identify(item)
     mark_items(item)
-    if need_ranks([item]) and _warms_up(item.config):
-        item.config.stash[SESSION].host.warm_up()  # with what its module has imported
+    ours = item.config.stash[SESSION]
+    if ours.machine.gpus and not ours.cluster and need_ranks([item]) and _runs_tests(item.config):
+        # What ranks are forked from imports while this process does, whatever is deselected later. On CPUs ranks and
+        # tests share the cores, and there is nothing to gain.
+        ours.host.warm_up()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -135,10 +138,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+def pytest_collection() -> Generator[None, object, object]:
     """Spares what the tests import the search for garbage."""
-    if _warms_up(session.config):
-        session.config.stash[SESSION].host.warm_up()
     with imports_are_spared():
         return (yield)
 
@@ -345,16 +346,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if ours.journal is not None:
         ours.journal.finished = not ending.results_problem
     session.exitstatus = exit_status(session.exitstatus, ending)
-
-
-def _warms_up(config: pytest.Config) -> bool:
-    """Whether what ranks are forked from imports while tests are collected.
-
-    On CPUs ranks and tests share the cores, and there is nothing to gain. A process that only hands tests out to
-    pytest-xdist's workers has no ranks.
-    """
-    ours = config.stash[SESSION]
-    return bool(ours.machine.gpus) and not ours.cluster and not hands_out(config) and _runs_tests(config)
 
 
 def _runs_tests(config: pytest.Config) -> bool:

@@ -14,7 +14,7 @@ MAX_STEPS_PER_SAMPLE = 150  # enqueued at once; a device's queue holds 1024 laun
 MAX_STEPS_PER_SWEPT = 50  # of one size among many: the host takes ten times as long to launch a small step as it lasts
 MAX_STEPS_PER_GRAPH = 50  # captured at once; the more collectives a graph has, the longer NCCL makes each of them
 MAX_WARMUP_STEPS = 200
-# On a warm device, of a step of which a sample has several: DDP waits for its last step in each of the first ten.
+# On a warm device, if a sample has several steps and is no graph: DDP waits for the step before in its first ten.
 FIRST_STEPS = 10
 WARMUP_SECONDS = 0.05  # of work; clocks of an idle GPU take tens of milliseconds to rise
 WARMUP_BATCH = 3  # samples whose medians are compared to tell whether a step is warm
@@ -95,7 +95,7 @@ def plan(
     steps = several if repeatable and not sampling.cold else 1
     affordable = int(sampling.budget / (steps * step_seconds))
     batches = 0 if warm else min(MAX_WARMUP_BATCHES, int(SETTLING_SECONDS / (WARMUP_BATCH * steps * step_seconds)))
-    first = FIRST_STEPS if steps > 1 else 0
+    first = FIRST_STEPS if steps > 1 and not sampling.cuda_graph else 0
     return Plan(
         warmup_steps=first if warm else min(MAX_WARMUP_STEPS, math.ceil(WARMUP_SECONDS / step_seconds)),
         settling_batches=batches if batches > 1 else 0,

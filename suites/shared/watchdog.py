@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context
@@ -17,8 +18,9 @@ until the next collective (``shelvesToUnstash_``).
 
 
 def await_watchdog(ctx: Context) -> None:
-    """Waits until NCCL has let go of what the ranks have sent; at once on CPUs, where gloo holds nothing."""
+    """Gives NCCL's watchdog time to let go of what the ranks have sent; none on CPUs, where gloo holds nothing."""
     if ctx.device.type != "cuda":
         return
+    torch.cuda.synchronize(ctx.device)
     time.sleep(2 * WATCHDOG_SECONDS)  # torch has no event for it; twice, beside a busy host
     dist.barrier()

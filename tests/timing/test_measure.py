@@ -428,3 +428,16 @@ def test_on_cpus_the_time_begins_once_all_ranks_are_there(monkeypatch: pytest.Mo
     monkeypatch.setattr(dist, "barrier", lambda: done.append("meet"))
     assert HostClock().time(lambda: done.append("step"), 2, lambda: done.append("reset")) == 2.5
     assert done == ["reset", "meet", "look at the clock", "step", "step", "look at the clock"]
+
+
+def test_on_a_warm_device_a_graph_is_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That brings the graph to the device. Each replay has many steps, so the first steps are no number of replays."""
+    monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
+    monkeypatch.setattr(measure_module, "captured", lambda step, steps: step)
+    context = cast(Any, SimpleNamespace(device=torch.device("cuda")))
+    clock = ScriptedClock([0.5e-3])
+    timed = Timed(context, clock, lambda: None, Sampling(cuda_graph=True), warm=True)
+    calls, taken = clock.calls, timed._taken
+    timed.warm_up()
+    assert timed.plan.warmup_steps == 0
+    assert (clock.calls - calls, timed._taken - taken) == (1, timed.plan.steps_per_sample)
