@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,7 @@ def _of_code(suites: Path, folder: Path) -> Iterator[str]:
             yield f"{where}, line {line}: nobody looks at what perf.{verb} times: hand it verify="
 
 
+@functools.cache  # a subject's files are looked at once, and those that all share for each subject
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

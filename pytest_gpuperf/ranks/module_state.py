@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -22,13 +23,39 @@ _MOST = 5  # names that a report has of one test
 _MISSING = object()
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """A module or a class, and its attributes before programs could change them."""
+
+    label: str
+    owner: Any
+    before: Mapping[str, Any]
+    identities: list[int]
+    """Of all its attributes in their order; empty if the content of one matters."""
+
+    @classmethod
+    def of(cls, label: str, owner: Any) -> _Owner:
+        before = _values(owner)
+        return cls(label, owner, before, [] if SHARED in before else _identities(owner))
+
+    def changes(self) -> Iterator[str]:
+        """The names that are bound to something else now, and those that are new or gone."""
+        # Nearly all owners stay as they were, and thousands are asked after each test. What ``before`` holds is alive,
+        # so that nothing else has its identity.
+        if not self.identities or self.identities != _identities(self.owner):
+            yield from _changes(self.label, self.owner, self.before)
+
+
 class ModuleState:
     """The state of a process's modules."""
 
     def __init__(self) -> None:
         self._brought = {name.partition(".")[0] for name in sys.modules} | set(sys.stdlib_module_names) | _OF_TORCH
-        self._known: dict[str, list[tuple[str, Any, Mapping[str, Any]]]] = {}
+        self._known: dict[str, list[_Owner]] = {}
         self._looked_at = 0
+        self._names: list[str] = []
+        """Of the modules to look at, when there were as many as this, of which that was the last to come."""
+        self._listed: tuple[int, str] = (0, "")
 
     def note(self) -> None:
         """Takes note of modules that were imported since; a program is about to run."""
@@ -36,7 +63,7 @@ class ModuleState:
             return
         for name, module in self._watched():
             if name not in self._known:
-                self._known[name] = [(label, owner, _values(owner)) for label, owner in owners(name, module)]
+                self._known[name] = [_Owner.of(label, owner) for label, owner in owners(name, module)]
         self._looked_at = len(sys.modules)
 
     def changed(self) -> list[str]:
@@ -47,15 +74,20 @@ class ModuleState:
             if known is None:
                 found += [f"{label}.{SHARED}" for label, owner in owners(name, module) if _values(owner).get(SHARED)]
             elif sys.modules.get(name) is module:
-                found += [path for label, owner, before in known for path in _changes(label, owner, before)]
+                found += [path for owner in known for path in owner.changes()]
         if not found:
             return []
         more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
         return [f"attributes of modules: {', '.join(found[:_MOST])}{more}"]
 
     def _watched(self) -> Iterator[tuple[str, ModuleType]]:
-        for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] not in self._brought and type(module) is ModuleType:
+        there = (len(sys.modules), next(reversed(sys.modules)))
+        if there != self._listed:
+            self._names = [name for name in list(sys.modules) if name.partition(".")[0] not in self._brought]
+            self._listed = there
+        for name in self._names:
+            module = sys.modules.get(name)
+            if type(module) is ModuleType:
                 yield name, module
 
 
@@ -72,6 +104,10 @@ def _values(owner: Any) -> dict[str, Any]:
     if isinstance(values.get(SHARED), dict):
         values[SHARED] = dict(values[SHARED])  # its content is what matters, and a copy of it can be compared
     return values
+
+
+def _identities(owner: Any) -> list[int]:
+    return list(map(id, vars(owner).values()))
 
 
 def _changes(label: str, owner: Any, before: Mapping[str, Any]) -> Iterator[str]:

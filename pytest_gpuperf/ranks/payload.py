@@ -154,11 +154,13 @@ class SubmoduleCache:
 
     For every function that it pickles by value, cloudpickle walks through all of ``sys.modules`` (the
     thousands of torch, 5 ms) to find the submodules of the packages that the function uses. The answer
-    changes only with the code and with what is imported.
+    changes only with the code and with what is imported of these packages.
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Any, ...], list[ModuleType]] = {}
+        self._found: dict[tuple[Any, ...], tuple[int, list[ModuleType]]] = {}
+        """The answers, each with the number of modules that there were."""
+        self._imported: list[str] = []
         self._original = cloudpickle_internals.submodule_finder()
 
     @contextlib.contextmanager
@@ -176,10 +178,24 @@ class SubmoduleCache:
     def _find(self, code: CodeType, dependencies: Iterable[Any]) -> list[ModuleType]:
         assert self._original is not None
         modules = tuple(item for item in dependencies if isinstance(item, ModuleType))
-        key = (code, len(sys.modules), *(module.__name__ for module in modules))
-        if key not in self._found:
-            self._found[key] = self._original(code, modules)
-        return self._found[key]
+        names = tuple(module.__name__ for module in modules)
+        imported = self._up_to_date()
+        key = (code, *names)
+        looked_at, found = self._found.get(key, (-1, []))
+        if looked_at != len(imported):
+            packages = tuple(f"{name}." for name in names)
+            if looked_at < 0 or any(name.startswith(packages) for name in imported[looked_at:]):
+                found = self._original(code, modules)
+            self._found[key] = len(imported), found
+        return found
+
+    def _up_to_date(self) -> list[str]:
+        """All modules' names, in the order of their import. If some are gone, all that is known is forgotten."""
+        if len(sys.modules) != len(self._imported) or next(reversed(sys.modules)) != self._imported[-1]:
+            before, self._imported = self._imported, list(sys.modules)
+            if self._imported[: len(before)] != before:
+                self._found.clear()
+        return self._imported
 
 
 @contextlib.contextmanager

@@ -73,9 +73,37 @@ def test_a_shared_state_that_was_filled_is_a_change_even_if_the_program_imported
     assert state.changed() == ["attributes of modules: left_here.Shared._shared_state"]
 
 
+def test_a_module_that_comes_as_another_one_goes_is_looked_at(state: ModuleState) -> None:
+    import left_lazily  # type: ignore[import-not-found]  # noqa: F401
+
+    state.note()
+    assert state.changed() == []
+    del sys.modules["left_lazily"]
+    imported().Shared().value = 1
+    assert state.changed() == ["attributes of modules: left_here.Shared._shared_state"]
+
+
+def test_an_equal_object_is_a_change(state: ModuleState) -> None:
+    module = imported()
+    module.LARGE = int("1000000")
+    state.note()
+    module.LARGE = int("1000000")
+    assert state.changed() == ["attributes of modules: left_here.LARGE"]
+
+
+def test_a_name_that_is_bound_anew_to_the_same_object_is_no_change(state: ModuleState) -> None:
+    module = imported()
+    state.note()
+    names = module.NAMES
+    del module.NAMES
+    module.NAMES = names
+    module.__doc__ = "What Python itself keeps there is not looked at."
+    assert state.changed() == []
+
+
 def test_what_a_module_imports_lazily_is_no_change(state: ModuleState) -> None:
     module = imported()
-    import left_lazily  # type: ignore[import-not-found]
+    import left_lazily
 
     state.note()
     assert left_lazily.anything == 1

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 import threading
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 import pytest
@@ -44,6 +45,41 @@ def test_the_submodule_cache_sees_what_is_imported_later(tmp_path: Path, monkeyp
         assert b"late_package.late" not in payload.dumps(space["function"]).stream
         importlib.import_module("late_package.late")
         assert b"late_package.late" in payload.dumps(space["function"]).stream
+
+
+def test_the_submodule_cache_asks_again_only_if_a_submodule_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    original = internals._find_imported_submodules
+
+    def find(code: CodeType, dependencies: Any) -> Any:
+        asked.append(code.co_name)
+        return original(code, dependencies)
+
+    monkeypatch.setattr(internals, "_find_imported_submodules", find)
+    for name in ("of_no_package", "another_one"):
+        (tmp_path / f"{name}.py").write_text("")
+    package = tmp_path / "grown_package"
+    package.mkdir()
+    for name in ("__init__", "part"):
+        (package / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    space: dict[str, Any] = {}
+    exec("import grown_package\ndef function():\n    return grown_package.part", space)
+    cache = payload.SubmoduleCache()
+    times = []
+    with cache.used():
+        for change in (
+            lambda: None,
+            lambda: importlib.import_module("of_no_package"),
+            lambda: importlib.import_module("grown_package.part"),
+            lambda: (sys.modules.pop("of_no_package"), importlib.import_module("another_one")),
+        ):
+            change()
+            found = b"grown_package.part" in payload.dumps(space["function"]).stream
+            times.append((asked.count("function"), found))
+    assert times == [(1, False), (1, False), (2, True), (3, True)]
 
 
 def test_the_submodule_cache_gives_cloudpickle_its_own_function_back() -> None:

@@ -1,0 +1,52 @@
+"""Threads of ranks without GPUs wait for their turn, unless somebody chose how they are scheduled."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf import Context
+from pytest_gpuperf.ranks import scheduling
+from tests.ranks.conftest import Call
+
+POLICY = (
+    "import os; from pytest_gpuperf.ranks import scheduling; "
+    "os.sched_setscheduler(0, os.{chosen}, os.sched_param(0)); "
+    "scheduling.wait_for_turns(); print(os.sched_getscheduler(0))"
+)
+
+
+def policies(ctx: Context) -> set[int]:
+    """Of all threads, gloo's too."""
+    dist.all_reduce(torch.ones(1))
+    return {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+
+
+def test_all_threads_of_a_rank_wait_for_their_turn(call: Call) -> None:
+    assert call(policies) == [{os.SCHED_BATCH}] * 2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kept"),
+    [("SCHED_OTHER", os.SCHED_BATCH), ("SCHED_IDLE", os.SCHED_IDLE), ("SCHED_BATCH", os.SCHED_BATCH)],
+)
+def test_a_policy_that_was_chosen_stays(chosen: str, kept: int) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", POLICY.format(chosen=chosen)], capture_output=True, text=True, check=True
+    )
+    assert int(ran.stdout) == kept
+
+
+def test_a_sandbox_may_forbid_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def forbidden(pid: int, policy: int, param: os.sched_param) -> None:
+        asked.append(policy)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    scheduling.wait_for_turns()
+    assert asked == [os.SCHED_BATCH]
