@@ -109,7 +109,6 @@ class _Rank:
         self._groups = Groups(start, self._device, store)
         self._found = Surroundings.now()
         self._modules = ModuleState()
-        self._submodules = payload.SubmoduleCache()  # a result may be of a class that came with the program, by value
         self._threads_raised: list[str] = []
         threading.excepthook = self._thread_raised
         self._raised: BaseException | None = None
@@ -183,7 +182,7 @@ class _Rank:
         result = entry(context, *args, **kwargs)
         self._synchronize()  # an error that the device meets later belongs to this run, not to the next
         after = _issued()
-        with self._submodules.used(), _unpicklable_named(result):
+        with _unpicklable_named(result):
             return payload.dumps(result), -1 if before is None or after is None else after - before
 
     def _groups_if_silent(self) -> tuple[int, int] | None:

@@ -38,7 +38,6 @@ class Packing:
         # Suites that a package brings lie among what is installed, and their root with them.
         self._installed = () if self._root.startswith(_INSTALLED) else _INSTALLED
         self._directories: set[str] = set()
-        self._submodules = payload.SubmoduleCache()
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
         self._stubs = Stubs({}, {})
 
@@ -64,7 +63,7 @@ class Packing:
         """
         __tracebackhide__ = True
         entry, args, kwargs = call
-        with self._submodules.used(), _named_if_it_cannot_be_sent(program):
+        with _named_if_it_cannot_be_sent(program):
             modules = self._by_value()
             return payload.dumps((self._stubs.before(entry), args, kwargs), by_value=modules)
 
