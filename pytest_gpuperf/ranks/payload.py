@@ -13,7 +13,7 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -33,6 +33,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if isinstance(obj, FunctionType) and getattr(obj, "is_hypothesis_test", False):
             # A test class that a program refers to may have methods under @given, whose wrappers hold locks.
             obj = obj.hypothesis.inner_test  # type: ignore[attr-defined]
+        if isinstance(obj, CodeType):
+            # Cloudpickle 3.1.3 leaves the file out, where a failure is told to be.
+            make, values = self.dispatch_table[CodeType](obj)
+            return _code, (make, values, obj.co_filename)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return _reduce_tensor(torch, obj)
@@ -43,6 +47,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if isinstance(obj, ModuleType) and _is_of_a_type_of_its_own(obj):
             return importlib.import_module, (obj.__name__,)
         return super().reducer_override(obj)
+
+
+def _code(make: Callable[..., CodeType], values: tuple[Any, ...], file: str) -> CodeType:
+    return make(*values).replace(co_filename=file)
 
 
 def _is_of_a_type_of_its_own(module: ModuleType) -> bool:

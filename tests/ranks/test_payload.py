@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import cloudpickle
 import pytest
@@ -25,6 +25,26 @@ def test_a_module_that_only_this_process_has_travels_by_value(module: ModuleType
     assert point == module.Point(42)
     assert colour is module.Colour.RED
     assert type(error) is module.OddError
+
+
+def nested() -> Callable[[], CodeType]:
+    """Returns a function within, which returns the code of one within itself."""
+
+    def within() -> CodeType:
+        return (lambda: None).__code__
+
+    return within
+
+
+def test_code_keeps_its_file_and_lines() -> None:
+    arrived = payload.loads(payload.dumps(nested, [sys.modules[__name__]]))
+    sent = nested()
+    for one, other in (
+        (arrived.__code__, nested.__code__),
+        (arrived().__code__, sent.__code__),
+        (arrived()(), sent()),
+    ):
+        assert (one.co_filename, one.co_firstlineno) == (__file__, other.co_firstlineno)
 
 
 def test_a_module_that_is_not_named_travels_by_reference(module: ModuleType) -> None:
