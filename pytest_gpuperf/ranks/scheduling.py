@@ -7,12 +7,10 @@ import os
 
 
 def wait_for_turns() -> None:
-    """Has a thread that wakes up wait until another one's turn on the core ends, in all threads that start from now on.
+    """Lets no thread that wakes up interrupt another one: of this thread, and of those that it starts.
 
     Gloo's thread wakes up while another one still holds the lock of their connection. It then asks again and again, on
-    the core of the other thread. With ``SCHED_BATCH`` that other one goes on first.
-
-    A policy that somebody chose stays.
+    the core of the other thread. With ``SCHED_BATCH`` that other one goes on first. A policy that somebody chose stays.
     """
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         with contextlib.suppress(PermissionError):  # of a sandbox
