@@ -383,6 +383,7 @@ def test_a_barrier_waits_for_all_and_the_store_is_the_tests_own(pool: Pool, call
     def program(ctx: Context) -> tuple[bool, bytes]:
         if ctx.rank == 1:
             ctx.store.set("key", "of rank 1")
+            ctx.store.wait(["key"])  # set() returns before the store has it
         ctx.barrier()
         assert ctx.store.check(["key"])
         return True, ctx.store.get("key")
