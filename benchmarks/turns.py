@@ -1,8 +1,8 @@
 """What it saves if gloo's threads wait for their turns: small all_reduces of ranks that share two cores, both ways.
 
-    python benchmarks/turns.py [--ranks 2 4] [--operations 2000] [--turns 3]
+    python benchmarks/turns.py [--ranks 2 4] [--operations 2000] [--pairs 3]
 
-Each turn runs all_reduces of 1000 floats as the kernel schedules by default, and as the plugin has its ranks scheduled
+Each pair runs all_reduces of 1000 floats as the kernel schedules by default, and as the plugin has its ranks scheduled
 (``SCHED_BATCH``), one after the other. Prints the seconds of each and the median ratio.
 """
 
@@ -61,11 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a line for each number of ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of ranks (default 2 and 4)")
-    parser.add_argument("--operations", type=int, default=2000, help="all_reduces in a turn (default 2000)")
-    parser.add_argument("--turns", type=int, default=3, help="of each way (default 3)")
+    parser.add_argument("--operations", type=int, default=2000, help="all_reduces each way (default 2000)")
+    parser.add_argument("--pairs", type=int, default=3, help="of both ways (default 3)")
     read = parser.parse_args(arguments)
+    if (cores := len(os.sched_getaffinity(0))) < CORES:
+        parser.error(f"needs {CORES} cores and has {cores}: allow it more, as by taskset")
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        parser.error("both ways would be the same, as a scheduling policy was chosen: run it without chrt")
     for ranks in read.ranks:
-        pairs = [[seconds(ranks, read.operations, turns) for turns in (False, True)] for _ in range(read.turns)]
+        pairs = [[seconds(ranks, read.operations, turns) for turns in (False, True)] for _ in range(read.pairs)]
         told = ", ".join(f"{one:.2f} and {other:.2f} s" for one, other in pairs)
         ratio = statistics.median(one / other for one, other in pairs)
         print(f"{ranks} ranks on {CORES} cores: {told}: {ratio:.1f} times as fast in turns")

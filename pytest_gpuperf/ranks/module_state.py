@@ -30,19 +30,19 @@ class _Owner:
     label: str
     owner: Any
     before: Mapping[str, Any]
-    identities: list[int]
-    """Of all its attributes in their order; empty if the content of one matters."""
+    bindings: list[Any]
+    """The names of all its attributes, then the identities of their values; empty if the content of one matters."""
 
     @classmethod
     def of(cls, label: str, owner: Any) -> _Owner:
         before = _values(owner)
-        return cls(label, owner, before, [] if SHARED in before else _identities(owner))
+        return cls(label, owner, before, [] if SHARED in before else _bindings(owner))
 
     def changes(self) -> Iterator[str]:
         """The names that are bound to something else now, and those that are new or gone."""
         # Nearly all owners stay as they were, and thousands are asked after each test. What ``before`` holds is alive,
-        # so that nothing else has its identity.
-        if not self.identities or self.identities != _identities(self.owner):
+        # so that no other value of the same name has its identity.
+        if not self.bindings or self.bindings != _bindings(self.owner):
             yield from _changes(self.label, self.owner, self.before)
 
 
@@ -53,9 +53,9 @@ class ModuleState:
         self._brought = {name.partition(".")[0] for name in sys.modules} | set(sys.stdlib_module_names) | _OF_TORCH
         self._known: dict[str, list[_Owner]] = {}
         self._looked_at = 0
+        self._imported: list[str] = []
         self._names: list[str] = []
-        """Of the modules to look at, when there were as many as this, of which that was the last to come."""
-        self._listed: tuple[int, str] = (0, "")
+        """Of the modules to look at, as long as these are all that are imported."""
 
     def note(self) -> None:
         """Takes note of modules that were imported since; a program is about to run."""
@@ -81,10 +81,10 @@ class ModuleState:
         return [f"attributes of modules: {', '.join(found[:_MOST])}{more}"]
 
     def _watched(self) -> Iterator[tuple[str, ModuleType]]:
-        there = (len(sys.modules), next(reversed(sys.modules)))
-        if there != self._listed:
-            self._names = [name for name in list(sys.modules) if name.partition(".")[0] not in self._brought]
-            self._listed = there
+        imported = list(sys.modules)
+        if imported != self._imported:
+            self._imported = imported
+            self._names = [name for name in imported if name.partition(".")[0] not in self._brought]
         for name in self._names:
             module = sys.modules.get(name)
             if type(module) is ModuleType:
@@ -106,8 +106,9 @@ def _values(owner: Any) -> dict[str, Any]:
     return values
 
 
-def _identities(owner: Any) -> list[int]:
-    return list(map(id, vars(owner).values()))
+def _bindings(owner: Any) -> list[Any]:
+    attributes = dict(vars(owner))
+    return [*attributes, *map(id, attributes.values())]
 
 
 def _changes(label: str, owner: Any, before: Mapping[str, Any]) -> Iterator[str]:

@@ -33,9 +33,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if isinstance(obj, FunctionType) and getattr(obj, "is_hypothesis_test", False):
             # A test class that a program refers to may have methods under @given, whose wrappers hold locks.
             obj = obj.hypothesis.inner_test  # type: ignore[attr-defined]
-        if isinstance(obj, CodeType):
+        if isinstance(obj, CodeType) and (reduce := self.dispatch_table.get(CodeType)) is not None:
             # Cloudpickle 3.1.3 leaves the file out, where a failure is told to be.
-            make, values = self.dispatch_table[CodeType](obj)
+            make, values = reduce(obj)
             return _code, (make, values, obj.co_filename)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
@@ -161,7 +161,7 @@ def named_submodules(code: CodeType, dependencies: Iterable[Any]) -> list[Module
     """The submodules of packages that a function's code names: of ``torch``, ``torch.distributed`` for example.
 
     Cloudpickle finds the same by a walk through all of ``sys.modules``, for every function that it pickles by value.
-    With torch loaded that takes 5 ms.
+    With torch loaded that takes 5 ms. It also finds a submodule whose package is not imported, which none of torch is.
 
     Args:
         code: of the function.
@@ -180,10 +180,10 @@ def named_submodules(code: CodeType, dependencies: Iterable[Any]) -> list[Module
 
 
 @contextlib.contextmanager
-def _submodules_looked_up() -> Iterator[None]:
+def submodules_looked_up() -> Iterator[None]:
     """Has cloudpickle look submodules up within the block; one that works otherwise is left alone."""
     finder = cloudpickle_internals.submodule_finder()
-    if finder is None:
+    if finder is None or finder is named_submodules:  # that was another thread, which puts cloudpickle's back
         yield
         return
     cloudpickle_internals.replace_submodule_finder(named_submodules)
@@ -223,7 +223,7 @@ def dumps(obj: Any, by_value: Iterable[ModuleType] = ()) -> Parcel:
         apart.append(buffer)
         return False
 
-    with _by_value(by_value), _submodules_looked_up(), io.BytesIO() as file:
+    with _by_value(by_value), submodules_looked_up(), io.BytesIO() as file:
         _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=goes_into_the_pickle).dump(obj)
         return Parcel(file.getvalue(), apart)
 

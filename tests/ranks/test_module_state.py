@@ -91,6 +91,15 @@ def test_an_equal_object_is_a_change(state: ModuleState) -> None:
     assert state.changed() == ["attributes of modules: left_here.LARGE"]
 
 
+def test_another_name_for_an_equal_object_is_a_change(state: ModuleState) -> None:
+    module = imported()
+    module.left, module.last = None, None
+    state.note()
+    del module.last
+    module.renamed = None
+    assert state.changed() == ["attributes of modules: left_here.renamed, left_here.last"]
+
+
 def test_a_name_that_is_bound_anew_to_the_same_object_is_no_change(state: ModuleState) -> None:
     module = imported()
     state.note()

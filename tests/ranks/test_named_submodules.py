@@ -73,14 +73,27 @@ def test_cloudpickle_walks_for_no_function(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_cloudpickle_gets_its_own_function_back() -> None:
+    original = internals._find_imported_submodules
+    assert original.__module__ == internals.__name__
     payload.dumps(names_submodules, [sys.modules[__name__]])
-    assert internals._find_imported_submodules is not payload.named_submodules
+    assert internals._find_imported_submodules is original
     with pytest.raises(TypeError, match="lock"):
         payload.dumps(threading.Lock())
-    assert internals._find_imported_submodules is not payload.named_submodules
+    assert internals._find_imported_submodules is original
+
+
+def test_cloudpickle_gets_it_back_from_two_threads_at_once() -> None:
+    original = internals._find_imported_submodules
+    first, second = payload.submodules_looked_up(), payload.submodules_looked_up()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert internals._find_imported_submodules is original
 
 
 def test_a_cloudpickle_without_that_function_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    Looks.seen.clear()
     payload.dumps(Looks())
     monkeypatch.delattr(internals, "_find_imported_submodules")
     payload.dumps(Looks())
