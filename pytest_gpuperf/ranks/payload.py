@@ -34,7 +34,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             # A test class that a program refers to may have methods under @given, whose wrappers hold locks.
             obj = obj.hypothesis.inner_test  # type: ignore[attr-defined]
         if isinstance(obj, CodeType) and (reduce := self.dispatch_table.get(CodeType)) is not None:
-            # Cloudpickle 3.1.3 leaves the file out, where a failure is told to be.
+            # Cloudpickle 3.1.3 replaces the file's name, which reports of failures need.
             make, values = reduce(obj)
             return _code, (make, values, obj.co_filename)
         torch = sys.modules.get("torch")
