@@ -220,7 +220,7 @@ class LocalRanks:
             cores = spec.cores[rank] if spec.cores else frozenset[int]()
             place = spec.place(rank) if spec.nodes else None
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which is told below
-                start = Start(rank, spec.world_size, spec.backend, threads, cores, spec.opening, place)
+                start = Start(rank, spec.world_size, spec.backend, threads, cores, spec.opening, place, spec.timed)
                 process.connection.send(start)
         deadline = time.monotonic() + START_TIMEOUT
         for rank, process in self._processes.items():

@@ -36,6 +36,8 @@ class Start:
     opening: Opening = Opening.GROUP
     place: Place | None = None
     """Its place in a cluster; None if all ranks are on this machine."""
+    timed: bool = False
+    """Whether it measures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks import malloc, nccl_debug, payload, stacks
+from pytest_gpuperf.ranks import malloc, nccl_debug, payload, scheduling, stacks
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
@@ -72,6 +72,8 @@ def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
         pid = os.getpid()
         if start.backend == "gloo":
             malloc.share_arena()
+            if not start.timed:
+                scheduling.wait_for_turns()
         nccl_debug.keep_log()
         if start.cores:
             # Before any other thread of the rank: they inherit it. Memory is then taken from the cores' own node.
