@@ -133,7 +133,6 @@ def by_low_contention(ctx: Context, *, load: Load) -> Summing:
 
 WAYS: Mapping[str, Callable[..., Summing]] = {
     "nccl": by_nccl,
-    "nccl_16_ctas": lambda ctx, load: by_nccl(ctx, load=load, most_ctas=16),
     "nccl_4_ctas": lambda ctx, load: by_nccl(ctx, load=load, most_ctas=4),
     "copy_engines": by_copies,
     "low_contention": by_low_contention,
