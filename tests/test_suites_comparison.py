@@ -40,6 +40,24 @@ def test_as_far_off_as_is_allowed_is_close_and_no_further(off: float, atol: floa
         assert_close(ONES + 2 * off, ONES, "where", atol=atol, rtol=rtol)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("atol", "rtol"), [(0.25, 0.0), (0.0, 0.25), (0.125, 0.125)])
+@pytest.mark.parametrize("value", [1.5, 0.5, -1.0, math.nan, math.inf, -math.inf])
+def test_one_element_beyond_its_bound_is_found(dtype: torch.dtype, atol: float, rtol: float, value: float) -> None:
+    expected = ONES.to(dtype)
+    got = expected.clone()
+    got[1, 2] = value
+    with pytest.raises(AssertionError, match=r"(?s)^where: .*Mismatched elements: 1 / 6"):
+        assert_close(got, expected, "where", atol=atol, rtol=rtol)
+
+
+def test_within_a_bound_infinities_are_equal_and_nothing_is_close_to_nothing() -> None:
+    infinite = torch.tensor([math.inf, -math.inf, 1.0])
+    assert_close(infinite + 0.125, infinite, "", atol=0.25)
+    assert_close(torch.empty(0), torch.empty(0), "", atol=0.25)
+    assert_close(torch.tensor([3]), torch.tensor([4]), "", atol=1.0)
+
+
 def test_every_ranks_tensor_is_compared() -> None:
     assert_each([ONES, ONES], [ONES, ONES], "sum")
     with pytest.raises(AssertionError, match=r"^rank 1, sum: "):

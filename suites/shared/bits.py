@@ -21,9 +21,14 @@ def random_bits(start: int, stop: int, *, stream: int, device: torch.device) -> 
     """
     z = torch.arange(start, stop, dtype=torch.int64, device=device)
     z.mul_(signed(0x9E3779B97F4A7C15)).add_(signed(stream * 0xD1342543DE82EF95))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        z.bitwise_xor_((z >> shift).bitwise_and_((1 << (64 - shift)) - 1)).mul_(signed(factor))
-    return z
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z.bitwise_xor_(_shifted(z, shift)).mul_(signed(factor))
+    return z.bitwise_xor_(_shifted(z, 31))
+
+
+def _shifted(z: torch.Tensor, by: int) -> torch.Tensor:
+    """To the right, with zeros from the left."""
+    return (z >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
 def odd_numbers(bits: torch.Tensor, half: int) -> torch.Tensor:

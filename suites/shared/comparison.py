@@ -20,9 +20,23 @@ def assert_close(
     """One tensor is as expected, in dtype and shape too; by default to the last bit."""
     # torch.testing takes a millisecond even where all is well: it is asked where there is something to tell.
     alike = got.dtype == expected.dtype and got.shape == expected.shape
-    if alike and (torch.equal(got, expected) or torch.allclose(got, expected, rtol=rtol, atol=atol)):
+    if alike and (
+        _near(got, expected, rtol, atol)
+        or torch.equal(got, expected)
+        or torch.allclose(got, expected, rtol=rtol, atol=atol)
+    ):
         return
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, msg=lambda text: f"{where}: {text}")
+
+
+def _near(got: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> bool:
+    """Whether all are finite and within the bounds, in a third of ``torch.allclose``'s time; of 32 bits and more."""
+    if not (rtol or atol) or expected.dtype not in (torch.float32, torch.float64) or not expected.numel():
+        return False
+    off = (got - expected).abs_()
+    if rtol:
+        off.sub_(expected.abs().mul_(rtol))
+    return bool(off.max() <= atol)
 
 
 def assert_same(
