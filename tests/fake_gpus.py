@@ -44,7 +44,11 @@ def machine_of(count: int, *, multicast: bool = False, watts: float = 700.0) -> 
 def install(patch: pytest.MonkeyPatch, visible: int = 8) -> None:
     """Lets the plugin find so many GPUs, and lets ranks run without them."""
     limit(patch, visible)
-    patch.setattr(CurrentRanks, "_spec", lambda self, size: PoolSpec(size, (), self.current.marker.env))
+
+    def without_gpus(ranks: CurrentRanks, size: int) -> PoolSpec:
+        return PoolSpec(size, (), ranks.current.marker.env, timed=ranks.current.launch is not None)
+
+    patch.setattr(CurrentRanks, "_spec", without_gpus)
 
 
 def limit(patch: pytest.MonkeyPatch, visible: int = 8, watts: float = 700.0) -> None:
