@@ -51,6 +51,12 @@ def test_one_element_beyond_its_bound_is_found(dtype: torch.dtype, atol: float, 
         assert_close(got, expected, "where", atol=atol, rtol=rtol)
 
 
+@pytest.mark.parametrize(("got", "atol"), [(math.inf, math.inf), (-math.inf, math.inf), (math.inf, 1e39)])
+def test_an_infinite_number_is_within_no_bound_of_another_one(got: float, atol: float) -> None:
+    with pytest.raises(AssertionError, match=r"^where: "):
+        assert_close(torch.tensor([got]), torch.tensor([1.0]), "where", atol=atol)
+
+
 def test_within_a_bound_infinities_are_equal_and_nothing_is_close_to_nothing() -> None:
     infinite = torch.tensor([math.inf, -math.inf, 1.0])
     assert_close(infinite + 0.125, infinite, "", atol=0.25)

@@ -37,7 +37,7 @@ class Start:
     place: Place | None = None
     """Its place in a cluster; None if all ranks are on this machine."""
     timed: bool = False
-    """Whether it measures."""
+    """Whether it measures: if not, it runs as ``SCHED_BATCH`` on gloo."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class PoolSpec:
     cores: tuple[frozenset[int], ...] = ()
     """That each rank's threads run on; empty: where the system puts them."""
     timed: bool = False
-    """Whether its ranks measure: their communicators share nothing."""
+    """Whether its ranks measure: their communicators share nothing, and the kernel schedules them by default."""
     opening: Opening = Opening.GROUP
     owner: str = ""
     """The test file whose tests alone use the pool; empty if any test may."""

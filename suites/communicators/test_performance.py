@@ -11,7 +11,7 @@ from suites.communicators import programs
 
 pytestmark = pytest.mark.perf
 
-NUMBER = 2  # each ends in 0.51 s, see docs/suites/communicators.md
+NUMBER = 2  # to destroy one takes 0.51 s, see docs/suites/communicators.md
 
 
 def judge(perf: Perf, ranks: Ranks, making: programs.Making) -> None:
