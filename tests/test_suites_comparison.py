@@ -61,6 +61,7 @@ def test_within_a_bound_infinities_are_equal_and_nothing_is_close_to_nothing() -
     infinite = torch.tensor([math.inf, -math.inf, 1.0])
     assert_close(infinite + 0.125, infinite, "", atol=0.25)
     assert_close(torch.empty(0), torch.empty(0), "", atol=0.25)
+    assert_close(ONES.clone().requires_grad_(), ONES.clone().requires_grad_(), "", atol=0.25)
     assert_close(torch.tensor([3]), torch.tensor([4]), "", atol=1.0)
 
 

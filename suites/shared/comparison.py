@@ -36,9 +36,10 @@ def _near(got: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -
     """
     if not (rtol or atol) or expected.dtype not in (torch.float32, torch.float64) or not expected.numel():
         return False
-    off = (got - expected).abs_()
+    have, want = got.detach(), expected.detach()
+    off = (have - want).abs_()
     if rtol:
-        off.sub_(expected.abs().mul_(rtol))
+        off.sub_(want.abs().mul_(rtol))
     most = float(off.max())
     return most <= atol and math.isfinite(most)
 
