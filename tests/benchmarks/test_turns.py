@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -25,11 +26,11 @@ def test_what_would_show_nothing_is_refused(
 
 
 @pytest.mark.skipif(os.sched_getscheduler(0) == os.SCHED_BATCH, reason="it is there already")
-def test_a_system_that_allows_no_other_policy_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_allows_no_other_policy_is_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
     monkeypatch.setattr(turns, "wait_for_turns", lambda: None)
     with pytest.raises(RuntimeError, match="allows no SCHED_BATCH: both ways would be the same; run it outside of a"):
-        turns.rank(0, 1, "", 1, turns=True)
+        turns.rank(0, 1, str(tmp_path), 1, turns=True)
 
 
 @pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="both ways would be the same")
