@@ -9,7 +9,7 @@ ARGS ?=
 # Each of some hundred processes of a run would compile the package anew if this were set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: docs install suites smoke mutations test lint types format ci clean
+.PHONY: docs install suites quick smoke mutations test lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -23,6 +23,11 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 # four tests at a time on the same GPUs: ARGS='--gpus 2 -m "not perf" -n 4'.
 suites: install
 	$(BIN)/python -m pytest suites $(ARGS)
+
+# A first look in two minutes on 2 cores: each test in its largest world, with few examples, but for those that start
+# torch many times.
+quick: install
+	$(BIN)/python -m pytest suites -m "not perf and not long" --largest-worlds --hypothesis-profile=quick -n 2 --dist worksteal $(ARGS)
 
 # Every perf test's body once, unjudged: notices on CPUs that a perf test has rotted.
 smoke: install

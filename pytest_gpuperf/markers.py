@@ -70,7 +70,7 @@ class RanksMarker:
     per_node: int | None = None
     """How many ranks each node has; None if that does not matter."""
 
-    def sizes_on(self, gpus: int, nodes: int = 1) -> tuple[int, ...]:
+    def sizes_on(self, gpus: int, nodes: int = 1, *, largest: bool = False) -> tuple[int, ...]:
         """The world sizes that are tests of a run.
 
         Those that need more GPUs are among them, to be skipped with the reason.
@@ -78,14 +78,16 @@ class RanksMarker:
         Args:
             gpus: how many the run uses; 0 for gloo.
             nodes: how many nodes it has.
+            largest: whether the run has only the largest world of each test, on CPUs as well.
         """
+        on_cpus = not gpus or self.device == "cpu"
         if not self.world_sizes:
-            on_each = gpus // nodes if gpus and self.device != "cpu" else 1
+            on_each = 1 if on_cpus else gpus // nodes
             return ((self.nodes_of(nodes) or nodes) * (self.per_node or max(1, on_each)),)
-        if not self.largest or self.device == "cpu":
+        if not largest and (on_cpus or not self.largest):
             return self.world_sizes
         room = gpus // nodes * self.nodes if isinstance(self.nodes, int) and nodes > 1 else gpus
-        least = max((size for size in self.world_sizes if size <= room), default=0)
+        least = max((size for size in self.world_sizes if on_cpus or size <= room), default=0)
         return tuple(size for size in self.world_sizes if size >= least)
 
     def nodes_of(self, nodes: int) -> int | None:

@@ -81,6 +81,13 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--largest-worlds",
+        {
+            "action": "store_true",
+            "help": "run only the largest world of each test: of those that the GPUs hold, or of all on CPUs",
+        },
+    ),
+    (
         "--smoke",
         {
             "action": "store_true",
@@ -285,6 +292,8 @@ class Options:
     """Whether the nodes of a cluster may differ in hardware."""
     node_timeout: float = 15.0
     """Seconds in which a node of a cluster must answer."""
+    largest_worlds: bool = False
+    """Whether each test has only the largest of its worlds."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -395,6 +404,7 @@ class Options:
             cluster=cluster,
             unlike_nodes=unlike,
             node_timeout=_positive(config, "gpuperf_node_timeout"),
+            largest_worlds=bool(config.getoption("largest_worlds")),
         )
 
 

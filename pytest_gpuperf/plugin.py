@@ -102,7 +102,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One variant for each world size."""
     session = metafunc.config.stash[SESSION]
-    parametrize(metafunc, len(session.machine.gpus), session.capacity.nodes)
+    parametrize(metafunc, len(session.machine.gpus), session.capacity.nodes, largest=session.options.largest_worlds)
 
 
 @pytest.hookimpl(tryfirst=True)

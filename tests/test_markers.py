@@ -211,6 +211,35 @@ def test_without_world_sizes_the_nodes_say_how_many_ranks_there_are(
     assert marker.sizes_on(gpus, nodes) == sizes
 
 
+@pytest.mark.parametrize(
+    ("marker", "gpus", "nodes", "sizes"),
+    [
+        (RanksMarker((8, 2, 4)), 0, 1, (8,)),
+        (RanksMarker((2,)), 0, 1, (2,)),
+        (RanksMarker((8, 2, 4), largest=True), 0, 1, (8,)),
+        (RanksMarker((8, 2, 4), device="cuda"), 0, 1, (8,)),  # to be skipped with its reason
+        (RanksMarker((8, 2, 4)), 4, 1, (8, 4)),  # 8 to be skipped with its reason
+        (RanksMarker((8, 2, 4)), 1, 1, (8, 2, 4)),
+        (RanksMarker((8, 2, 4), device="cpu"), 4, 1, (8,)),
+        (RanksMarker((2, 4, 8), nodes=1), 16, 2, (8,)),
+        (RanksMarker((2, 4, 8), nodes=1), 8, 2, (4, 8)),
+        (RanksMarker((), nodes=2), 16, 2, (16,)),
+    ],
+)
+def test_a_run_may_have_the_largest_world_of_each_test_alone(
+    marker: RanksMarker, gpus: int, nodes: int, sizes: tuple[int, ...]
+) -> None:
+    assert marker.sizes_on(gpus, nodes, largest=True) == sizes
+
+
+def test_the_option_leaves_one_world_of_each_test(pytester: pytest.Pytester, eight_gpus: None) -> None:
+    pytester.makepyfile(test_sizes=TEST.format(arguments="2, 16, 4", fixtures="ranks"))
+    for gpus, expected in ((0, [16]), (2, [2, 16, 4]), (8, [16, 4])):
+        result = pytester.runpytest_inprocess("--collect-only", "-q", f"--gpus={gpus}", "--largest-worlds")
+        names = [line for line in result.outlines if "::" in line]
+        assert names == [f"test_sizes.py::test_it[{size}ranks]" for size in expected]
+
+
 def test_a_run_has_what_its_gpus_hold(pytester: pytest.Pytester, eight_gpus: None) -> None:
     pytester.makepyfile(test_sizes=TEST.format(arguments="2, 4, 8, largest=True", fixtures="ranks"))
     for gpus, expected in ((0, [2, 4, 8]), (2, [2, 4, 8]), (4, [4, 8]), (8, [8])):

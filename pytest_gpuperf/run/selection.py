@@ -24,13 +24,14 @@ LACKS = pytest.StashKey[str]()
 """Why an item cannot run here, where that is a failure."""
 
 
-def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1) -> None:
+def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1, *, largest: bool = False) -> None:
     """Gives a test that uses ranks one variant for each world size of its marker.
 
     Args:
         metafunc: the test.
         gpus: how many the run uses; 0 for gloo.
         nodes: how many nodes it has.
+        largest: whether the run has only the largest world of each test.
     """
     nodeid = metafunc.definition.nodeid
     if foreign(metafunc.definition, WORLD_PARAM):
@@ -52,7 +53,7 @@ def parametrize(metafunc: pytest.Metafunc, gpus: int, nodes: int = 1) -> None:
             f"{nodeid}: the test uses ranks and does not say how many: mark it, for example, @pytest.mark.ranks(2)",
             pytrace=False,
         )
-    sizes = marker.sizes_on(gpus, nodes)
+    sizes = marker.sizes_on(gpus, nodes, largest=largest)
     metafunc.parametrize(
         WORLD_PARAM,
         sizes,
