@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -114,6 +115,8 @@ class CurrentRanks:
         """Ranks on which a test of an adopted class failed: it may have left them as none expects to find them."""
         self._renewals = 0
         """How many process groups were asked for beyond those of tests and launches."""
+        self._timed: tuple[tuple[int, ...], float] = ((), -math.inf)
+        """The processes whose timed run ended last, and when."""
 
     @property
     def current(self) -> CurrentTest:
@@ -274,7 +277,15 @@ class CurrentRanks:
         __tracebackhide__ = True
         with self._alone():
             self.prepare()
-            return self._watched(world_size, entry, args, program)
+            found = self._watched(world_size, entry, args, program)
+            self._timed = self._pool(world_size).pids, time.monotonic()
+            return found
+
+    def idle_seconds(self, world_size: int) -> float:
+        """How long ago these ranks' last timed run ended, in this test or before it; infinite if they had none."""
+        self.prepare()
+        processes, ended = self._timed
+        return time.monotonic() - ended if processes == self._pool(world_size).pids else math.inf
 
     def probe_nccl(self, item: pytest.Item) -> Sequence[NcclLog]:
         """Runs collectives on all GPUs, in fresh ranks that keep NCCL's log; the logs in rank order; none with gloo.
