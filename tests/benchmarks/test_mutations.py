@@ -33,8 +33,9 @@ def summed(ctx):
     dist.all_reduce(own)
     return own
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(1, 2)
 def test_sum(ranks):
+    assert ranks.world_size == 2, "no smaller world is tried"
     assert all(torch.equal(each, torch.full((3,), 3.0)) for each in ranks.run(summed))
 """
 # Of the suites themselves: only these send their modules to the ranks with the fault in them.
