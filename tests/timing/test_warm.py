@@ -1,4 +1,4 @@
-"""Only the first step of a test is warmed up until it is steady: the device is warm for what comes after."""
+"""Only the first step that ranks time is warmed up until it is steady: the device is warm for what comes after."""
 
 from collections.abc import Callable
 
