@@ -24,8 +24,8 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 suites: install
 	$(BIN)/python -m pytest suites $(ARGS)
 
-# A first look in two minutes on 2 cores: each test in its largest world, with few examples, but for those that start
-# torch many times.
+# A first look in two minutes on 2 cores: each test in its largest world, with few examples. Tests that start torch many
+# times are left out.
 quick: install
 	$(BIN)/python -m pytest suites -m "not perf and not long" --largest-worlds --hypothesis-profile=quick -n 2 --dist worksteal $(ARGS)
 

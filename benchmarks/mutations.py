@@ -2,11 +2,11 @@
 
     python benchmarks/mutations.py [--subject S ...] [--fault TEXT] [--json FILE] [--jobs N] [--sample N]
 
-Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites or into torch, in memory, and its
-subject runs with the profile ``quick``, each test in its largest world, until a test fails. A fault is caught if one
-does. Each subject runs once without a fault as well, and must pass. Exits with 1 if fewer than 95 % are caught, with 2
-if the figures cannot be trusted: a subject that fails by itself, a fault that does not apply, or a module that no
-process imports.
+Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites or into torch, in memory. Its subject
+runs with the profile ``quick`` until a test fails, each test in its largest world; a sample runs the recorded tests. A
+fault is caught if one fails. Each subject runs once without a fault as well, and must pass. Exits with 1 if fewer than
+95 % are caught, with 2 if the figures cannot be trusted: a subject that fails by itself, a fault that does not apply,
+or a module that no process imports.
 Faults of what runs on GPUs alone are tried with ``PYTEST_ADDOPTS="--gpus 2"``, for example.
 """
 

@@ -87,7 +87,9 @@ class RanksMarker:
         if not largest and (on_cpus or not self.largest):
             return self.world_sizes
         room = gpus // nodes * self.nodes if isinstance(self.nodes, int) and nodes > 1 else gpus
-        least = max((size for size in self.world_sizes if on_cpus or size <= room), default=0)
+        most = math.inf if self.per_node is None else self.per_node * nodes
+        fitting = [size for size in self.world_sizes if size <= most and (on_cpus or size <= room)]
+        least = max(fitting, default=0)
         return tuple(size for size in self.world_sizes if size >= least)
 
     def nodes_of(self, nodes: int) -> int | None:

@@ -223,6 +223,8 @@ def test_without_world_sizes_the_nodes_say_how_many_ranks_there_are(
         (RanksMarker((8, 2, 4), device="cpu"), 4, 1, (8,)),
         (RanksMarker((2, 4, 8), nodes=1), 16, 2, (8,)),
         (RanksMarker((2, 4, 8), nodes=1), 8, 2, (4, 8)),
+        (RanksMarker((2, 4, 8), per_node=2), 16, 2, (4, 8)),  # 8 would be on four nodes
+        (RanksMarker((2, 4, 8), per_node=2), 0, 2, (4, 8)),
         (RanksMarker((), nodes=2), 16, 2, (16,)),
     ],
 )

@@ -277,15 +277,17 @@ class CurrentRanks:
         __tracebackhide__ = True
         with self._alone():
             self.prepare()
+            processes = self._pool(world_size).pids
             found = self._watched(world_size, entry, args, program)
-            self._timed = self._pool(world_size).pids, time.monotonic()
+            self._timed = processes, time.monotonic()
             return found
 
     def idle_seconds(self, world_size: int) -> float:
         """How long ago these ranks' last timed run ended, in this test or before it; infinite if they had none."""
-        self.prepare()
-        processes, ended = self._timed
-        return time.monotonic() - ended if processes == self._pool(world_size).pids else math.inf
+        with self._alone():
+            self.prepare()
+            processes, ended = self._timed
+            return time.monotonic() - ended if processes == self._pool(world_size).pids else math.inf
 
     def probe_nccl(self, item: pytest.Item) -> Sequence[NcclLog]:
         """Runs collectives on all GPUs, in fresh ranks that keep NCCL's log; the logs in rank order; none with gloo.
