@@ -24,7 +24,7 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 suites: install
 	$(BIN)/python -m pytest suites $(ARGS)
 
-# A first look in two minutes on 2 cores: each test in its largest world, with few examples. Tests that start torch many
+# A first look in some two minutes on 2 cores: each test in its largest world, with few examples. Tests that start torch many
 # times are left out.
 quick: install
 	$(BIN)/python -m pytest suites -m "not perf and not long" --largest-worlds --hypothesis-profile=quick -n 2 --dist worksteal $(ARGS)
