@@ -2,11 +2,11 @@
 
     python benchmarks/mutations.py [--subject S ...] [--fault TEXT] [--json FILE] [--jobs N] [--sample N]
 
-Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites or into torch, in memory. Its subject
-runs with the profile ``quick`` until a test fails, each test in its largest world; a sample runs the recorded tests. A
-fault is caught if one fails. Each subject runs once without a fault as well, and must pass. Exits with 1 if fewer than
-95 % are caught, with 2 if the figures cannot be trusted: a subject that fails by itself, a fault that does not apply,
-or a module that no process imports.
+Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites or into torch, in memory. The test that
+caught it last time runs, and if that one passes its whole subject until a test fails. They run with the profile
+``quick``, each test in its largest world. A fault is caught if a test fails. Each subject runs once without a fault as
+well, and must pass. Exits with 1 if fewer than 95 % are caught, with 2 if the figures cannot be trusted: a subject that
+fails by itself, a fault that does not apply, or a module that no process imports.
 Faults of what runs on GPUs alone are tried with ``PYTEST_ADDOPTS="--gpus 2"``, for example.
 """
 
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,6 +38,8 @@ from benchmarks.pytest_command import pytest_command  # noqa: E402
 RECORDED = ROOT / "docs" / "suites" / "faults.json"
 LEAST = 0.95  # of the faults that are not equivalent
 TIMEOUT = 600.0  # seconds for a subject; a suite that hangs has its own timeouts, which are shorter
+
+Chosen = tuple[str, Fault | None]  # a subject, and a fault of it or none
 
 CAUGHT, PASSED, EQUIVALENT, SKIPPED, UNTRUE = "caught", "passed", "equivalent", "skipped", "untrue"
 
@@ -97,9 +99,7 @@ def tried(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
         trial.begin(fault)
         began = time.monotonic()
         options = ["-x", "-p", "no:cacheprovider", "-p", "benchmarks.mutants.plugin", "--tb=short", "--smoke"]
-        options += ["--hypothesis-profile=quick", "--hypothesis-seed=1", "-W", "ignore", *tests]
-        if not any("::" in test for test in tests):  # a test that is named may be of a smaller world
-            options.append("--largest-worlds")
+        options += ["--hypothesis-profile=quick", "--hypothesis-seed=1", "--largest-worlds", "-W", "ignore", *tests]
         environ = {**os.environ, FOLDER: folder, "PYTHONPATH": str(ROOT)}
         try:
             done = subprocess.run(
@@ -124,14 +124,32 @@ def tried(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
     return Result(subject=subject, fault=name, outcome=outcome, test=test, message=message, seconds=seconds)
 
 
-def sample(faults: dict[str, tuple[Fault, ...]], count: int) -> list[tuple[str, Fault, list[str]]]:
-    """So many faults, evenly spread over the table, each with the test that is recorded to have caught it."""
-    recorded = {(entry["subject"], entry["fault"]): entry for entry in json.loads(RECORDED.read_text("utf-8"))}
+def caught_before(path: Path = RECORDED) -> dict[tuple[str, str], str]:
+    """The test that is recorded to have caught a fault, by subject and fault; the function, whatever its parameters."""
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        (entry["subject"], entry["fault"]): entry["test"].partition("[")[0]
+        for entry in entries
+        if entry["outcome"] == CAUGHT
+    }
+
+
+def tried_again(subject: str, fault: Fault, before: Sequence[str], whole: Sequence[str]) -> Result:
+    """Runs the test that caught the fault before, and if it does not now, or is gone, the whole subject."""
+    first = tried(subject, fault, before)
+    if first.outcome == CAUGHT:
+        return first
+    result = tried(subject, fault, whole)
+    return replace(result, seconds=first.seconds + result.seconds)
+
+
+def sample(faults: dict[str, tuple[Fault, ...]], before: Container[tuple[str, str]], count: int) -> list[Chosen]:
+    """So many of the faults that were caught before, evenly spread over the table."""
     caught = [
-        (subject, fault, [recorded[subject, fault.name]["test"]])
+        (subject, fault)
         for subject, of_subject in sorted(faults.items())
         for fault in of_subject
-        if recorded.get((subject, fault.name), {}).get("outcome") == CAUGHT
+        if (subject, fault.name) in before
     ]
     count = min(count, len(caught))
     return [caught[index * len(caught) // count] for index in range(count)]
@@ -170,25 +188,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fault", default="", help="only faults whose name holds this text")
     parser.add_argument("--json", type=Path, help="a file for the results; those of other faults in it are kept")
     parser.add_argument("--jobs", type=int, default=2, help="runs of pytest at once (default: %(default)s)")
-    parser.add_argument("--sample", type=int, help="only so many, each against the test that is recorded to catch it")
+    parser.add_argument("--sample", type=int, help="only so many of those that were caught before")
     given = parser.parse_args(arguments)
     faults = table()
     if unknown := sorted(set(given.subject or ()) - set(faults)):
         parser.error(f"no subject is called {unknown[0]!r}: {', '.join(faults)}")
     chosen = {subject: faults[subject] for subject in given.subject or faults}
-    work: list[tuple[str, Fault | None, list[str]]] = []
+    before = caught_before()
+    work: list[Chosen] = []
     if given.sample:
-        work += sample(chosen, given.sample)
+        work += sample(chosen, before, given.sample)
     else:
         for subject, of_subject in chosen.items():
-            folder = [f"suites/{subject}"]
             picked = [fault for fault in of_subject if given.fault in fault.name]
-            work += [(subject, None, folder)] if picked else []
-            work += [(subject, fault, folder) for fault in picked]
+            work += [(subject, None)] if picked else []
+            work += [(subject, fault) for fault in picked]
+
+    def outcome(subject: str, fault: Fault | None) -> Result:
+        whole = [f"suites/{subject}"]
+        test = before.get((subject, fault.name)) if fault else None
+        return tried_again(subject, fault, [test], whole) if fault and test else tried(subject, fault, whole)
+
     began = time.monotonic()
     results = []
     with ThreadPoolExecutor(given.jobs) as pool:
-        for result in pool.map(lambda each: tried(*each), work):
+        for result in pool.map(lambda each: outcome(*each), work):
             if not result.fault and result.outcome not in (PASSED, SKIPPED):
                 print(f"{result.subject} fails without a fault: {result.test} {result.message}", flush=True)
                 pool.shutdown(cancel_futures=True)
@@ -196,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if result.fault:
                 print(result.line(), flush=True)
                 results.append(result)
-                if given.json:  # at once: a run of all faults takes half an hour, and may be cut off
+                if given.json:  # at once: a run of all faults takes more than an hour, and may be cut off
                     record(given.json, result, faults)
     lines, share = summary(results)
     print("\n".join(lines), f"\n{time.monotonic() - began:.0f} s", sep="")

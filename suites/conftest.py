@@ -15,7 +15,7 @@ from hypothesis import settings
 from suites.shared.early import early_first
 from suites.shared.examples import DEALT
 
-EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 10}
+EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 5}
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
 LONG = "long: with --dist worksteal it begins early, or it would still run when all others have ended"
 

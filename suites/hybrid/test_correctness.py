@@ -118,6 +118,7 @@ def test_a_schedule_is_what_it_is_called(ranks: Ranks, schedule: str, order: str
     assert of_first == order * (len(of_first) // len(order))
 
 
+@pytest.mark.long
 @pytest.mark.ranks(8)
 def test_training_on_three_axes(ranks: Ranks) -> None:
     mesh, *_ = OF_EIGHT
@@ -164,7 +165,7 @@ class Softmax(LlamaAttention):
         return torch.einsum("bghqk,bgkd->bghqd", weights, value).flatten(1, 2)
 
 
-@pytest.mark.parametrize("mesh", PIPELINED + SHARDED + IN_CONTEXT[1:2], ids=named)
+@pytest.mark.parametrize("mesh", [{"pp": 2, "tp": 2}, {"shard": 2, "cp": 2}], ids=named)
 def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
     given_case = fixed(mesh)
     got = ranks.run(programs.train, **given_case.arguments, attention=Softmax)

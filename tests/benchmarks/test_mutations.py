@@ -16,11 +16,13 @@ from benchmarks.mutations import (
     SKIPPED,
     UNTRUE,
     Result,
+    caught_before,
     record,
     sample,
     summary,
     table,
     tried,
+    tried_again,
 )
 from tests.whole_run import write
 
@@ -38,8 +40,18 @@ def test_sum(ranks):
     assert ranks.world_size == 2, "no smaller world is tried"
     assert all(torch.equal(each, torch.full((3,), 3.0)) for each in ranks.run(summed))
 """
+FIRST = """
+import pytest
+
+def test_nothing():
+    assert True
+
+@pytest.mark.ranks(2)
+def test_first(ranks):
+    assert ranks.run(summed) is None, "never"
+"""
 # Of the suites themselves: only these send their modules to the ranks with the fault in them.
-REAL = "suites/collectives/test_correctness.py::test_every_rank_is_root_once[2ranks-broadcast]"
+REAL = "suites/collectives/test_correctness.py::test_every_rank_is_root_once"
 PROGRAMS, TORCH = "suites.collectives.programs.plain", "torch.distributed.distributed_c10d"
 NOTHING = "def all_reduce(tensor, *args, **kwargs):\n    return None\n"
 
@@ -85,7 +97,28 @@ def test_a_fault_of_a_program_reaches_the_ranks(tmp_path: Path, old: str, outcom
     result = tried("collectives", fault, [REAL, "-o", f"gpuperf_leases={tmp_path / '.leases'}"])
     assert result.outcome == outcome, result
     assert message in result.message
-    assert result.test == (REAL if outcome == CAUGHT else "")
+    assert result.test.partition("[")[0] == (REAL if outcome == CAUGHT else "")
+
+
+@pytest.mark.parametrize(
+    ("before", "caught"),
+    [("test_sum", "test_sum[2ranks]"), ("test_nothing", "test_first[2ranks]"), ("test_gone", "test_first[2ranks]")],
+    ids=["catches it", "passes", "gone"],
+)
+def test_the_test_that_caught_a_fault_comes_first_and_then_all_others(tmp_path: Path, before: str, caught: str) -> None:
+    path, *options = whole = written(tmp_path, FIRST + TEST)
+    fault = Fault(name="of torch", module="torch.distributed", old="", new=NOTHING)
+    result = tried_again("collectives", fault, [f"{path}::{before}", *options], whole)
+    assert result.outcome == CAUGHT, result
+    assert result.test.endswith(f"::{caught}")
+
+
+def test_the_record_names_functions_of_tests_that_caught_faults(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    faults = {"scan": tuple(Fault(name=name, module="torch", old="x", new="y") for name in ("one", "other"))}
+    for fault, outcome in (("one", CAUGHT), ("other", PASSED)):
+        record(path, Result(subject="scan", fault=fault, outcome=outcome, test="t.py::test_it[2ranks]"), faults)
+    assert caught_before(path) == {("scan", "one"): "t.py::test_it"}
 
 
 def test_a_subject_whose_tests_all_skip_tells_nothing(tmp_path: Path) -> None:
@@ -128,7 +161,7 @@ def test_every_subject_has_a_table() -> None:
 def test_a_sample_has_different_faults_and_each_only_once(count: int) -> None:
     """A sample that is larger than the tables is the tables."""
     faults = table()
-    drawn = [(subject, fault.name) for subject, fault, _ in sample(faults, count)]
+    drawn = [(subject, fault and fault.name) for subject, fault in sample(faults, caught_before(), count)]
     assert len(set(drawn)) == len(drawn)
     if count < 100:
         assert len(drawn) == count
