@@ -3,10 +3,11 @@
     python benchmarks/mutations.py [--subject S ...] [--fault TEXT] [--json FILE] [--jobs N] [--sample N]
 
 Each fault of ``benchmarks/mutants/tables`` is put into a program of the suites or into torch, in memory. The test that
-caught it last time runs, and if that one passes its whole subject until a test fails. They run with the profile
-``quick``, each test in its largest world. A fault is caught if a test fails. Each subject runs once without a fault as
-well, and must pass. Exits with 1 if fewer than 95 % are caught, with 2 if the figures cannot be trusted: a subject that
-fails by itself, a fault that does not apply, or a module that no process imports.
+docs/suites/faults.json says has caught it runs, and if that one passes its whole subject, until a test fails. They run
+with the profile ``quick``, each test in its largest world. A fault is caught if a test fails. Each subject runs once
+without a fault as well, and must pass, and so does each of these tests alone; with --sample nobody looks. Exits with 1
+if fewer than 95 % are caught, with 2 if the figures cannot be trusted: tests that fail by themselves, a fault that does
+not apply, or a module that no process imports.
 Faults of what runs on GPUs alone are tried with ``PYTEST_ADDOPTS="--gpus 2"``, for example.
 """
 
@@ -39,7 +40,8 @@ RECORDED = ROOT / "docs" / "suites" / "faults.json"
 LEAST = 0.95  # of the faults that are not equivalent
 TIMEOUT = 600.0  # seconds for a subject; a suite that hangs has its own timeouts, which are shorter
 
-Chosen = tuple[str, Fault | None]  # a subject, and a fault of it or none
+Work = tuple[str, Fault | None, str]
+"""A subject and a fault of it; without a fault, a test of the subject that runs alone, or its whole subject."""
 
 CAUGHT, PASSED, EQUIVALENT, SKIPPED, UNTRUE = "caught", "passed", "equivalent", "skipped", "untrue"
 
@@ -125,7 +127,7 @@ def tried(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
 
 
 def caught_before(path: Path = RECORDED) -> dict[tuple[str, str], str]:
-    """The test that is recorded to have caught a fault, by subject and fault; the function, whatever its parameters."""
+    """Which test function is recorded to have caught each fault, by subject and fault."""
     entries = json.loads(path.read_text(encoding="utf-8"))
     return {
         (entry["subject"], entry["fault"]): entry["test"].partition("[")[0]
@@ -137,13 +139,15 @@ def caught_before(path: Path = RECORDED) -> dict[tuple[str, str], str]:
 def tried_again(subject: str, fault: Fault, before: Sequence[str], whole: Sequence[str]) -> Result:
     """Runs the test that caught the fault before, and if it does not now, or is gone, the whole subject."""
     first = tried(subject, fault, before)
-    if first.outcome == CAUGHT:
+    if first.outcome in (CAUGHT, EQUIVALENT):
         return first
     result = tried(subject, fault, whole)
     return replace(result, seconds=first.seconds + result.seconds)
 
 
-def sample(faults: dict[str, tuple[Fault, ...]], before: Container[tuple[str, str]], count: int) -> list[Chosen]:
+def sample(
+    faults: dict[str, tuple[Fault, ...]], before: Container[tuple[str, str]], count: int
+) -> list[tuple[str, Fault]]:
     """So many of the faults that were caught before, evenly spread over the table."""
     caught = [
         (subject, fault)
@@ -186,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="how many realistic faults the suites catch")
     parser.add_argument("--subject", action="append", help="only this subject's; may be given again")
     parser.add_argument("--fault", default="", help="only faults whose name holds this text")
-    parser.add_argument("--json", type=Path, help="a file for the results; those of other faults in it are kept")
+    parser.add_argument("--json", type=Path, help="a file for the results; it keeps those of other faults")
     parser.add_argument("--jobs", type=int, default=2, help="runs of pytest at once (default: %(default)s)")
     parser.add_argument("--sample", type=int, help="only so many of those that were caught before")
     given = parser.parse_args(arguments)
@@ -195,19 +199,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no subject is called {unknown[0]!r}: {', '.join(faults)}")
     chosen = {subject: faults[subject] for subject in given.subject or faults}
     before = caught_before()
-    work: list[Chosen] = []
+    work: list[Work] = []
     if given.sample:
-        work += sample(chosen, before, given.sample)
+        work += [(subject, fault, "") for subject, fault in sample(chosen, before, given.sample)]
     else:
         for subject, of_subject in chosen.items():
             picked = [fault for fault in of_subject if given.fault in fault.name]
-            work += [(subject, None)] if picked else []
-            work += [(subject, fault) for fault in picked]
+            alone = {before.get((subject, fault.name), "") for fault in picked}
+            work += [(subject, None, test) for test in sorted(alone | {""} if picked else alone)]
+            work += [(subject, fault, "") for fault in picked]
 
-    def outcome(subject: str, fault: Fault | None) -> Result:
+    def outcome(subject: str, fault: Fault | None, alone: str) -> Result:
         whole = [f"suites/{subject}"]
-        test = before.get((subject, fault.name)) if fault else None
-        return tried_again(subject, fault, [test], whole) if fault and test else tried(subject, fault, whole)
+        if fault is None:
+            result = tried(subject, None, [alone] if alone else whole)
+            # A test that is gone, or has no largest world any more, catches nothing: the whole subject is tried.
+            return replace(result, outcome=SKIPPED) if alone and result.outcome == UNTRUE else result
+        test = before.get((subject, fault.name))
+        return tried_again(subject, fault, [test], whole) if test else tried(subject, fault, whole)
 
     began = time.monotonic()
     results = []

@@ -1,4 +1,4 @@
-"""hypothesis profiles of the suites: ``--hypothesis-profile=thorough`` draws more, ``ci`` and ``quick`` less.
+"""hypothesis profiles of the suites: ``--hypothesis-profile=thorough`` draws more, ``ci`` and ``quick`` less on ranks.
 
 The examples of a profile are for a drawn test as a whole: its world sizes and other parameters share them.
 """
@@ -99,7 +99,11 @@ def _share_examples(items: list[pytest.Item]) -> None:
     for item in {item.function: item for item in drawn}.values():
         mark = item.get_closest_marker("examples")
         share = 1.0 if mark is None else float(mark.args[0])
-        shared[item.function] = math.ceil(settings().max_examples * share / variants[item.function])
+        most = settings().max_examples
+        if "ranks" not in item.fixturenames:  # an example takes hardly any time
+            most = max(most, EXAMPLES["suites"])
+        # Two at least: hypothesis begins with the simplest of all, whatever the seed.
+        shared[item.function] = max(2, math.ceil(most * share / variants[item.function]))
         settings(max_examples=shared[item.function])(item.function)
     for item in drawn:
         item.stash[DEALT] = shared[item.function]

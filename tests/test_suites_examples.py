@@ -5,17 +5,23 @@ from pathlib import Path
 
 from tests.whole_run import ROOT, run_pytest
 
+TRANSPORTS = "suites/transports/test_correctness.py"
+EXCHANGES = "suites/symmetric_memory/test_exchanges.py"
 SIMULATION = "suites/pipeline_parallel/test_reference.py"
 
 
 def test_variants_that_are_selected_share_the_examples(tmp_path: Path) -> None:
-    selection = "one_stage_a_rank or several_stages_a_rank and LoopedBFS or zbv"
+    selection = "every_size and (2ranks-ring or 3ranks-ring or 2ranks-handoff_by_nccl) or one_stage_a_rank or zbv"
     options = ("--hypothesis-profile=quick", "--hypothesis-show-statistics", "-k", selection)
-    run = run_pytest(ROOT, SIMULATION, "-o", f"gpuperf_leases={tmp_path}", *options)
+    of = (TRANSPORTS, EXCHANGES, SIMULATION)
+    run = run_pytest(ROOT, *of, "-o", f"gpuperf_leases={tmp_path}", *options)
     found = re.findall(r"::test_(\S+):.*?max_examples=(\d+)", run.text, re.DOTALL)
     assert {name: int(most) for name, most in found} == {
-        "one_stage_a_rank[GPipe]": 5,
-        "one_stage_a_rank[1F1B]": 5,
-        "several_stages_a_rank[LoopedBFS]": 10,  # the other variant is not selected
-        "zbv_zero_bubble": 10,
+        "every_size[2ranks-ring]": 3,  # the others are not selected
+        "every_size[3ranks-ring]": 3,
+        "every_size[2ranks-handoff_by_nccl]": 5,
+        # These run no ranks, and draw as many as by default.
+        "one_stage_a_rank[GPipe]": 50,
+        "one_stage_a_rank[1F1B]": 50,
+        "zbv_zero_bubble": 100,
     }

@@ -10,6 +10,7 @@ import json
 import os
 
 import pytest
+import torch._dynamo  # noqa: F401  # optimizers import it; what pytest has imported, the ranks' forkserver loads once
 
 from benchmarks.mutants import patching
 from benchmarks.mutants.trial import START, Trial

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
@@ -66,6 +66,7 @@ def read_by_safetensors(folder: Path) -> Tensors:
     nbytes=st.sampled_from([1, NBYTES, 10**6]),
     seed=seeds,
 )
+@example(of=Layout(shard=2, tensor=2), to=Layout(shard=3), dtype=torch.float32, nbytes=NBYTES, seed=1)
 def test_written_and_read(ranks: Ranks, of: Layout, to: Layout, dtype: torch.dtype, nbytes: int, seed: int) -> None:
     one, other = (Setup(config=config(), layout=layout, seed=seed, dtype=dtype) for layout in (of, to))
     with TemporaryDirectory() as name:

@@ -44,8 +44,9 @@ def test_a_world_that_a_layout_does_not_fit(layout: Layout, config: Config, mess
 def test_ranks_that_a_checkpoint_does_not_split_over(ranks: Ranks, tmp_path: Path) -> None:
     saved = Setup(config=CONFIG, layout=Layout(shard=3), seed=1)
     ranks.run(begun, job=saved, folder=tmp_path, before=0, after=0)
-    with pytest.raises(ValueError, match=HEADS):
-        ranks.run(continued, job=dataclasses.replace(saved, layout=Layout(tensor=3)), folder=tmp_path, after=0)
+    for layout, message in ((Layout(tensor=2), "needs 2 ranks, and the world has 3"), (Layout(tensor=3), HEADS)):
+        with pytest.raises(ValueError, match=message):
+            ranks.run(continued, job=dataclasses.replace(saved, layout=layout), folder=tmp_path, after=0)
 
 
 def test_replicas_of_split_tensors() -> None:

@@ -25,6 +25,7 @@ from pytest_gpuperf import Context, Ranks
 from suites.hybrid.programs import training as programs
 from suites.hybrid.programs.training import Mesh
 from suites.hybrid.reference import (
+    Case,
     assert_as_one_device,
     assert_groups,
     assert_split,
@@ -43,6 +44,7 @@ pytestmark = pytest.mark.ranks(4)
 PIPELINED: list[Mesh] = [{"shard": 2, "pp": 2}, {"pp": 2, "tp": 2}]
 SHARDED: list[Mesh] = [{"shard": 2, "tp": 2}, {"replicate": 2, "shard": 2}]
 IN_CONTEXT: list[Mesh] = [{"cp": 4}, {"shard": 2, "cp": 2}, {"pp": 2, "cp": 2}, {"cp": 2, "tp": 2}]
+OF_FOUR = PIPELINED + SHARDED + IN_CONTEXT
 OF_EIGHT: list[Mesh] = [
     {"shard": 2, "pp": 2, "tp": 2},
     {"replicate": 2, "shard": 2, "tp": 2},
@@ -54,25 +56,39 @@ def named(mesh: Mesh) -> str:
     return " ".join(f"{axis}{degree}" for axis, degree in mesh.items())
 
 
-@pytest.mark.parametrize("meshes", [PIPELINED, SHARDED, IN_CONTEXT], ids=["pipelined", "sharded", "in context"])
+def assert_trains_as_one_device(ranks: Ranks, given_case: Case) -> None:
+    got = ranks.run(programs.train, **given_case.arguments)
+    assert_as_one_device(got, given_case, one_device(given_case))
+    assert_split(got, given_case)
+
+
+@pytest.mark.parametrize("mesh", OF_FOUR, ids=named)
+def test_training(ranks: Ranks, mesh: Mesh) -> None:
+    assert_trains_as_one_device(ranks, fixed(mesh))
+
+
 @pytest.mark.examples(0.4)  # each builds a model and its process groups on every rank
-@given(data=st.data(), microbatches=st.integers(2, 3), microbatch=st.integers(1, 2), seed=seeds)
-def test_training(
-    ranks: Ranks, data: st.DataObject, meshes: list[Mesh], microbatches: int, microbatch: int, seed: int
+@given(
+    data=st.data(),
+    mesh=st.sampled_from(OF_FOUR),
+    microbatches=st.integers(2, 3),
+    microbatch=st.integers(1, 2),
+    seed=seeds,
+)
+def test_training_of_drawn_models(
+    ranks: Ranks, data: st.DataObject, mesh: Mesh, microbatches: int, microbatch: int, seed: int
 ) -> None:
     drawn = case(
-        data.draw(st.sampled_from(meshes)),
+        mesh,
         # DTensor plans each operation anew for each shape it meets: few shapes.
         config=Config(layers=data.draw(st.integers(2, 3)), kv_heads=data.draw(st.sampled_from([2, 4]))),
-        length=8 if meshes is IN_CONTEXT else 5,
+        length=8 if "cp" in mesh else 5,
         microbatch=microbatch,
         microbatches=microbatches,
         seed=seed,
         schedule=data.draw(st.sampled_from(sorted(programs.SCHEDULES))),
     )
-    got = ranks.run(programs.train, **drawn.arguments)
-    assert_as_one_device(got, drawn, one_device(drawn))
-    assert_split(got, drawn)
+    assert_trains_as_one_device(ranks, drawn)
 
 
 class Order:
@@ -121,11 +137,7 @@ def test_a_schedule_is_what_it_is_called(ranks: Ranks, schedule: str, order: str
 @pytest.mark.long
 @pytest.mark.ranks(8)
 def test_training_on_three_axes(ranks: Ranks) -> None:
-    mesh, *_ = OF_EIGHT
-    given_case = fixed(mesh)
-    got = ranks.run(programs.train, **given_case.arguments)
-    assert_as_one_device(got, given_case, one_device(given_case))
-    assert_split(got, given_case)
+    assert_trains_as_one_device(ranks, fixed(OF_EIGHT[0]))
 
 
 @pytest.mark.ranks(8)
@@ -148,10 +160,7 @@ def test_axes_of_different_degrees(ranks: Ranks, mesh: Mesh) -> None:
 @pytest.mark.ranks(8, device="cuda")  # eight processes on a laptop's cores take long
 @pytest.mark.parametrize("mesh", OF_EIGHT[1:], ids=named)
 def test_training_on_other_three_axes(ranks: Ranks, mesh: Mesh) -> None:
-    given_case = fixed(mesh)
-    got = ranks.run(programs.train, **given_case.arguments)
-    assert_as_one_device(got, given_case, one_device(given_case))
-    assert_split(got, given_case)
+    assert_trains_as_one_device(ranks, fixed(mesh))
 
 
 class Softmax(LlamaAttention):

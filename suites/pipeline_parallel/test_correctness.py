@@ -17,7 +17,7 @@ from pytest_gpuperf import Ranks
 from suites.pipeline_parallel.programs import training
 from suites.pipeline_parallel.programs.stages import RUNNERS, SINGLE, V_SHAPED, Layers, Recorder, cannot_run
 from suites.pipeline_parallel.programs.training import Trace
-from suites.pipeline_parallel.reference.model import assert_trained_once, case, fixed, magnitude, whole_model
+from suites.pipeline_parallel.reference.model import Case, assert_trained_once, case, fixed, magnitude, whole_model
 from suites.pipeline_parallel.reference.schedules import Durations, simulate, table_of, takes
 from suites.shared.step import once
 from suites.shared.strategies import seeds, worlds
@@ -68,19 +68,22 @@ def assert_as_planned(got: list[Trace], schedule: str, stages: int, microbatches
         assert trace.most_alive == expected.most_alive, kept
 
 
-@pytest.mark.parametrize(
-    "schedules",
-    [["GPipe", "1F1B"], ["Interleaved1F1B", "LoopedBFS"], ["InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"]],
-    ids=" ".join,
-)
+def assert_trains_as_planned(ranks: Ranks, given_case: Case) -> None:
+    got = ranks.run(training.train_recorded, **given_case.arguments)
+    assert_trained_once([trace.results for trace in got], whole_model(given_case))
+    assert_as_planned(got, given_case.schedule, len(given_case.stages), given_case.microbatches)
+
+
+@pytest.mark.parametrize("schedule", RUNNERS)
+def test_training_step(ranks: Ranks, schedule: str) -> None:
+    assert_trains_as_planned(ranks, fixed(schedule, ranks.world_size))
+
+
 @given(data=st.data())
-def test_training_step(ranks: Ranks, data: st.DataObject, schedules: list[str]) -> None:
+def test_training_step_of_drawn_models(ranks: Ranks, data: st.DataObject) -> None:
     world = data.draw(worlds(ranks))
-    schedules = [schedule for schedule in schedules if not cannot_run(schedule, ranks.backend)]
-    drawn = case(**data.draw(drawn_shapes(schedules, world.world_size)))
-    got = world.run(training.train_recorded, **drawn.arguments)
-    assert_trained_once([trace.results for trace in got], whole_model(drawn))
-    assert_as_planned(got, drawn.schedule, len(drawn.stages), drawn.microbatches)
+    schedules = [schedule for schedule in RUNNERS if not cannot_run(schedule, ranks.backend)]
+    assert_trains_as_planned(world, case(**data.draw(drawn_shapes(schedules, world.world_size))))
 
 
 MESSAGES = 2

@@ -95,3 +95,9 @@ def test_kv_cache(ranks: Ranks, data: st.DataObject, rounds: int) -> None:
     world = data.draw(worlds(ranks))
     of_ranks = st.lists(cache_operations, min_size=world.world_size, max_size=world.world_size)
     assert_cached(world, [data.draw(of_ranks) for _ in range(rounds)])
+
+
+def test_pages_of_an_append_that_is_refused_can_be_taken(ranks: Ranks) -> None:
+    """Five of six pages are taken, three more are refused, and then the last one is taken."""
+    operations: list[Operation] = [("append", 0, 15), ("append", 1, 9), ("append", 2, 3)]
+    assert_cached(ranks, [[operations] * ranks.world_size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from benchmarks.mutations import (
     UNTRUE,
     Result,
     caught_before,
+    main,
     record,
     sample,
     summary,
@@ -192,3 +194,20 @@ def test_a_result_replaces_the_earlier_one_and_faults_of_no_table_are_left_out(t
         ("one", CAUGHT),
         ("other", CAUGHT),
     ]
+
+
+@pytest.mark.parametrize(("alone", "status"), [(PASSED, 0), (CAUGHT, 2), (UNTRUE, 0)], ids=["passes", "fails", "gone"])
+def test_a_test_that_catches_faults_has_to_pass_alone_without_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alone: str, status: int
+) -> None:
+    fault = Fault(name="one", module="torch", old="x", new="y")
+
+    def scripted(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
+        without = alone if tests == ["t.py::test_it"] else PASSED
+        return Result(subject=subject, fault=fault.name if fault else "", outcome=CAUGHT if fault else without)
+
+    monkeypatch.setattr(mutations, "tried", scripted)
+    monkeypatch.setattr(mutations, "table", lambda: {"scan": (fault,)})
+    monkeypatch.setattr(mutations, "caught_before", lambda: {("scan", "one"): "t.py::test_it"})
+    assert main([]) == status
+    assert ("scan fails without a fault" in capsys.readouterr().out) == (status == 2)
