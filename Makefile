@@ -24,8 +24,8 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 suites: install
 	$(BIN)/python -m pytest suites $(ARGS)
 
-# A first look in some two minutes on 2 cores: each test in its largest world, with few examples. Tests that start torch many
-# times are left out.
+# A first look in less than two minutes on 2 cores: each test in its largest world, with few examples, and none that is
+# marked long.
 quick: install
 	$(BIN)/python -m pytest suites -m "not perf and not long" --largest-worlds --hypothesis-profile=quick -n 2 --dist worksteal $(ARGS)
 
