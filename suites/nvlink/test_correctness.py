@@ -160,6 +160,7 @@ def in_order(ctx: Context, order: list[int], seed: int) -> None:
         orders.arrived(ctx, output, order, seed)
 
 
+@pytest.mark.examples(0.2)  # each fills up to 70,001 elements several times
 @given(dtype=dtypes, data=st.data(), numel=numels, seed=seeds)
 def test_a_wrong_element_is_found(dtype: torch.dtype, data: st.DataObject, numel: int, seed: int) -> None:
     sent = torch.empty(numel, dtype=dtype)
