@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Context, Ranks
@@ -74,6 +74,7 @@ def assert_goes_on(got: list[Run], saved: list[Run], within: float, who: str) ->
 @pytest.mark.ranks(4)
 @pytest.mark.examples(0.16)  # each builds two models and trains them
 @given(of=st.sampled_from(LAYOUTS), to=st.sampled_from(LAYOUTS), uneven=st.booleans(), seed=seeds)
+@example(of=Layout(shard=2, tensor=2), to=Layout(shard=3), uneven=False, seed=1)
 def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven: bool, seed: int) -> None:
     model = config(5 if uneven and of.tensor == to.tensor == 1 else 4)
     with TemporaryDirectory() as name:

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -88,6 +88,7 @@ def assert_survives(ranks: Ranks, store: Store, folder: Path, percent: int, vict
 @pytest.mark.ranks(2, device="cpu")  # a rank with a GPU takes seconds to be replaced, and files know of no device
 @pytest.mark.examples(0.2)  # 10 kills in CI
 @given(percent=st.integers(0, 120), victims=st.sampled_from(sorted(VICTIMS)))
+@example(percent=50, victims="rank 0")
 def test_killed_at_a_random_moment(ranks: Ranks, percent: int, victims: str) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
