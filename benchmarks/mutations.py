@@ -128,7 +128,7 @@ def tried(subject: str, fault: Fault | None, tests: Sequence[str]) -> Result:
 
 def caught_before(path: Path = RECORDED) -> dict[tuple[str, str], str]:
     """Which test function is recorded to have caught each fault, by subject and fault."""
-    entries = json.loads(path.read_text(encoding="utf-8"))
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return {
         (entry["subject"], entry["fault"]): entry["test"].partition("[")[0]
         for entry in entries

@@ -121,6 +121,7 @@ def test_the_record_names_functions_of_tests_that_caught_faults(tmp_path: Path) 
     for fault, outcome in (("one", CAUGHT), ("other", PASSED)):
         record(path, Result(subject="scan", fault=fault, outcome=outcome, test="t.py::test_it[2ranks]"), faults)
     assert caught_before(path) == {("scan", "one"): "t.py::test_it"}
+    assert caught_before(tmp_path / "none.json") == {}
 
 
 def test_a_subject_whose_tests_all_skip_tells_nothing(tmp_path: Path) -> None:
