@@ -24,7 +24,7 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 suites: install
 	$(BIN)/python -m pytest suites $(ARGS)
 
-# A first look in less than two minutes on 2 cores: each test in its largest world, with few examples, and none that is
+# A first look in some two minutes on 2 cores: each test in its largest world, with few examples, and none that is
 # marked long.
 quick: install
 	$(BIN)/python -m pytest suites -m "not perf and not long" --largest-worlds --hypothesis-profile=quick -n 2 --dist worksteal $(ARGS)

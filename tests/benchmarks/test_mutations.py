@@ -46,7 +46,7 @@ FIRST = """
 import pytest
 
 def test_nothing():
-    assert True
+    pass
 
 @pytest.mark.ranks(2)
 def test_first(ranks):
