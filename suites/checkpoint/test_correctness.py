@@ -71,6 +71,7 @@ def assert_goes_on(got: list[Run], saved: list[Run], within: float, who: str) ->
             assert_close(value, end[name], f"{who}, rank {rank}, {name}", rtol=within, atol=within)
 
 
+@pytest.mark.long
 @pytest.mark.ranks(4)
 @pytest.mark.examples(0.16)  # each builds two models and trains them
 @given(of=st.sampled_from(LAYOUTS), to=st.sampled_from(LAYOUTS), uneven=st.booleans(), seed=seeds)

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from pytest_gpuperf import Context, Ranks
 from suites.hybrid.programs import training as programs
-from suites.hybrid.programs.training import Mesh
+from suites.hybrid.programs.training import Mesh, Trained
 from suites.hybrid.reference import (
     Case,
     assert_as_one_device,
@@ -41,10 +41,10 @@ from suites.shared.strategies import seeds
 
 pytestmark = pytest.mark.ranks(4)
 
-PIPELINED: list[Mesh] = [{"shard": 2, "pp": 2}, {"pp": 2, "tp": 2}]
-SHARDED: list[Mesh] = [{"shard": 2, "tp": 2}, {"replicate": 2, "shard": 2}]
+TENSOR_PIPELINE: Mesh = {"pp": 2, "tp": 2}
+SHARDED: list[Mesh] = [{"shard": 2, "pp": 2}, {"shard": 2, "tp": 2}, {"replicate": 2, "shard": 2}]
 IN_CONTEXT: list[Mesh] = [{"cp": 4}, {"shard": 2, "cp": 2}, {"pp": 2, "cp": 2}, {"cp": 2, "tp": 2}]
-OF_FOUR = PIPELINED + SHARDED + IN_CONTEXT
+OF_FOUR = [TENSOR_PIPELINE, *SHARDED, *IN_CONTEXT]
 OF_EIGHT: list[Mesh] = [
     {"shard": 2, "pp": 2, "tp": 2},
     {"replicate": 2, "shard": 2, "tp": 2},
@@ -56,18 +56,34 @@ def named(mesh: Mesh) -> str:
     return " ".join(f"{axis}{degree}" for axis, degree in mesh.items())
 
 
-def assert_trains_as_one_device(ranks: Ranks, given_case: Case) -> None:
-    got = ranks.run(programs.train, **given_case.arguments)
+def assert_trains_as_one_device(ranks: Ranks, given_case: Case, count: bool = False) -> list[Trained]:
+    got = ranks.run(programs.train, **given_case.arguments, count=count)
     assert_as_one_device(got, given_case, one_device(given_case))
     assert_split(got, given_case)
+    return got
 
 
-@pytest.mark.parametrize("mesh", OF_FOUR, ids=named)
+def one_step(mesh: Mesh) -> Case:
+    """Enough for what a step does in the same way each time."""
+    given_case = fixed(mesh)
+    return given_case._replace(batches=given_case.batches[:1])
+
+
+@pytest.mark.parametrize("mesh", [TENSOR_PIPELINE, *IN_CONTEXT], ids=named)
 def test_training(ranks: Ranks, mesh: Mesh) -> None:
     assert_trains_as_one_device(ranks, fixed(mesh))
 
 
-@pytest.mark.examples(0.4)  # each builds a model and its process groups on every rank
+@pytest.mark.parametrize("mesh", SHARDED, ids=named)
+def test_training_reduces_gradients_once_a_step(ranks: Ranks, mesh: Mesh) -> None:
+    """Of each layer, and of what is beside the layers: not once for each microbatch."""
+    for rank, trained in enumerate(assert_trains_as_one_device(ranks, fixed(mesh), count=True)):
+        parts = {name.split(".")[1] if name.startswith("layers.") else "" for name in trained.parameters}
+        assert trained.reduced == len(parts), f"rank {rank}: {trained.reduced} reductions of {len(parts)} parts"
+
+
+@pytest.mark.long
+@pytest.mark.examples(0.2)  # each builds a model and its process groups on every rank
 @given(
     data=st.data(),
     mesh=st.sampled_from(OF_FOUR),
@@ -174,9 +190,9 @@ class Softmax(LlamaAttention):
         return torch.einsum("bghqk,bgkd->bghqd", weights, value).flatten(1, 2)
 
 
-@pytest.mark.parametrize("mesh", [{"pp": 2, "tp": 2}, {"shard": 2, "cp": 2}], ids=named)
+@pytest.mark.parametrize("mesh", [TENSOR_PIPELINE, {"shard": 2, "cp": 2}], ids=named)
 def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
-    given_case = fixed(mesh)
+    given_case = one_step(mesh)
     got = ranks.run(programs.train, **given_case.arguments, attention=Softmax)
     assert_as_one_device(got, given_case, one_device(given_case))
 
@@ -188,7 +204,7 @@ def test_a_plan_of_your_own(ranks: Ranks) -> None:
         attention = {name: style for name, style in programs.tensor_plan().items() if name.startswith("attention.")}
         programs.split_model(model, mesh, attention)
 
-    given_case = fixed({"shard": 2, "tp": 2})
+    given_case = one_step({"shard": 2, "tp": 2})
     got = ranks.run(programs.train, **given_case.arguments, split=your_split)
     assert_as_one_device(got, given_case, one_device(given_case))
     config = given_case.config
@@ -197,14 +213,14 @@ def test_a_plan_of_your_own(ranks: Ranks) -> None:
         assert trained.shapes["layers.1.feed_forward.up.weight"] == (config.hidden // 2, config.dim)
 
 
-@pytest.mark.parametrize("mesh", [{"pp": 2, "tp": 2}, *SHARDED], ids=named)
+@pytest.mark.parametrize("mesh", [TENSOR_PIPELINE, *SHARDED[1:]], ids=named)
 def test_clipping_by_the_norm_of_all_axes(ranks: Ranks, mesh: Mesh) -> None:
     given_case = fixed(mesh)._replace(max_norm=0.5)
     assert_as_one_device(ranks.run(programs.train, **given_case.arguments), given_case, one_device(given_case))
 
 
 def test_gradients_below_the_norm_stay_as_they_are(ranks: Ranks) -> None:
-    given_case = fixed({"shard": 2, "tp": 2})._replace(max_norm=BEYOND)
+    given_case = one_step({"shard": 2, "tp": 2})._replace(max_norm=BEYOND)
     assert_as_one_device(ranks.run(programs.train, **given_case.arguments), given_case, one_device(given_case))
 
 
@@ -224,17 +240,6 @@ def clipped_norm(ctx: Context, axis: str, gradients: list[torch.Tensor]) -> torc
 @pytest.mark.parametrize("axis", ["pp", "shard"])
 def test_clipping_takes_the_norm_of_16_bit_gradients_in_float32(ranks: Ranks, axis: str) -> None:
     assert_squares_in_float32(lambda gradients: ranks.run(clipped_norm, axis, gradients)[1].square(), share=2.0)
-
-
-@pytest.mark.parametrize(
-    "mesh", [{"shard": 2, "pp": 2}, {"shard": 2, "tp": 2}, {"replicate": 2, "shard": 2}], ids=named
-)
-def test_gradients_are_reduced_once_a_step(ranks: Ranks, mesh: Mesh) -> None:
-    """Of each layer, and of what is beside the layers: not once for each microbatch."""
-    given_case = fixed(mesh)
-    for rank, trained in enumerate(ranks.run(programs.train, **given_case.arguments, count=True)):
-        parts = {name.split(".")[1] if name.startswith("layers.") else "" for name in trained.parameters}
-        assert trained.reduced == len(parts), f"rank {rank}: {trained.reduced} reductions of {len(parts)} parts"
 
 
 @pytest.mark.ranks(2)
