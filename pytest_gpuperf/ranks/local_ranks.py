@@ -213,7 +213,7 @@ class LocalRanks:
 
     def _start(self, environ: Mapping[str, str], ranks: range) -> None:
         spec = self._spec
-        threads = max(1, (os.cpu_count() or 1) // len(ranks))
+        threads = max(1, len(os.sched_getaffinity(0)) // len(ranks))
         for rank in ranks:
             self._processes[rank] = RankProcess.forked(self._client, environ_of(rank, spec, environ))
         for rank, process in self._processes.items():

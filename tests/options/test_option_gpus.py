@@ -1,5 +1,6 @@
 """``--gpus``: which machine a run uses, and what does not fit it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -108,8 +109,18 @@ def test_the_header_has_the_doctors_line_if_gpus_are_in_use(pytester: pytest.Pyt
 
 @pytest.mark.usefixtures("no_gpus")
 def test_auto_without_gpus_is_gloo(pytester: pytest.Pytester) -> None:
+    cores = len(os.sched_getaffinity(0))
     result = pytester.runpytest_inprocess("--gpus=auto")
-    result.stdout.fnmatch_lines(["gpuperf: ranks run on * CPU cores with gloo; correctness only"])
+    result.stdout.fnmatch_lines([f"gpuperf: ranks run on {cores} CPU cores with gloo; correctness only"])
+
+
+@pytest.mark.usefixtures("no_gpus")
+def test_cores_that_the_run_may_not_use_are_not_counted(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 4, 7})
+    result = pytester.runpytest_inprocess("--gpus=auto")
+    result.stdout.fnmatch_lines(["gpuperf: ranks run on 3 CPU cores with gloo; correctness only"])
 
 
 @pytest.mark.usefixtures("eight_gpus")

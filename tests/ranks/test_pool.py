@@ -131,7 +131,18 @@ def test_a_pool_of_gpus_speaks_nccl_and_one_without_gloo() -> None:
 
 
 def test_ranks_share_the_cores(call: Call) -> None:
-    assert call(lambda ctx: torch.get_num_threads()) == [max(1, (os.cpu_count() or 1) // 2)] * 2
+    assert call(lambda ctx: torch.get_num_threads()) == [max(1, len(os.sched_getaffinity(0)) // 2)] * 2
+
+
+@pytest.fixture
+def six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may have more of them, or fewer: a container or a job is given some."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)))
+
+
+@pytest.mark.usefixtures("six_cores")
+def test_ranks_share_those_cores_that_the_run_may_use(call: Call) -> None:
+    assert call(lambda ctx: torch.get_num_threads()) == [3, 3]
 
 
 def shown(pool: Pool) -> list[tuple[int, str, str]]:
