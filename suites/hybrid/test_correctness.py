@@ -63,12 +63,6 @@ def assert_trains_as_one_device(ranks: Ranks, given_case: Case, count: bool = Fa
     return got
 
 
-def one_step(mesh: Mesh) -> Case:
-    """Enough for what a step does in the same way each time."""
-    given_case = fixed(mesh)
-    return given_case._replace(batches=given_case.batches[:1])
-
-
 @pytest.mark.parametrize("mesh", [TENSOR_PIPELINE, *IN_CONTEXT], ids=named)
 def test_training(ranks: Ranks, mesh: Mesh) -> None:
     assert_trains_as_one_device(ranks, fixed(mesh))
@@ -192,7 +186,7 @@ class Softmax(LlamaAttention):
 
 @pytest.mark.parametrize("mesh", [TENSOR_PIPELINE, {"shard": 2, "cp": 2}], ids=named)
 def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
-    given_case = one_step(mesh)
+    given_case = fixed(mesh)
     got = ranks.run(programs.train, **given_case.arguments, attention=Softmax)
     assert_as_one_device(got, given_case, one_device(given_case))
 
@@ -204,7 +198,7 @@ def test_a_plan_of_your_own(ranks: Ranks) -> None:
         attention = {name: style for name, style in programs.tensor_plan().items() if name.startswith("attention.")}
         programs.split_model(model, mesh, attention)
 
-    given_case = one_step({"shard": 2, "tp": 2})
+    given_case = fixed({"shard": 2, "tp": 2})
     got = ranks.run(programs.train, **given_case.arguments, split=your_split)
     assert_as_one_device(got, given_case, one_device(given_case))
     config = given_case.config
@@ -220,7 +214,7 @@ def test_clipping_by_the_norm_of_all_axes(ranks: Ranks, mesh: Mesh) -> None:
 
 
 def test_gradients_below_the_norm_stay_as_they_are(ranks: Ranks) -> None:
-    given_case = one_step({"shard": 2, "tp": 2})._replace(max_norm=BEYOND)
+    given_case = fixed({"shard": 2, "tp": 2})._replace(max_norm=BEYOND)
     assert_as_one_device(ranks.run(programs.train, **given_case.arguments), given_case, one_device(given_case))
 
 

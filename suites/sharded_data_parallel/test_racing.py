@@ -98,7 +98,7 @@ def costs(ranks: Ranks) -> dict[str, list[Cost]]:
 
 def test_every_way_costs_what_the_formulas_say(ranks: Ranks) -> None:
     """And no unit is gathered before it runs, but those that are prefetched."""
-    numbers = NUMBERS * 4
+    numbers = NUMBERS * torch.float32.itemsize
     for name, each in costs(ranks).items():
         way = WAYS[name]
         assert sum(cost.held for cost in each) == ranks.world_size * state_bytes(way, MIXED, ranks.world_size), name
