@@ -20,6 +20,9 @@ _BLOCK = re.compile(r"(?:^(Add to )?`([\w/.]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What a newcomer has: the suites' own files and the faults', without the subjects that are there already."""
+    (tmp_path / "tests").mkdir()
+    for name in ("__init__.py", "layout_of_suites.py", "test_subjects.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     (tmp_path / "suites").mkdir()
     for file in [*ROOT.glob("suites/*.py"), ROOT / "suites" / "shared"]:
         copy = shutil.copytree if file.is_dir() else shutil.copy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suites.layout import complaints, subjects
+from tests.layout_of_suites import complaints, subjects
 from tests.whole_run import write
 
 PROGRAMS = "def program(ctx): ...\n"

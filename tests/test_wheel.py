@@ -18,7 +18,7 @@ from tests.whole_run import ROOT, environment
 
 pytest.importorskip("setuptools", minversion="77")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
-OF_A_CHECKOUT = {"suites/layout.py", "suites/table.py", "suites/test_layout.py"}
+OF_A_CHECKOUT = {"suites/table.py"}
 OWN = """
 import pytest_gpuperf
 import pytest

@@ -26,6 +26,7 @@ from suites.checkpoint.programs.training import (
 )
 from suites.shared.comparison import assert_close, assert_same
 from suites.shared.llama import Config
+from suites.shared.step import Tensors
 from suites.shared.strategies import seeds
 
 LAYOUTS = (
@@ -33,6 +34,7 @@ LAYOUTS = (
     Layout(replicate=2),
     Layout(shard=2),
     Layout(shard=3),
+    Layout(replicate=4),
     Layout(shard=4),
     Layout(replicate=2, shard=2),
     Layout(tensor=2),
@@ -88,21 +90,45 @@ def test_other_ranks_and_strategies(ranks: Ranks, of: Layout, to: Layout, uneven
     assert_goes_on(got, saved, 0.0 if of == to else ROUNDING, f"{of}, then {to}")
 
 
-def uninterrupted(ctx: Context, *, job: Setup) -> Run:
-    """What a rank has before and after some steps, without a checkpoint."""
+def uninterrupted(ctx: Context, *, job: Setup, before: int, after: int) -> Run:
+    """What a rank has after some steps, and after some more, without a checkpoint."""
     training = Training(ctx, job, initial=job.seed)
-    return Run(training.contents(), training.train(AFTER), training.parameters())
+    training.train(before)
+    return Run(training.contents(), training.train(after), training.parameters())
 
 
 @pytest.mark.ranks(2, 4)
-def test_every_layout_trains_as_one_rank(ranks: Ranks) -> None:
-    """The batch is dealt so that each sequence counts once, whatever the ranks share."""
-    model = config(4)
-    alone = ranks.resized(1).run(uninterrupted, job=Setup(config=model, layout=Layout(), seed=1))
+def test_every_layout_trains_as_one_rank_and_writes_each_element_once(ranks: Ranks, tmp_path: Path) -> None:
+    """The batch is dealt so that each sequence counts once, and replicas share out what they write."""
+    model = Config(layers=1, heads=4, kv_heads=4, head_dim=16, hidden=64, vocabulary=128)
+    steps = {"before": 1, "after": AFTER}
+    alone = ranks.resized(1).run(uninterrupted, job=Setup(config=model, layout=Layout(), seed=1), **steps)
     for layout in LAYOUTS:
         if layout.ranks == ranks.world_size:
-            together = ranks.run(uninterrupted, job=Setup(config=model, layout=layout, seed=1))
+            folder = tmp_path / str(layout)
+            together = ranks.run(begun, job=Setup(config=model, layout=layout, seed=1), folder=folder, **steps)
             assert_goes_on(together, alone, ROUNDING, str(layout))
+            assert_written_once(folder, together[0].checkpoint.unpacked(), ranks.world_size)
+
+
+def assert_written_once(folder: Path, saved: Tensors, world_size: int) -> None:
+    """Every element is in one file, the files have no more bytes than that, and ranks share them out evenly."""
+    metadata = dcp.FileSystemReader(folder).read_metadata()
+    entries = {
+        name: entry
+        for name, entry in metadata.state_dict_metadata.items()
+        if isinstance(entry, dcp.TensorStorageMetadata)
+    }
+    for name, entry in entries.items():
+        assert sum(chunk.sizes.numel() for chunk in entry.chunks) == entry.size.numel(), name
+    whole = sum(value.nbytes for name, value in saved.items() if not name.startswith(("step", "settings")))
+    assert whole == sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in entries.values())
+    files = {path.name: path.stat().st_size for path in folder.glob("*.distcp")}
+    assert len(files) == world_size
+    pieces = len(metadata.storage_data)
+    assert whole < sum(files.values()) < whole + pieces * HEADER
+    largest = max(value.nbytes for value in saved.values())
+    assert max(files.values()) <= whole / world_size + largest + pieces * HEADER
 
 
 @pytest.mark.ranks(2)
@@ -144,33 +170,6 @@ def test_the_rate_of_each_group_decays(ranks: Ranks) -> None:
     expected = [LEARNING_RATE * DECAY**3, RATE_OF_NORMS * LEARNING_RATE * DECAY**3]
     for rates in ranks.run(rates_after, job=Setup(config=config(4), layout=Layout(replicate=2), seed=1), steps=3):
         assert rates == pytest.approx(expected)
-
-
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize(
-    "layout", [Layout(replicate=4), Layout(replicate=2, shard=2), Layout(tensor=4), Layout(shard=4)], ids=str
-)
-def test_replicated_tensors_are_written_once(ranks: Ranks, tmp_path: Path, layout: Layout) -> None:
-    """Every element is in one file, the files have no more bytes than that, and ranks share them out evenly."""
-    model = Config(layers=1, heads=4, kv_heads=4, head_dim=16, hidden=64, vocabulary=128)
-    job = Setup(config=model, layout=layout, seed=1)
-    saved = ranks.run(begun, job=job, folder=tmp_path, before=1, after=0)[0].checkpoint.unpacked()
-    metadata = dcp.FileSystemReader(tmp_path).read_metadata()
-    entries = {
-        name: entry
-        for name, entry in metadata.state_dict_metadata.items()
-        if isinstance(entry, dcp.TensorStorageMetadata)
-    }
-    for name, entry in entries.items():
-        assert sum(chunk.sizes.numel() for chunk in entry.chunks) == entry.size.numel(), name
-    whole = sum(value.nbytes for name, value in saved.items() if not name.startswith(("step", "settings")))
-    assert whole == sum(entry.size.numel() * entry.properties.dtype.itemsize for entry in entries.values())
-    files = {path.name: path.stat().st_size for path in tmp_path.glob("*.distcp")}
-    assert len(files) == ranks.world_size
-    pieces = len(metadata.storage_data)
-    assert whole < sum(files.values()) < whole + pieces * HEADER
-    largest = max(value.nbytes for value in saved.values())
-    assert max(files.values()) <= whole / ranks.world_size + largest + pieces * HEADER
 
 
 @pytest.mark.ranks(1)

@@ -14,7 +14,9 @@ from suites.shared.llama import NORM_EPSILON, ROTARY_BASE, Config, initial_weigh
 from suites.shared.step import Tensors
 
 DTYPE = torch.float64
-STEPS = 3
+MAX_NORMS = (BEYOND, BEYOND, 0.5)
+"""Of each step: the last one's gradients are clipped, the others stay as they are."""
+STEPS = len(MAX_NORMS)
 
 # A split adds in another order, no more, so that results differ by rounding. What rounding does to this model's
 # results is measured, not bounded: the reference is computed in float32 as well (W. Kahan, How Futile are
@@ -36,12 +38,11 @@ class Case(NamedTuple):
     seed: int
     microbatches: int = 2
     schedule: str = "1F1B"
-    max_norm: float | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         """For ``programs.train``."""
-        return {**self._asdict(), "dtype": DTYPE}
+        return {**self._asdict(), "dtype": DTYPE, "max_norms": MAX_NORMS}
 
 
 def case(
@@ -64,6 +65,8 @@ class Reference(NamedTuple):
 
     losses: torch.Tensor
     """Of each token, in each step: steps x sequences x places."""
+    norms: torch.Tensor
+    """Of all gradients, in each step, before they are clipped."""
     gradients: Tensors
     parameters: Tensors
     rtol: float
@@ -106,37 +109,43 @@ def predicted(weights: Tensors, config: Config, tokens: torch.Tensor) -> torch.T
     return logits - logits.logsumexp(-1, keepdim=True)
 
 
-def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, Tensors, Tensors]:
-    """Losses of all tokens, the first step's gradients, the last one's parameters: whole batches, in one process."""
+def trained_alone(given_case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, Tensors, Tensors]:
+    """Losses of all tokens, norms, the first step's gradients, the last one's parameters, of whole batches at once.
+
+    Raises:
+        AssertionError: a step clips nothing that it should, or something that it should not.
+    """
     weights = initial_weights(given_case.config, dtype, given_case.seed)
     velocity = {name: torch.zeros_like(value) for name, value in weights.items()}
     losses: list[torch.Tensor] = []
+    norms: list[torch.Tensor] = []
     first: Tensors = {}
-    for tokens, target in given_case.batches:
+    for (tokens, target), max_norm in zip(given_case.batches, MAX_NORMS, strict=True):
         leaves = {name: value.requires_grad_() for name, value in weights.items()}
         of_tokens = -predicted(leaves, given_case.config, tokens).gather(-1, target[..., None]).squeeze(-1)
         gradients = dict(zip(leaves, torch.autograd.grad(of_tokens.mean(), list(leaves.values())), strict=True))
-        if given_case.max_norm is not None:
-            norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
-            clips = norm > given_case.max_norm
-            assert clips == (given_case.max_norm != BEYOND), f"a norm of {norm} does not test {given_case.max_norm}"
-            if clips:
-                gradients = {name: value * given_case.max_norm / norm for name, value in gradients.items()}
+        norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
+        clips = norm > max_norm
+        assert clips == (max_norm != BEYOND), f"a norm of {norm} does not test {max_norm}"
+        if clips:
+            gradients = {name: value * max_norm / norm for name, value in gradients.items()}
         velocity = {name: MOMENTUM * value + gradients[name] for name, value in velocity.items()}
         weights = {name: value.detach() - LEARNING_RATE * velocity[name] for name, value in weights.items()}
         losses.append(of_tokens.detach())
+        norms.append(norm)
         first = first or gradients
-    return torch.stack(losses), first, weights
+    return torch.stack(losses), torch.stack(norms), first, weights
 
 
 def one_device(given_case: Case) -> Reference:
-    losses, gradients, parameters = trained_alone(given_case, DTYPE)
-    coarse_losses, *coarse = trained_alone(given_case, torch.float32)
+    losses, norms, gradients, parameters = trained_alone(given_case, DTYPE)
+    coarse_losses, coarse_norms, *coarse = trained_alone(given_case, torch.float32)
     of_sequences = losses.mean(2)
     lost = [float(((coarse_losses.mean(2) - of_sequences) / of_sequences).abs().max())]
+    lost.append(float((coarse_norms / norms - 1).abs().max()))
     for rounded, exact in zip(coarse, (gradients, parameters), strict=True):
         lost += [float((rounded[name] - exact[name]).abs().max() / exact[name].abs().max()) for name in exact]
-    return Reference(losses, gradients, parameters, SLACK * UNIT_RATIO * max(lost))
+    return Reference(losses, norms, gradients, parameters, SLACK * UNIT_RATIO * max(lost))
 
 
 def assert_groups(got: list[dict[str, list[int]]], mesh: Mesh) -> None:
@@ -205,6 +214,8 @@ def assert_as_one_device(got: list[Trained], given_case: Case, expected: Referen
         for name, tensor in trained.gradients.items():
             assert_near(tensor, expected.gradients[name], expected.rtol, f"rank {rank}, {name} gradient")
     assert_near(losses, exact, expected.rtol, "losses")
+    for rank, trained in enumerate(got):
+        assert_near(torch.tensor(trained.norms, dtype=DTYPE), expected.norms, expected.rtol, f"rank {rank}, norms")
     for rank, trained in enumerate(got):
         assert list(trained.gradients) == list(trained.parameters)
         for name, tensor in trained.parameters.items():

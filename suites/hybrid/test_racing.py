@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuperf import Context, Infeasible, Ranks
-from suites.hybrid.programs import racing
+from suites.hybrid.programs import clipping, racing
 from suites.hybrid.reference import predicted
 from suites.shared.comparison import assert_close, assert_in_float32, assert_squares_in_float32, assert_unlike
 from suites.shared.course import BEYOND
@@ -57,7 +57,7 @@ GIVEN: dict[str, Any] = {
     "length": LENGTH,
     "seed": SEED,
 }
-ON_FOUR = ("pp2 shard2", "shard2 cp2", "cp2 tp2")
+ON_FOUR = ("pp2 shard2", "cp2 tp2")
 """Each axis beside another one."""
 
 
@@ -94,7 +94,7 @@ def test_a_norm_of_16_bit_gradients_is_computed_in_float32() -> None:
     for of_stage in (1, 4):
 
         def squared(gradients: list[torch.Tensor], of_stage: int = of_stage) -> torch.Tensor:
-            return racing.squared(gradients, racing.parts_of(gradients), of_stage)
+            return clipping.squared(gradients, clipping.parts_of(gradients), of_stage)
 
         assert_squares_in_float32(squared, 1 / of_stage)
 

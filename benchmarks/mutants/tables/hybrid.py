@@ -9,6 +9,7 @@ MODEL = "suites.shared.llama"
 STAGE = "torch.distributed.pipelining.stage"
 
 AXES = "suites.hybrid.programs.axes"
+CLIPPING = "suites.hybrid.programs.clipping"
 SEQUENCES = "suites.hybrid.programs.sequences"
 
 FAULTS: tuple[Fault, ...] = (
@@ -79,8 +80,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the first batch at every step",
         module=TRAINING,
-        old="    for number, batch in enumerate(batches, start=1):\n",
-        new="    for number, batch in enumerate([batches[0]] * len(batches), start=1):\n",
+        old="enumerate(zip(batches, max_norms, strict=True), start=1)",
+        new="enumerate(zip([batches[0]] * len(batches), max_norms, strict=True), start=1)",
     ),
     Fault(
         name="momentum that is lost after each step",
@@ -109,27 +110,33 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="clipping by each stage's own norm",
         module=TRAINING,
-        old='        dist.all_reduce(squares, group=rank.mesh.get_group("pp"))\n',
-        new="        pass\n",
+        old="    dist.all_reduce(squares)\n",
+        new="    for axis in rank.mesh.mesh_dim_names or ():\n"
+        '        if axis != "pp":\n'
+        "            dist.all_reduce(squares, group=rank.mesh.get_group(axis))\n",
     ),
     Fault(
         name="clipping by the norm of the rank's own shards",
         module=TRAINING,
-        old="_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients",
-        new="torch.linalg.vector_norm(_held(gradient), dtype=exact) for gradient in gradients",
+        old="    dist.all_reduce(squares)\n",
+        new="    squares *= stages * rank.mesh.size() // stages\n",
     ),
     Fault(
-        name="clipping by a norm whose squares tp adds up of what it replicates",
-        module=TRAINING,
-        old="    factor = (max_norm / squares.sqrt()).clamp(max=1.0)\n",
-        new='    if "tp" in (rank.mesh.mesh_dim_names or ()):\n'
-        '        dist.all_reduce(squares, group=rank.mesh.get_group("tp"))\n'
-        "    factor = (max_norm / squares.sqrt()).clamp(max=1.0)\n",
+        name="a norm whose squares tp adds up of what it replicates",
+        module=CLIPPING,
+        old="return (own.square() * parts / of_stage).sum()",
+        new="return (own.square() * parts.max() / of_stage).sum()",
+    ),
+    Fault(
+        name="a norm of shards that count as copies",
+        module=CLIPPING,
+        old="return (own.square() * parts / of_stage).sum()",
+        new="return (own.square() / of_stage).sum()",
     ),
     Fault(
         name="a norm that is clipped by its square",
         module=TRAINING,
-        old="    factor = (max_norm / squares.sqrt()).clamp(max=1.0)\n",
+        old="    factor = (max_norm / norm).clamp(max=1.0)\n",
         new="    factor = (max_norm / squares).clamp(max=1.0)\n",
     ),
     Fault(
@@ -265,8 +272,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients below the norm are scaled up to it",
         module="suites.hybrid.programs.training",
-        old="factor = (max_norm / squares.sqrt()).clamp(max=1.0)",
-        new="factor = max_norm / squares.sqrt()",
+        old="factor = (max_norm / norm).clamp(max=1.0)",
+        new="factor = max_norm / norm",
     ),
     Fault(
         name="shared gradients summed within only",
@@ -336,7 +343,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="squares of 16-bit norms added up in 16 bits",
-        module="suites.hybrid.programs.racing",
+        module=CLIPPING,
         old="own = norms([local(gradient) for gradient in gradients])",
         new="own = torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients]))",
     ),
@@ -372,20 +379,14 @@ FAULTS: tuple[Fault, ...] = (
         equivalent="full_tensor joins shards of FSDP and tensor parallelism in another way, which has no such offsets",
     ),
     Fault(
-        name="raced norms that 16 bits round before they are squared",
-        module="suites.hybrid.programs.racing",
+        name="norms that 16 bits round before they are squared",
+        module=CLIPPING,
         old="norms([local(gradient) for gradient in gradients])",
         new=(
             "torch.stack(torch._foreach_norm([local(gradient) for gradient in gradients])).to(\n"
             "        torch.promote_types(gradients[0].dtype, torch.float32)\n"
             "    )"
         ),
-    ),
-    Fault(
-        name="clipping by norms that 16 bits round",
-        module="suites.hybrid.programs.training",
-        old="torch.linalg.vector_norm(gradient, dtype=exact)",
-        new="torch.linalg.vector_norm(gradient).to(exact)",
     ),
     Fault(
         name="raced gradients below the norm scaled up to it",
@@ -492,14 +493,8 @@ FAULTS: tuple[Fault, ...] = (
         new="        data_parallel_size = all_reduce_group.size()\n",
     ),
     Fault(
-        name="clipping by a norm of 16 bits",
-        module=TRAINING,
-        old="    norms = [_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients]\n",
-        new="    norms = [_whole(torch.linalg.vector_norm(gradient)).to(exact) for gradient in gradients]\n",
-    ),
-    Fault(
         name="gradients that two axes split count too often",
-        module="suites.hybrid.programs.racing",
+        module=CLIPPING,
         old="            if not placement.is_replicate()  # is_shard() is False where two axes split one dimension\n",
         new="            if placement.is_shard()\n",
     ),

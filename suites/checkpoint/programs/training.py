@@ -63,12 +63,12 @@ class Training:
         self._job = job
         self.step = 0
         self.model: nn.Module = split_model(ctx, job.config, job.layout, dtype=job.dtype, seed=initial)
-        # One parameter at a time: torch's multi-tensor kernels take no tensors of different meshes in one call.
+        # Each group is of one mesh, as a fused kernel takes it: norms are whole where tensors of matrices are split.
         of_dims = [[value for value in self.model.parameters() if (value.dim() > 1) == wide] for wide in (True, False)]
         # Norms do not decay, and learn at a rate of their own.
         of_norms = {"params": of_dims[1], "weight_decay": 0.0, "lr": LEARNING_RATE * RATE_OF_NORMS}
         groups: list[dict[str, Any]] = [{"params": of_dims[0]}, of_norms]
-        self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, foreach=False)
+        self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, fused=True)
 
     def train(self, steps: int) -> list[float]:
         """Takes so many steps, and returns the loss of each, over all ranks' tokens."""

@@ -6,17 +6,15 @@ on every rank: what all meshes have in common.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from pytest_gpuperf import Context, Infeasible
+from suites.hybrid.programs.clipping import local, parts_of, squared
 from suites.hybrid.programs.training import Mesh, Training, training
 from suites.shared.llama import Config, Llama, draw_on_device
-from suites.shared.norms import norms
 from suites.shared.step import Step
 
 LEARNING_RATE = 1e-3
@@ -111,33 +109,6 @@ def stepping(
         return torch.stack([together[0], norm])
 
     return step
-
-
-def squared(gradients: list[torch.Tensor], parts: torch.Tensor, of_stage: int) -> torch.Tensor:
-    """The rank's share of the squared norm of its stage's gradients, of which copies on several ranks count once."""
-    own = norms([local(gradient) for gradient in gradients])
-    # A gradient in h parts on n ranks is there n / h times.
-    return (own.square() * parts / of_stage).sum()
-
-
-def parts_of(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """In how many parts each gradient is on the ranks of its stage."""
-    parts = [
-        math.prod(
-            size
-            for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True)
-            if not placement.is_replicate()  # is_shard() is False where two axes split one dimension
-        )
-        if isinstance(gradient, DTensor)
-        else 1
-        for gradient in gradients
-    ]
-    return torch.tensor(parts, device=gradients[0].device)
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What the rank holds of it."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def adamw(model: Llama) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from pytest_gpuperf import Context
+from suites.hybrid.programs.clipping import local, parts_of, squared
 from suites.hybrid.programs.sequences import SplitSequence
 from suites.shared.llama import Config, Llama, LlamaAttention, load_initial_weights, loss_of
 from suites.shared.step import Tensors
@@ -203,6 +204,8 @@ class Trained(NamedTuple):
     groups: dict[str, list[int]]
     shapes: dict[str, tuple[int, ...]]
     losses: list[float]
+    norms: list[float]
+    """Of all gradients together, in each step, before they were clipped."""
     gradients: Tensors
     parameters: Tensors
     reduced: int
@@ -214,66 +217,59 @@ def train(
     *,
     mesh: Mesh,
     batches: list[tuple[torch.Tensor, torch.Tensor]],
-    max_norm: float | None = None,
+    max_norms: Sequence[float],
     count: bool = False,
     **kwargs: Any,
 ) -> Trained:
     """Trains on each batch, a rank on its share of it.
 
     It returns the ranks of each of the rank's groups, the shape of what the rank holds of each parameter, its losses,
-    and, gathered from all ranks of the stage, the gradients of the first step and the parameters after the last.
+    the norms, and, gathered from all ranks of the stage, the gradients of the first step and the parameters after the
+    last.
 
     Args:
         ctx: the rank's context.
         mesh: axes and degrees.
         batches: tokens and targets of each step, for all ranks.
-        max_norm: of all gradients of all stages together; they are clipped to it if it is given.
+        max_norms: for each step the norm that all gradients of all stages together are clipped to.
         count: whether the last step's reductions are counted, which slows it down.
         kwargs: for ``training``.
     """
     rank = training(ctx, mesh=mesh, **kwargs)
     losses: list[float] = []
+    norms: list[float] = []
     gradients: Tensors = {}
     traffic = Traffic()
-    for number, batch in enumerate(batches, start=1):
+    for number, (batch, max_norm) in enumerate(zip(batches, max_norms, strict=True), start=1):
         x, target = (rank.part(tensor).to(ctx.device) for tensor in batch)
         rank.optimizer.zero_grad()
         with traffic if count and number == len(batches) else contextlib.nullcontext():
             loss = rank.step(x, target)
-        if max_norm is not None:
-            clip(rank, max_norm)
+        norms.append(clip(rank, max_norm).item())
         if loss is not None:
             losses.append(loss.item())
         gradients = gradients or {name: _whole(value.grad) for name, value in rank.model.named_parameters()}
         rank.optimizer.step()
     parameters = {name: _whole(value) for name, value in rank.model.named_parameters()}
-    shapes = {name: tuple(_held(value).shape) for name, value in rank.model.named_parameters()}
+    shapes = {name: tuple(local(value).shape) for name, value in rank.model.named_parameters()}
     reduced = sum(call.name == "reduce_scatter" for call in traffic.calls)
-    return Trained(groups(rank.mesh), shapes, losses, gradients, parameters, reduced)
+    return Trained(groups(rank.mesh), shapes, losses, norms, gradients, parameters, reduced)
 
 
 def clip(rank: Training, max_norm: float) -> torch.Tensor:
     """Scales all gradients, of all stages, if their norm together is larger (Pascanu et al., arXiv:1211.5063).
 
     It returns the norm that they had, in float32 at least.
-
-    By hand: parameters lie on meshes of one and two axes, which torch's clip_grad_norm_ does not bring together.
     """
     gradients = [value.grad for value in rank.model.parameters() if value.grad is not None]
-    # Of a DTensor the norm is a number for each rank, and full_tensor adds up their squares.
-    exact = torch.promote_types(gradients[0].dtype, torch.float32)
-    norms = [_whole(torch.linalg.vector_norm(gradient, dtype=exact)) for gradient in gradients]
-    squares = torch.stack(norms).square().sum()
-    if "pp" in (rank.mesh.mesh_dim_names or ()):
-        dist.all_reduce(squares, group=rank.mesh.get_group("pp"))
-    factor = (max_norm / squares.sqrt()).clamp(max=1.0)
+    stages = rank.mesh["pp"].size() if "pp" in (rank.mesh.mesh_dim_names or ()) else 1
+    squares = squared(gradients, parts_of(gradients), rank.mesh.size() // stages)
+    dist.all_reduce(squares)
+    norm = squares.sqrt()
+    factor = (max_norm / norm).clamp(max=1.0)
     for gradient in gradients:
-        _held(gradient).mul_(factor)
-    return squares.sqrt()
-
-
-def _held(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        local(gradient).mul_(factor)
+    return norm
 
 
 def _whole(tensor: torch.Tensor | None) -> torch.Tensor:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from suites.layout import ASPECTS, HELPERS, OPTIONAL, REQUIRED, complaints, subjects
+from tests.layout_of_suites import ASPECTS, HELPERS, OPTIONAL, REQUIRED, complaints, subjects
 
-SUITES = Path(__file__).parent
-DOCS = SUITES.parent / "docs"
+ROOT = Path(__file__).parents[1]
+SUITES, DOCS = ROOT / "suites", ROOT / "docs"
 
 
 @pytest.mark.parametrize("subject", subjects(SUITES))
