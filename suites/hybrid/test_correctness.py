@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,8 +17,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
+from torch.distributed.tensor import DTensor, Shard
 
 from pytest_gpuperf import Context, Ranks
 from suites.hybrid.programs import training as programs
@@ -32,7 +35,7 @@ from suites.hybrid.reference import (
     one_device,
     share_of,
 )
-from suites.shared.comparison import assert_close
+from suites.shared.comparison import assert_close, assert_squares_in_float32
 from suites.shared.llama import Config, Llama, LlamaAttention
 from suites.shared.strategies import seeds
 
@@ -182,26 +185,45 @@ class Softmax(LlamaAttention):
         return torch.einsum("bghqk,bgkd->bghqd", weights, value).flatten(1, 2)
 
 
-def test_attention_of_your_own(ranks: Ranks) -> None:
-    given_case = fixed({"shard": 2, "cp": 2})
+@pytest.mark.parametrize("mesh", [TENSOR_PIPELINE, {"shard": 2, "cp": 2}], ids=named)
+def test_attention_of_your_own(ranks: Ranks, mesh: Mesh) -> None:
+    given_case = fixed(mesh)
     got = ranks.run(programs.train, **given_case.arguments, attention=Softmax)
     assert_as_one_device(got, given_case, one_device(given_case))
 
 
 def test_a_plan_of_your_own(ranks: Ranks) -> None:
-    """In place of ours: here tensor parallelism splits attention, also your own, and no feed-forward layer."""
+    """In place of ours: here tensor parallelism splits attention, and leaves feed-forward layers whole."""
 
     def your_split(model: Llama, mesh: DeviceMesh) -> None:
         attention = {name: style for name, style in programs.tensor_plan().items() if name.startswith("attention.")}
         programs.split_model(model, mesh, attention)
 
     given_case = fixed({"shard": 2, "tp": 2})
-    got = ranks.run(programs.train, **given_case.arguments, split=your_split, attention=Softmax)
+    got = ranks.run(programs.train, **given_case.arguments, split=your_split)
     assert_as_one_device(got, given_case, one_device(given_case))
     config = given_case.config
     for trained in got:
         assert trained.shapes["layers.1.attention.query.weight"] == (config.dim // 2 // 2, config.dim)
         assert trained.shapes["layers.1.feed_forward.up.weight"] == (config.hidden // 2, config.dim)
+
+
+def clipped_norm(ctx: Context, axis: str, gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The norm that clipping returns if each rank has these gradients: of its stage, or as shards."""
+    mesh, model = ctx.mesh((ctx.world_size,), (axis,)), nn.ParameterList()
+    for gradient in gradients:
+        own = gradient.to(ctx.device)
+        held = DTensor.from_local(own, mesh, [Shard(0)]) if axis == "shard" else own
+        model.append(nn.Parameter(torch.zeros_like(held)))
+        model[-1].grad = held
+    rank: Any = SimpleNamespace(mesh=mesh, model=model)
+    return programs.clip(rank, 1.0).cpu()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("axis", ["pp", "shard"])
+def test_clipping_takes_the_norm_of_16_bit_gradients_in_float32(ranks: Ranks, axis: str) -> None:
+    assert_squares_in_float32(lambda gradients: ranks.run(clipped_norm, axis, gradients)[1].square(), share=2.0)
 
 
 @pytest.mark.ranks(2)

@@ -57,7 +57,7 @@ GIVEN: dict[str, Any] = {
     "length": LENGTH,
     "seed": SEED,
 }
-ON_FOUR = ("pp2 shard2", "cp2 tp2")
+ON_FOUR = ("pp2 shard2", "shard2 cp2", "cp2 tp2")
 """Each axis beside another one."""
 
 

@@ -93,7 +93,7 @@ def assert_squares_in_float32(squared: Callable[[list[torch.Tensor]], torch.Tens
     Each gradient has three equal numbers. 16 bits round its norm, the square of that, and each sum of squares.
     """
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        gradients = [torch.full((3,), (-1.0) ** value * value, dtype=dtype) for value in range(1, 64)]
+        gradients = [torch.full((3,), (-1.0) ** value * value, dtype=dtype) for value in range(1, 256)]
         exact = torch.cat(gradients).double().square().sum()
         assert_in_float32(squared(gradients), exact * share, f"the squares of {dtype} gradients, together")
 

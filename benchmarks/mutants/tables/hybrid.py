@@ -389,6 +389,18 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        name="clipping by a norm of 16 bits",
+        module=TRAINING,
+        old="    norm = squares.sqrt()\n",
+        new="    norm = squares.to(gradients[0].dtype).sqrt().to(squares.dtype)\n",
+    ),
+    Fault(
+        name="a norm that is told after it was clipped",
+        module=TRAINING,
+        old="    return norm\n",
+        new="    return norm.clamp(max=max_norm)\n",
+    ),
+    Fault(
         name="raced gradients below the norm scaled up to it",
         module="suites.hybrid.programs.racing",
         old="(max_norm / norm).clamp(max=1.0)",

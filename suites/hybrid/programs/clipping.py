@@ -20,7 +20,7 @@ def squared(gradients: list[torch.Tensor], parts: torch.Tensor, of_stage: int) -
 
     Args:
         gradients: those that the rank holds, or parts of them.
-        parts: what ``parts_of`` tells of them.
+        parts: in how many parts each gradient is, by ``parts_of``.
         of_stage: ranks of a pipeline's stage.
     """
     own = norms([local(gradient) for gradient in gradients])
