@@ -9,7 +9,7 @@ ARGS ?=
 # Each of some hundred processes of a run would compile the package anew if this were set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: docs install suites quick smoke mutations test lint types format ci clean
+.PHONY: docs install suites quick smoke mutations references test lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -40,6 +40,10 @@ test: install
 # Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.
 mutations: install
 	$(BIN)/python benchmarks/mutations.py $(ARGS)
+
+# The references that the package brings, made from baselines/: after each recording.
+references: install
+	$(BIN)/python -m pytest_gpuperf.references.making baselines pytest_gpuperf/references/data
 
 lint: install
 	$(BIN)/ruff check .

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import pytest
 
+from pytest_gpuperf.figures.metric import Scope
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, OF_RANK, VISIBLE
 
@@ -26,6 +27,8 @@ MARKERS = (
     "cluster, or to all of them ('all'), per_node puts so many on each; without world sizes these say how many ranks "
     "there are",
     "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
+    "depends(scope, *figures): what figures of a perf test depend on: 'gpu' for one GPU, 'pair' for two, 'host' for "
+    "the host with its sockets and disks, 'gpus' (the default) for all GPUs of the test; without names all its figures",
 )
 _KEYWORDS = (
     "timeout",
@@ -39,6 +42,7 @@ _KEYWORDS = (
     "nodes",
     "per_node",
 )
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 _DEVICES = ("cuda", "cpu")
 _SEEDS = ("rank", "same")
 ALL: Final = "all"
@@ -157,6 +161,26 @@ def ranks_marker(node: pytest.Item | pytest.Function, nodeid: str) -> RanksMarke
     """The closest ``ranks`` marker of the node, checked; None if there is none."""
     mark = node.get_closest_marker("ranks")
     return None if mark is None else parse_ranks(mark, nodeid)
+
+
+def scope_of(node: pytest.Item, figure: str) -> Scope:
+    """Return what a figure of a test depends on, by the closest marker ``depends`` that names it, or names none.
+
+    Raises:
+        ValueError: a marker that cannot be meant; names the test.
+    """
+    for mark in node.iter_markers("depends"):
+        given, *figures = mark.args or (None,)
+        scope = next((scope for scope in SCOPES if scope == given), None)
+        if scope is None or mark.kwargs or not all(isinstance(name, str) for name in figures):
+            known = ", ".join(map(repr, SCOPES))
+            raise ValueError(
+                f"{node.nodeid}: marker depends takes one of {known} and names of figures, got {mark.args!r}: write "
+                "for example @pytest.mark.depends('gpu', 'read')"
+            )
+        if not figures or figure in figures:
+            return scope
+    return "gpus"
 
 
 def _nodes(value: Any, sizes: Sequence[int], where: str) -> int | Literal["all"] | None:

@@ -4,6 +4,8 @@ import pytest
 
 from pytest_gpuperf.markers import RanksMarker, parse_ranks
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
+from pytest_gpuperf.report import results_file
+from tests.fake_gpus import without_ranks
 from tests.whole_run import WholeRun, run_pytest, write
 
 TEST = "import pytest\n@pytest.mark.ranks({arguments})\ndef test_it({fixtures}): pass\n"
@@ -383,3 +385,57 @@ def test_a_test_case_that_is_skipped_need_not_run_on_ranks(pytester: pytest.Pyte
 def test_a_module_may_mark_its_tests_for_ranks_and_have_test_cases(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import unittest, pytest\npytestmark = pytest.mark.ranks(2)\n" + UNITTEST.split("\n\n")[-1])
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+DEPENDS = """
+import pytest
+from pytest_gpuperf import Metric
+
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(2), pytest.mark.depends("gpu")]
+
+def both(perf):
+    perf.check(read=Metric(1.0, "s", "lower", by_rank=(1.0, 2.0)), sent=Metric(1.0, "s", "lower", by_rank=(1.0, 2.0)))
+
+@pytest.mark.depends("pair", "sent")
+def test_pair(perf):
+    both(perf)
+
+@pytest.mark.depends("gpus")
+def test_gpus(perf):
+    both(perf)
+"""
+
+
+def test_a_marker_says_what_figures_depend_on(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, eight_gpus: None
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(test_it=DEPENDS)
+    pytester.runpytest_inprocess("--gpus=2", "--gpuperf-json=results.json").assert_outcomes(passed=2)
+    verdicts = results_file.load(pytester.path / "results.json").verdicts
+    told = {
+        (one.test.partition("::")[2], one.metric_name): (one.metric.scope, len(one.metric.by_rank)) for one in verdicts
+    }
+    assert told == {
+        ("test_pair[2ranks]", "read"): ("gpu", 2),
+        ("test_pair[2ranks]", "sent"): ("pair", 2),
+        ("test_gpus[2ranks]", "read"): ("gpus", 0),  # no rank has a figure of its own
+        ("test_gpus[2ranks]", "sent"): ("gpus", 0),
+    }
+
+
+@pytest.mark.parametrize("arguments", ["", "'gpu', 3", "'node'", "'gpu', name='read'"])
+def test_a_wrong_marker_of_what_figures_depend_on_names_the_test(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, eight_gpus: None, arguments: str
+) -> None:
+    without_ranks(monkeypatch)
+    pytester.makepyfile(
+        test_it=DEPENDS.replace("depends('gpu')", "").replace('depends("gpus")', f"depends({arguments})")
+    )
+    result = pytester.runpytest_inprocess("--gpus=2")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*ValueError: test_it.py::test_gpus*: marker depends takes one of 'gpu', 'pair', *"
+        ]
+    )

@@ -10,6 +10,8 @@ from pytest_gpuperf.figures.conditions import Tripped
 from pytest_gpuperf.figures.work import Work
 
 Better: TypeAlias = Literal["higher", "lower"]
+Scope: TypeAlias = Literal["gpu", "pair", "gpus", "host"]
+"""What a figure depends on: one GPU, a pair of GPUs, all GPUs of its test, or the host with its sockets and disks."""
 
 # A clock or a rounded line rate is off by less than 2 %; a figure further above its limit is a bug in the
 # test: no synchronisation, a cache, or multicast that the limit did not count on.
@@ -64,6 +66,10 @@ class Metric:
     """What the step must do, from which a model expects a range if nothing is recorded."""
     plain: bool = field(default=False, metadata={"optional": True, "omitted": True})
     """Whether the step does nothing but use what the limit is of, as a copy does: a model then expects most of it."""
+    scope: Scope = field(default="gpus", metadata={"optional": True, "omitted": True})
+    """What the figure depends on; the marker ``depends`` says it."""
+    by_rank: tuple[float, ...] = field(default=(), metadata={"optional": True, "omitted": True})
+    """The figure of each rank by itself, in unit; empty if the ranks have none."""
 
     def for_work(self, work: Work) -> "Metric":
         """The same figure of a step that must do this work, so that a model can judge it while it has no baseline."""

@@ -75,16 +75,19 @@ class Timing:
         return relative_halfwidth(self.samples)
 
     @property
+    def medians(self) -> tuple[float, ...]:
+        """Seconds; each rank's own median, in rank order."""
+        return tuple(statistics.median(rank.seconds) for rank in self.ranks)
+
+    @property
     def imbalance(self) -> float:
         """By how much the slowest rank's median exceeds the fastest one's, as a fraction."""
-        medians = [statistics.median(rank.seconds) for rank in self.ranks]
-        return max(medians) / min(medians) - 1
+        return max(self.medians) / min(self.medians) - 1
 
     @property
     def slowest_rank(self) -> int:
         """The rank with the longest median. Of a step that waits for others, that says little: time it without."""
-        medians = [statistics.median(rank.seconds) for rank in self.ranks]
-        return medians.index(max(medians))
+        return self.medians.index(max(self.medians))
 
     @property
     def host_bound(self) -> bool:
@@ -108,7 +111,17 @@ class Timing:
         q1, q3 = self.quartiles
         samples = self.samples
         return self._observed(
-            Metric(self.median, "s", "lower", q1, q3, len(samples), clock=self._clock, trace=traced(samples))
+            Metric(
+                self.median,
+                "s",
+                "lower",
+                q1,
+                q3,
+                len(samples),
+                clock=self._clock,
+                trace=traced(samples),
+                by_rank=self.medians,
+            )
         )
 
     def algbw(self, op: str, nbytes: int) -> Metric:
@@ -162,6 +175,7 @@ class Timing:
                 limit_name,
                 plain=plain,
                 trace=traced([amount / seconds for seconds in samples]),
+                by_rank=tuple(amount / seconds for seconds in self.medians),
             )
         )
 

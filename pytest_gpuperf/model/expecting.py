@@ -51,6 +51,27 @@ def opinion(metric: Metric, rates: Rates) -> Opinion:
     return Opinion(saying, low, high, component)
 
 
+def scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
+    """Return what the model makes of a figure of one collective on so many ranks, up to a factor; None without a model.
+
+    The ratio of two of these carries a figure from one number of ranks to another. A rate is taken for a bus bandwidth.
+
+    Args:
+        metric: the figure; its work is one collective.
+        ranks: how many.
+        rates: of the machine.
+    """
+    work = metric.work
+    if work is None or len(work.exchanges) != 1 or work.flop or work.memory_bytes:
+        return None
+    (exchange,) = work.exchanges
+    try:
+        seconds = _exchanged(exchange, ranks, rates).slowest
+    except Unknown:
+        return None
+    return BUS_FACTORS[exchange.op](ranks) / seconds if metric.better == "higher" else seconds
+
+
 def _range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, str]:
     if metric.work is not None:
         return _of_work(metric, metric.work, rates)

@@ -1,28 +1,32 @@
-"""What the model says of a figure, as a value that travels into files."""
+"""What is expected of a figure that has no record, as a value that travels into files.
+
+References of machines of this kind expect it, or a model of the hardware.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
 class Saying(Enum):
-    """What a figure comes to by the model."""
+    """What a figure comes to by what is expected of it."""
 
     PLAUSIBLE = "plausible"
-    BELOW = "below the model"
-    ABOVE = "above the model"
+    BELOW = "below"
+    ABOVE = "above"
     """Better than the hardware allows: the work is not what the test says."""
-    NONE = "no model"
+    NONE = "none"
+    """Neither references nor the model expect anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What the model expects of a figure, and what it says of it."""
+    """What is expected of a figure, and what it comes to."""
 
     saying: Saying
     low: float | None = None
-    """The smallest plausible value, in the figure's unit; None without a model."""
+    """The smallest plausible value, in the figure's unit; None if nothing bounds it."""
     high: float | None = None
     """The largest; None if nothing bounds it."""
     component: str = ""
@@ -30,4 +34,10 @@ class Opinion:
     why: str = ""
     """Why there is no model."""
     variables: tuple[str, ...] = ()
-    """What is set in the environment while the figure is below the model, as NAME=value, likeliest causes first."""
+    """What is set in the environment while the figure is below, as NAME=value, likeliest causes first."""
+    source: str = field(default="", metadata={"optional": True})
+    """The references that expect it, in words; empty for the model."""
+    usual: float | None = field(default=None, metadata={"optional": True})
+    """What these machines show, in the figure's unit; None for the model."""
+    seen: float | None = field(default=None, metadata={"optional": True})
+    """The smallest slowdown that is found with 95 %, as a ratio minus 1; None for the model."""

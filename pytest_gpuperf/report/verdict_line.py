@@ -64,8 +64,8 @@ def reasons(verdict: Verdict) -> list[str]:
             if known is not None:
                 lines.append(f"expected until {known.until}: {known.reason}")
             return [*lines, *why(verdict)]
-        case Outcome.MISSING if verdict.reason is Reason.BELOW_MODEL:
-            return [_modelled(verdict).removeprefix(" and is ")]
+        case Outcome.MISSING if verdict.reason in (Reason.BELOW, Reason.ABOVE_MODEL):
+            return [_expected(verdict).removeprefix(" and is ")]
         case _:
             return []
 
@@ -195,7 +195,7 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             why = _staleness(verdict)
             return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command(verdict.test)}"
         case Outcome.MISSING:
-            said = _modelled(verdict)
+            said = _expected(verdict)
             return f"{value} has no baseline on {key}{said}; record one with: {record_command(verdict.test)}"
         case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
             side = "above" if metric.better == "higher" else "below"
@@ -216,39 +216,60 @@ def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
             assert_never(verdict.outcome)
 
 
-def _modelled(verdict: Verdict) -> str:
-    """What a model of the hardware says of a figure that has no record."""
-    said, unit = verdict.opinion, verdict.metric.unit
+def _expected(verdict: Verdict) -> str:
+    """What references or a model of the hardware say of a figure that has no record."""
+    said = verdict.opinion
     if said is None:
         return ""
     if said.saying is Saying.NONE:
-        return f", and no model says what it should be: {said.why}"
-    bounds = " to ".join(format_value(bound, unit) for bound in (said.low, said.high) if bound is not None)
-    if said.low is None or said.high is None:
-        bounds = f"{'at most' if said.low is None else 'at least'} {bounds}"
-    expected = f"a model of the hardware expects {bounds} ({said.component})"
+        return f", and nothing says what it should be: {said.why}"
+    expected = expectation(verdict)
     if said.saying is Saying.PLAUSIBLE:
         strict = verdict.reason is not Reason.PLAUSIBLE
         return f"; {expected}, so it is plausible{', and --strict-baselines asks for a record' if strict else ''}"
     if said.saying is Saying.BELOW:
         is_set = f"; set here: {', '.join(said.variables)}" if said.variables else ""
-        return f" and is below the model: {expected}{is_set}; look for the cause with: python -m pytest_gpuperf doctor"
+        launches = f" (median of {verdict.launches} launches)" if verdict.launches > 1 else ""
+        worse = f"worse than expected{launches}: {expected}{is_set}"
+        return f" and is {worse}; look for the cause with: python -m pytest_gpuperf doctor"
     return f" and is better than the hardware allows: {expected}; look at the measurement"
 
 
-def model_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def expectation(verdict: Verdict) -> str:
+    """Return what is expected of a figure that has no record, and by whom; empty if nothing is."""
+    said, unit = verdict.opinion, verdict.metric.unit
+    if said is None or said.saying is Saying.NONE:
+        return ""
+    bounds = " to ".join(format_value(bound, unit) for bound in (said.low, said.high) if bound is not None)
+    if said.low is None or said.high is None:
+        bounds = f"{'at most' if said.low is None else 'at least'} {bounds}"
+    if not said.source:
+        return f"a model of the hardware expects {bounds} ({said.component})"
+    usual = "" if said.usual is None else f", usually {format_value(said.usual, unit)}"
+    return f"{said.source} show {bounds}{usual}"
+
+
+def opinion_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """What the summary says of figures that no record judged.
 
     Args:
         verdicts: Of the run.
     """
-    only = [verdict for verdict in verdicts if verdict.reason is Reason.PLAUSIBLE]
-    if not only:
-        return []
-    return [
-        f"{format_count(len(only), 'figure')} passed without a baseline: only a model of the hardware judged them, "
-        "which sees what is badly wrong and no regression; --strict-baselines, the default in CI, fails them"
+    opinions = [one.opinion for one in verdicts if one.reason is Reason.PLAUSIBLE and one.opinion is not None]
+    by_references = sum(bool(opinion.source) for opinion in opinions)
+    shown = sum(verdict.reason is Reason.NOT_JUDGED for verdict in verdicts)
+    told = [
+        f"{format_count(count, 'figure')} {what}"
+        for count, what in (
+            (by_references, "as machines of this kind show"),
+            (len(opinions) - by_references, "as a model of the hardware expects, which sees what is badly wrong"),
+            (shown, "not judged, since nothing says what they should be"),
+        )
+        if count
     ]
+    if not told:
+        return []
+    return [f"without a baseline: {'; '.join(told)}; --strict-baselines, the default in CI, fails them"]
 
 
 def _undecided(verdict: Verdict) -> str:

@@ -22,6 +22,7 @@ import pytest
 
 _BODY = pytest.StashKey[str]()
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_NO_PART = "@pytest.mark.depends("  # says what figures depend on, and changes none of them
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # the last two are a class's, in a body
 
 
@@ -110,7 +111,11 @@ def _is_frozen(kind: type[Any]) -> bool:
 def _code(source: str) -> Iterator[str]:
     """The lines that count. Files hold hashes of them: another choice would make entries stale whose tests are not."""
     open_ = {number for first, last in _strings(source) for number in range(first, last)}
+    depth = 0  # of the brackets of a decorator that is no part
     for number, line in enumerate(source.split("\n"), start=1):
+        if depth or line.strip().startswith(_NO_PART):
+            depth += line.count("(") - line.count(")")
+            continue
         if number - 1 in open_ or (line.strip() and not line.strip().startswith("#")):
             yield line if number in open_ else line.rstrip()
 

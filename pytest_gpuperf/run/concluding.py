@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pytest
 
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.fixtures.perf import Checks
+from pytest_gpuperf.markers import scope_of
 from pytest_gpuperf.report.curves import curve_properties
 from pytest_gpuperf.report.matrices import matrix_properties
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
@@ -119,17 +120,18 @@ class Concluding:
                 pytrace=False,
             )
         self.show(item, checks)
+        metrics, shown = _scoped(item, checks.metrics), _scoped(item, checks.shown)
         body = body_hash(item)
-        candidate = self._launch.candidate(launch.identity, body, checks.metrics) if self._results else None
+        candidate = self._launch.candidate(launch.identity, body, metrics) if self._results else None
         if candidate is not None:
             item.user_properties.append((CANDIDATE_PROPERTY, json.dumps(candidate.to_json())))
         if launch.number > 1 and not self._records:
-            self._keep_fresh(item, launch.identity, checks.metrics)
+            self._keep_fresh(item, launch.identity, metrics)
             return
         if self._judging is not None:
-            unchecked = self._judging.unchecked(launch.identity, body, checks.metrics)
+            unchecked = self._judging.unchecked(launch.identity, body, metrics)
             item.user_properties += unchecked_properties(unchecked)
-        verdicts = self._concluded(launch.identity, body, checks.metrics) + self._shown(launch.identity, checks.shown)
+        verdicts = self._concluded(launch.identity, body, metrics) + self._shown(launch.identity, shown)
         if any(verdict.suspect or (self._explains and verdict.outcome is Outcome.IMPROVED) for verdict in verdicts):
             item.stash[VERDICTS] = verdicts
             return
@@ -165,3 +167,12 @@ class Concluding:
             pytest.fail(ruling.text, pytrace=False)
         if ruling.outcome == "skipped":
             raise skipped_where_it_is_defined(ruling.text)
+
+
+def _scoped(item: pytest.Function, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Return the figures with what they depend on; those of all GPUs have no figure of a rank by itself."""
+    scopes = {name: scope_of(item, name) for name in metrics}
+    return {
+        name: replace(metric, scope=scopes[name], by_rank=() if scopes[name] == "gpus" else metric.by_rank)
+        for name, metric in metrics.items()
+    }

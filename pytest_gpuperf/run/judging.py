@@ -12,7 +12,9 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.model.expecting import opinion
 from pytest_gpuperf.model.hardware import Rates
-from pytest_gpuperf.model.opinion import Saying
+from pytest_gpuperf.model.opinion import Opinion, Saying
+from pytest_gpuperf.references.expecting import Expecting
+from pytest_gpuperf.references.shelf import Shelf
 from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.judge import Arms, Judge
 from pytest_gpuperf.verdicts.rule import Policy
@@ -38,11 +40,13 @@ class Judging:
         self._software = software
         self._strict = strict
         self._judge: Judge | None = None
+        self._references: Expecting | None = None
+        self._opened = False
+        """Whether references were looked for: they are read once, and only if a figure has no record."""
 
     def load(self, baselines: Baselines | None, tests: Iterable[str]) -> None:
         """Takes the baselines, and the node ids of the perf tests that are going to run."""
         key, gpus = self._machine.key, self._machine.identity
-        rates = Rates.of(self._machine)
         self._judge = Judge(
             key,
             baselines,
@@ -50,9 +54,19 @@ class Judging:
             self._policy,
             gpus=gpus,
             today=today(),
-            expects=lambda metric: opinion(metric, rates),
+            expects=self._expected,
             strict=self._strict,
         )
+
+    def _expected(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
+        """What references expect of a figure, else what the model does."""
+        rates = Rates.of(self._machine)
+        if not self._opened:
+            shelf = Shelf.open(self._machine.match)
+            self._references = None if shelf is None else Expecting(shelf, rates, self._policy)
+            self._opened = True
+        said = None if self._references is None else self._references.opinion(test, metric_name, metric, body_hash)
+        return opinion(metric, rates) if said is None else said
 
     @property
     def judge(self) -> Judge:
@@ -125,7 +139,7 @@ class Judging:
 
 
 def _with_variables(verdict: Verdict, software: Mapping[str, str]) -> Verdict:
-    """Adds the variables that are set to a figure below the model: there is no record from which they could differ."""
+    """Adds the variables that are set to a figure that is below: there is no record from which they could differ."""
     said = verdict.opinion
     if said is None or said.saying is not Saying.BELOW:
         return verdict

@@ -227,6 +227,7 @@ class Racing:
             self._deciding.second(test, measured.metrics)
 
     def _clear(self) -> None:
+        self._decide_by_launches([test for test in self._held.tests if not any(one.baseline for one in test.suspects)])
         for number in range(1, MOST_CLEARING + 1):
             tests = [
                 test
@@ -237,11 +238,15 @@ class Racing:
                 return
             self._say(clearing_line(number, MOST_CLEARING, _names(tests), self._spending.expected(tests)))
             self._launch_here(tests)
-            for test in tests:
-                for suspect in test.suspects:
-                    figures = test.present.get(suspect.metric_name, [])
-                    if (verdict := self._deciding.cleared(suspect, figures)) is not None:
-                        test.decide(verdict)
+            self._decide_by_launches(tests)
+
+    def _decide_by_launches(self, tests: Sequence[Held]) -> None:
+        """Decides about the suspects of these tests that launches of the present code clear, or confirm."""
+        for test in tests:
+            for suspect in test.suspects:
+                figures = test.present.get(suspect.metric_name, [])
+                if (verdict := self._deciding.cleared(suspect, figures)) is not None:
+                    test.decide(verdict)
 
     def _of_same_code(self, same: SameCode, commit: str, tests: Sequence[Held]) -> None:
         """Launches the present code, which is the record's: there is nothing to race."""

@@ -2,8 +2,9 @@
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pytest_gpuperf.baselines.commits import commit_to_race
 from pytest_gpuperf.baselines.differences import differing
@@ -18,6 +19,20 @@ from pytest_gpuperf.verdicts.rule import APART, Policy, Rule
 from pytest_gpuperf.verdicts.shares import asked, change_of, comparable, log_of, logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.shift import shift_of
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidated
+
+CONFIRMING = 2
+"""Launches beyond the first one that a figure without a record must be below in, by their median."""
+
+MOST_BY_CHANCE = 12
+"""Tests that chance may make suspect at once. Of 268 figures with a chance of 1 in 1000 each, that is never seen."""
+
+
+class Expects(Protocol):
+    """Says what is expected of a figure that has no record."""
+
+    def __call__(self, test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
+        """Return what references or a model of the hardware expect."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +62,7 @@ class Judge:
         *,
         gpus: str = "",
         today: datetime.date = datetime.date.max,
-        expects: Callable[[Metric], Opinion] | None = None,
+        expects: Expects | None = None,
         strict: bool = True,
     ) -> None:
         """Shares the false alarms that a run may have among the figures of its tests.
@@ -59,8 +74,8 @@ class Judge:
             policy: What a run may get wrong, and which loss it must find.
             gpus: Tells this machine's GPUs from others of their kind, as in ``LaunchInfo.gpus``.
             today: The day by which known regressions hold.
-            expects: What a model of the hardware says of a figure without a record; None: nothing.
-            strict: Whether a figure without a record fails even if the model finds it plausible.
+            expects: Says what references or a model expect of a figure without a record; None: nothing.
+            strict: Whether a figure without a record fails even if it is as expected.
         """
         self._expects = expects
         self._strict = strict
@@ -81,6 +96,10 @@ class Judge:
             for known in distinct([self._histories[test, name] for name in entry.metrics])
         ]
         self._rule = Rule.of(policy, histories, checks)
+        self._bodies: dict[str, str] = {}
+        """Hashes of the tests of which something is expected."""
+        self._below: set[str] = set()
+        """Tests with figures below what is expected of them."""
         self._losses: tuple[dict[tuple[str, str], float], ...] = ({}, {})
         """By test and metric, of the first launch and of the second."""
 
@@ -95,7 +114,7 @@ class Judge:
 
         1. INVALID if the machine was not fit for the measurement, or the figure is above the physical limit.
         2. MISSING without a record, or with one of another body, unit, direction or (both named) clock. Without a
-           record a model of the hardware may find it plausible.
+           record, references or a model of the hardware may expect it; one that is below is a suspect.
         3. UNDECIDED as a suspect if the loss is one that the screen does not let pass; EXPECTED if it is a known one.
         4. IMPROVED if the figure is better by more than chance explains, else SAME.
 
@@ -106,13 +125,15 @@ class Judge:
         stored = None if entry is None else entry.metrics.get(metric_name)
         verdict = Verdict(test, metric_name, metric, Outcome.SAME, self._hardware_key, stored)
         if (invalid := invalidated(verdict)) is not None:
-            return invalid
+            # What an unfit machine lost is told all the same.
+            lost = None if stored is not None or self._expects is None else self._opinion(verdict, body_hash)
+            return replace(invalid, opinion=lost)
         return asked(self._compared(verdict, entry, body_hash))
 
     def _compared(self, verdict: Verdict, entry: TestBaseline | None, body_hash: str) -> Verdict:
         stored, metric = verdict.baseline, verdict.metric
         if entry is None or stored is None:
-            return self._modelled(verdict)
+            return self._expected(verdict, body_hash)
         if entry.body_hash != body_hash or not comparable(metric, stored.unit, stored.better, stored.clock):
             return replace(verdict, outcome=Outcome.MISSING, reason=Reason.STALE)
         key = verdict.test, verdict.metric_name
@@ -132,15 +153,48 @@ class Judge:
             return self._excused(found.undecided(Reason.SUSPECT))
         return replace(found, outcome=Outcome.IMPROVED) if self._rule.improved(history, y) else found
 
-    def _modelled(self, verdict: Verdict) -> Verdict:
-        """A figure without a record: the model has the only say, unless records are demanded."""
+    def _expected(self, verdict: Verdict, body_hash: str) -> Verdict:
+        """A figure without a record: references or a model have the only say, unless records are demanded."""
         missing = replace(verdict, outcome=Outcome.MISSING, reason=Reason.NO_RECORD)
         if self._expects is None:
             return missing
-        said = self._expects(verdict.metric)
-        reasons = {Saying.PLAUSIBLE: Reason.PLAUSIBLE, Saying.NONE: Reason.NO_MODEL}
-        reason = Reason.NO_RECORD if self._strict else reasons.get(said.saying, Reason.BELOW_MODEL)
-        return replace(missing, reason=reason, opinion=said)
+        found = replace(missing, opinion=self._opinion(verdict, body_hash))
+        return found if self._strict else self._said(found)
+
+    def _opinion(self, verdict: Verdict, body_hash: str) -> Opinion:
+        assert self._expects is not None
+        self._bodies[verdict.test] = body_hash
+        return self._expects(verdict.test, verdict.metric_name, verdict.metric, body_hash)
+
+    def _said(self, verdict: Verdict) -> Verdict:
+        """The verdict by what its opinion says; one that is below waits for more launches."""
+        assert verdict.opinion is not None
+        if verdict.opinion.saying is Saying.BELOW:
+            self._below.add(verdict.test)
+            return verdict.undecided(Reason.SUSPECT)
+        reasons = {Saying.PLAUSIBLE: Reason.PLAUSIBLE, Saying.NONE: Reason.NOT_JUDGED}
+        return replace(verdict, reason=reasons.get(verdict.opinion.saying, Reason.ABOVE_MODEL))
+
+    def _confirmed(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
+        """A suspect without a record, by the median of its launches; None if one more launch has to tell.
+
+        Many tests that are below at once are no chance, so their first launch decides.
+        """
+        if len(present) < CONFIRMING and len(self._below) <= MOST_BY_CHANCE:
+            return None
+        metric = of_launches([suspect.metric, *present]) if present else suspect.metric
+        verdict = replace(suspect, metric=metric, launches=len(present) + 1, outcome=Outcome.MISSING)
+        said = replace(verdict, opinion=self._opinion(verdict, self._bodies[suspect.test]))
+        assert said.opinion is not None
+        plausible = said.opinion.saying is Saying.PLAUSIBLE
+        variables = suspect.opinion.variables if suspect.opinion is not None else ()
+        return asked(
+            replace(
+                said,
+                reason=Reason.PLAUSIBLE if plausible else Reason.BELOW,
+                opinion=said.opinion if plausible else replace(said.opinion, variables=variables),
+            )
+        )
 
     def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
         """Whether one more launch of the present code may clear a suspect.
@@ -151,16 +205,22 @@ class Judge:
             suspect: The screening's verdict, whose launch counts.
             present: A figure of each launch after that.
         """
+        if suspect.baseline is None:
+            return self._confirmed(suspect, present) is None
         known = self._history_of(suspect).known
         return known and self._against_record(suspect, present).decision is Decision.OPEN
 
     def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
         """A suspect that launches of the present code clear against the record; None if they leave it open.
 
+        Without a record they decide either way, by what is expected of it.
+
         Args:
             suspect: The screening's verdict, whose launch counts.
             present: A figure of each launch after that.
         """
+        if suspect.baseline is None:
+            return self._confirmed(suspect, present)
         history = self._history_of(suspect)
         if self._against_record(suspect, present).decision is not Decision.CLEARED:
             return None

@@ -55,6 +55,9 @@ LEAST_ERRORS = 1.75
 # 0.9 accuse the environment in 17 of 100, with 2 in 5.
 ALIKE = 2
 
+HEALTHY = 0.001
+"""The chance that a figure of a healthy machine is outside of what healthy machines show."""
+
 SEEN = 0.05
 """The chance that the screen passes the slowdown that it is said to find."""
 
@@ -224,7 +227,23 @@ class Rule:
         """Return the smallest slowdown, as a ratio minus 1, that the screen finds with 95 %."""
         if self.dof(history) < SMALLEST_DOF:
             return math.inf
-        return _ratio(self._bound(history) + upper_quantile(SEEN, math.inf) * self._error(history))
+        return _ratio(self._bound(history) + upper_quantile(SEEN, math.inf) * self.error(history))
+
+    def healthy(self, history: History) -> float:
+        """Return the largest loss, as a logarithm, that a launch of another healthy machine shows.
+
+        max(ln(1 + detect), t(HEALTHY, nu) T). The degrees of freedom nu are those of both spreads together.
+
+        Args:
+            history: Launches of other machines.
+        """
+        between = self._machine_error(history)
+        error = self.error(history)
+        within = (error**2 - between**2, self.dof(history))
+        dof = _satterthwaite(within, (between**2, BETWEEN_DOF + history.machines - 1))
+        if dof < SMALLEST_DOF:
+            return math.inf
+        return max(self.policy.slower, upper_quantile(HEALTHY, dof) * error)
 
     def improved(self, history: History, y: float) -> bool:
         """Return whether one launch is better than chance explains.
@@ -238,7 +257,7 @@ class Rule:
         nu = self.dof(history)
         if nu < SMALLEST_DOF:
             return False
-        margin = upper_quantile(self.alpha, nu) * self._error(history)
+        margin = upper_quantile(self.alpha, nu) * self.error(history)
         return history.center - y > max(math.log1p(min(self.policy.detect, GAIN)), margin)
 
     def against_record(self, history: History, ys: Sequence[float]) -> Sequential:
@@ -339,12 +358,12 @@ class Rule:
         nu = self.dof(history)
         if nu < SMALLEST_DOF:
             return -math.inf  # nothing is known about the spread
-        error = self._error(history)
+        error = self.error(history)
         hidden = self.policy.slower - upper_quantile(MISSED, nu) * error
         return max(hidden, LEAST_ERRORS * error)
 
-    def _error(self, history: History) -> float:
-        """The standard error T of one launch minus the centre: T^2 = s^2 (1 + pi/(2m)) + b^2 (1 + 1/M)."""
+    def error(self, history: History) -> float:
+        """Return the standard error T of one launch minus the centre: T^2 = s^2 (1 + pi/(2m)) + b^2 (1 + 1/M)."""
         within = self.spread(history) ** 2 * (1 + median_variance(history.launches))
         return math.sqrt(within + self._machine_error(history) ** 2)
 

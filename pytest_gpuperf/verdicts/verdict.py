@@ -54,12 +54,13 @@ class Verdict:
     """Whether no launch of its record ran on these very GPUs, as far as it is known of all."""
 
     opinion: Opinion | None = field(default=None, metadata=OPTIONAL)
-    """What a model of the hardware expects of a figure that has no record."""
+    """What references or a model of the hardware expect of a figure that has no record."""
 
     @property
     def effect(self) -> Effect:
-        """What it makes of its test; a figure without a record passes if a model says that it is plausible."""
-        return Effect.PASSES if self.reason is Reason.PLAUSIBLE else self.outcome.effect
+        """What it makes of its test; a figure without a record passes if it is as expected, or nothing is expected."""
+        passes = self.reason in (Reason.PLAUSIBLE, Reason.NOT_JUDGED)
+        return Effect.PASSES if passes else self.outcome.effect
 
     @property
     def fails(self) -> bool:

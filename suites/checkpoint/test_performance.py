@@ -34,6 +34,7 @@ def show_rates(perf: Perf, raced: Comparison, nbytes: int, name: str) -> None:
     perf.show(**{name: raced.optimized.rate(total, "B/s"), "plain": raced.baseline.rate(total, "B/s")})
 
 
+@pytest.mark.depends("host")
 def test_asynchronous_save_hardly_blocks(perf: Perf, tmp_path: Path) -> None:
     raced = perf.compare(
         baseline=speed.synchronous,
@@ -48,6 +49,7 @@ def test_asynchronous_save_hardly_blocks(perf: Perf, tmp_path: Path) -> None:
     perf.show(blocked=raced.optimized.time, synchronous=raced.baseline.time)
 
 
+@pytest.mark.depends("host")
 def test_save(perf: Perf, tmp_path: Path) -> None:
     nbytes = perf.sized(16 * MiB, smoke=SMOKE)
     raced = perf.compare(
@@ -62,6 +64,7 @@ def test_save(perf: Perf, tmp_path: Path) -> None:
     show_rates(perf, raced, nbytes, "save")
 
 
+@pytest.mark.depends("host")
 def test_load(perf: Perf, tmp_path: Path) -> None:
     nbytes = perf.sized(16 * MiB, smoke=SMOKE)
     raced = perf.compare(

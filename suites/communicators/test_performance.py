@@ -9,7 +9,7 @@ import pytest
 from pytest_gpuperf import Metric, Perf, Ranks
 from suites.communicators import programs
 
-pytestmark = pytest.mark.perf
+pytestmark = [pytest.mark.perf, pytest.mark.depends("host")]
 
 NUMBER = 2  # to destroy one takes 0.51 s, see docs/suites/communicators.md
 

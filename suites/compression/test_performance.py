@@ -95,6 +95,7 @@ def test_compressed_gradients(perf: Perf, name: str) -> None:
 @pytest.mark.perf
 @over(NET)
 @pytest.mark.parametrize("name", ["float16", "int8", "float8"])
+@pytest.mark.depends("host")
 def test_compressed_gradients_on_a_slow_tier(perf: Perf, ranks: Ranks, name: str) -> None:
     """64 MiB of gradients over sockets, as between machines without a faster network: here fewer bytes should win."""
     NET.require(ranks.run(connected))

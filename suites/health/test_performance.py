@@ -10,7 +10,7 @@ import torch
 from pytest_gpuperf import Metric, Perf, Ranks
 from suites.health import programs, reference
 
-pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, largest=True)]
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, largest=True), pytest.mark.depends("gpu")]
 
 WIDTH, DTYPE = 8192, torch.bfloat16
 SECONDS, SLICE = 2.0, 60.0

@@ -111,10 +111,12 @@ def test_over_p2p(perf: Perf, ranks: Ranks, found_over: Found) -> None:
 
 
 @over(SHM)
+@pytest.mark.depends("host")
 def test_over_shm(perf: Perf, ranks: Ranks, found_over: Found) -> None:
     judge(perf, ranks, found_over, SHM)
 
 
 @over(NET)
+@pytest.mark.depends("host")
 def test_over_net(perf: Perf, ranks: Ranks, found_over: Found) -> None:
     judge(perf, ranks, found_over, NET)

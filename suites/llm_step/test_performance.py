@@ -173,11 +173,13 @@ def test_over_p2p(perf: Perf, ranks: Ranks, seen: Seen) -> None:
 
 
 @over(SHM)
+@pytest.mark.depends("host")
 def test_over_shm(perf: Perf, ranks: Ranks, seen: Seen) -> None:
     judge(perf, ranks, seen, SHM)
 
 
 @over(NET)
+@pytest.mark.depends("host")
 def test_over_net(perf: Perf, ranks: Ranks, seen: Seen) -> None:
     """Each GPU is a node of its own, as in a pod of one GPU."""
     judge(perf, ranks, seen, NET)

@@ -13,7 +13,7 @@ from suites.memory_hierarchy import programs
 from suites.memory_hierarchy.programs import OWN
 from suites.memory_hierarchy.test_correctness import TIERS
 
-pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, nodes=1, largest=True)]
+pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, nodes=1, largest=True), pytest.mark.depends("gpu")]
 
 LARGE = GiB, 64 * MiB  # of the GPU's own memory, beyond any cache; of the host's
 OVER_PCIE = ("to_gpu", "from_gpu", "to_gpu_pageable", "from_gpu_pageable")
@@ -34,6 +34,8 @@ def timed(perf: Perf, name: str, nbytes: int) -> Any:
     )
 
 
+@pytest.mark.depends("pair", "to_peer")
+@pytest.mark.depends("host", "to_gpu", "from_gpu", "both_ways", "to_gpu_pageable", "from_gpu_pageable", "host")
 def test_tiers(perf: Perf, ranks: Ranks) -> None:
     own, host = (perf.sized(nbytes, smoke=KiB) for nbytes in LARGE)
     rates: dict[str, Metric] = {}
@@ -81,6 +83,7 @@ def test_cache_and_memory(perf: Perf, name: str, crossings: int) -> None:
 
 
 @pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.depends("host")
 def test_pinned_memory_over_pcie(perf: Perf, name: str) -> None:
     program, verify, _ = TIERS[name]
     sizes = powers(12, 28) if not perf.smoke else powers(10, 12)

@@ -14,7 +14,11 @@ from suites.nvlink.programs import copies as programs
 from suites.nvlink.programs import orders, paths
 from suites.nvlink.programs.copies import Row
 
-pytestmark = [pytest.mark.perf, pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True)]
+pytestmark = [
+    pytest.mark.perf,
+    pytest.mark.ranks(2, 4, 8, nodes=1, device="cuda", largest=True),
+    pytest.mark.depends("pair"),
+]
 
 NBYTES = 256 * MiB
 SEED = 1

@@ -45,6 +45,7 @@ def vocabulary(perf: Perf) -> int:
 
 
 @pytest.mark.ranks(1)
+@pytest.mark.depends("host")
 def test_batching(perf: Perf) -> None:
     slots, number = perf.sized(4, smoke=2), perf.sized(8, smoke=4)
     requests = speed.drawn_requests(
@@ -85,6 +86,7 @@ def seconds(values: Sequence[float], percent: float) -> Metric:
 
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("kind", ["paged", "transformers"])
+@pytest.mark.depends("host")
 def test_arrivals(perf: Perf, ranks: Ranks, kind: str) -> None:
     """Tokens per second if all requests are there, and latency if they arrive one by one."""
     if kind == "transformers" and (lacking := hugging_face.lacking()) is not None:
@@ -123,6 +125,7 @@ def between(times: Sequence[Sequence[float]], inside: Callable[[float], bool]) -
 
 @pytest.mark.ranks(2, 4, 8, largest=True)
 @pytest.mark.parametrize("way", ["messages", "puts"])
+@pytest.mark.depends("host")
 def test_prompts_apart(perf: Perf, ranks: Ranks, way: str) -> None:
     """Answers are decoded while long prompts are computed: by other ranks, and by the same ones."""
     pairs, long, tokens = perf.world_size // 2, perf.sized(4096, smoke=20), perf.sized(240, smoke=12)
@@ -187,6 +190,7 @@ def test_pages_over_the_link(perf: Perf, way: Callable[..., Step[torch.Tensor]],
 
 @pytest.mark.ranks(2, 4, 8, largest=True)
 @pytest.mark.parametrize("way", ["messages", "puts"])
+@pytest.mark.depends("host")
 def test_prefix_of_another_rank(perf: Perf, way: str) -> None:
     """The first token after a long prefix: its pages are fetched, or computed again."""
     (request,) = speed.drawn_requests(

@@ -68,10 +68,15 @@ def test_sums(perf: Perf) -> None:
     judge(perf, SUMS, [4**power * KiB for power in range(perf.sized(8, smoke=2))])
 
 
+@pytest.mark.depends("pair", "ring_by_loads.alpha", "ring_by_loads.peak", "ring_by_stores.alpha", "ring_by_stores.peak")
+@pytest.mark.depends("pair", "ring_by_gets.peak", "ring_by_puts.peak", "ring_by_signals.peak")
 def test_messages(perf: Perf) -> None:
     judge(perf, RINGS, [4**power * KiB for power in range(perf.sized(9, smoke=2))])
 
 
+@pytest.mark.depends("gpu", "own")
+@pytest.mark.depends("pair", "peer")
+@pytest.mark.depends("host", "host")
 def test_latency_of_loads(perf: Perf) -> None:
     """Seconds of one load from the GPU's own memory, the next GPU's, and the host's, beyond any cache."""
     places, steps = perf.sized(2**20, smoke=64), perf.sized(4096, smoke=10)
@@ -93,6 +98,7 @@ def test_latency_of_loads(perf: Perf) -> None:
 
 
 @pytest.mark.parametrize("way", [pages.by_puts, pages.by_gets], ids=["puts", "gets"])
+@pytest.mark.depends("pair", "bandwidth")
 def test_pages(perf: Perf, way: Callable[..., Step[torch.Tensor]]) -> None:
     number, sent = perf.sized(PAGES, smoke=16), perf.sized(SENT, smoke=4)
 

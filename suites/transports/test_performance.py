@@ -72,12 +72,14 @@ def test_read(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
 
 @over(SHM)
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.depends("host")
 def test_shm(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
     judge(perf, ranks, measured, name, SHM)
 
 
 @over(NET)
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.depends("host")
 def test_net(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
     judge(perf, ranks, measured, name, NET)
 

@@ -35,6 +35,7 @@ def workload(perf: Perf) -> Work:
     )
 
 
+@pytest.mark.depends("host", "to_gpu", "runner_up")
 def test_places(perf: Perf, tmp_path: Path) -> None:
     """The race of all places, and the copies of parameters to the GPU by themselves."""
     work, ranks = workload(perf), perf.world_size

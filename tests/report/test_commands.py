@@ -98,5 +98,5 @@ def test_speed(perf):
 """
     )
     command = 'pytest "test_it.py::test_speed[2ranks]" --gpus 2 --update-baselines --baselines "of ci" --reason "why"'
-    result = pytester.runpytest_inprocess("--gpus=2", "--baselines=of ci")
+    result = pytester.runpytest_inprocess("--gpus=2", "--baselines=of ci", "--strict-baselines")
     assert any(line.endswith(f"record one with: {command}") for line in result.outlines)

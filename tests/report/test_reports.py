@@ -234,7 +234,7 @@ def test_what_measured_no_time_or_a_wrong_one_is_no_benchmark(reported: Reported
 
 def test_what_was_measured_on_a_machine_that_was_not_fit_is_no_benchmark(tmp_path: Path) -> None:
     path = write(tmp_path, {"conftest.py": CONFTEST, "test_hot.py": HOT, "pytest.ini": "[pytest]\n"})
-    run = run_pytest(path, "--gpus=2", "--benchmark-json=hot.json", *FAST)
+    run = run_pytest(path, "--gpus=2", "--benchmark-json=hot.json", "--strict-baselines", *FAST)
     names = {f"test_{name}[2ranks]" for name in ("checked", "not_checked", "shown", "fit")}
     assert run.outcomes == dict.fromkeys(names, "FAILED")  # none has a baseline
     assert set(rows(path / "hot.json")) == {"test_fit[2ranks]"}

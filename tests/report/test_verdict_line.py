@@ -10,7 +10,7 @@ from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion, Saying
-from pytest_gpuperf.report.verdict_line import describe, model_lines, run_lines, run_policy_lines, tripped_in_words
+from pytest_gpuperf.report.verdict_line import describe, opinion_lines, run_lines, run_policy_lines, tripped_in_words
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.share import Share
@@ -182,24 +182,24 @@ EXPECTS = "a model of the hardware expects 260.0 GB/s to 459.0 GB/s (links)"
         ),
         (
             Opinion(Saying.BELOW, 260e9, 459e9, "links"),
-            Reason.BELOW_MODEL,
-            f" and is below the model: {EXPECTS}; look for the cause with: python -m pytest_gpuperf doctor",
+            Reason.BELOW,
+            f" and is worse than expected: {EXPECTS}; look for the cause with: python -m pytest_gpuperf doctor",
         ),
         (
             Opinion(Saying.BELOW, 260e9, 459e9, "links", variables=("NCCL_P2P_DISABLE=1", "NCCL_ALGO=ring")),
-            Reason.BELOW_MODEL,
-            f" and is below the model: {EXPECTS}; set here: NCCL_P2P_DISABLE=1, NCCL_ALGO=ring; look for the cause "
+            Reason.BELOW,
+            f" and is worse than expected: {EXPECTS}; set here: NCCL_P2P_DISABLE=1, NCCL_ALGO=ring; look for the cause "
             "with: python -m pytest_gpuperf doctor",
         ),
         (
             Opinion(Saying.ABOVE, 260e9, 459e9, "links"),
-            Reason.BELOW_MODEL,
+            Reason.ABOVE_MODEL,
             f" and is better than the hardware allows: {EXPECTS}; look at the measurement",
         ),
         (
             Opinion(Saying.NONE, why="no peak is known"),
-            Reason.NO_MODEL,
-            ", and no model says what it should be: no peak is known",
+            Reason.NOT_JUDGED,
+            ", and nothing says what it should be: no peak is known",
         ),
         (
             Opinion(Saying.PLAUSIBLE, None, 459e9, "links"),
@@ -211,9 +211,15 @@ EXPECTS = "a model of the hardware expects 260.0 GB/s to 459.0 GB/s (links)"
             Reason.PLAUSIBLE,
             "; a model of the hardware expects at least 260.0 GB/s (links), so it is plausible",
         ),
+        (
+            Opinion(Saying.BELOW, 330e9, source="9 launches on 4 machines of this kind", usual=350e9, seen=0.064),
+            Reason.BELOW,
+            " and is worse than expected: 9 launches on 4 machines of this kind show at least 330.0 GB/s, usually "
+            "350.0 GB/s; look for the cause with: python -m pytest_gpuperf doctor",
+        ),
     ],
 )
-def test_what_a_model_says_is_in_the_line(said: Opinion, reason: Reason, words: str) -> None:
+def test_what_is_expected_is_in_the_line(said: Opinion, reason: Reason, words: str) -> None:
     line = describe(replace(NO_RECORD, opinion=said, reason=reason), command)
     assert line == f"{TEST} busbw: 298.0 GB/s has no baseline on {KEY}{words}; record one with: {COMMAND}"
 
@@ -225,12 +231,15 @@ def test_what_differs_from_the_record_is_in_the_line_of_a_figure_that_is_not_the
     assert "what differs" not in describe(replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs), command)
 
 
-def test_the_summary_says_how_many_figures_only_a_model_judged() -> None:
-    plausible = replace(NO_RECORD, reason=Reason.PLAUSIBLE)
-    assert model_lines([NO_RECORD, REGRESSED]) == []
-    assert model_lines([plausible, plausible, REGRESSED]) == [
-        "2 figures passed without a baseline: only a model of the hardware judged them, which sees what is badly wrong "
-        "and no regression; --strict-baselines, the default in CI, fails them"
+def test_the_summary_says_who_judged_the_figures_without_a_baseline() -> None:
+    by_model = replace(NO_RECORD, reason=Reason.PLAUSIBLE, opinion=Opinion(Saying.PLAUSIBLE, 260e9))
+    by_machines = replace(by_model, opinion=Opinion(Saying.PLAUSIBLE, 260e9, source="9 launches"))
+    by_nobody = replace(NO_RECORD, reason=Reason.NOT_JUDGED, opinion=Opinion(Saying.NONE))
+    assert opinion_lines([NO_RECORD, REGRESSED]) == []
+    assert opinion_lines([by_model, by_machines, by_machines, by_nobody, REGRESSED]) == [
+        "without a baseline: 2 figures as machines of this kind show; 1 figure as a model of the hardware expects, "
+        "which sees what is badly wrong; 1 figure not judged, since nothing says what they should be; "
+        "--strict-baselines, the default in CI, fails them"
     ]
 
 

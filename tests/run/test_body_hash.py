@@ -42,10 +42,11 @@ BODY = "def test_it(perf):\n    x = 1\n    perf.check(x)\n"
         "# a comment above\n" + BODY,
         BODY.replace("    x = 1\n", "    # why\n\n    x = 1   \n"),
         "other = 1\n" + BODY + "other = 2\n",
+        "import pytest\n@pytest.mark.depends('gpu')\n@pytest.mark.depends(\n    'pair', 'x'\n)\n" + BODY,
     ],
-    ids=["above", "within", "around"],
+    ids=["above", "within", "around", "scope"],
 )
-def test_comments_and_blank_lines_do_not_change_the_body(tmp_path: Path, same: str) -> None:
+def test_what_is_not_measured_does_not_change_the_body(tmp_path: Path, same: str) -> None:
     assert hash_of(tmp_path, same) == hash_of(tmp_path, BODY)
 
 

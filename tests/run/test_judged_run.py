@@ -93,7 +93,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
 
     slept(folder, slowed=25e-3)
     (folder / "test_it.py").write_text(TESTS.replace('sleep(perf, "changed")', 'sleep(perf, name="changed")') + NEW)
-    run = run_pytest(folder, "--gpus=2", "--junitxml=report.xml")
+    run = run_pytest(folder, "--gpus=2", "--strict-baselines", "--junitxml=report.xml")
     report = ElementTree.parse(folder / "report.xml").getroot()
 
     command = re.search(r'record one with: pytest ("test_it.py::test_new.*)', run.report("test_new[2ranks]"))

@@ -13,7 +13,7 @@ from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion, Saying
-from pytest_gpuperf.verdicts.judge import Arms, Judge
+from pytest_gpuperf.verdicts.judge import Arms, Expects, Judge
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES, Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -405,22 +405,71 @@ def test_no_record_is_missing() -> None:
     ("saying", "strict", "reason", "fails"),
     [
         (Saying.PLAUSIBLE, False, Reason.PLAUSIBLE, False),
-        (Saying.BELOW, False, Reason.BELOW_MODEL, True),
-        (Saying.ABOVE, False, Reason.BELOW_MODEL, True),
-        (Saying.NONE, False, Reason.NO_MODEL, True),
+        (Saying.ABOVE, False, Reason.ABOVE_MODEL, True),
+        (Saying.NONE, False, Reason.NOT_JUDGED, False),
         (Saying.PLAUSIBLE, True, Reason.NO_RECORD, True),
         (Saying.NONE, True, Reason.NO_RECORD, True),
     ],
 )
-def test_without_a_record_a_model_has_the_only_say(saying: Saying, strict: bool, reason: Reason, fails: bool) -> None:
+def test_without_a_record_what_is_expected_has_the_only_say(
+    saying: Saying, strict: bool, reason: Reason, fails: bool
+) -> None:
     said_so = Opinion(saying, 1.0, 2.0, "links")
-    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda metric: said_so, strict=strict)
+    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda *_: said_so, strict=strict)
     verdict = judge.screen(TEST, "busbw", metrics(100.0)[0], "body-1")
     assert (said(verdict), verdict.opinion, verdict.fails) == ((Outcome.MISSING, reason), said_so, fails)
 
 
+def above(bound: float) -> Expects:
+    """References that expect a bandwidth of at least this."""
+
+    def expects(test: str, metric_name: str, metric: Metric, body_hash: str) -> Opinion:
+        assert (test, metric_name, body_hash) == (TEST, "busbw", "body-1")
+        return Opinion(Saying.PLAUSIBLE if metric.value >= bound else Saying.BELOW, bound, source="9 launches")
+
+    return expects
+
+
+@pytest.mark.parametrize(
+    ("later", "reason", "median"),
+    [((80.0, 81.0), Reason.BELOW, 81.0), ((95.0, 96.0), Reason.PLAUSIBLE, 95.0), ((80.0, 96.0), Reason.BELOW, 85.0)],
+)
+def test_a_figure_below_what_is_expected_is_decided_by_the_median_of_three_launches(
+    later: tuple[float, ...], reason: Reason, median: float
+) -> None:
+    judge = Judge(KEY, None, [TEST], Policy(), expects=above(90.0), strict=False)
+    suspect = judge.screen(TEST, "busbw", metrics(85.0)[0], "body-1")
+    assert (said(suspect), suspect.suspect) == ((Outcome.UNDECIDED, Reason.SUSPECT), True)
+    for launches in range(2):
+        assert judge.may_clear(suspect, metrics(*later[:launches]))
+        assert judge.cleared(suspect, metrics(*later[:launches])) is None
+    assert not judge.may_clear(suspect, metrics(*later))
+    found = judge.cleared(suspect, metrics(*later))
+    assert found is not None
+    assert (said(found), found.metric.value, found.launches) == ((Outcome.MISSING, reason), median, 3)
+    assert found.fails is (reason is Reason.BELOW)
+
+
+def test_many_tests_that_are_below_at_once_are_no_chance() -> None:
+    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda *_: Opinion(Saying.BELOW, 90.0), strict=False)
+    suspects = [judge.screen(f"test_{number}", "busbw", metrics(85.0)[0], "body") for number in range(13)]
+    assert not judge.may_clear(suspects[0], [])
+    found = judge.cleared(suspects[0], [])
+    assert found is not None
+    assert (said(found), found.launches) == ((Outcome.MISSING, Reason.BELOW), 1)
+
+
+def test_an_unfit_measurement_without_a_record_tells_what_was_expected() -> None:
+    judge = Judge(KEY, None, [TEST], Policy(), expects=above(90.0), strict=True)
+    metric = replace(metrics(85.0)[0], invalid=(Tripped(Gate.OTHER_PROCESSES, 0, 1.0, 0.0),))
+    verdict = judge.screen(TEST, "busbw", metric, "body-1")
+    assert said(verdict) == (Outcome.INVALID, Reason.UNFIT)
+    assert verdict.opinion is not None
+    assert verdict.opinion.saying is Saying.BELOW
+
+
 def test_a_model_has_no_say_where_there_is_a_record_or_a_stale_one() -> None:
-    judge = Judge(KEY, baselines(), [TEST], Policy(), expects=lambda metric: Opinion(Saying.BELOW), strict=False)
+    judge = Judge(KEY, baselines(), [TEST], Policy(), expects=lambda *_: Opinion(Saying.BELOW), strict=False)
     assert judge.screen(TEST, "busbw", metrics(356e9, clock="cuda_event")[0], "body-1").opinion is None
     stale = judge.screen(TEST, "busbw", metrics(356e9)[0], "body-2")
     assert (said(stale), stale.opinion, stale.fails) == ((Outcome.MISSING, Reason.STALE), None, True)
@@ -432,7 +481,7 @@ def test_a_model_has_no_say_where_there_is_a_record_or_a_stale_one() -> None:
 def test_a_plausible_speedup_still_has_to_reach_what_is_asked(
     interval: tuple[float, float], found: tuple[Outcome, Reason | None] | None
 ) -> None:
-    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda metric: Opinion(Saying.PLAUSIBLE), strict=False)
+    judge = Judge(KEY, None, [TEST], Policy(), expects=lambda *_: Opinion(Saying.PLAUSIBLE), strict=False)
     metric = metrics(1.5, unit="x", interval=interval, at_least=1.5)[0]
     assert said(judge.screen(TEST, "speedup", metric, "body-1")) == (found or (Outcome.MISSING, Reason.PLAUSIBLE))
 

@@ -1,0 +1,164 @@
+"""How references fare on machines that they were not made of: which figures of recorded launches would be red.
+
+    python benchmarks/references_check.py [--json FILE]
+
+Three trials: each machine is judged by all others of as many GPUs; machines of 4 GPUs by those of 2, and back, for
+figures of one GPU and of a pair; and collectives that the model carries from one number of GPUs to another. Last, how
+large a loss the references would have seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.baselines.storage import storage_at
+from pytest_gpuperf.figures.metric import Metric, Scope
+from pytest_gpuperf.markers import scope_of
+from pytest_gpuperf.model.hardware import Rates
+from pytest_gpuperf.model.opinion import Opinion, Saying
+from pytest_gpuperf.references.expecting import Expecting
+from pytest_gpuperf.references.making import references_of
+from pytest_gpuperf.references.shelf import Shelf
+from pytest_gpuperf.run.body_hash import body_hash
+from pytest_gpuperf.verdicts.rule import Policy
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Collected:
+    """A plugin that keeps the perf tests of the suites by node id."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, pytest.Function] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Keep them."""
+        self.items = {item.nodeid: item for item in session.items if isinstance(item, pytest.Function)}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A launch's figure and what references say of it."""
+
+    key: str
+    machine: str
+    test: str
+    metric: str
+    scope: Scope
+    opinion: Opinion
+    value: float
+
+
+def figures(stored: Baselines, items: Mapping[str, pytest.Function]) -> Iterator[tuple[str, str, str, Metric, str]]:
+    """Yield machine, test, name and metric of each launch, and the hash of the test's body."""
+    for test, entry in stored.tests.items():
+        if test not in items:
+            print(f"not collected any more: {test}")
+            continue
+        if body_hash(items[test]) != entry.body_hash:
+            print(f"its body is another one: {test}")
+        for name, metric in entry.metrics.items():
+            scope = scope_of(items[test], name)
+            for launch in metric.launches:
+                told = Metric(launch.median, metric.unit, metric.better, clock=metric.clock, scope=scope)
+                yield stored.launches[launch.launch].gpus, test, name, told, entry.body_hash
+
+
+def without(stored: Baselines, machine: str) -> Baselines:
+    """Return the baselines without the launches of one machine, and without figures that only it has."""
+    tests = {}
+    for test, entry in stored.tests.items():
+        metrics = {}
+        for name, metric in entry.metrics.items():
+            left = tuple(one for one in metric.launches if stored.launches[one.launch].gpus != machine)
+            if left:
+                metrics[name] = replace(metric, launches=left)
+        if metrics:
+            tests[test] = replace(entry, metrics=metrics)
+    launches = {id_: info for id_, info in stored.launches.items() if info.gpus != machine}
+    return Baselines(stored.hardware_key, stored.match, launches, tests)
+
+
+def expecting(stored: list[Baselines], match: Mapping[str, object]) -> Expecting:
+    """Return what references that are made of these baselines expect."""
+    (references,) = references_of(stored).values()
+    return Expecting(Shelf(references, str(match["topology"])), Rates(), Policy())
+
+
+def judged(expects: Expecting, stored: Baselines, items: Mapping[str, pytest.Function], only: str = "") -> list[Judged]:
+    """Judge all launches of baselines, or those of one machine."""
+    found = []
+    for machine, test, name, metric, body in figures(stored, items):
+        if only in ("", machine) and (said := expects.opinion(test, name, metric, body)) is not None:
+            found.append(Judged(stored.hardware_key, machine, test, name, metric.scope, said, metric.value))
+    return found
+
+
+def report(title: str, found: list[Judged]) -> Mapping[str, object]:
+    """Print how many figures are red, and which; return the same."""
+    red = [one for one in found if one.opinion.saying is Saying.BELOW]
+    launches = len({(one.test, one.metric) for one in red})
+    print(f"{title}: {len(red)} of {len(found)} launches of figures red ({launches} figures)")
+    by_figure: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for one in red:
+        by_figure[one.test, one.metric].append(one)
+    for (test, name), several in by_figure.items():
+        worst = max(abs(math.log(one.value / (one.opinion.usual or one.value))) for one in several)
+        machines = sorted({one.machine for one in several})
+        print(f"  {test} {name}: {len(several)} launches on {len(machines)} machines, {math.expm1(worst):.1%} off")
+    seen = [one.opinion.seen for one in found if one.opinion.seen is not None]
+    quantiles = statistics.quantiles(seen, n=10) if len(seen) > 1 else []
+    if quantiles:
+        print(f"  a loss is seen from (deciles): {', '.join(f'{one:.1%}' for one in quantiles)}")
+    return {"title": title, "judged": len(found), "red": len(red), "figures": launches}
+
+
+def main() -> None:
+    """Run all trials."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    collected = Collected()
+    pytest.main([str(ROOT / "suites"), "--collect-only", "-qq", "-m", "perf", "--no-summary"], plugins=[collected])
+    sys.stdout.flush()
+    storage = storage_at(ROOT / "baselines")
+    stored = {key: one for key in storage.hardware_keys() if (one := storage.load(key)) is not None}
+    told = []
+    for key, baselines in stored.items():
+        machines = Counter(info.gpus for info in baselines.launches.values())
+        if len(machines) > 1:
+            found = [
+                one
+                for machine in machines
+                for one in judged(
+                    expecting([without(baselines, machine)], baselines.match), baselines, collected.items, machine
+                )
+            ]
+            told.append(report(f"{key}, each machine by the {len(machines) - 1} others", found))
+    for of, by in (("4x", "2x"), ("2x", "4x"), ("1x", "2x"), ("2x", "1x")):
+        for key, baselines in stored.items():
+            others = [
+                other
+                for name, other in stored.items()
+                if name.startswith(by) and other.match["gpu_name"] == baselines.match["gpu_name"]
+            ]
+            if key.startswith(of) and others:
+                found = judged(expecting(others, baselines.match), baselines, collected.items)
+                told.append(report(f"{key} by {by}, one GPU or a pair", [one for one in found if one.scope != "gpus"]))
+    if options.json is not None:
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What healthy machines of a kind do: records that the package brings, for machines without a record of their own."""

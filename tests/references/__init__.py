@@ -1,0 +1,1 @@
+"""Tests of references: what healthy machines of a kind show."""
