@@ -3,8 +3,8 @@
 ``adopt FILE…`` makes baselines of results, ``compare A B`` shows two files side by side, ``rename OLD NEW`` gives
 baselines the new name of their tests, and ``report FILE…`` writes a page of results. ``recover FILE`` makes the
 results and the JUnit file of a killed run, and ``comment FILE`` writes its figures into a comment of a pull request.
-``doctor`` looks at this machine, and ``fleet FILE…`` compares many hosts. ``suites`` runs the suites, and is the only
-command that measures.
+``doctor`` looks at this machine, and ``fleet FILE…`` compares many hosts. ``suites`` runs the suites, and ``accept``
+runs them and says in one verdict whether the machine is fit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["suites"] and not {"-h", "--help"} & set(given):
         return run_suites(given[1:])  # all that follows is pytest's
-    options = _parser().parse_args(given)
+    options = _parser(accepts=given[:1] == ["accept"]).parse_args(given)
+    if given[:1] == ["accept"]:
+        from pytest_gpuperf.acceptance.command import accept, wanted_of  # needs pytest, which the doctor's may lack
+
+        return accept(wanted_of(options))
     try:
         lines, done = options.run(options)
     except (BaselineError, RenameError, CommandError) as error:
@@ -143,10 +147,16 @@ def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
     return lines, not any(one.slow for one in compared)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, accepts: bool) -> argparse.ArgumentParser:
+    """Return the parser; the options of ``accept`` are there only if it is meant, as they need pytest."""
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    names = "adopt | compare | rename | report | recover | comment | doctor | fleet | suites"
+    names = "accept | adopt | compare | rename | report | recover | comment | doctor | fleet | suites"
     commands = parser.add_subparsers(required=True, metavar=names)
+    command = commands.add_parser("accept", help="say whether this machine is fit; exit code 1 if it is not")
+    if accepts:
+        from pytest_gpuperf.acceptance.command import add_accept
+
+        add_accept(command)
     commands.add_parser(
         "suites",
         usage="%(prog)s [options of pytest]",

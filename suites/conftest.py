@@ -18,6 +18,7 @@ from suites.shared.examples import DEALT
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 5}
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
 LONG = "long: with --dist worksteal it begins early, or it would still run when all others have ended"
+SOAK = "soak: goes on for as long as --soak SECONDS says, and begins as early as what is long"
 
 # No deadline: an example of 8 ranks on a busy machine takes as long as it takes; runs have their own timeout.
 for profile, most in EXAMPLES.items():
@@ -28,33 +29,33 @@ settings.load_profile("suites")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option of the suites' soaks."""
     group = parser.getgroup("suites")
-    group.addoption("--soak", type=minutes, default=0.0, metavar="MINUTES", help="go on with each soak for so long")
+    group.addoption("--soak", type=seconds, default=0.0, metavar="SECONDS", help="go on with each soak for so long")
 
 
-def minutes(text: str) -> float:
+def seconds(text: str) -> float:
     """Reads the option's value.
 
     Raises:
-        argparse.ArgumentTypeError: it is no number of minutes.
+        argparse.ArgumentTypeError: it is no number of seconds.
     """
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"--soak takes minutes, 0 or more, got {text!r}")
+        raise argparse.ArgumentTypeError(f"--soak takes seconds, 0 or more, got {text!r}")
     return value
 
 
 @pytest.fixture(scope="session")
 def soak_seconds(request: pytest.FixtureRequest) -> float:
     """How long a soak goes on; 0 if nobody asks for one."""
-    return 60 * float(request.config.getoption("--soak", 0.0))
+    return float(request.config.getoption("--soak", 0.0))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the markers known, and has the references of several workers share the cores."""
-    for marker in (SHARE, LONG):
+    for marker in (SHARE, LONG, SOAK):
         config.addinivalue_line("markers", marker)
     if (workers := workers_of(config)) > 1:
         import torch  # which the process that only hands out tests need not load
@@ -79,7 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_early(item: pytest.Item) -> bool:
     ranks = item.get_closest_marker("ranks")
-    return _runs(item, "long") or (ranks is not None and "isolation" in ranks.kwargs and _runs(item, "ranks"))
+    return (
+        _runs(item, "long")
+        or _runs(item, "soak")
+        or (ranks is not None and "isolation" in ranks.kwargs and _runs(item, "ranks"))
+    )
 
 
 def _runs(item: pytest.Item, mark: str) -> bool:

@@ -434,8 +434,4 @@ def test_a_wrong_marker_of_what_figures_depend_on_names_the_test(
     )
     result = pytester.runpytest_inprocess("--gpus=2")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*ValueError: test_it.py::test_gpus*: marker depends takes one of 'gpu', 'pair', *"
-        ]
-    )
+    result.stdout.fnmatch_lines(["*ValueError: test_it.py::test_gpus*: marker depends takes one of 'gpu', 'pair', *"])

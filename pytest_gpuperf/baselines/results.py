@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuperf.baselines import json_files
-from pytest_gpuperf.baselines.plain import OPTIONAL, FieldError, at, read
+from pytest_gpuperf.baselines.plain import OMITTED, OPTIONAL, FieldError, at, read
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines, require_version
 
 SCHEMA = 1
@@ -46,6 +46,8 @@ class ResultsForm:
     """How the machine's GPUs reach one another, for pages that draw it."""
     searches: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Tables of configurations; see docs/measuring.md."""
+    summary: Mapping[str, Any] | None = field(default=None, metadata=OMITTED)
+    """What the run came to as a whole, for the top of a page: title, columns, rows and remarks."""
 
 
 def load(path: Path) -> tuple[Baselines, ResultsForm]:

@@ -73,6 +73,8 @@ def scaled(metric: Metric, ranks: int, rates: Rates) -> float | None:
 
 
 def _range(metric: Metric, rates: Rates) -> tuple[float | None, float | None, str]:
+    if metric.scope == "host":
+        raise Unknown("it depends on the host, its sockets and disks")
     if metric.work is not None:
         return _of_work(metric, metric.work, rates)
     if metric.limit is not None and metric.better == "higher":

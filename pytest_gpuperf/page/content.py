@@ -221,6 +221,11 @@ class Content:
                 reasons.setdefault(ran.reason, []).append(ran.test)
         return sorted(reasons.items(), key=lambda entry: (-len(entry[1]), entry[0]))
 
+    @cached_property
+    def summary(self) -> Mapping[str, Any] | None:
+        """What the newest run that was summed up came to as a whole; None if none was."""
+        return next((run.results.summary for run in self.runs if run.results.summary is not None), None)
+
     @property
     def sentence(self) -> str:
         """What the runs came to, in one sentence."""

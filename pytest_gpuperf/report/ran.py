@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -34,6 +34,8 @@ class Ran:
     """Why it failed, or did not run, on one line."""
     text: str = field(default="", metadata=OMITTED)
     """The failure, as pytest prints it."""
+    properties: Mapping[str, int | float | str] = field(default_factory=dict, metadata=OMITTED)
+    """What the test told by pytest's ``record_property``."""
     sections: tuple[tuple[str, str], ...] = field(default=(), metadata=OMITTED)
     """Title and text of what the failure's report holds besides: output, roll call, the command that reruns it."""
 
@@ -55,7 +57,7 @@ class RanTests:
             return
         file, line, _ = report.location
         before = self._ran.get(report.nodeid, Ran(report.nodeid, "passed", file=file, line=(line or -1) + 1))
-        ran = replace(before, seconds=before.seconds + report.duration)
+        ran = replace(before, seconds=before.seconds + report.duration, properties=_told(report))
         if report.failed and before.outcome != "failed":
             ran = replace(ran, outcome="failed", reason=_first_line(report))
             if sum(bool(one.text) for one in self._ran.values()) < TEXTS:
@@ -63,6 +65,15 @@ class RanTests:
         elif report.skipped and before.outcome == "passed":
             ran = replace(ran, outcome="skipped", reason=_why_skipped(report))
         self._ran[report.nodeid] = ran
+
+
+def _told(report: pytest.TestReport) -> dict[str, int | float | str]:
+    """Return what the test itself recorded; names of this plugin's own properties begin with its name."""
+    return {
+        name: value
+        for name, value in report.user_properties
+        if not name.startswith("gpuperf") and isinstance(value, (int, float, str))
+    }
 
 
 def _first_line(report: pytest.TestReport) -> str:

@@ -60,6 +60,8 @@ class Results:
     """How the machine's GPUs reach one another; None if nobody looked."""
     searches: tuple[Mapping[str, Any], ...] = ()
     """Tables of configurations; see ``searches.table_of``."""
+    summary: Mapping[str, Any] | None = None
+    """What the run came to as a whole; None if nobody summed it up."""
 
 
 def write(path: Path, results: Results) -> None:
@@ -86,6 +88,7 @@ def write(path: Path, results: Results) -> None:
         profiles=tuple(plain(one) for one in results.profiles),
         topology=None if results.topology is None else plain(results.topology),
         searches=results.searches,
+        summary=results.summary,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
 
@@ -105,7 +108,18 @@ def load(path: Path) -> Results:
         topology = None if form.topology is None else read(Topology, form.topology, "file.topology")
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
-    return Results(candidate, verdicts, unchecked, form.curves, ran, form.matrices, profiles, topology, form.searches)
+    return Results(
+        candidate,
+        verdicts,
+        unchecked,
+        form.curves,
+        ran,
+        form.matrices,
+        profiles,
+        topology,
+        form.searches,
+        form.summary,
+    )
 
 
 class ResultsFile:

@@ -1,4 +1,4 @@
-"""For as long as is asked, collectives with changing sizes, dtypes and groups, each checked: ``--soak MINUTES``."""
+"""For as long as is asked, collectives with changing sizes, dtypes and groups, each checked: ``--soak SECONDS``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ LEAST = 0.3  # seconds
 SLICE = 20.0  # seconds of one run, far below its timeout
 
 
+@pytest.mark.soak
 @pytest.mark.ranks(2, 4, 8, largest=True)
 def test_soak(ranks: Ranks, soak_seconds: float) -> None:
     largest = 2**26 if ranks.backend == "nccl" else 100_000

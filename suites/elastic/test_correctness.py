@@ -129,7 +129,7 @@ def test_steps_have_the_group_that_gives_up_soon(ranks: Ranks, tmp_path: Path) -
 def test_a_machine_comes_and_goes(
     logs: dict[str, list[Entry]], ranks: Ranks, tmp_path: Path, soak_seconds: float
 ) -> None:
-    """With --soak MINUTES, job after job at other moments."""
+    """With --soak SECONDS, job after job at other moments."""
     assert_trained_alike(logs["the suite's"], EPOCHS)
     begun, seed = time.monotonic(), EPOCHS.seed
     while time.monotonic() < begun + soak_seconds:

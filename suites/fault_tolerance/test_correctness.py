@@ -123,7 +123,7 @@ def test_training_resumes_exactly(ranks: Ranks, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_mishaps_leave_no_trace(ranks: Ranks, tmp_path: Path, soak_seconds: float) -> None:
-    """With --soak MINUTES, jobs after jobs with other mishaps."""
+    """With --soak SECONDS, jobs after jobs with other mishaps."""
     begun, seed = time.monotonic(), 0
     gpus = ranks.run(visible_gpus)[0]
     while seed == 0 or time.monotonic() < begun + soak_seconds:

@@ -15,7 +15,7 @@ from suites.fault_tolerance.programs.training import Training
 from suites.shared.job_log import Mishap
 from suites.shared.torchrun import visible_gpus
 
-pytestmark = [pytest.mark.perf, pytest.mark.depends("host")]
+pytestmark = [pytest.mark.perf, pytest.mark.long, pytest.mark.depends("host")]
 
 KILLS, EVERY = 1, 7  # one in so many steps; the launches of a record have as many kills
 INTERVAL = 5  # steps between checkpoints: none ends at a multiple of 7 here, so each kill costs steps

@@ -17,20 +17,15 @@ from suites.health.programs import Strain
 from suites.shared.bits import bits_of, digest
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-SLICE = 20.0  # seconds of one run, far below its timeout
 HEALTHY = Strain(products=80, wrong_products=0, wrong_sums=0, digest=7, seconds=(1.0,) * 10)
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=[str(dtype)[6:] for dtype in DTYPES])
-def test_results_do_not_differ(ranks: Ranks, soak_seconds: float, dtype: torch.dtype) -> None:
+def test_results_do_not_differ(ranks: Ranks, dtype: torch.dtype) -> None:
     width = 4096 if ranks.backend == "nccl" else 48
-    left = max(0.1, soak_seconds / len(DTYPES))
-    while left > 0:
-        strains = ranks.run(programs.load, width=width, dtype=dtype, seconds=min(left, SLICE))
-        told = list(reference.complaints(strains))
-        assert not told, "\n".join(told)
-        left -= SLICE
+    told = list(reference.complaints(ranks.run(programs.load, width=width, dtype=dtype, seconds=0.1)))
+    assert not told, "\n".join(told)
 
 
 def corrupted(ctx: Context, *, product: int = 0, sum_: int = 0, seconds: float = 0.0) -> Strain:
@@ -174,7 +169,8 @@ def test_who_is_slow_is_named() -> None:
     by_rank = reference.rates([HEALTHY, slow, late])
     assert by_rank == pytest.approx([8.0, 8 / 1.2, 8.0])
     assert reference.odd_ranks(by_rank) == {1: pytest.approx(1 - 1 / 1.2)}
-    assert reference.odd_ranks([1.0, 0.91]) == {}
+    assert reference.odd_ranks([1.0, 0.97]) == {}
+    assert reference.odd_ranks([1.0, 0.95]) == {1: pytest.approx(0.05)}
     assert reference.odd_ranks([1.0, 1.0, 1.2]) == {}, "one that is fast makes nobody slow"
 
 
@@ -182,7 +178,7 @@ def test_an_odd_gpu_is_told_with_its_heat_and_clock() -> None:
     def health(rank: int, kelvin: float | None, watts: float | None, sm_hertz: float | None) -> Health:
         return Health(f"GPU-{rank}", {}, kelvin, watts, sm_hertz)
 
-    slower = "under load its GPU is 24% slower than the median of all ranks' (at most 10%)"
+    slower = "under load its GPU is 24% slower than most ranks' (at most 4%)"
     after = [
         health(0, 325.15, 640.0, 1.755e9),
         health(1, 331.15, None, 1.98e9),

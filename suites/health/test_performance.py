@@ -1,4 +1,4 @@
-"""GPUs at work, for as long as ``--soak MINUTES`` says: no error is counted, none is odd; the rate of the slowest."""
+"""GPUs at work, for as long as ``--soak SECONDS`` says: no error is counted, none is odd; the rate of the slowest."""
 
 from __future__ import annotations
 

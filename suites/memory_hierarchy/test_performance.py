@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-from pytest_gpuperf import GiB, KiB, Metric, MiB, Perf, Ranks
+from pytest_gpuperf import Context, GiB, KiB, Metric, MiB, Perf, Ranks
 from suites.memory_hierarchy import programs
 from suites.memory_hierarchy.programs import OWN
 from suites.memory_hierarchy.test_correctness import TIERS
@@ -64,6 +66,34 @@ def test_tiers(perf: Perf, ranks: Ranks) -> None:
     perf.show(
         **{f"read/{name}": Metric(rates["read"].value / rate.value, "x", "lower") for name, rate in rates.items()}
     )
+
+
+def alone(ctx: Context, *, rank: int, name: str, nbytes: int) -> Callable[[], Any]:
+    """Copies on one rank; the others do next to nothing, so that no GPU shares what the host has."""
+    if ctx.rank == rank:
+        program, _, arguments = TIERS[name]
+        step: Callable[[], Any] = program(ctx, sizes=[nbytes], **arguments)(nbytes)
+        return step
+    idle = torch.zeros((), device=ctx.device)
+    return lambda: idle.add_(1)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_pcie_of_each_gpu(perf: Perf, name: str) -> None:
+    """The copies of one GPU after the other: the slowest one is judged, and each is told."""
+    nbytes, (_, verify, _) = perf.sized(LARGE[1], smoke=KiB), TIERS[name]
+
+    def check(rank: int) -> Callable[[Context, Any, int], None]:
+        return lambda ctx, output, steps: verify(ctx, output, steps, nbytes) if ctx.rank == rank else None
+
+    rates = [
+        perf.configured(budget=0.1)
+        .measure(alone, verify=check(rank), rank=rank, name=name, nbytes=nbytes)
+        .rate(nbytes, "B/s", limit=perf.host_link.line_rate, limit_name="PCIe", plain=True)
+        for rank in range(perf.world_size)
+    ]
+    slowest = min(rates, key=lambda rate: rate.value)
+    perf.check(slowest_gpu=dataclasses.replace(slowest, by_rank=tuple(rate.value for rate in rates)))
 
 
 def powers(first: int, last: int) -> list[int]:

@@ -1,0 +1,1 @@
+"""``python -m pytest_gpuperf accept``: the suites and the doctor, and one verdict on the machine."""

@@ -1,0 +1,163 @@
+"""The runs of pytest that an acceptance is made of: which tests each selects, and what it found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuperf.baselines.schema import BaselineError
+from pytest_gpuperf.report.recovery import recover
+from pytest_gpuperf.report.results_file import Results, load
+from pytest_gpuperf.suites_command import suites_command
+
+FIRST_LOOK = ("health", "memory_hierarchy", "host", "network", "nvlink", "collectives", "llm_step")
+"""Suites whose speed a quick acceptance measures: the machine's parts, and a whole step."""
+
+FIRST_NUMBERS = (
+    "health",
+    "collectives",
+    "communicators",
+    "data_parallel",
+    "memory_hierarchy",
+    "nvlink",
+    "sharded_data_parallel",
+    "tensor_parallel",
+    "transports",
+)
+"""Suites whose results a quick acceptance checks."""
+
+ON_CPUS = ("collectives", "data_parallel", "health")
+"""Suites whose results are checked on a machine without GPUs: in half a minute on two cores."""
+
+WORKERS = 8
+"""At most so many tests of correctness run at a time."""
+
+STARTED = "pytest did not start the tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A run of pytest over some of the suites."""
+
+    name: str
+    arguments: Sequence[str]
+    suites: Sequence[str] = ()
+    """Their folders; all if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A phase that has ended."""
+
+    results: Results | None
+    """What it found; None if it found nothing."""
+    status: int
+    """Of pytest's process; below 0 for a signal."""
+    output: str
+    """The last lines that it printed."""
+
+
+def phases(gpus: int, *, quick: bool, soak: float, cores: int) -> list[Phase]:
+    """Return the phases of an acceptance in order.
+
+    Args:
+        gpus: how many are accepted; 0 for none.
+        quick: whether a first look is enough.
+        soak: seconds of the soak.
+        cores: that this process may use.
+    """
+    workers = max(1, min(WORKERS, cores // 2 if gpus else cores))
+    common = ["--gpus", str(gpus), "--largest-worlds", "--no-strict-baselines", "--environment=warn"]
+    numbers = [*common, "-m", "not perf and (not long or soak)", "--hypothesis-profile=quick", f"--soak={soak:g}"]
+    numbers += ["-n", str(workers), "--dist", "worksteal"]
+    if not gpus:
+        return [Phase("numbers on CPUs", numbers, ON_CPUS)]
+    return [
+        Phase("numbers", numbers, FIRST_NUMBERS if quick else ()),
+        Phase("speed", [*common, "-m", "perf and not long"], FIRST_LOOK if quick else ()),
+    ]
+
+
+def command_of(phase: Phase, root: Path, folder: Path, results: Path) -> list[str]:
+    """Return the command of a phase.
+
+    Args:
+        phase: to run.
+        root: the folder that holds ``suites``.
+        folder: the user's current one.
+        results: the file for what the phase finds.
+    """
+    quiet = ["-q", "--no-header", "--no-summary", "--tb=no", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    command = suites_command([*phase.arguments, *quiet, f"--gpuperf-json={results}"], root, folder)
+    if not phase.suites:
+        return command
+    there = [str(path) for name in phase.suites if (path := root / "suites" / name).is_dir()]
+    place = command.index(str(root / "suites"))
+    return [*command[:place], *there, *command[place + 1 :]]
+
+
+def run(command: Sequence[str], results: Path, log: Path) -> Ended:
+    """Run a phase to its end, in a session of its own; an interrupt goes to pytest once, which then ends the phase.
+
+    Args:
+        command: of the phase.
+        results: the file that the command writes.
+        log: takes what it prints.
+
+    Raises:
+        KeyboardInterrupt: the user interrupted it; what it found is in the file.
+    """
+    with log.open("ab") as output:
+        # The current folder is the user's: hypothesis keeps its examples with the log.
+        environ = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(log.parent / "hypothesis")}
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environ
+        )
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            _wait(process)
+            raise
+    return Ended(found(results), status, tail_of(log))
+
+
+def found(results: Path) -> Results | None:
+    """Return what a phase wrote, or what the journal of a killed one tells; None if there is neither."""
+    try:
+        return load(results)
+    except BaselineError:
+        pass
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    kept = os.dup(1)
+    try:
+        os.dup2(devnull, 1)  # pytest prints the replay of what is recovered
+        recover(results, None)
+        return load(results)
+    except (BaselineError, OSError):
+        return None
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(devnull)
+
+
+def tail_of(log: Path, lines: int = 12) -> str:
+    """Return the last lines of a log."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a phase that was interrupted; a second interrupt kills it."""
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
