@@ -64,7 +64,7 @@ def test_what_long_prompts_cost_in_each_run_is_found() -> None:
     even, slow = [1.0] * 100, [1.0] * 98 + [1.6] * 2
     slower = [1.0] * 98 + [2.0] * 2
     later = runs_of(slow, slower)
-    with pytest.raises(AssertionError, match=rf"is 1\.60 times as long as before, in {RUNS} runs, expected 1\.5 at most"):
+    with pytest.raises(AssertionError, match=rf"is 1\.60 times .* in {RUNS} runs, expected 1\.5 at most"):
         assert_goes_on(1.5, even, slower, later)
     with pytest.raises(StopIteration):
         later()
