@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -12,27 +13,53 @@ import torch
 from suites.shared.delay import Delay
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Calls that move the clock."""
+
+    owner: object
+    """A module, class or object."""
+    name: str
+    """The function of the owner."""
+    seconds: Callable[..., float]
+    """Returns the seconds that a call with these arguments takes."""
+    instead: bool = False
+    """Whether the call does nothing else."""
+
+
+DELAYS = Move(Delay, "__call__", lambda delay: delay.seconds, instead=True)
+"""Each delay takes its seconds, at once."""
+
+
 @contextlib.contextmanager
-def moved_by(owner: object, name: str, seconds: Callable[..., float], *, instead: bool = False) -> Iterator[None]:
-    """Within it each call takes some seconds of ``time.perf_counter``, and nothing else takes any.
+def moved_by(*moves: Move, reading: float = 0.0) -> Iterator[None]:
+    """Within it these calls take seconds of ``time.perf_counter``, and nothing else takes any.
 
     Args:
-        owner: a module, class or object.
-        name: of its function whose calls take time.
-        seconds: of a call with these arguments.
-        instead: whether the call does nothing else.
+        moves: the calls.
+        reading: seconds that each reading of the clock takes.
     """
-    now, original = 0.0, getattr(owner, name)
+    now = 0.0
 
     def clock() -> float:
+        nonlocal now
+        now += reading
         return now
 
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        nonlocal now
-        now += seconds(*args, **kwargs)
-        return None if instead else original(*args, **kwargs)
+    def timed(move: Move) -> Callable[..., Any]:
+        original = getattr(move.owner, move.name)
 
-    with mock.patch("time.perf_counter", clock), mock.patch.object(owner, name, timed):
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal now
+            now += move.seconds(*args, **kwargs)
+            return None if move.instead else original(*args, **kwargs)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch("time.perf_counter", clock))
+        for move in moves:
+            stack.enter_context(mock.patch.object(move.owner, move.name, timed(move)))
         yield
 
 
@@ -40,19 +67,5 @@ def moved_by(owner: object, name: str, seconds: Callable[..., float], *, instead
 def copies_lasting(seconds: Iterable[float]) -> Iterator[None]:
     """Within it each ``copy_`` takes the next of these seconds of ``time.perf_counter``, and nothing else takes any."""
     lasting = iter(seconds)
-    with moved_by(torch.Tensor, "copy_", lambda destination, source: next(lasting)):
-        yield
-
-
-@contextlib.contextmanager
-def delays_lasting() -> Iterator[None]:
-    """Within it each ``Delay`` takes its seconds of ``time.perf_counter`` at once, and nothing else takes any."""
-    with moved_by(Delay, "__call__", lambda delay: delay.seconds, instead=True):
-        yield
-
-
-@contextlib.contextmanager
-def products_lasting(seconds: float) -> Iterator[None]:
-    """Within it each ``torch.mm`` takes so many seconds of ``time.perf_counter``, and nothing else takes any."""
-    with moved_by(torch, "mm", lambda *_, **__: seconds):
+    with moved_by(Move(torch.Tensor, "copy_", lambda destination, source: next(lasting))):
         yield

@@ -15,7 +15,7 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_unlike
 from suites.shared.delay import Delay
-from suites.shared.moved_clock import delays_lasting
+from suites.shared.moved_clock import DELAYS, moved_by
 from suites.shared.step import Step, once
 from suites.shared.step_seconds import seconds_of_steps
 from suites.shared.waiting import end_without, waited
@@ -30,7 +30,7 @@ HOLDS_UP = (Delay, "__call__")
 
 def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], late: int) -> list[float]:
     """Return how long each of two steps takes this rank, on a clock that only delays move."""
-    with delays_lasting():
+    with moved_by(DELAYS):
         return seconds_of_steps(ctx, program(ctx, late=late, delay=DELAY), STEPS)
 
 

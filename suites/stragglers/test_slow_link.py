@@ -10,7 +10,7 @@ import torch
 from pytest_gpuperf import Context, NcclLog, Ranks
 from suites.shared.bits import wrong_bits
 from suites.shared.delay import Delay
-from suites.shared.moved_clock import delays_lasting
+from suites.shared.moved_clock import DELAYS, moved_by
 from suites.shared.places import assert_sum
 from suites.shared.step_seconds import seconds_of_steps
 from suites.shared.waiting import waited
@@ -67,7 +67,7 @@ def seconds_of_pairs(ctx: Context, late: int) -> dict[Pair, list[float]]:
     found = {}
     for pair in programs.around(ctx.world_size):
         step = programs.exchange(ctx, pair=pair, nbytes=NBYTES, late=late, delay=DELAY)
-        with delays_lasting():
+        with moved_by(DELAYS):
             found[pair] = seconds_of_steps(ctx, step, STEPS)
     return found
 
