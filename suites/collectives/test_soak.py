@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 from unittest import mock
 
@@ -118,13 +117,11 @@ def test_a_soak_draws_every_kind() -> None:
     assert len({one.seed for one in found}) > len(found) / 2
 
 
-LONG = 20.0
-"""Seconds: a flight takes milliseconds, and some seventh of all flights have an all_reduce."""
+ENDLESS = 3600.0
+"""Seconds: a soak that goes on behind a fault runs into the ranks' timeout."""
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 4, timeout=60)
 def test_a_soak_ends_soon_after_a_fault_of_any_rank(ranks: Ranks) -> None:
-    began = time.monotonic()
-    by_rank = ranks.run(corrupted, seed=1, seconds=LONG)
+    by_rank = ranks.run(corrupted, seed=1, seconds=ENDLESS)
     assert [len(wrong) for _, wrong in by_rank] == [0] * (ranks.world_size - 1) + [1]
-    assert time.monotonic() - began < LONG / 2, "the soak went on behind the fault"

@@ -62,27 +62,42 @@ def test_each_use_is_of_the_communicator_that_was_made(ranks: Ranks, making: pro
     assert ranks.run(own_groups, making=making) == [[True] * 4] * 2
 
 
-LATE = 0.5  # seconds; a first use takes milliseconds, on GPUs tens of them
+LATE = 0.05  # seconds, so that a rank that does not wait for the last one is sure to be earlier
 
 
-def first_uses(ctx: Context, *, number: int) -> list[float]:
-    """Seconds that first uses take a rank while the last rank goes on late from making each communicator."""
+def begun_together(ctx: Context, *, number: int) -> list[bool]:
+    """Return for each communicator whether its first use was timed from when the last rank had come to it.
+
+    The last rank goes on late from making each of them.
+    """
+    made, found = 0, list[bool]()
+
+    def key() -> str:
+        return f"the last rank has made communicator {made}"
 
     def then_late(ctx: Context) -> dist.ProcessGroup:
+        nonlocal made
         group = programs.eagerly(ctx)
+        made += 1
         if ctx.rank == ctx.world_size - 1:
             time.sleep(LATE)  # not a wait for an event: the lateness is what the test is about
+            ctx.store.set(key(), "yes")
         return group
 
-    seconds, _ = programs.lives(ctx, making=then_late, number=number, seed=1)
-    return seconds["first use"]
+    def clock() -> float:
+        found.append(made > 0 and ctx.store.check([key()]))
+        return 0.0
+
+    with mock.patch("time.perf_counter", clock):
+        programs.lives(ctx, making=then_late, number=number, seed=1)
+    stages = len(found) // number  # readings: a begin and an end of each stage
+    assert stages == 8, f"the clock was read {len(found)} times in {number} lives"
+    return found[2::stages]
 
 
 @pytest.mark.ranks(2)
 def test_a_stage_is_not_charged_for_a_rank_that_is_late_before_it(ranks: Ranks) -> None:
-    for rank, taken in enumerate(ranks.run(first_uses, number=2)):
-        # The least: a busy machine may hold one of them up.
-        assert min(taken) < LATE / 2, f"rank {rank}: first uses of {taken} s hold what the last rank was late before"
+    assert ranks.run(begun_together, number=2) == [[True] * 2] * 2, "first uses hold what the last rank was late before"
 
 
 def told_seconds(ctx: Context, *, number: int) -> programs.Lives:

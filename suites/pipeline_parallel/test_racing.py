@@ -20,6 +20,7 @@ from suites.pipeline_parallel.programs.racing import Model, RankTime
 from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, Measured, bubbles, peak_bytes, waits
 from suites.pipeline_parallel.reference.schedules import Op, table_of
 from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
+from suites.shared.moved_clock import Move, moved_by
 from suites.shared.step import gradient_of, second
 
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
@@ -107,76 +108,61 @@ def test_each_operation_is_timed_once(ranks: Ranks, schedule: str) -> None:
             assert 0 < step.busy < step.span
 
 
+def host_moment(device: torch.device) -> racing.Moment:
+    """Return a moment of the host's clock, on GPUs too."""
+    return MOMENT(torch.device("cpu"))
+
+
+MOMENT = racing.Moment
+WAIT = 1000.0
+"""Seconds of a moved clock; a forward takes one."""
+
+
+def with_long_waits(ctx: Context, *, model: Model) -> tuple[float, float]:
+    """A step's busy time and span on a clock that forwards move by a second, and waits for other ranks by many."""
+    forward, wait = Move(racing.Block, "forward", lambda *_: 1.0), Move(dist.Work, "wait", lambda *_: WAIT)
+    with mock.patch.object(racing, "Moment", host_moment), moved_by(forward, wait):
+        (step,) = racing.rank_times(ctx, schedule="GPipe", model=model, steps=1)
+    return step.busy, step.span
+
+
 @pytest.mark.ranks(WORLD_SIZE)
 def test_what_a_rank_waits_for_is_no_work(ranks: Ranks) -> None:
-    """The first stage sleeps in its forward, on the host as gloo's ranks compute: the second rank waits meanwhile."""
-    asleep = 0.05
-
-    def program(ctx: Any, model: Model) -> tuple[float, float]:
-        from time import sleep
-
-        forward = racing.Block.forward
-
-        def slow(block: racing.Block, x: torch.Tensor) -> torch.Tensor:
-            if ctx.rank == 0:
-                if ctx.device.type == "cuda":
-                    torch.cuda.synchronize()
-                sleep(asleep)
-            return forward(block, x)
-
-        racing.Block.forward = slow  # type: ignore[method-assign, assignment]
-        try:
-            (step,) = racing.rank_times(ctx, schedule="GPipe", model=model, steps=1)
-        finally:
-            racing.Block.forward = forward  # type: ignore[method-assign]
-        return step.busy, step.span
-
     model = small(blocks=2)
-    (busy, _), (idle, span) = ranks.run(program, model=model)
-    asleep_in_all = model.microbatches * asleep
-    assert busy > asleep_in_all, "the sleep is work of the first rank"
-    assert idle < span - 0.9 * asleep_in_all, "and no work of the second one, which waits meanwhile"
+    for rank, (busy, span) in enumerate(ranks.run(with_long_waits, model=model)):
+        assert busy == model.microbatches, f"rank {rank} has a block, whose forwards take a second each"
+        assert span > WAIT, f"rank {rank} waits for the other one in a step"
 
 
-LATE = 0.4
-"""Seconds that a rank is late: a step of the small model takes some milliseconds."""
-
-
-def spans_with_late_ranks(ctx: Context, *, model: Model) -> list[float]:
-    """Spans of as many steps as there are ranks; each rank in turn comes late to one of them.
+def spans_after_long_meetings(ctx: Context, *, model: Model) -> list[float]:
+    """Spans of as many steps as there are ranks, on a clock that each step moves by a second, and meetings by many.
 
     The first step of all takes long, as it does where it exchanges shapes and finds kernels.
     """
-    from time import sleep
+    meetings, runs = 0, 0
 
-    meet, meetings = dist.all_reduce, 0
-    run = racing.Pipeline.run
-
-    def comes(*args: Any, **kwargs: Any) -> Any:
+    def meets(*_: object) -> float:
         nonlocal meetings
-        if meetings - racing.WARM_UPS == ctx.rank:
-            sleep(LATE)
         meetings += 1
-        return meet(*args, **kwargs)
+        return WAIT
 
-    def runs(pipeline: racing.Pipeline) -> list[torch.Tensor]:
-        if meetings == 1:
-            sleep(LATE)
-        return run(pipeline)
+    def run(_: object) -> float:
+        nonlocal runs
+        assert meetings == runs + 1, "all ranks meet once before each step"
+        runs += 1
+        return 1.0 if runs > 1 else WAIT
 
-    with mock.patch.object(dist, "all_reduce", comes), mock.patch.object(racing.Pipeline, "run", runs):
-        steps = racing.rank_times(ctx, schedule="1F1B", model=model, steps=ctx.world_size)
-    assert meetings == racing.WARM_UPS + ctx.world_size, "all ranks meet once before each step"
-    return [step.span for step in steps]
+    meeting, step = Move(dist, "all_reduce", meets), Move(racing.Pipeline, "run", run)
+    with mock.patch.object(racing, "Moment", host_moment), moved_by(meeting, step):
+        times = racing.rank_times(ctx, schedule="1F1B", model=model, steps=ctx.world_size)
+    return [one.span for one in times]
 
 
 @pytest.mark.ranks(2, 3)
 def test_a_step_begins_when_all_ranks_have_come(ranks: Ranks) -> None:
     """Whoever is late, nobody's wait for it is a part of the step; and the first one is not timed."""
     model = small(blocks=2 * ranks.world_size)
-    for rank, spans in enumerate(ranks.run(spans_with_late_ranks, model=model)):
-        for late, span in enumerate(spans):
-            assert 0 < span < 0.8 * LATE, f"rank {rank}, step to which rank {late} is late: {span} s"
+    assert ranks.run(spans_after_long_meetings, model=model) == [[1.0] * ranks.world_size] * ranks.world_size
 
 
 @pytest.mark.ranks(WORLD_SIZE)

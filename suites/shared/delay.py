@@ -13,12 +13,12 @@ class Delay:
     """Keeps the device busy for so long; on a GPU by cycles, whose rate is measured once."""
 
     def __init__(self, ctx: Context, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._cycles = _cycles(seconds) if ctx.device.type == "cuda" else None
 
     def __call__(self) -> None:
         if self._cycles is None:
-            time.sleep(self._seconds)
+            time.sleep(self.seconds)
         else:
             torch.cuda._sleep(self._cycles)
 

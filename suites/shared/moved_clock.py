@@ -1,26 +1,71 @@
-"""A clock that only copies move: what a program reports of its time can then be told exactly."""
+"""A clock that only some calls move: what a program reports of its time can then be compared exactly."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import torch
+
+from suites.shared.delay import Delay
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Calls that move the clock."""
+
+    owner: object
+    """A module, class or object."""
+    name: str
+    """The function of the owner."""
+    seconds: Callable[..., float]
+    """Returns the seconds that a call with these arguments takes."""
+    instead: bool = False
+    """Whether the call does nothing else."""
+
+
+DELAYS = Move(Delay, "__call__", lambda delay: delay.seconds, instead=True)
+"""Each delay takes its seconds, at once."""
+
+
+@contextlib.contextmanager
+def moved_by(*moves: Move, reading: float = 0.0) -> Iterator[None]:
+    """Within it these calls take seconds of ``time.perf_counter``, and nothing else takes any.
+
+    Args:
+        moves: the calls.
+        reading: seconds that each reading of the clock takes.
+    """
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += reading
+        return now
+
+    def timed(move: Move) -> Callable[..., Any]:
+        original = getattr(move.owner, move.name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal now
+            now += move.seconds(*args, **kwargs)
+            return None if move.instead else original(*args, **kwargs)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch("time.perf_counter", clock))
+        for move in moves:
+            stack.enter_context(mock.patch.object(move.owner, move.name, timed(move)))
+        yield
 
 
 @contextlib.contextmanager
 def copies_lasting(seconds: Iterable[float]) -> Iterator[None]:
     """Within it each ``copy_`` takes the next of these seconds of ``time.perf_counter``, and nothing else takes any."""
-    now, copy, lasting = 0.0, torch.Tensor.copy_, iter(seconds)
-
-    def clock() -> float:
-        return now
-
-    def timed_copy(destination: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        nonlocal now
-        now += next(lasting)
-        return copy(destination, source)
-
-    with mock.patch("time.perf_counter", clock), mock.patch.object(torch.Tensor, "copy_", timed_copy):
+    lasting = iter(seconds)
+    with moved_by(Move(torch.Tensor, "copy_", lambda destination, source: next(lasting))):
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,20 +14,34 @@ import torch
 
 from pytest_gpuperf import Context, Ranks
 from suites.shared.comparison import assert_unlike
+from suites.shared.delay import Delay
+from suites.shared.moved_clock import DELAYS, moved_by
 from suites.shared.step import Step, once
 from suites.shared.step_seconds import seconds_of_steps
+from suites.shared.waiting import end_without, waited
 from suites.stragglers.programs import late as programs
 from suites.stragglers.reference import medians, share_that_all_pay
 
-DELAY = 0.05
-"""Seconds: far longer than what a busy host adds to a product of small matrices."""
-ABOUT = 0.7
-"""Of the delay: on a GPU it is counted in cycles, and the clocks rise and fall by a fifth."""
+DELAY = 0.5
+"""Seconds of a clock that delays move at once."""
+STEPS = 2
+HOLDS_UP = (Delay, "__call__")
 
 
 def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], late: int) -> list[float]:
-    """How long each of two steps takes this rank, all ranks beginning together."""
-    return seconds_of_steps(ctx, program(ctx, late=late, delay=DELAY), 2)
+    """Return how long each of two steps takes this rank, on a clock that only delays move."""
+    with moved_by(DELAYS):
+        return seconds_of_steps(ctx, program(ctx, late=late, delay=DELAY), STEPS)
+
+
+def waiting(ctx: Context, program: Callable[..., Step[torch.Tensor]], late: int) -> list[bool]:
+    """Return for each of two steps whether this rank waited for the late one."""
+    return waited(ctx, program(ctx, late=late, delay=DELAY), STEPS, holds_up=HOLDS_UP, note=f"rank {late} is late")
+
+
+def going_on(ctx: Context, program: Callable[..., Step[torch.Tensor]], late: int) -> None:
+    """Take two steps that the others end before the late rank comes."""
+    end_without(ctx, program(ctx, late=late, delay=DELAY), STEPS, holds_up=HOLDS_UP, note=f"rank {late} is alone")
 
 
 def test_no_two_ranks_have_one_matrix() -> None:
@@ -84,16 +99,35 @@ def test_nothing_but_time_changes(ranks: Ranks) -> None:
 @pytest.mark.ranks(2, 3, 4)
 def test_who_is_late_is_named_by_its_own_time(ranks: Ranks) -> None:
     for late in range(ranks.world_size):
-        # The shorter of two: a busy host may hold up any rank once.
-        alone = [min(taken) for taken in ranks.run(seconds_of, programs.work, late)]
-        assert alone.index(max(alone)) == late, f"seconds of each rank: {alone}"
-        assert max(alone) > ABOUT * DELAY
-        assert min(alone) < DELAY / 2, f"a rank waited though nobody is waited for: {alone}"
+        alone = ranks.run(seconds_of, programs.work, late)
+        assert alone == [[DELAY * (rank == late)] * STEPS for rank in range(ranks.world_size)], f"rank {late} is late"
+        ranks.run(going_on, programs.work, late)
 
 
 @pytest.mark.ranks(2, 3, 4)
 def test_all_wait_for_the_late_one(ranks: Ranks) -> None:
     for late in (0, ranks.world_size - 1):
-        # The longer of two: a busy host may once let a rank begin when the others have waited already.
-        together = [max(taken) for taken in ranks.run(seconds_of, programs.work_then_sum, late)]
-        assert min(together) > ABOUT * DELAY, f"a rank did not wait for rank {late}: {together}"
+        found = ranks.run(waiting, programs.work_then_sum, late)
+        assert found == [[True] * STEPS] * ranks.world_size, f"a rank did not wait for rank {late}"
+
+
+def test_a_delay_lasts_its_seconds() -> None:
+    context = Context(rank=0, world_size=1, backend="gloo", device=torch.device("cpu"), seed=1)
+    began = time.perf_counter()
+    Delay(context, 0.02)()
+    assert time.perf_counter() - began >= 0.02
+
+
+def test_a_delay_of_a_gpu_has_the_cycles_of_its_seconds() -> None:
+    """The 20 million cycles that are tried take 10 ms here, so 5 ms have half as many."""
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _: 10.0)
+    slept: list[int] = []
+    gpu = Context(rank=0, world_size=1, backend="nccl", device=torch.device("cuda"), seed=1)
+    with (
+        mock.patch.object(torch.cuda, "_sleep", slept.append),
+        mock.patch.object(torch.cuda, "Event", return_value=event),
+    ):
+        wait = Delay(gpu, 0.005)
+        slept.clear()  # what was tried
+        wait()
+    assert slept == [10_000_000]

@@ -8,35 +8,44 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
+from suites.shared.moved_clock import Move, moved_by
 from suites.shared.step import Step, second
 from suites.shared.step_seconds import seconds_of_steps
+from suites.shared.waiting import end_without, waited
 from suites.stragglers.programs import shared_device as programs
 from suites.stragglers.programs.late import matrix
 
 WIDTH = 128
 OWN, BESIDE = 4, 80
-"""Products. So many beside the own ones that a busy host does not hide them."""
-STEPS = 40
-ABOUT = 2.0
-"""Times what the others take, by one rank with twenty times their products beside its own."""
+"""Products."""
+STEPS = 2
+HOLDS_UP = (programs.Neighbour, "begin")
 
 
 def squares(ranks: int) -> list[torch.Tensor]:
     return [matrix(rank, width=WIDTH) @ matrix(rank, width=WIDTH) for rank in range(ranks)]
 
 
-def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: int, shorter: int = 0) -> float:
-    """The shortest of many steps, but for so many: other tests may take a rank's core for some of them.
+def step_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: int) -> Step[torch.Tensor]:
+    return program(ctx, shared=shared, width=WIDTH, own=OWN, beside=BESIDE)
 
-    The products have one thread. Several would wait for each other in each product while other tests have their cores.
-    """
-    step = program(ctx, shared=shared, width=WIDTH, own=OWN, beside=BESIDE)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return sorted(seconds_of_steps(ctx, step, STEPS))[shorter]
-    finally:
-        torch.set_num_threads(threads)
+
+def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: int) -> list[float]:
+    """Return how long each of two steps takes this rank, on a clock that each product moves by a second."""
+    with moved_by(Move(torch, "mm", lambda *_, **__: 1.0)):
+        return seconds_of_steps(ctx, step_of(ctx, program, shared), STEPS)
+
+
+def waiting(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: int) -> list[bool]:
+    """Return for each of two steps whether this rank waited for the one whose neighbour comes late."""
+    step = step_of(ctx, program, shared)
+    return waited(ctx, step, STEPS, holds_up=HOLDS_UP, note=f"rank {shared} shares its device")
+
+
+def going_on(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: int) -> None:
+    """Take two steps that the others end before the neighbour begins."""
+    step = step_of(ctx, program, shared)
+    end_without(ctx, step, STEPS, holds_up=HOLDS_UP, note=f"rank {shared} has a neighbour")
 
 
 @pytest.mark.ranks(2, 3, 4)
@@ -51,20 +60,17 @@ def test_nothing_but_time_changes(ranks: Ranks) -> None:
             assert torch.equal(got, total), f"rank {rank}, shared {shared}"
 
 
-@pytest.mark.ranks(2, 3, device="cpu")  # other tests may share a GPU; the perf test has it alone
+@pytest.mark.ranks(2, 3, device="cpu")  # on a GPU the neighbour's products run at the same time
 def test_who_shares_its_device_is_named_by_its_own_time(ranks: Ranks) -> None:
     for shared in range(ranks.world_size):
         alone = ranks.run(seconds_of, programs.products, shared)
-        assert alone.index(max(alone)) == shared, f"seconds of each rank: {alone}"
-        others = [seconds for rank, seconds in enumerate(alone) if rank != shared]
-        assert max(alone) > ABOUT * max(others), f"rank {shared} shares its device for nothing: {alone}"
+        expected = [[OWN + BESIDE * (rank == shared)] * STEPS for rank in range(ranks.world_size)]
+        assert alone == expected, f"rank {shared} shares its device"
+        ranks.run(going_on, programs.products, shared)
 
 
 @pytest.mark.ranks(2, 3, device="cpu")
 def test_all_wait_for_who_shares_its_device(ranks: Ranks) -> None:
     for shared in (0, ranks.world_size - 1):
-        alone = ranks.run(seconds_of, programs.products, shared)
-        others = [seconds for rank, seconds in enumerate(alone) if rank != shared]
-        # A rank whose core was taken before a step is late, and does not wait in that one.
-        together = ranks.run(seconds_of, programs.products_then_sum, shared, shorter=STEPS // 4)
-        assert min(together) > ABOUT * max(others), f"a rank did not wait for rank {shared}: {together}, {alone}"
+        found = ranks.run(waiting, programs.products_then_sum, shared)
+        assert found == [[True] * STEPS] * ranks.world_size, f"a rank did not wait for rank {shared}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import pytest
@@ -10,17 +9,19 @@ import torch
 
 from pytest_gpuperf import Context, NcclLog, Ranks
 from suites.shared.bits import wrong_bits
+from suites.shared.delay import Delay
+from suites.shared.moved_clock import DELAYS, moved_by
 from suites.shared.places import assert_sum
 from suites.shared.step_seconds import seconds_of_steps
+from suites.shared.waiting import waited
 from suites.shared.ways import connected
 from suites.stragglers.programs import slow_link as programs
 from suites.stragglers.programs.slow_link import APART, Pair
 
 NBYTES = 280_004
-DELAY = 0.05
-"""Seconds: far longer than what a busy host adds to such a message."""
-ABOUT = 0.7
-"""Of the delay: on a GPU it is counted in cycles, and the clocks rise and fall by a fifth."""
+DELAY = 0.5
+"""Seconds of a clock that delays move at once."""
+STEPS = 2
 HERE = """
 0: Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0
 0: Channel 00/0 : 0[0] -> 2[2] via P2P/CUMEM
@@ -61,22 +62,29 @@ def two_steps(ctx: Context) -> None:
             assert_summed(ctx, step(), steps, among=among)
 
 
-def seconds_of_pairs(ctx: Context, late: int) -> dict[Pair, tuple[float, float]]:
-    """The shortest of five steps of each pair, one pair after another: a busy host may hold up several.
-
-    Once from when the ranks have met, and once from when this rank came. Only the second is as long as the delay on
-    an end that the host holds up between the meeting and its step.
-    """
+def seconds_of_pairs(ctx: Context, late: int) -> dict[Pair, list[float]]:
+    """Return the seconds of two steps of each pair, on a clock that only delays move."""
     found = {}
     for pair in programs.around(ctx.world_size):
         step = programs.exchange(ctx, pair=pair, nbytes=NBYTES, late=late, delay=DELAY)
-        steps, wholes = [], []
-        for _ in range(5):
-            came = time.perf_counter()
-            steps += seconds_of_steps(ctx, step, 1)
-            wholes.append(time.perf_counter() - came)
-        found[pair] = min(steps), min(wholes)
+        with moved_by(DELAYS):
+            found[pair] = seconds_of_steps(ctx, step, STEPS)
     return found
+
+
+def waits_of_pairs(ctx: Context, late: int) -> dict[Pair, list[bool]]:
+    """Return for two steps of each pair of the late rank whether this rank waited for it."""
+    return {
+        pair: waited(
+            ctx,
+            programs.exchange(ctx, pair=pair, nbytes=NBYTES, late=late, delay=DELAY),
+            STEPS,
+            holds_up=(Delay, "__call__"),
+            note=f"rank {late} is late in {pair}",
+        )
+        for pair in programs.around(ctx.world_size)
+        if late in pair
+    }
 
 
 @pytest.mark.ranks(3, 4)
@@ -94,12 +102,15 @@ def test_what_is_sent_arrives_over_sockets(ranks: Ranks) -> None:
 def test_who_is_reached_slowly_is_named(ranks: Ranks) -> None:
     for late in range(ranks.world_size):
         of_ranks = ranks.run(seconds_of_pairs, late)
-        slowest = {pair: max(found[pair][0] for found in of_ranks) for pair in of_ranks[0]}
+        for rank, found in enumerate(of_ranks):
+            for pair, seconds in found.items():
+                assert seconds == [DELAY * (rank == late and late in pair)] * STEPS, f"rank {rank}, {pair}, late {late}"
+        slowest = {pair: max(max(found[pair]) for found in of_ranks) for pair in of_ranks[0]}
         assert programs.behind(slowest) == late, f"seconds of each pair: {slowest}"
-        for pair in slowest:
-            if late in pair:
-                of_ends = [of_ranks[rank][pair][1] for rank in pair]
-                assert min(of_ends) > ABOUT * DELAY, f"{pair} are slow for one end alone: {of_ends}"
+        waits = ranks.run(waits_of_pairs, late)
+        for pair in waits[0]:
+            of_ends = [waits[rank][pair] for rank in pair]
+            assert of_ends == [[True] * STEPS] * 2, f"{pair} are slow for one end alone: {of_ends}"
 
 
 @pytest.mark.parametrize("world_size", [3, 4, 8])

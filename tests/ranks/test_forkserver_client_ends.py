@@ -12,7 +12,7 @@ from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
-from pytest_gpuperf.ranks.process import EXIT_TIMEOUT, RankProcess, kill
+from pytest_gpuperf.ranks.process import RankProcess, kill
 from pytest_gpuperf.ranks.spec import PoolSpec
 from tests.ranks.forked_rank import ENVIRON, PRELOAD, WAIT, Rank
 from tests.ranks.processes import DEADLINE, owner_of, survivors
@@ -145,12 +145,19 @@ def test_a_forkserver_that_was_stopped_dies_with_a_killed_owner() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def long_wait(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Makes a wait for an end that nobody reports last a minute; returns half of it, in which a busy host does all."""
+    monkeypatch.setattr("pytest_gpuperf.ranks.process.EXIT_TIMEOUT", 60.0)
+    return 30.0
+
+
 NO_GROUP_YET = "import os, time; os.setsid = lambda: time.sleep(60)"
 
 
 @pytest.mark.parametrize("what", [NO_GROUP_YET, ""], ids=["no group yet", "leads a group"])
 def test_a_rank_is_ended_at_once_however_far_it_has_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_wait: float, what: str
 ) -> None:
     (tmp_path / "slow_to_start.py").write_text(what)
     monkeypatch.syspath_prepend(tmp_path)
@@ -159,7 +166,7 @@ def test_a_rank_is_ended_at_once_however_far_it_has_come(
         process = RankProcess.forked(client, ENVIRON)
         start = time.monotonic()
         kill(client, [process])
-        assert time.monotonic() - start < EXIT_TIMEOUT / 2
+        assert time.monotonic() - start < long_wait
         assert survivors([process.pid], within=0.0) == []
         process.close()
     finally:
@@ -171,7 +178,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def test_nobody_waits_for_a_forkserver_that_imports_to_tell_that_ranks_have_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_wait: float
 ) -> None:
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(60)")
     monkeypatch.syspath_prepend(tmp_path)
@@ -187,8 +194,8 @@ def test_nobody_waits_for_a_forkserver_that_imports_to_tell_that_ranks_have_ende
         start = time.monotonic()
         pool.close()
         client.close()
-        assert time.monotonic() - start < 2.0
-        assert survivors(pids, within=0.5) == []
+        assert time.monotonic() - start < long_wait
+        assert survivors(pids) == []
     finally:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         client.close()

@@ -22,8 +22,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the delay is taken for milliseconds",
         module="suites.shared.delay",
-        old="            time.sleep(self._seconds)\n",
-        new="            time.sleep(self._seconds / 1000)\n",
+        old="            time.sleep(self.seconds)\n",
+        new="            time.sleep(self.seconds / 1000)\n",
     ),
     Fault(
         name="work that waits for the other ranks",
@@ -173,8 +173,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a neighbour that computes as much as the rank itself",
         module="suites.stragglers.programs.shared_device",
-        old="    neighbour = _Neighbour(ctx, width, beside) if ctx.rank == shared else None\n",
-        new="    neighbour = _Neighbour(ctx, width, own) if ctx.rank == shared else None\n",
+        old="    neighbour = Neighbour(ctx, width, beside) if ctx.rank == shared else None\n",
+        new="    neighbour = Neighbour(ctx, width, own) if ctx.rank == shared else None\n",
     ),
     Fault(
         name="a late rank that sends first and is late afterwards",
@@ -205,7 +205,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the neighbour computes as much as the rank",
         module="suites.stragglers.programs.shared_device",
-        old="_Neighbour(ctx, width, beside)",
-        new="_Neighbour(ctx, width, own)",
+        old="Neighbour(ctx, width, beside)",
+        new="Neighbour(ctx, width, own)",
     ),
 )

@@ -202,29 +202,48 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def largest_left(ctx: Context, *, width: int, reshard_after_forward: bool) -> tuple[int, int]:
-    """Bytes of the largest storage that is alive on the rank, after a forward and after the whole step.
+    """Bytes of the largest storage that this program keeps alive on the rank, after a forward and after the whole step.
 
-    Of all tensors that Python knows, whoever holds them: FSDP keeps what it gathers to itself.
+    FSDP keeps to itself what it gathers, so all tensors that Python knows count. Those that were alive before do not:
+    ranks are warm, and earlier tests or the caches of libraries left them.
     """
+    _forward_of_sharded(ctx, 2 * ctx.world_size, reshard_after_forward)[1].sum().backward()  # fills libraries' caches
+    gc.collect()
+    before = _plain_tensors()  # holds them, so that none of their storages becomes that of a later tensor
+    module, output = _forward_of_sharded(ctx, width, reshard_after_forward)
+    forward = _largest_alive(before)
+    output.sum().backward()
+    step = _largest_alive(before)
+    del module  # only now
+    return forward, step
+
+
+def _forward_of_sharded(ctx: Context, width: int, reshard_after_forward: bool) -> tuple[nn.Module, torch.Tensor]:
+    """A sharded layer, and what its forward returns."""
     module = nn.Linear(width, width, bias=False, device=ctx.device)
     fully_shard(module, mesh=ctx.mesh((ctx.world_size,)), reshard_after_forward=reshard_after_forward)
-    output = module(torch.ones(1, width, device=ctx.device))
-    forward = _largest_alive()
-    output.sum().backward()
-    return forward, _largest_alive()
+    return module, module(torch.ones(1, width, device=ctx.device))
 
 
-def _largest_alive() -> int:
-    """The least of some looks: a collective's own thread lets go of its buffers a moment after all have them."""
+def _largest_alive(before: Iterable[torch.Tensor]) -> int:
+    """Return the least of some looks at storages that no tensor had before.
+
+    A collective's own thread releases its buffers a moment after all ranks have them.
+    """
+    old = {tensor.untyped_storage()._cdata for tensor in before}
     seen = []
     for _ in range(10):
         gc.collect()
-        alive = [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor)]
-        local = [tensor.untyped_storage().nbytes() for tensor in alive if not isinstance(tensor, DTensor)]
-        seen.append(max(local))
-        del alive
+        storages = [tensor.untyped_storage() for tensor in _plain_tensors()]
+        seen.append(max(storage.nbytes() for storage in storages if storage._cdata not in old))
+        del storages
         time.sleep(0.01)
     return min(seen)
+
+
+def _plain_tensors() -> list[torch.Tensor]:
+    """All tensors that Python knows, but for DTensors, whose local tensors are among them."""
+    return [thing for thing in gc.get_objects() if isinstance(thing, torch.Tensor) and not isinstance(thing, DTensor)]
 
 
 def held(tensors: Iterable[torch.Tensor]) -> Held:

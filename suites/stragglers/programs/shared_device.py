@@ -25,7 +25,7 @@ def products(ctx: Context, *, shared: int | None, width: int, own: int, beside: 
     """
     x = matrix(ctx.rank, width=width).to(ctx.device)
     square = torch.empty_like(x)
-    neighbour = _Neighbour(ctx, width, beside) if ctx.rank == shared else None
+    neighbour = Neighbour(ctx, width, beside) if ctx.rank == shared else None
 
     def step() -> torch.Tensor:
         if neighbour is not None:
@@ -51,7 +51,7 @@ def products_then_sum(ctx: Context, *, shared: int | None, width: int, own: int,
     return step
 
 
-class _Neighbour:
+class Neighbour:
     """A neighbour that computes on the rank's device.
 
     On a GPU it has a stream of its own that goes first: its products hold the GPU's units, and the rank's get what is
