@@ -16,7 +16,7 @@ from suites.host.programs import cores, memory
 from suites.host.programs.chase import NoChase, chase_of
 from suites.shared.order_statistics import bounds_of_median
 
-pytestmark = pytest.mark.perf
+pytestmark = [pytest.mark.perf, pytest.mark.depends("host")]
 
 SHARE, CORES_PER_GPU, EVENNESS = 0.85, 2.0, 0.7
 """What a healthy host has at least."""
