@@ -104,7 +104,7 @@ def failing(core: int) -> cores.Task:
     raise ValueError(f"core {core}")
 
 
-@pytest.mark.ranks(1)
+@pytest.mark.ranks(1, timeout=30)
 def test_the_rank_stays_on_its_cores(ranks: Ranks, chase: Chase) -> None:
     first = CORES[0]
     nodes = {"0": CORES, "1": CORES[:1]}
