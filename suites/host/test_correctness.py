@@ -292,6 +292,11 @@ def test_a_core_that_is_held_up_for_a_while_is_slow_in_that_window() -> None:
     assert [share for window, share in enumerate(shares) if window != 3] == pytest.approx([1.0] * 9, abs=0.02)
 
 
+def test_a_clock_that_falls_for_all_cores_is_no_lost_share() -> None:
+    times = [[*course(0.5, each=0.001), *course(0.6, each=0.002, start=0.503)]] * 4
+    assert reference.shares(reference.speeds(times)) == pytest.approx([1.0] * 10)
+
+
 def test_a_quota_holds_up_all_cores_at_the_same_time() -> None:
     """The share does not show it; the number of whole cores does."""
     worked = [0.1 * period + 0.001 * step for period in range(10) for step in range(25)]
