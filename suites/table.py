@@ -28,6 +28,8 @@ FAULTS = ROOT / "docs" / "suites" / "faults.json"
 """What ``benchmarks/mutations.py --json`` wrote last."""
 BEGIN, END = "<!-- written by python -m suites.table -->\n", "<!-- end of the table -->\n"
 COMMAND = "python -m suites.table"
+OF_MACHINE = "port"
+"""The parameter whose values this machine's devices are: its variants count as one, on every machine."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class Row:
     """Tests that hypothesis draws examples for, by name."""
     tests: set[str] = field(default_factory=set)
     """The node ids of all variants."""
+    machines: set[str] = field(default_factory=set)
+    """Tests that were counted once for all devices of the machine, by name."""
     examples: int = 0
     """Of all variants, with the profile ``ci``."""
     caught: int = 0
@@ -53,6 +57,10 @@ class Row:
 
     def add(self, item: pytest.Item) -> None:
         """Counts a variant."""
+        if (name := _on_any_machine(item)) in self.machines:
+            return
+        if name:
+            self.machines.add(name)
         ranks = item.get_closest_marker("ranks")
         if item.get_closest_marker("perf") is not None:
             self.of_speed += 1
@@ -70,6 +78,13 @@ class Row:
         numbers = (self.everywhere, self.on_gpus, self.of_speed, len(self.drawn), self.examples)
         caught = f"{self.caught} of {self.faults}" if self.faults else ""
         return [*(str(number) if number else "" for number in numbers), caught]
+
+
+def _on_any_machine(item: pytest.Item) -> str:
+    """The name of a test that has a variant for each of the machine's devices; empty for any other test."""
+    if not isinstance(item, pytest.Function) or OF_MACHINE not in item.fixturenames:
+        return ""
+    return f"{item.path.name}::{item.originalname}"
 
 
 class Counting:

@@ -61,6 +61,27 @@ def test_a_row_counts_each_variant_once_by_its_marks(pytester: pytest.Pytester) 
     ]
 
 
+def test_a_test_of_each_device_counts_once_on_every_machine(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("port", ["mlx5_0:1", "mlx5_1:1"])
+        @pytest.mark.ranks(2, device="cuda")
+        def test_one(ranks, port): ...
+
+        @pytest.mark.parametrize("port", ["mlx5_0:1", "mlx5_1:1"])
+        @pytest.mark.ranks(2, device="cuda")
+        def test_other(ranks, port): ...
+        """
+    )
+    items, _ = pytester.inline_genitems()
+    row = table.Row()
+    for item in items:
+        row.add(item)
+    assert row.cells() == ["", "2", "", "", "", ""]
+
+
 def test_faults_are_those_that_were_tried(tmp_path: Path) -> None:
     outcomes = {"scan": ["caught", "passed", "equivalent", "caught"], "megatron": ["skipped"], "gone": ["caught"]}
     entries = [

@@ -104,7 +104,7 @@ def failing(core: int) -> cores.Task:
     raise ValueError(f"core {core}")
 
 
-@pytest.mark.ranks(1)
+@pytest.mark.ranks(1, timeout=30)
 def test_the_rank_stays_on_its_cores(ranks: Ranks, chase: Chase) -> None:
     first = CORES[0]
     nodes = {"0": CORES, "1": CORES[:1]}
@@ -290,6 +290,11 @@ def test_a_core_that_is_held_up_for_a_while_is_slow_in_that_window() -> None:
     shares = reference.shares(reference.speeds([steady, held_up[: len(steady)]]))
     assert min(shares) == shares[3] < 0.6
     assert [share for window, share in enumerate(shares) if window != 3] == pytest.approx([1.0] * 9, abs=0.02)
+
+
+def test_a_clock_that_falls_for_all_cores_is_no_lost_share() -> None:
+    times = [[*course(0.5, each=0.001), *course(0.6, each=0.002, start=0.503)]] * 4
+    assert reference.shares(reference.speeds(times)) == pytest.approx([1.0] * 10)
 
 
 def test_a_quota_holds_up_all_cores_at_the_same_time() -> None:

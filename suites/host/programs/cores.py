@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from pytest_gpuperf import Context
 from suites.host.programs.chase import Chase, Ring, chase_of, random_order
+from suites.shared.step import Result
 
-Result = TypeVar("Result")
 PLACES = 64
 """Places of each core's ring: 4 KiB, which the first cache holds, also if two threads of a core share it."""
 
