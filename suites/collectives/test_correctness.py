@@ -237,22 +237,25 @@ def test_barrier(ranks: Ranks) -> None:
     """Nobody leaves before the last rank has come, and only that one is late, by its lateness."""
     lateness = 0.02
 
-    def timed(ctx: Context, *, late: int) -> tuple[list[float], float, float]:
+    def timed(ctx: Context, *, late: int) -> tuple[list[float], float, float, float]:
         sleep, slept = time.sleep, list[float]()
 
         def noted(seconds: float) -> None:
             slept.append(seconds)
             sleep(seconds)
 
+        began = time.monotonic()
         with mock.patch.object(time, "sleep", noted):
-            return slept, *plain.barrier(ctx, late=late, seconds=lateness)
+            return slept, began, *plain.barrier(ctx, late=late, seconds=lateness)
 
     for late in range(ranks.world_size):
         times = ranks.run(timed, late=late)
-        slept = [seconds for seconds, _, _ in times]
+        slept = [seconds for seconds, *_ in times]
         assert slept == [[lateness] * (rank == late) for rank in range(ranks.world_size)], f"rank {late} is late"
-        last_came = max(came for _, came, _ in times)
-        for rank, (_, _, left) in enumerate(times):
+        _, began, came, _ = times[late]
+        assert came - began >= lateness, f"rank {late} was {came - began:.3f} s late, not {lateness} s"
+        last_came = max(came for _, _, came, _ in times)
+        for rank, (_, _, _, left) in enumerate(times):
             assert left >= last_came, f"rank {rank} left {last_came - left:.3f} s before the last rank came"
 
 
