@@ -113,7 +113,7 @@ def component_of(test: str, metric: str = "") -> str:
     for component in MACHINE:
         if any(re.match(pattern, told) for pattern in component.figures):
             return component.name
-    return subject.replace("_", " ")
+    return "GPU memory" if subject == "memory_hierarchy" else subject.replace("_", " ")
 
 
 def explained_by(name: str) -> Component:

@@ -17,17 +17,7 @@ from pytest_gpuperf.suites_command import suites_command
 FIRST_LOOK = ("health", "memory_hierarchy", "host", "network", "nvlink", "collectives", "llm_step")
 """Suites whose speed a quick acceptance measures: the machine's parts, and a whole step."""
 
-FIRST_NUMBERS = (
-    "health",
-    "collectives",
-    "communicators",
-    "data_parallel",
-    "memory_hierarchy",
-    "nvlink",
-    "sharded_data_parallel",
-    "tensor_parallel",
-    "transports",
-)
+FIRST_NUMBERS = ("health", "collectives", "data_parallel", "nvlink", "tensor_parallel")
 """Suites whose results a quick acceptance checks."""
 
 ON_CPUS = ("collectives", "data_parallel", "health")

@@ -129,10 +129,11 @@ def _row(name: str, seen: Seen) -> Row:
         one for one in ran if one.outcome == "failed" and one.test not in failing and component_of(one.test) == name
     ]
     below = sorted((one for one in verdicts if _is_below(one)), key=_loss, reverse=True)
+    slow = _slow(below, verdicts, seen) if _is_slow(below) else ""
     if broken:
-        return Row(name, State.BROKEN, _broken(broken), because)
-    if _is_slow(below):
-        return Row(name, State.SLOW, _slow(below, verdicts, seen), because)
+        return Row(name, State.BROKEN, "; ".join(filter(None, (_broken(broken), slow))), because)
+    if slow:
+        return Row(name, State.SLOW, slow, because)
     if critical := [one for one in bad if one.severity is Severity.CRITICAL]:
         return Row(name, State.BROKEN, critical[0].what, critical[0].action)
     if decisive := [one for one in bad if one.check in explained_by(name).decisive]:
@@ -294,7 +295,7 @@ def _pair(verdict: Verdict, seen: Seen) -> str:
 
 
 def _well(judged: Sequence[Verdict], verdicts: Sequence[Verdict]) -> str:
-    first = max(judged, key=lambda one: one.metric.limit is not None)
+    first = max(judged, key=lambda one: one.metric.share_of_limit or 0.0)
     value = f"{_short(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
     seen = [one.opinion.seen for one in judged if one.opinion is not None and one.opinion.seen is not None]
     seen += [one.bound for one in judged if one.bound is not None]
@@ -330,5 +331,6 @@ def _why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str
         value = f"{_short(first.test)} {first.metric_name} {format_value(first.metric.value, first.metric.unit)}"
         what = "no record, reference or model" if first.metric.scope != "host" else "it depends on the host"
         return f"{what}: {format_count(len(verdicts), 'figure')} shown, {value}"
-    reasons = Counter(one.reason for one in ran if one.outcome == "skipped")
+    own = [one for one in ran if component_of(one.test).startswith(subject_of(one.test))]
+    reasons = Counter(one.reason for one in own or ran if one.outcome == "skipped")
     return reasons.most_common(1)[0][0] if reasons else "no test of it ran"

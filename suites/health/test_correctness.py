@@ -98,7 +98,7 @@ def slowed(ctx: Context, *, slow: int) -> Strain:
         return programs.load(ctx, width=16, dtype=torch.float32, seconds=0.0)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, device="cpu")  # a GPU has a clock of its own
 def test_a_rank_that_waits_for_a_slow_one_is_not_slow(ranks: Ranks) -> None:
     """All ranks meet in the sums: the seconds of products are a rank's own, so that the slow one alone is odd."""
     for slow in range(ranks.world_size):
@@ -121,7 +121,7 @@ def steady(ctx: Context) -> Strain:
         return in_batches(ctx, load)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, device="cpu")
 def test_the_seconds_of_a_batch_are_its_own(ranks: Ranks) -> None:
     started = time.monotonic()
     strains = ranks.run(steady)

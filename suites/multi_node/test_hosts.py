@@ -196,7 +196,7 @@ def test_what_is_slow_is_seen_as_if_on_nodes(ranks: Ranks, nodes: int, drag: Dra
     assert_slowest(ranks, nodes, drag)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, device="cpu")  # a GPU has a clock of its own
 def test_seconds_are_those_of_a_step(ranks: Ranks) -> None:
     """However many steps a sample has: twenty steps of 20 ms have 20 ms each, in every figure."""
     delay, repeats = 0.02, 20

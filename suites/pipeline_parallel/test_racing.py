@@ -126,7 +126,7 @@ def with_long_waits(ctx: Context, *, model: Model) -> tuple[float, float]:
     return step.busy, step.span
 
 
-@pytest.mark.ranks(WORLD_SIZE)
+@pytest.mark.ranks(WORLD_SIZE, device="cpu")  # a GPU has a clock of its own
 def test_what_a_rank_waits_for_is_no_work(ranks: Ranks) -> None:
     model = small(blocks=2)
     for rank, (busy, span) in enumerate(ranks.run(with_long_waits, model=model)):
@@ -158,7 +158,7 @@ def spans_after_long_meetings(ctx: Context, *, model: Model) -> list[float]:
     return [one.span for one in times]
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, device="cpu")
 def test_a_step_begins_when_all_ranks_have_come(ranks: Ranks) -> None:
     """Whoever is late, nobody's wait for it is a part of the step; and the first one is not timed."""
     model = small(blocks=2 * ranks.world_size)
