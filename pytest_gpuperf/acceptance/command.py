@@ -39,8 +39,8 @@ class Wanted:
     gpus: int | None
     """None for all that are visible."""
     quick: bool
-    soak: float
-    """Seconds."""
+    soak: float | None
+    """Seconds; None for what suits."""
     report: Path | None
     json: Path | None
 
@@ -61,10 +61,7 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
 
 def wanted_of(options: argparse.Namespace) -> Wanted:
     """Return what the parsed options say."""
-    soak = options.soak
-    if soak is None:
-        soak = QUICK_SOAK if options.quick else SOAK
-    return Wanted(options.gpus, options.quick, soak, options.report, options.gpuperf_json)
+    return Wanted(options.gpus, options.quick, options.soak, options.report, options.gpuperf_json)
 
 
 def accept(wanted: Wanted) -> int:
@@ -95,7 +92,9 @@ def accept(wanted: Wanted) -> int:
 
 def _accepted(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tuple[Acceptance, Results]:
     """Run the phases, and judge what they found; a phase that is interrupted ends them."""
-    selected = phases(len(machine.gpus), quick=wanted.quick, soak=wanted.soak, cores=len(os.sched_getaffinity(0)))
+    soak = wanted.soak if wanted.soak is not None else QUICK_SOAK if wanted.quick or not machine.gpus else SOAK
+    cores = len(os.sched_getaffinity(0))
+    selected = phases(len(machine.gpus), quick=wanted.quick, soak=soak, cores=cores)
     signal.signal(signal.SIGTERM, _interrupted)
     every: list[Results] = []
     failed = partial = ""

@@ -124,3 +124,8 @@ def explained_by(name: str) -> Component:
 def is_number(ran: Ran) -> bool:
     """Whether a test is one of correctness, which speaks for the numbers."""
     return not ran.test.partition("::")[0].endswith("test_performance.py")
+
+
+def is_soak(ran: Ran) -> bool:
+    """Whether a test looks for silent corruption."""
+    return ran.test.partition("::")[0].endswith("test_soak.py")

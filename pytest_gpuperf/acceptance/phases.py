@@ -23,6 +23,17 @@ FIRST_NUMBERS = ("health", "collectives", "data_parallel", "nvlink", "tensor_par
 ON_CPUS = ("collectives", "data_parallel", "health")
 """Suites whose results are checked on a machine without GPUs: in half a minute on two cores."""
 
+LEFT_OUT = ("tensor_parallel::test_micro_pipeline", "serving::test_prompts_apart")
+"""Tests of speed that take long and tell of the machine what others do, too: they compile, or depend on the host."""
+
+LEFT_OUT_AT_FIRST = (
+    "collectives::test_curve",
+    "collectives::test_many_small",
+    "collectives::test_bytes_over_nvlink",
+    "llm_step::test_over",
+)
+"""Those that a quick acceptance leaves out, too: large and small sizes and one step over the links are measured."""
+
 WORKERS = 8
 """At most so many tests of correctness run at a time."""
 
@@ -66,9 +77,11 @@ def phases(gpus: int, *, quick: bool, soak: float, cores: int) -> list[Phase]:
     numbers += ["-n", str(workers), "--dist", "worksteal"]
     if not gpus:
         return [Phase("numbers on CPUs", numbers, ON_CPUS)]
+    left_out = [*LEFT_OUT, *(LEFT_OUT_AT_FIRST if quick else ())]
+    speed = [*common, "-m", "perf and not long", *(f"--deselect={_node_id(name)}" for name in left_out)]
     return [
         Phase("numbers", numbers, FIRST_NUMBERS if quick else ()),
-        Phase("speed", [*common, "-m", "perf and not long"], FIRST_LOOK if quick else ()),
+        Phase("speed", speed, FIRST_LOOK if quick else ()),
     ]
 
 
@@ -142,6 +155,12 @@ def tail_of(log: Path, lines: int = 12) -> str:
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
+
+
+def _node_id(name: str) -> str:
+    """Return what the node ids of a test begin with, given its subject and its function."""
+    subject, _, function = name.partition("::")
+    return f"suites/{subject}/test_performance.py::{function}"
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:

@@ -16,6 +16,7 @@ from pytest_gpuperf.acceptance.components import (
     component_of,
     explained_by,
     is_number,
+    is_soak,
     subject_of,
 )
 from pytest_gpuperf.acceptance.power import soaked_in_words
@@ -73,10 +74,17 @@ class Acceptance:
     partial: str = ""
     """Why not all was done; empty if it was."""
 
+    corrupted: bool = False
+    """Whether a soak found wrong results."""
+
     @property
     def bad(self) -> list[Row]:
-        """Components that are slow or broken; the one that others rest on comes first."""
-        return [row for row in self.rows if row.state in (State.BROKEN, State.SLOW)]
+        """Components that are slow or broken; the one that others rest on comes first.
+
+        Wrong results of a soak come before all: what else is bad may be so by them.
+        """
+        bad = [row for row in self.rows if row.state in (State.BROKEN, State.SLOW)]
+        return sorted(bad, key=lambda row: self.corrupted and row.component != NUMBERS)
 
     @property
     def fitness(self) -> Fitness:
@@ -114,7 +122,8 @@ def accepted(seen: Seen, partial: str = "") -> Acceptance:
     )
     names = [component.name for component in MACHINE]
     rows = [*machine, *(_row(name, seen) for name in steps if name not in names), _numbers(seen)]
-    return Acceptance(rows, list(_remarks(seen, rows)), partial)
+    corrupted = any(is_soak(one) and one.outcome == "failed" for one in seen.ran)
+    return Acceptance(rows, list(_remarks(seen, rows)), partial, corrupted)
 
 
 def _row(name: str, seen: Seen) -> Row:
@@ -147,7 +156,7 @@ def _row(name: str, seen: Seen) -> Row:
 def _numbers(seen: Seen) -> Row:
     tests = [one for one in seen.ran if is_number(one)]
     ends = Counter(one.outcome for one in tests)
-    failed = [one for one in tests if one.outcome == "failed"]
+    failed = sorted((one for one in tests if one.outcome == "failed"), key=lambda one: not is_soak(one))
     checked = sum(one.outcome == "passed" for one in seen.ran if not is_number(one))
     soak = soaked_in_words([one.properties for one in tests])
     passed = f"{format_count(ends['passed'], 'test')} passed"
