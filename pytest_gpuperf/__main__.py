@@ -122,7 +122,7 @@ def _comment(options: argparse.Namespace) -> tuple[list[str], bool]:
 
 def _doctor(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it found; done means that nothing blocks multi-GPU work."""
-    facts = gather(installed_devices()) if options.facts is None else facts_file.load(options.facts)
+    facts = gather(installed_devices(), counts=True) if options.facts is None else facts_file.load(options.facts)
     findings = diagnose(facts)
     settings = suggest(facts) if options.suggest else None
     if options.json:

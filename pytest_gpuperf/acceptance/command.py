@@ -100,7 +100,7 @@ def _accepted(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tup
     failed = partial = ""
     findings: Sequence[Finding] = ()
     try:
-        findings = diagnose(gather(installed_devices()))
+        findings = diagnose(gather(installed_devices(), counts=True))
         for number, phase in enumerate(selected):
             ended = _run(phase, root, folder, number)
             every += [] if ended.results is None else [ended.results]

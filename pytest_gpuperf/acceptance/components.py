@@ -32,6 +32,7 @@ MACHINE = (
         (r"health::",),
         (
             "foreign processes",
+            "foreign load",
             "foreign memory",
             "throttling",
             "clocks",
@@ -45,6 +46,7 @@ MACHINE = (
             "driver",
             "torch",
         ),
+        ("foreign load",),
     ),
     Component(
         "GPU memory",
@@ -79,7 +81,8 @@ MACHINE = (
     Component(
         "PCIe",
         (r"memory_hierarchy::test_p", r"memory_hierarchy::test_tiers\S* (to_gpu|from_gpu|both_ways)"),
-        ("pcie generation", "pcie width", "pcie replays"),
+        ("pcie traffic", "pcie generation", "pcie width", "pcie replays"),
+        ("pcie traffic",),
     ),
     Component(
         "links between GPUs",

@@ -63,6 +63,8 @@ class Row:
     """What speaks for it, in words."""
     because: str = ""
     """A finding that explains why it is slow or broken; empty if there is none."""
+    decided: bool = False
+    """Whether a finding names it as the cause, so that it is named before those that rest on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,10 @@ class Acceptance:
     def bad(self) -> list[Row]:
         """Components that are slow or broken; the one that others rest on comes first.
 
-        Wrong results of a soak come before all: what else is bad may be so by them.
+        Wrong results of a soak come before all: what else is bad may be so by them. Then comes what a finding names.
         """
         bad = [row for row in self.rows if row.state in (State.BROKEN, State.SLOW)]
-        return sorted(bad, key=lambda row: self.corrupted and row.component != NUMBERS)
+        return sorted(bad, key=lambda row: (self.corrupted and row.component != NUMBERS, not row.decided))
 
     @property
     def fitness(self) -> Fitness:
@@ -139,14 +141,17 @@ def _row(name: str, seen: Seen) -> Row:
     ]
     below = sorted((one for one in verdicts if _is_below(one)), key=_loss, reverse=True)
     slow = _slow(below, verdicts, seen) if _is_slow(below) else ""
+    decisive = [one for one in bad if one.check in explained_by(name).decisive]
+    if decisive:
+        because = decisive[0].what
     if broken:
-        return Row(name, State.BROKEN, "; ".join(filter(None, (_broken(broken), slow))), because)
+        return Row(name, State.BROKEN, "; ".join(filter(None, (_broken(broken), slow))), because, bool(decisive))
     if slow:
-        return Row(name, State.SLOW, slow, because)
+        return Row(name, State.SLOW, slow, because, bool(decisive))
     if critical := [one for one in bad if one.severity is Severity.CRITICAL]:
         return Row(name, State.BROKEN, critical[0].what, critical[0].action)
-    if decisive := [one for one in bad if one.check in explained_by(name).decisive]:
-        return Row(name, State.SLOW, decisive[0].what, decisive[0].action)
+    if decisive:
+        return Row(name, State.SLOW, decisive[0].what, decisive[0].action, decided=True)
     judged = [one for one in verdicts if _is_judged(one)]
     if not judged:
         return Row(name, State.NOT_JUDGED, _why_not(verdicts, ran, seen))

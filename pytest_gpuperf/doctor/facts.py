@@ -143,6 +143,8 @@ class Facts:
     """Variables that NCCL reads from its configuration files, by file."""
     processes: tuple[ProcessFacts, ...] = field(default=(), metadata=OPTIONAL)
     """Those on the GPUs that are visible here."""
+    pcie_traffic: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
+    """Bytes/s over the PCIe link of each GPU while this process leaves it alone, by UUID; empty if nobody looked."""
 
     @property
     def settings(self) -> dict[str, str]:

@@ -225,6 +225,10 @@ class Devices(Protocol):
         """Bytes/s that the GPU's own memory moves at most, reads and writes together; None if it does not tell."""
         ...
 
+    def pcie_traffic(self) -> dict[str, float]:
+        """Return the bytes/s that cross each GPU's PCIe link now, both ways, by UUID; without what cannot be read."""
+        ...
+
     def inspect(self) -> "Inspection":
         """Describes the whole machine for a diagnosis; needs no session, and raises nothing."""
         ...

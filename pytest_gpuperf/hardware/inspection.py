@@ -100,6 +100,8 @@ class GpuFacts:
     """What the driver asks for: none, reset, reboot, drain peers, drain and reset; empty if unknown."""
     processes: tuple[int, ...] | None = field(default=None, metadata=_OPTIONAL)
     """Process ids that compute on it, as the host of the driver counts them."""
+    busy: float | None = field(default=None, metadata=_OPTIONAL)
+    """Share of the last moment in which a kernel ran; copies alone are none."""
     problem: str = field(default="", metadata=_OPTIONAL)
     """Why the library could not describe it; empty if it could."""
 

@@ -237,6 +237,24 @@ class Nvml:
         megahertz = self._told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
         return None if not bits or not megahertz else bits / 8 * 2 * megahertz * 1e6
 
+    def pcie_traffic(self) -> dict[str, float]:
+        """Return the bytes/s that cross each GPU's PCIe link now, by UUID; NVML counts for 20 ms each way."""
+        nvml, found = self._library, {}
+        ways = (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
+        try:
+            with self.session() as present:
+                for index in range(nvml.nvmlDeviceGetCount() if present else 0):
+                    handle = self._told(nvml.nvmlDeviceGetHandleByIndex, index)
+                    uuid = None if handle is None else self._told(nvml.nvmlDeviceGetUUID, handle)
+                    if uuid is None:
+                        continue
+                    rates = [self._told(nvml.nvmlDeviceGetPcieThroughput, handle, way) for way in ways]
+                    if None not in rates:  # they are in KB/s
+                        found[uuid if isinstance(uuid, str) else uuid.decode()] = 1e3 * sum(map(float, rates))
+        except (HardwareError, nvml.NVMLError):
+            return {}
+        return found
+
     def inspect(self) -> Inspection:
         """Describes the whole machine for a diagnosis, MIG slices, lost GPUs and a broken driver included."""
         words = {bit: reason.value for bit, reason in _REASONS.items()}

@@ -84,6 +84,7 @@ class NvmlInspector:
         processes = self._asked("nvmlDeviceGetComputeRunningProcesses", handle)
         bits = self._asked("nvmlDeviceGetCurrentClocksEventReasons", handle)
         c2c = self._asked("nvmlDeviceGetC2cModeInfoV", handle)
+        rates = self._asked("nvmlDeviceGetUtilizationRates", handle)
         return GpuFacts(
             uuid=uuid,
             name=_text(self._told(nvml.nvmlDeviceGetName, handle)),
@@ -124,6 +125,7 @@ class NvmlInspector:
             pages_pending=_flag(pages),
             recovery=self._recovery(handle),
             processes=None if processes is None else tuple(sorted(process.pid for process in processes)),
+            busy=None if rates is None else rates.gpu / 100,
         )
 
     def _links(self, handle: Any) -> tuple[LinkFacts, ...]:

@@ -19,6 +19,10 @@ def gpu(index: int, **values: Any) -> Change:
     return lambda facts: facts["inspection"]["gpus"][index].update(values)
 
 
+def gpu_of(facts: dict[str, Any], index: int) -> str:
+    return str(facts["inspection"]["gpus"][index]["uuid"])
+
+
 def every(**values: Any) -> Change:
     return lambda facts: [one.update(values) for one in facts["inspection"]["gpus"]]
 
@@ -242,6 +246,22 @@ FAULTS: list[tuple[str, Change, str, str, str]] = [
         "4711 python",
     ),
     ("dgx-h100", gpu(0, used_bytes=50 * 2**30), "warning", "foreign memory", "GPU 0: 50 GiB in use, and no process"),
+    (
+        "dgx-h100",
+        both(
+            gpu(1, processes=[4711], busy=0.98), lambda facts: facts.update(processes=[{"pid": 4711, "command": "p"}])
+        ),
+        "warning",
+        "foreign load",
+        "GPU 1: kernels run 98% of the time by 4711 p, and none is of this process",
+    ),
+    (
+        "dgx-h100",
+        lambda facts: facts.update(pcie_traffic={facts["inspection"]["gpus"][2]["uuid"]: 54e9}),
+        "warning",
+        "pcie traffic",
+        "GPU 2: 54 GB/s cross its PCIe link, and none is of this process",
+    ),
     ("dgx-h100", every(processes=None), "unknown", "foreign processes", "does not list the processes of the GPUs"),
     # variables
     (
@@ -411,6 +431,14 @@ def test_our_own_processes_are_not_foreign() -> None:
     ours = [{"pid": 4711, "command": "python", "ours": True}]
     change = both(gpu(0, processes=[4711]), lambda facts: facts.update(processes=ours))
     assert not [one for one in diagnose(machine("dgx-h100", change)) if one.check == "foreign processes" and one.action]
+    busy = both(change, gpu(0, busy=1.0), lambda facts: facts.update(pcie_traffic={gpu_of(facts, 0): 54e9}))
+    assert not {"foreign load", "pcie traffic"} & {one.check for one in diagnose(machine("dgx-h100", busy))}
+
+
+@pytest.mark.parametrize(("busy", "traffic"), [(0.1, 0.9e9), (None, 0.0)])
+def test_a_display_and_an_idle_driver_are_no_load(busy: float | None, traffic: float) -> None:
+    change = both(gpu(0, busy=busy), lambda facts: facts.update(pcie_traffic={gpu_of(facts, 0): traffic}))
+    assert not {"foreign load", "pcie traffic"} & {one.check for one in diagnose(machine("dgx-h100", change))}
 
 
 def test_memory_that_is_locked_by_right_needs_no_limit() -> None:

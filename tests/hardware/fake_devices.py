@@ -85,6 +85,9 @@ class FakeDevices:
     def memory_rate(self, uuid: str) -> float | None:
         return None
 
+    def pcie_traffic(self) -> dict[str, float]:
+        return {}
+
     def inspect(self) -> Inspection:
         return Inspection(
             "570.86",

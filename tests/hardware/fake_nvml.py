@@ -62,6 +62,10 @@ class Device:
     """Counts of errors that it tells, by the field's number."""
     corrected: int | None = 0
     """ECC errors."""
+    pcie_kilobytes: tuple[int, int] | None = (3, 1)
+    """KB/s that it sends and receives over PCIe."""
+    busy: int | None = 0
+    """Percent of the time in which kernels run."""
     nvlink_totals: bool = True
     """Whether it sums its links up, or tells of each alone."""
 
@@ -95,6 +99,8 @@ class FakeNvml:
     NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
     NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX = 138
     NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 139
+    NVML_PCIE_UTIL_TX_BYTES = 0
+    NVML_PCIE_UTIL_RX_BYTES = 1
     NVML_SUCCESS = 0
     nvmlEventTypeXidCriticalError = 8
     NVMLError = FakeError
@@ -174,6 +180,12 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: Device) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid) for pid in _supported(device.processes)]
+
+    def nvmlDeviceGetPcieThroughput(self, device: Device, way: int) -> int:
+        return _supported(device.pcie_kilobytes)[way]
+
+    def nvmlDeviceGetUtilizationRates(self, device: Device) -> SimpleNamespace:
+        return SimpleNamespace(gpu=_supported(device.busy), memory=0)
 
     def nvmlEventSetCreate(self) -> list[Device]:
         self.sets += 1

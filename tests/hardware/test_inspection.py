@@ -110,6 +110,17 @@ def test_all_that_nvml_answers() -> None:
     assert pair.p2p == {"read": "ok", "write": "a registry key disables it", "atomics": "unknown"}
 
 
+def test_what_crosses_pcie_is_counted_in_both_directions() -> None:
+    devices = [Device("a", pcie_kilobytes=(50_000_000, 4_000_000)), Device("b", pcie_kilobytes=None), Device("c")]
+    assert Nvml(FakeNvml(devices)).pcie_traffic() == {"a": 54e9, "c": 4e3}
+    assert Nvml(FakeNvml(init_error=9)).pcie_traffic() == {}
+
+
+def test_how_busy_a_gpu_is_is_a_share() -> None:
+    one, other = Nvml(Talkative([Device("a", busy=97), Device("b", busy=None)], LEVELS)).inspect().gpus
+    assert (one.busy, other.busy) == (0.97, None)
+
+
 class Silent(FakeNvml):
     """Lists its GPUs and refuses whatever else is asked, as a locked-down container does."""
 

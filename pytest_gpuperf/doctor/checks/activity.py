@@ -11,8 +11,44 @@ from pytest_gpuperf.doctor.words import bytes_of, gpus, several
 _MUCH = 0.05  # of a GPU's memory: the driver alone takes less than 1 %
 
 
+_BUSY = 0.2  # of the time: a display, or a process that begins, takes less
+_TRAFFIC = 1e9  # bytes/s over PCIe: an idle GPU reports some kilobytes
+
+
 def check(facts: Facts) -> Iterator[Finding]:
-    """Foreign processes, and memory that nobody visible holds."""
+    """Foreign processes, memory that nobody visible holds, and work while this process does none."""
+    yield from _processes(facts)
+    yield from _work(facts)
+
+
+def _work(facts: Facts) -> Iterator[Finding]:
+    """Kernels that run, and bytes that cross PCIe, though this process has none there."""
+    known = {process.pid: process for process in facts.processes}
+    found = list(enumerate(facts.inspection.gpus))
+    idle = [
+        (index, gpu) for index, gpu in found if not any(known[pid].ours for pid in gpu.processes or () if pid in known)
+    ]
+    for index, gpu in idle:
+        who = several(f"{pid} {known[pid].command}" if pid in known else str(pid) for pid in gpu.processes or ())
+        by = f" by {who}" if who else ""
+        if (gpu.busy or 0.0) > _BUSY:
+            yield warning(
+                "foreign load",
+                f"{gpus([index])}: kernels run {gpu.busy or 0:.0%} of the time{by}, and none is of this process",
+                "products and memory are shared with them",
+                "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
+            )
+        traffic = facts.pcie_traffic.get(gpu.uuid, 0.0)
+        if traffic > _TRAFFIC:
+            yield warning(
+                "pcie traffic",
+                f"{gpus([index])}: {traffic / 1e9:.3g} GB/s cross its PCIe link{by}, and none is of this process",
+                "copies between host and GPU share the link with them",
+                "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
+            )
+
+
+def _processes(facts: Facts) -> Iterator[Finding]:
     described = [(index, gpu) for index, gpu in enumerate(facts.inspection.gpus) if not gpu.problem]
     if not described:
         return
