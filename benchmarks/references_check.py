@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -24,7 +25,10 @@ import pytest
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.baselines.storage import storage_at
 from pytest_gpuperf.figures.metric import Metric, Scope
+from pytest_gpuperf.figures.work import Exchange, Work
 from pytest_gpuperf.markers import scope_of
+from pytest_gpuperf.model import table
+from pytest_gpuperf.model.expecting import scaled
 from pytest_gpuperf.model.hardware import Rates
 from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.references.expecting import Expecting
@@ -105,6 +109,28 @@ def judged(expects: Expecting, stored: Baselines, items: Mapping[str, pytest.Fun
     return found
 
 
+_BANDWIDTH = re.compile(r"test_bus_bandwidth\[(\d)ranks-(\w+)-(\w+)\]")
+SIZES = {"1KiB": 2**10, "64MiB": 2**26, "1GiB": 2**30}
+
+
+def carried(stored: Mapping[str, Baselines]) -> None:
+    """Print how far the model is off that carries bus bandwidths from 2 ranks to 4, by collective and size."""
+    for gpu in sorted({str(baselines.match["gpu_name"]) for baselines in stored.values()}):
+        centers: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        for baselines in stored.values():
+            for test, entry in baselines.tests.items() if baselines.match["gpu_name"] == gpu else ():
+                if found := _BANDWIDTH.search(test):
+                    ranks, op, size = found.groups()
+                    centers[op, size][int(ranks)] = entry.metrics["busbw"].center
+        print(f"{gpu}: bus bandwidth of 4 ranks against what the model carries there from 2")
+        rates = Rates(gpu, line=450e9, nccl=18 * table.NCCL_LINK[9, 0], links="NV18")
+        for (op, size), center in centers.items():
+            metric = Metric(1.0, "B/s", "higher").for_work(Work(2, (Exchange(op, SIZES[size]),)))
+            two, four = (scaled(metric, ranks, rates) for ranks in (2, 4))
+            if len(center) == 2 and two and four:
+                print(f"  {op:16} {size:6} {center[4] / (center[2] * four / two) - 1:+.1%}")
+
+
 def report(title: str, found: list[Judged]) -> Mapping[str, object]:
     """Print how many figures are red, and which; return the same."""
     red = [one for one in found if one.opinion.saying is Saying.BELOW]
@@ -156,6 +182,7 @@ def main() -> None:
             if key.startswith(of) and others:
                 found = judged(expecting(others, baselines.match), baselines, collected.items)
                 told.append(report(f"{key} by {by}, one GPU or a pair", [one for one in found if one.scope != "gpus"]))
+    carried(stored)
     if options.json is not None:
         options.json.write_text(json.dumps(told, indent=1) + "\n")
 

@@ -293,7 +293,7 @@ def test_broken_baselines_are_left_as_they_are(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "the following arguments are required: adopt"),
+        ((), "the following arguments are required: accept | adopt"),
         (("adopt", "--reason=x"), "the following arguments are required: FILE"),
         (("adopt", "one.json"), "the following arguments are required: --reason"),
         (("adopt", "one.json", "--reason= "), "--reason is empty: say why these results become baselines"),
