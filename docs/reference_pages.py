@@ -71,7 +71,7 @@ class _Commands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a section for each command."""
-        actions = command_line._parser()._actions
+        actions = command_line._parser(accepts=True)._actions
         parsers = next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
         with patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"):
             return [self._section(name, parser.format_help()) for name, parser in sorted(parsers.items())]
