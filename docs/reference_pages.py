@@ -96,7 +96,13 @@ class _Table(SphinxDirective):
     """A table with two columns: ``{gpuperf-table} options``."""
 
     required_arguments = 1
-    tables: ClassVar = {"options": _options, "keys": _keys, "markers": _markers, "outcomes": _outcomes, "reasons": _reasons}
+    tables: ClassVar = {
+        "options": _options,
+        "keys": _keys,
+        "markers": _markers,
+        "outcomes": _outcomes,
+        "reasons": _reasons,
+    }
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""
