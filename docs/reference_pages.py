@@ -1,4 +1,4 @@
-"""Tables of the reference that the code itself fills, so that they cannot rot: options, ini keys, verdicts."""
+"""Tables of the reference that the code itself fills, so that they cannot rot: options, ini keys, markers, verdicts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from unittest.mock import patch
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 from pytest_gpuperf import __main__ as command_line
+from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import add_options
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
@@ -62,8 +64,15 @@ def _outcomes() -> Iterator[tuple[str, str]]:
 
 
 def _reasons() -> Iterator[tuple[str, str]]:
+    told = ModuleAnalyzer.for_module(Reason.__module__).find_attr_docs()
     for reason in Reason:
-        yield f"`{reason.name.lower()}`", reason.value
+        yield f"`{reason.value}`", " ".join(told["Reason", reason.name])
+
+
+def _markers() -> Iterator[tuple[str, str]]:
+    for line in MARKERS:
+        name, _, text = line.partition(": ")
+        yield f"`{name}`", text
 
 
 class _Commands(SphinxDirective):
@@ -71,7 +80,7 @@ class _Commands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a section for each command."""
-        actions = command_line._parser()._actions
+        actions = command_line._parser(accepts=True)._actions
         parsers = next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
         with patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"):
             return [self._section(name, parser.format_help()) for name, parser in sorted(parsers.items())]
@@ -87,7 +96,13 @@ class _Table(SphinxDirective):
     """A table with two columns: ``{gpuperf-table} options``."""
 
     required_arguments = 1
-    tables: ClassVar = {"options": _options, "keys": _keys, "outcomes": _outcomes, "reasons": _reasons}
+    tables: ClassVar = {
+        "options": _options,
+        "keys": _keys,
+        "markers": _markers,
+        "outcomes": _outcomes,
+        "reasons": _reasons,
+    }
 
     def run(self) -> list[nodes.Node]:
         """Return the table."""

@@ -142,7 +142,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "action": "store_true",
             "default": None,
-            "help": "fail figures that have no baseline, even if a model of the hardware finds them plausible (the "
+            "help": "fail figures that have no baseline, whatever references or a model of the hardware expect (the "
             "default if the environment has CI)",
         },
     ),
@@ -152,7 +152,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "action": "store_false",
             "dest": "strict_baselines",
             "default": None,
-            "help": "pass figures that have no baseline if a model of the hardware finds them plausible",
+            "help": "pass figures that have no baseline, unless references or a model of the hardware expect others",
         },
     ),
     (
