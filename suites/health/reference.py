@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from pytest_gpuperf import Health
-from suites.health.programs import Soaked, Strain
+from suites.health.programs.soak import Soaked
+from suites.health.programs.straining import Strain
 
 ODD = 0.04
 """How far a GPU may be slower than most of its machine; under load, GPUs of one machine are within 3 %."""

@@ -15,10 +15,11 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Health, Ranks
-from suites.health import programs, reference
-from suites.health.programs import Strain
+from suites.health import reference
+from suites.health.programs import straining as programs
+from suites.health.programs.straining import Strain
 from suites.shared.bits import bits_of, digest
-from suites.shared.moved_clock import Move, moved_by
+from suites.shared.moved_clock import Moving, moved_by
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 HEALTHY = Strain(products=80, wrong_products=0, wrong_sums=0, digest=7, seconds=(1.0,) * 10)
@@ -92,8 +93,8 @@ def host_now(ctx: Context) -> float:
 
 def slowed(ctx: Context, *, slow: int) -> Strain:
     """The load, on a clock that each product moves by a second, by three on one rank, and each sum by many."""
-    products = Move(torch, "mm", lambda *_, **__: 3.0 if ctx.rank == slow else 1.0)
-    sums = Move(dist, "all_reduce", lambda *_: 1000.0)
+    products = Moving(torch, "mm", lambda *_, **__: 3.0 if ctx.rank == slow else 1.0)
+    sums = Moving(dist, "all_reduce", lambda *_: 1000.0)
     with mock.patch.object(programs, "_now", host_now), moved_by(products, sums):
         return programs.load(ctx, width=16, dtype=torch.float32, seconds=0.0)
 

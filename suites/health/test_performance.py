@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pytest_gpuperf import Metric, Perf, Ranks
-from suites.health import programs, reference
+from suites.health import reference
+from suites.health.programs import straining as programs
 
 pytestmark = [pytest.mark.perf, pytest.mark.ranks(1, 2, 4, 8, largest=True), pytest.mark.depends("gpu")]
 

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf import Context, Ranks
-from suites.health import programs, reference
+from suites.health import reference
+from suites.health.programs import soak as programs
 from suites.shared.bits import bits_of
 
 LEAST = 0.1  # seconds

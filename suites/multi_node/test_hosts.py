@@ -23,7 +23,7 @@ from pytest_gpuperf.fleet import tournament
 from suites.multi_node import reference
 from suites.multi_node.programs import hosts
 from suites.multi_node.programs.hosts import Drag, Load, Rounds, Seen
-from suites.shared.moved_clock import DELAYS, Move, moved_by
+from suites.shared.moved_clock import DELAYS, Moving, moved_by
 from suites.shared.traffic import Traffic
 
 FULL = Load(
@@ -61,7 +61,7 @@ def surveyed(ranks: Ranks, nodes: int, load: Load, drag: Drag | None = None) -> 
 def survey_by_moved_clock(ctx: Context, *, drag: Drag, **arguments: Any) -> Seen:
     """A survey whose time goes by with its delays and meetings only, so that a busy host holds up nothing else."""
     others = dataclasses.replace(drag, others=drag.others or USUAL)
-    meetings = Move(Context, "barrier", lambda _: 1000.0)  # which no figure may have a part of
+    meetings = Moving(Context, "barrier", lambda _: 1000.0)  # which no figure may have a part of
     with mock.patch.object(hosts, "_seconds", host_seconds), moved_by(DELAYS, meetings):
         return hosts.survey(ctx, drag=others, **arguments)
 

@@ -20,7 +20,7 @@ from suites.pipeline_parallel.programs.racing import Model, RankTime
 from suites.pipeline_parallel.reference.promises import EQUAL_BUBBLES, Measured, bubbles, peak_bytes, waits
 from suites.pipeline_parallel.reference.schedules import Op, table_of
 from suites.shared.comparison import assert_close, assert_in_float32, assert_unlike
-from suites.shared.moved_clock import Move, moved_by
+from suites.shared.moved_clock import Moving, moved_by
 from suites.shared.step import gradient_of, second
 
 SCHEDULES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
@@ -120,7 +120,7 @@ WAIT = 1000.0
 
 def with_long_waits(ctx: Context, *, model: Model) -> tuple[float, float]:
     """A step's busy time and span on a clock that forwards move by a second, and waits for other ranks by many."""
-    forward, wait = Move(racing.Block, "forward", lambda *_: 1.0), Move(dist.Work, "wait", lambda *_: WAIT)
+    forward, wait = Moving(racing.Block, "forward", lambda *_: 1.0), Moving(dist.Work, "wait", lambda *_: WAIT)
     with mock.patch.object(racing, "Moment", host_moment), moved_by(forward, wait):
         (step,) = racing.rank_times(ctx, schedule="GPipe", model=model, steps=1)
     return step.busy, step.span
@@ -152,7 +152,7 @@ def spans_after_long_meetings(ctx: Context, *, model: Model) -> list[float]:
         runs += 1
         return 1.0 if runs > 1 else WAIT
 
-    meeting, step = Move(dist, "all_reduce", meets), Move(racing.Pipeline, "run", run)
+    meeting, step = Moving(dist, "all_reduce", meets), Moving(racing.Pipeline, "run", run)
     with mock.patch.object(racing, "Moment", host_moment), moved_by(meeting, step):
         times = racing.rank_times(ctx, schedule="1F1B", model=model, steps=ctx.world_size)
     return [one.span for one in times]

@@ -14,7 +14,7 @@ from suites.shared.delay import Delay
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Moving:
     """Calls that move the clock."""
 
     owner: object
@@ -27,12 +27,12 @@ class Move:
     """Whether the call does nothing else."""
 
 
-DELAYS = Move(Delay, "__call__", lambda delay: delay.seconds, instead=True)
+DELAYS = Moving(Delay, "__call__", lambda delay: delay.seconds, instead=True)
 """Each delay takes its seconds, at once."""
 
 
 @contextlib.contextmanager
-def moved_by(*moves: Move, reading: float = 0.0) -> Iterator[None]:
+def moved_by(*moves: Moving, reading: float = 0.0) -> Iterator[None]:
     """Within it these calls take seconds of ``time.perf_counter``, and nothing else takes any.
 
     Args:
@@ -46,7 +46,7 @@ def moved_by(*moves: Move, reading: float = 0.0) -> Iterator[None]:
         now += reading
         return now
 
-    def timed(move: Move) -> Callable[..., Any]:
+    def timed(move: Moving) -> Callable[..., Any]:
         original = getattr(move.owner, move.name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -67,5 +67,5 @@ def moved_by(*moves: Move, reading: float = 0.0) -> Iterator[None]:
 def copies_lasting(seconds: Iterable[float]) -> Iterator[None]:
     """Within it each ``copy_`` takes the next of these seconds of ``time.perf_counter``, and nothing else takes any."""
     lasting = iter(seconds)
-    with moved_by(Move(torch.Tensor, "copy_", lambda destination, source: next(lasting))):
+    with moved_by(Moving(torch.Tensor, "copy_", lambda destination, source: next(lasting))):
         yield

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_gpuperf import Context, Ranks
-from suites.shared.moved_clock import Move, moved_by
+from suites.shared.moved_clock import Moving, moved_by
 from suites.shared.step import Step, second
 from suites.shared.step_seconds import seconds_of_steps
 from suites.shared.waiting import end_without, waited
@@ -32,7 +32,7 @@ def step_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: in
 
 def seconds_of(ctx: Context, program: Callable[..., Step[torch.Tensor]], shared: int) -> list[float]:
     """Return how long each of two steps takes this rank, on a clock that each product moves by a second."""
-    with moved_by(Move(torch, "mm", lambda *_, **__: 1.0)):
+    with moved_by(Moving(torch, "mm", lambda *_, **__: 1.0)):
         return seconds_of_steps(ctx, step_of(ctx, program, shared), STEPS)
 
 

@@ -206,11 +206,8 @@ def test_later_launches_are_made_on_the_nodes(judged: Judged) -> None:
 
 def test_the_model_judges_what_has_no_record_except_over_the_network(judged: Judged) -> None:
     assert judged.run.outcomes["test_memory[2ranks]"] == "PASSED", judged.run.text
-    assert judged.run.outcomes["test_network[2ranks]"] == "FAILED"
-    (line,) = judged.run.report("test_network[2ranks]").strip().splitlines()
-    assert f"40.00 GB/s has no baseline on {KEY}, and no model says what it should be" in line
-    record = f'record one with: pytest "test_it.py::test_network[2ranks]" --cluster {judged.address} --gpus 2 '
-    assert record in line
+    assert judged.run.outcomes["test_network[2ranks]"] == "PASSED", "nothing says what it should be: it is shown"
+    assert any("missing" in line and "40.00 GB/s" in line for line in judged.run.section("gpuperf"))
 
 
 def test_ranks_without_gpus_may_outnumber_the_gpus_of_the_nodes(judged: Judged) -> None:

@@ -131,10 +131,10 @@ def test_a_later_run_is_judged(project: pytest.Pytester, figure: float, outcome:
 
 
 def test_a_missing_baseline_fails_and_the_command_it_names_records_it(project: pytest.Pytester) -> None:
-    result = run(project)
+    result = run(project, "--strict-baselines")
     result.assert_outcomes(failed=1)
     command = f'pytest "{NODE}" --gpus 2 --update-baselines --reason "why"'
-    said = "and no model says what it should be: no share of its limit is known that healthy hardware reaches"
+    said = "and nothing says what it should be: no share of its limit is known that healthy hardware reaches"
     line = f"{NODE} busbw: 300.0 GB/s has no baseline on {KEY}, {said}; record one with: {command}"
     assert line in result.outlines
     project.runpytest_inprocess(*shlex.split(command)[1:]).assert_outcomes(passed=5)

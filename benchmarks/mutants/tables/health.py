@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from benchmarks.mutants.fault import Fault
 
-PROGRAMS = "suites.health.programs"
+PROGRAMS = "suites.health.programs.straining"
+SOAK = "suites.health.programs.soak"
 REFERENCE = "suites.health.reference"
 
 FAULTS: tuple[Fault, ...] = (
@@ -70,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the seconds of products include the sum, in which all wait for the slowest",
-        module="suites.health.programs",
+        module="suites.health.programs.straining",
         old="""        taken.append(_seconds(begun, _now(ctx)))
         total.copy_(addends)
         dist.all_reduce(total)
@@ -82,7 +83,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="each batch is timed from the start of the load",
-        module="suites.health.programs",
+        module="suites.health.programs.straining",
         old="    while not over.item():\n        begun = _now(ctx)\n",
         new="    begun = _now(ctx)\n    while not over.item():\n",
     ),
@@ -106,7 +107,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="only the last batch's sum counts",
-        module="suites.health.programs",
+        module="suites.health.programs.straining",
         old="wrong[1] += (",
         new="wrong[1] = (",
     ),
@@ -135,5 +136,35 @@ FAULTS: tuple[Fault, ...] = (
             "        dist.all_reduce(total)\n"
             "        taken.append(_seconds(begun, _now(ctx)))\n"
         ),
+    ),
+    Fault(
+        name="a soak that looks at the first result of each kind alone",
+        module=SOAK,
+        old="    return (bits_of(results) != bits_of(right)).flatten(1).any(1).sum()\n",
+        new="    return (bits_of(results) != bits_of(right)).flatten(1).any(1)[:1].sum()\n",
+    ),
+    Fault(
+        name="a soak that compares no copies",
+        module=SOAK,
+        old="            wrong[2] += _differing(copies, addends)\n",
+        new="            wrong[2] += 0\n",
+    ),
+    Fault(
+        name="a soak that forgets the sums of earlier turns",
+        module=SOAK,
+        old="            wrong[1] += _differing(sums, summed)\n",
+        new="            wrong[1] = _differing(sums, summed)\n",
+    ),
+    Fault(
+        name="a soak that counts twice what it compared",
+        module=SOAK,
+        old="            turns += 1\n",
+        new="            turns += 2\n",
+    ),
+    Fault(
+        name="the claimed rate is ten times smaller than what is seen",
+        module=REFERENCE,
+        old="    return -math.expm1(math.log(MISSED) / compared)\n",
+        new="    return -math.expm1(math.log(MISSED) / compared) / 10\n",
     ),
 )

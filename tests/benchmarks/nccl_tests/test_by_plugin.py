@@ -90,7 +90,7 @@ def test_a_test_that_fails_for_want_of_a_baseline_has_measured(
     monkeypatch.setenv("AGAINST_NCCL_TESTS_PLAN", by_plugin.told(asked))
     monkeypatch.syspath_prepend(str(ROOT))
     shutil.copy(by_plugin.MODULE, pytester.path / "test_sweeps.py")
-    result = pytester.runpytest("--gpus=2", "--junitxml=report.xml", "-o", "junit_family=xunit1")
+    result = pytester.runpytest("--gpus=2", "--strict-baselines", "--junitxml=report.xml", "-o", "junit_family=xunit1")
     result.assert_outcomes(failed=1)
     assert len(by_plugin.read(pytester.path / "report.xml", asked).figures) == 2
 

@@ -1,0 +1,1 @@
+"""Loads of GPUs whose results are all compared."""
