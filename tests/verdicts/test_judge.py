@@ -461,7 +461,7 @@ def test_many_tests_that_are_below_at_once_are_no_chance() -> None:
 
 def test_an_unfit_measurement_without_a_record_tells_what_was_expected() -> None:
     judge = Judge(KEY, None, [TEST], Policy(), expects=above(90.0), strict=True)
-    metric = replace(metrics(85.0)[0], invalid=(Tripped(Gate.OTHER_PROCESSES, 0, 1.0, 0.0),))
+    metric = replace(metrics(85.0)[0], invalid=(Tripped("GPU-0", Gate.OTHER_PROCESSES, 1.0, 0.0),))
     verdict = judge.screen(TEST, "busbw", metric, "body-1")
     assert said(verdict) == (Outcome.INVALID, Reason.UNFIT)
     assert verdict.opinion is not None
