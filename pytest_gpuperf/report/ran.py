@@ -34,10 +34,10 @@ class Ran:
     """Why it failed, or did not run, on one line."""
     text: str = field(default="", metadata=OMITTED)
     """The failure, as pytest prints it."""
-    properties: Mapping[str, int | float | str] = field(default_factory=dict, metadata=OMITTED)
-    """What the test told by pytest's ``record_property``."""
     sections: tuple[tuple[str, str], ...] = field(default=(), metadata=OMITTED)
     """Title and text of what the failure's report holds besides: output, roll call, the command that reruns it."""
+    properties: Mapping[str, int | float | str] = field(default_factory=dict, metadata=OMITTED)
+    """What the test told by pytest's ``record_property``."""
 
 
 class RanTests:

@@ -30,7 +30,5 @@ def _split(line: str) -> tuple[str, str, str]:
 def _printed() -> tuple[str, ...]:
     options = ["--collect-only", "-qq", "--gpus", "0", "-p", "no:cacheprovider", "-p", "tests.acceptance.collected"]
     command = [sys.executable, "-m", "pytest", "suites", *options]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120, check=True)
     return tuple(line for line in done.stdout.splitlines() if line.startswith(("perf ", "other ")))

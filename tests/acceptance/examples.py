@@ -44,9 +44,7 @@ def figure(
     reason = {Saying.PLAUSIBLE: Reason.PLAUSIBLE, Saying.BELOW: Reason.BELOW}.get(said, Reason.NOT_JUDGED)
     opinion = Opinion(said, low=LOW, source=source, usual=usual, seen=None if usual is None else 0.064)
     shown = Metric(value, "B/s", "higher", clock="cuda_event", **metric)
-    return Verdict(
-        node_id(subject, test), name, shown, Outcome.MISSING, KEY, reason=reason, opinion=opinion
-    )
+    return Verdict(node_id(subject, test), name, shown, Outcome.MISSING, KEY, reason=reason, opinion=opinion)
 
 
 def recorded(outcome: Outcome, value: float, **more: Any) -> Verdict:

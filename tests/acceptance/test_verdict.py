@@ -374,9 +374,9 @@ def matrix(*rows: list[float | None], name: str = "pair_bandwidth[3ranks]") -> d
 
 
 def test_the_slowest_pair_of_gpus_is_named() -> None:
-    pairs = matrix([None, 386e9, 387e9], [385e9, None, 232e9], [386e9, 388e9, None])
+    rows: list[list[float | None]] = [[None, 386e9, 387e9], [385e9, None, 232e9], [386e9, 388e9, None]]
     verdict = figure("pair_bandwidth[3ranks]", subject="nvlink", value=232e9, scope="pair")
-    row = row_of(judged(verdict, matrices=(matrix(name="other", *pairs["rows"]), pairs)), "links between GPUs")  # type: ignore[misc]
+    row = row_of(judged(verdict, matrices=(matrix(*rows[::-1], name="other"), matrix(*rows))), "links between GPUs")
     assert "(GPU 1 to GPU 2)" in row.what
 
 
