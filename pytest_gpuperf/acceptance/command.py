@@ -193,7 +193,7 @@ def _unwritable(path: Path) -> str:
         folder = folder.parent
     if path.is_dir():
         return f"{path} is a folder: name a file"
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         return f"{path} cannot be written: choose another folder"
     return ""
 

@@ -43,8 +43,15 @@ MACHINE = (
             "xid",
             "gpu kinds",
             "gpu count",
+            "gpu answers",
+            "gpu recovery",
+            "compute mode",
+            "vbios",
             "driver",
+            "driver version",
+            "nouveau",
             "torch",
+            "cuda architecture",
         ),
         ("foreign load",),
     ),
@@ -55,7 +62,7 @@ MACHINE = (
             r"memory_hierarchy::test_tiers\S* (copied|read|written|triad)$",
             r"symmetric_memory::test_latency_of_loads\S* own$",
         ),
-        ("memory errors", "ecc"),
+        ("memory errors", "row remapping", "ecc"),
     ),
     Component(
         "host",
@@ -92,12 +99,12 @@ MACHINE = (
     Component(
         "collectives",
         (r"collectives::", r"transports::", r"communicators::"),
-        ("variables", "variable names", "library versions", "host identity", "pod placement"),
+        ("variables", "variable names", "library versions", "libraries twice", "host identity", "pod placement"),
     ),
     Component(
         NETWORK,
         (r"network::", r"multi_node::"),
-        ("rdma", "rdma ports", "gpudirect rdma", "interfaces", "efa plugin"),
+        ("rdma", "rdma ports", "rdma rates", "rdma errors", "gpudirect rdma", "interfaces", "efa plugin"),
     ),
 )
 """What slows one of them may slow all that come after it: the first slow one is named first."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.report.recovery import recover
 from pytest_gpuperf.report.results_file import Results, load
+from pytest_gpuperf.report.run_journal import RunJournalError
 from pytest_gpuperf.suites_command import suites_command
 
 FIRST_LOOK = ("health", "memory_hierarchy", "host", "network", "nvlink", "collectives", "llm_step")
@@ -141,7 +142,7 @@ def found(results: Path) -> Results | None:
         os.dup2(devnull, 1)  # pytest prints the replay of what is recovered
         recover(results, None)
         return load(results)
-    except (BaselineError, OSError):
+    except (BaselineError, RunJournalError, OSError):
         return None
     finally:
         os.dup2(kept, 1)

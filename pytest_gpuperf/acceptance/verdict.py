@@ -24,7 +24,7 @@ from pytest_gpuperf.doctor.finding import Finding, Severity
 from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import tripped_in_words
+from pytest_gpuperf.report.verdict_line import reasons, tripped_in_words
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -188,9 +188,23 @@ def _remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
         name = component_of(verdict.test, verdict.metric_name)
         if name not in bad and (_is_below(verdict) or verdict.outcome is Outcome.UNDECIDED):
             yield f"{name}: {_in_words(verdict)}, alone among its figures"
+    for row in rows:
+        if row.state is State.OK and (worthless := _worthless(row.component, seen)):
+            more = f"; {len(worthless) - 1} more" if len(worthless) > 1 else ""
+            why = next(iter(reasons(worthless[0])), worthless[0].outcome.meaning)
+            yield f"{row.component}: {_in_words(worthless[0])}: {why}{more}"
     for finding in sorted(seen.findings, key=_rank):
         if finding.severity in (Severity.CRITICAL, Severity.WARNING) and finding.what not in told:
             yield f"{finding.check}: {finding.what}"
+
+
+def _worthless(name: str, seen: Seen) -> list[Verdict]:
+    """Return a component's figures that fail their tests and are not below: nothing else in the verdict names them."""
+    return [
+        one
+        for one in seen.verdicts
+        if one.fails and not _is_below(one) and component_of(one.test, one.metric_name) == name
+    ]
 
 
 _EVERY = [component.name for component in MACHINE]
@@ -203,7 +217,8 @@ def _rank(finding: Finding) -> int:
 def _is_judged(verdict: Verdict) -> bool:
     held = verdict.baseline is not None and verdict.outcome is not Outcome.MISSING
     asked = verdict.metric.at_least is not None and verdict.metric.interval is not None
-    return (held or asked or verdict.reason is Reason.PLAUSIBLE) and verdict.outcome is not Outcome.INVALID
+    expected = verdict.reason in (Reason.PLAUSIBLE, Reason.BELOW)
+    return (held or asked or expected) and verdict.outcome is not Outcome.INVALID
 
 
 def _is_below(verdict: Verdict) -> bool:
@@ -302,6 +317,8 @@ def _pair(verdict: Verdict, seen: Seen) -> str:
             for other, value in enumerate(row)
             if isinstance(value, float)
         }
+        if not cells:
+            continue
         (one, other), slowest = min(cells.items(), key=lambda cell: cell[1])
         if slowest < (1 - _APART) * statistics.median(cells.values()) or len(cells) <= 2:
             return f" (GPU {one} to GPU {other})"
@@ -346,5 +363,5 @@ def _why_not(verdicts: Sequence[Verdict], ran: Sequence[Ran], seen: Seen) -> str
         what = "no record, reference or model" if first.metric.scope != "host" else "it depends on the host"
         return f"{what}: {format_count(len(verdicts), 'figure')} shown, {value}"
     own = [one for one in ran if component_of(one.test).startswith(subject_of(one.test))]
-    reasons = Counter(one.reason for one in own or ran if one.outcome == "skipped")
-    return reasons.most_common(1)[0][0] if reasons else "no test of it ran"
+    skips = Counter(one.reason for one in own or ran if one.outcome == "skipped")
+    return skips.most_common(1)[0][0] if skips else "no test of it ran"

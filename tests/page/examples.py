@@ -120,6 +120,19 @@ FAILED = Ran(
 )
 SKIPPED = Ran("suites/x.py::test_on_8", "skipped", 0.0, "suites/x.py", 3, "needs 8 GPUs, 2 are in use")
 
+SUMMARY: dict[str, Any] = {
+    "title": "unfit: collectives",
+    "verdict": "unfit",
+    "partial": "",
+    "columns": ["component", "state", "what speaks for it"],
+    "rows": [
+        ["host", "ok", "cores[2ranks] share 0.969x"],
+        ["collectives", "slow", "curve[2ranks-send_recv] peak 23.60 GB/s (because: NCCL_P2P_DISABLE=1)"],
+        ["network", "not judged", "no RDMA device"],
+    ],
+    "remarks": ["governor: the governor is powersave"],
+}
+
 
 def results(
     *verdicts: Verdict,

@@ -27,6 +27,7 @@ from tests.page.examples import (
     SAME,
     SEARCH,
     SKIPPED,
+    SUMMARY,
     TEST,
     TOPOLOGY,
     results,
@@ -125,6 +126,46 @@ def test_the_page_has_the_table_of_a_search_and_its_frontier() -> None:
     assert '"kind":"frontier"' not in page(Run("this run", results(SAME, searches=(unknown,))))
 
 
+def test_the_verdict_on_the_machine_is_on_top_with_its_components_and_remarks() -> None:
+    text = markup(page(Run("this run", replace(WHOLE, summary=SUMMARY))))
+    assert '<p class="verdict unfit">unfit: collectives</p>' in text
+    assert text.index("unfit: collectives") < text.index('<section id="components"') < text.index('id="failures"')
+    assert '<a href="#components">Components</a>' in text
+    assert '<th scope="col">what speaks for it</th>' in text
+    for component, state, css, what in (
+        ("host", "ok", "ok", "cores[2ranks] share 0.969x"),
+        ("collectives", "slow", "slow", "curve[2ranks-send_recv] peak 23.60 GB/s (because: NCCL_P2P_DISABLE=1)"),
+        ("network", "not judged", "not-judged", "no RDMA device"),
+    ):
+        row = f'<th scope="row">{component}</th><td><span class="badge {css}">{state}</span></td><td>{what}</td>'
+        assert row in text
+    assert '<ul class="remarks"><li>governor: the governor is powersave</li></ul>' in text
+
+
+def test_a_verdict_without_remarks_has_no_list_of_them() -> None:
+    fit = {**SUMMARY, "title": "fit", "verdict": "fit", "remarks": []}
+    text = markup(page(Run("this run", replace(WHOLE, summary=fit))))
+    assert '<p class="verdict fit">fit</p>' in text
+    assert "Remarks" not in text
+    remarks = {**SUMMARY, "verdict": "fit, with remarks"}
+    assert '<p class="verdict fit">' in page(Run("this run", replace(WHOLE, summary=remarks)))
+
+
+def test_a_run_that_nobody_summed_up_has_no_components() -> None:
+    text = markup(page())
+    assert 'id="components"' not in text
+    assert 'href="#components"' not in text
+    assert 'class="verdict' not in text
+
+
+def test_of_several_runs_the_newest_verdict_leads() -> None:
+    older = replace(WHOLE, summary={**SUMMARY, "title": "fit", "verdict": "fit"})
+    text = page(Run("new", replace(WHOLE, summary=SUMMARY)), Run("old", older))
+    assert '<p class="verdict unfit">unfit: collectives</p>' in text
+    assert '<p class="verdict fit">' not in text
+    assert '<p class="verdict fit">fit</p>' in page(Run("new", WHOLE), Run("old", older))
+
+
 def test_pairs_of_hosts_have_their_names() -> None:
     rows = [[None, 40e9, 20e9], [40e9, None, 40e9], [20e9, 40e9, None]]
     hosts = {**MATRIX, "rows": rows, "names": ["gpu-a", "gpu-b", "gpu-c"]}
@@ -165,6 +206,7 @@ def test_names_from_outside_are_text_alone() -> None:
         profiles=(replace(PROFILE, test=HOSTILE, file=HOSTILE, lanes=(lane,)),),
         topology=replace(TOPOLOGY, gpus=(HOSTILE,) * 3),
         searches=({**SEARCH, "name": HOSTILE, "trials": [{**row, "name": HOSTILE} for row in SEARCH["trials"]]},),
+        summary={**SUMMARY, "title": HOSTILE, "columns": [HOSTILE], "rows": [[HOSTILE] * 3], "remarks": [HOSTILE]},
     )
     text = markup(page(Run(HOSTILE, hostile)))
     assert text.count("<script") == 1  # the charts' data

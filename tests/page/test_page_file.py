@@ -9,7 +9,18 @@ import pytest
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.json_files import update
 from pytest_gpuperf.report.results_file import load, write
-from tests.page.examples import CURVE, KEY, MATRIX, PROFILE, REGRESSED, SAME, TOPOLOGY, results
+from tests.page.examples import (
+    CURVE,
+    KEY,
+    MATRIX,
+    PROFILE,
+    REGRESSED,
+    SAME,
+    SKIPPED,
+    SUMMARY,
+    TOPOLOGY,
+    results,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +83,21 @@ def test_profiles_and_topology_are_read_as_they_were_written() -> None:
     found = load(Path("r.json"))
     assert found.topology == TOPOLOGY
     assert found.profiles == (PROFILE,)
+
+
+def test_what_a_run_came_to_as_a_whole_is_read_as_it_was_written() -> None:
+    write(Path("r.json"), replace(results(SAME), summary=SUMMARY))
+    assert load(Path("r.json")).summary == SUMMARY
+    write(Path("other.json"), results(SAME))
+    assert "summary" not in json.loads(Path("other.json").read_text())
+    assert load(Path("other.json")).summary is None
+
+
+def test_the_properties_of_a_test_are_read_as_they_were_written() -> None:
+    ran = replace(SKIPPED, outcome="passed", properties={"soak products": 39000, "rate": 1.5, "kind": "sums"})
+    write(Path("r.json"), results(SAME, ran=[ran, SKIPPED]))
+    assert load(Path("r.json")).ran == (ran, SKIPPED)
+    assert ["properties" in one for one in json.loads(Path("r.json").read_text())["ran"]] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The verdict on a machine: its words, its phases, and the command."""
