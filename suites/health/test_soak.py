@@ -97,6 +97,39 @@ def test_a_fault_as_rare_as_is_claimed_is_seen_with_95_percent(ranks: Ranks, kin
     assert seen_first == 0, "who is not corrupted is not accused"
 
 
+def counted(ctx: Context) -> tuple[dict[str, int], dict[str, int]]:
+    """What the shortest soak says that it compared, and how many of each kind it began."""
+    begun = dict.fromkeys(programs.SLOTS, 0)
+    multiply, add, copy = torch.mm, dist.all_reduce, torch.Tensor.copy_
+
+    def multiplied(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        begun["products"] += 1
+        return multiply(a, b, out=out)
+
+    def added(tensor: torch.Tensor, async_op: bool = False) -> Any:
+        begun["sums"] += async_op  # not the word that time is over
+        return add(tensor, async_op=async_op)
+
+    def copied(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        begun["copies"] += non_blocking
+        return copy(self, source, non_blocking=non_blocking)
+
+    with (
+        mock.patch.object(torch, "mm", multiplied),
+        mock.patch.object(dist, "all_reduce", added),
+        mock.patch.object(torch.Tensor, "copy_", copied),
+    ):
+        soaked = programs.soak(ctx, seconds=0.0, width=16, numel=64)
+    return dict(soaked.compared), {**begun, "copies": begun["copies"] // 2}  # there and back
+
+
+@pytest.mark.ranks(2)
+def test_a_soak_counts_what_it_compares(ranks: Ranks) -> None:
+    for compared, begun in ranks.run(counted):
+        assert compared == begun
+        assert all(compared.values())
+
+
 def test_who_is_corrupted_is_named() -> None:
     healthy = programs.Soaked({"products": 40, "sums": 20}, {"products": 0, "sums": 0})
     bad = programs.Soaked({"products": 40, "sums": 20}, {"products": 0, "sums": 3})
