@@ -231,5 +231,5 @@ def test_without_gpus_only_numbers_are_checked() -> None:
 def test_its_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of("--help") == 0
     told = " ".join(capsys.readouterr().out.split())
-    for option in ("--gpus N", "--quick", "--soak SECONDS", "--report FILE", "--gpuperf-json FILE"):
+    for option in ("--gpus N", "--quick a first look", "--soak SECONDS", "--report FILE", "--gpuperf-json FILE"):
         assert option in told
