@@ -97,7 +97,7 @@ def _accepted(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tup
     selected = phases(len(machine.gpus), quick=wanted.quick, soak=soak, cores=cores)
     signal.signal(signal.SIGTERM, _interrupted)
     every: list[Results] = []
-    failed = partial = ""
+    failed, partial, number = "", "", 0
     findings: Sequence[Finding] = ()
     try:
         findings = diagnose(gather(installed_devices(), counts=True))
@@ -106,10 +106,9 @@ def _accepted(wanted: Wanted, machine: Machine, root: Path, folder: Path) -> tup
             every += [] if ended.results is None else [ended.results]
             failed = failed or _failed(phase, ended)
     except KeyboardInterrupt:
-        phase = selected[min(len(every), len(selected) - 1)]
-        interrupted = found(_results(folder, len(every)))
+        interrupted = found(_results(folder, number))
         every += [] if interrupted is None else [interrupted]
-        partial = f"interrupted in {phase.name}"
+        partial = f"interrupted in {selected[number].name}"
     results = _joined(every, machine)
     seen = Seen(results.verdicts, results.ran, findings, results.matrices, len(machine.gpus), failed)
     acceptance = accepted(seen, partial)

@@ -249,9 +249,21 @@ def test_a_critical_finding_breaks_the_component_that_it_is_of() -> None:
 
 def test_few_cores_make_the_host_slow_and_are_named_first() -> None:
     acceptance = judged(figure(value=FAR), findings=(FEW_CORES,))
-    assert row_of(acceptance, "host") == Row("host", State.SLOW, FEW_CORES.what, FEW_CORES.action)
+    assert row_of(acceptance, "host") == Row("host", State.SLOW, FEW_CORES.what, FEW_CORES.action, decided=True)
     assert title(acceptance) == "unfit: host, collectives"
     assert acceptance.remarks == []
+
+
+@pytest.mark.parametrize(
+    ("check", "named"), [("pcie traffic", "PCIe"), ("foreign load", "matrix units, power, clocks"), ("governor", "")]
+)
+def test_what_a_finding_names_comes_before_what_it_rests_on(check: str, named: str) -> None:
+    """Copies of another process slow the memory and the links, too."""
+    memory = figure("tiers[2ranks]", subject="memory_hierarchy", name="read", value=FAR)
+    found = warning(check, "GPU 1: another process", "they share", "wait")
+    acceptance = judged(memory, findings=(found,))
+    assert acceptance.bad[0].component == (named or "GPU memory")
+    assert row_of(acceptance, "GPU memory").state is State.SLOW
 
 
 def test_a_warning_is_a_remark() -> None:
