@@ -91,6 +91,8 @@ class Figure:
     facts: Sequence[Fact]
     drawing: Mapping[str, Any]
     """What the chart draws: JSON types, in the unit that the axis names."""
+    effect: Effect = Effect.PASSES
+    """What it makes of its test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ class Test:
     def outcome(self) -> Outcome:
         """The worst that one of its figures came to."""
         return self.headline.outcome
+
+    @property
+    def passes(self) -> bool:
+        """Whether all of its figures pass, such as those that have no record and are as expected."""
+        return all(figure.effect is Effect.PASSES for figure in self.figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +238,8 @@ class Content:
         """What the runs came to, in one sentence."""
         ends = Counter(ran.outcome for ran in self.ran)
         tests = ", ".join(f"{ends[end]} {end}" for end in ("failed", "passed", "skipped") if ends[end])
-        bad = [(outcome, count) for outcome, count in self.counts if outcome.effect is not Effect.PASSES]
-        figures = ", ".join(f"{count} {outcome.value}" for outcome, count in bad)
+        bad = Counter(test.outcome for test in self._tests if not test.passes)
+        figures = ", ".join(f"{bad[outcome]} {outcome.value}" for outcome in Outcome if bad[outcome])
         if not self._tests:
             return f"{format_count(len(self.ran), 'test')} on ranks: {tests}." if tests else "No test ran on ranks."
         measured = format_count(len(self._tests), "test")
@@ -350,6 +357,7 @@ class Content:
             describe(verdict, _record_command),
             _facts(verdict),
             self._drawing(run, verdict),
+            verdict.effect,
         )
 
     def _drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pytest_gpuperf.page.html import html
 from pytest_gpuperf.page.timelines import MOST, timelines
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.traces.profile import Lane
+from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from tests.page.examples import (
     CURVE,
     FAILED,
@@ -290,3 +291,15 @@ def test_the_charts_library_is_the_published_one() -> None:
     asset = (files("pytest_gpuperf.page") / "assets" / "echarts.min.js").read_bytes()
     notice = (files("pytest_gpuperf.page") / "assets" / "NOTICE-echarts.txt").read_text()
     assert hashlib.sha256(asset).hexdigest() in notice
+
+
+def test_figures_without_a_record_that_are_as_expected_are_no_alarm() -> None:
+    missing = replace(REGRESSED, outcome=Outcome.MISSING, baseline=None, change=None, bound=None, code=None)
+    expected = replace(missing, reason=Reason.PLAUSIBLE, environment=None)
+    text = page(Run("this run", results(expected)))
+    assert "1 test with figures, none of them worse." in text
+    assert '<span class="badge missing passes">missing</span>' in text
+    below = page(Run("this run", results(replace(expected, reason=Reason.BELOW))))
+    assert "1 test with figures: 1 missing." in below
+    assert '<span class="badge missing">missing</span>' in below
+    assert "missing passes" not in below.partition("</style>")[2]
