@@ -58,7 +58,7 @@ class Ended:
     results: Results | None
     """What it found; None if it found nothing."""
     status: int
-    """Of pytest's process; below 0 for a signal."""
+    """The exit status of pytest's process; below 0 for a signal."""
     output: str
     """The last lines that it printed."""
 
@@ -131,7 +131,7 @@ def run(command: Sequence[str], results: Path, log: Path) -> Ended:
 
 
 def found(results: Path) -> Results | None:
-    """Return what a phase wrote, or what the journal of a killed one tells; None if there is neither."""
+    """Return what a phase wrote, or what the journal of a killed one holds; None if there is neither."""
     try:
         return load(results)
     except BaselineError:

@@ -1,4 +1,4 @@
-"""What references expect of a figure that has no record of its own: as much as healthy machines of its kind show."""
+"""References judge a figure without a record: it may lose what healthy machines of its kind show, and no more."""
 
 from __future__ import annotations
 
