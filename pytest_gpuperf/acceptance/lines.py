@@ -65,7 +65,8 @@ def _row(row: Row) -> list[str]:
         what = [*what[: most - 1], _cut(" ".join(what[most - 1 :]), room)]
     told = [head + what[0], *(" " * len(head) + line for line in what[1:])]
     if bad and row.because:
-        told.append(" " * len(head) + _cut(f"because: {row.because}", room))
+        first, *rest = textwrap.wrap(f"because: {' '.join(row.because.split())}", room)
+        told += [" " * len(head) + line for line in (first, *([_cut(" ".join(rest), room)] if rest else []))]
     return told
 
 

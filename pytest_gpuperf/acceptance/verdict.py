@@ -33,6 +33,7 @@ SURELY = 2.0
 """A component with one test below what is expected is slow if that lost so many times the loss that counts."""
 
 _LOST = (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.MISSED)
+_DATE = len("2026-11-28")  # which the id of a launch begins with
 _APART = 0.03  # of ranks' own figures: nearer ones name no GPU
 
 
@@ -134,7 +135,7 @@ def _row(name: str, seen: Seen) -> Row:
     ran = [one for one in seen.ran if not is_number(one) and (one.test in tests or component_of(one.test) == name)]
     told = [one for one in seen.findings if one.check in explained_by(name).checks]
     bad = sorted((one for one in told if one.severity in (Severity.CRITICAL, Severity.WARNING)), key=_rank)
-    because = bad[0].what if bad else ""
+    because = _cause(bad[0]) if bad else ""
     failing = {one.test for one in seen.verdicts if one.fails}
     broken = [
         one for one in ran if one.outcome == "failed" and one.test not in failing and component_of(one.test) == name
@@ -143,7 +144,7 @@ def _row(name: str, seen: Seen) -> Row:
     slow = _slow(below, verdicts, seen) if _is_slow(below) else ""
     decisive = [one for one in bad if one.check in explained_by(name).decisive]
     if decisive:
-        because = decisive[0].what
+        because = _cause(decisive[0])
     if broken:
         return Row(name, State.BROKEN, "; ".join(filter(None, (_broken(broken), slow))), because, bool(decisive))
     if slow:
@@ -156,6 +157,11 @@ def _row(name: str, seen: Seen) -> Row:
     if not judged:
         return Row(name, State.NOT_JUDGED, _why_not(verdicts, ran, seen))
     return Row(name, State.OK, _well(judged, verdicts))
+
+
+def _cause(finding: Finding) -> str:
+    """Return what a finding is, and what to do about it."""
+    return f"{finding.what}; {finding.action}" if finding.action else finding.what
 
 
 def _numbers(seen: Seen) -> Row:
@@ -179,7 +185,7 @@ def _remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
     """Yield what makes no component unfit and is worth a look."""
     if not seen.gpus:
         yield "no GPU is in use: only the numbers of some suites were checked, on CPUs"
-    told = {row.because for row in rows} | {row.what for row in rows}
+    told = [row.because for row in rows] + [row.what for row in rows]
     for row in rows:
         if row.state is State.NOT_JUDGED and seen.gpus and row.component != NETWORK and row.component in _EVERY:
             yield f"{row.component}: not judged: {row.what}"
@@ -194,7 +200,7 @@ def _remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
             why = next(iter(reasons(worthless[0])), worthless[0].outcome.meaning)
             yield f"{row.component}: {_in_words(worthless[0])}: {why}{more}"
     for finding in sorted(seen.findings, key=_rank):
-        if finding.severity in (Severity.CRITICAL, Severity.WARNING) and finding.what not in told:
+        if finding.severity in (Severity.CRITICAL, Severity.WARNING) and not any(finding.what in one for one in told):
             yield f"{finding.check}: {finding.what}"
 
 
@@ -345,7 +351,7 @@ def _sources(verdicts: Sequence[Verdict]) -> str:
 
 def _source(verdict: Verdict) -> str:
     if verdict.baseline is not None:
-        return "your record"
+        return f"your record of {max(one.launch for one in verdict.baseline.launches)[:_DATE]}"
     if verdict.outcome is Outcome.MISSED or verdict.opinion is None or verdict.opinion.saying is Saying.NONE:
         return "what the test asks for"
     return verdict.opinion.source or "model: data sheets"

@@ -68,10 +68,11 @@ def test_the_parts_of_the_machine_have_a_line_each_and_steps_that_are_well_one_t
     ]
 
 
-def test_a_row_takes_three_lines_at_most_and_its_cause_one_more() -> None:
+def test_a_row_takes_three_lines_at_most_and_its_cause_two_more() -> None:
     told = lines(Acceptance([Row("host", State.SLOW, LONG, f"because of {LONG}")]))
-    assert len(told) == 2 + 3 + 1
+    assert len(told) == 2 + 3 + 2
     assert told[4].endswith("...")
+    assert told[6].endswith("...")
     assert told[5].startswith(f"{' ' * 40}because: because of all_reduce")
 
 

@@ -130,7 +130,7 @@ def test_a_figure_that_is_worse_than_your_record_makes_its_component_slow(outcom
     acceptance = judged(recorded(outcome, 0.94 * USUAL))
     assert row_of(acceptance, "collectives").state is State.SLOW
     assert row_of(acceptance, "collectives").what == (
-        "all_reduce[2ranks] busbw 338.4 GB/s, usually 360.0 GB/s: 6.0 % worse; your record"
+        "all_reduce[2ranks] busbw 338.4 GB/s, usually 360.0 GB/s: 6.0 % worse; your record of 2026-05-12"
     )
 
 
@@ -281,9 +281,10 @@ def test_a_finding_explains_a_slow_component_the_worst_finding_first() -> None:
     mild = warning("variable names", "NCCL_P2P_DISABEL is no variable", "no effect", "spell it")
     acceptance = judged(figure(value=FAR), findings=(mild, P2P))
     row = row_of(acceptance, "collectives")
-    assert (row.state, row.because) == (State.SLOW, P2P.what)
+    assert (row.state, row.because) == (State.SLOW, f"{P2P.what}; {P2P.action}")
     assert list(acceptance.remarks) == [f"variable names: {mild.what}"]
-    assert f"{' ' * 40}because: {P2P.what}" in lines(acceptance)
+    told = " ".join(" ".join(lines(acceptance)).split())
+    assert f"because: {P2P.what}; {P2P.action}" in told
 
 
 def test_without_gpus_nothing_but_numbers_is_judged() -> None:
@@ -334,7 +335,7 @@ def test_a_component_of_the_machine_that_nothing_judged_is_a_remark_and_a_step_i
 @pytest.mark.parametrize(
     ("verdict", "source"),
     [
-        (recorded(Outcome.SAME, USUAL), "your record"),
+        (recorded(Outcome.SAME, USUAL), "your record of 2026-05-12"),
         (figure(), "9 launches on 4 machines of this kind"),
         (figure(source="", usual=None), "model: data sheets"),
         (figure(saying=Saying.NONE, interval=(3e11, 4e11), at_least=2e11), "what the test asks for"),
