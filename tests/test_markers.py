@@ -411,7 +411,9 @@ def test_a_marker_says_what_figures_depend_on(
 ) -> None:
     without_ranks(monkeypatch)
     pytester.makepyfile(test_it=DEPENDS)
-    pytester.runpytest_inprocess("--gpus=2", "--gpuperf-json=results.json").assert_outcomes(passed=2)
+    pytester.runpytest_inprocess("--gpus=2", "--no-strict-baselines", "--gpuperf-json=results.json").assert_outcomes(
+        passed=2
+    )
     verdicts = results_file.load(pytester.path / "results.json").verdicts
     told = {
         (one.test.partition("::")[2], one.metric_name): (one.metric.scope, len(one.metric.by_rank)) for one in verdicts
@@ -432,6 +434,6 @@ def test_a_wrong_marker_of_what_figures_depend_on_names_the_test(
     pytester.makepyfile(
         test_it=DEPENDS.replace("depends('gpu')", "").replace('depends("gpus")', f"depends({arguments})")
     )
-    result = pytester.runpytest_inprocess("--gpus=2")
+    result = pytester.runpytest_inprocess("--gpus=2", "--no-strict-baselines")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*ValueError: test_it.py::test_gpus*: marker depends takes one of 'gpu', 'pair', *"])
