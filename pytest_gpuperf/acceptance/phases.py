@@ -105,7 +105,7 @@ def command_of(phase: Phase, root: Path, folder: Path, results: Path) -> list[st
 
 
 def run(command: Sequence[str], results: Path, log: Path) -> Ended:
-    """Run a phase to its end, in a session of its own; an interrupt goes to pytest once, which then ends the phase.
+    """Run a phase to its end, in a new session; an interrupt goes to pytest once, which then ends the phase.
 
     Args:
         command: of the phase.

@@ -66,7 +66,7 @@ class Expecting:
         return Opinion(saying, low, high, source=source, usual=usual, seen=seen)
 
     def _carried(self, test: str, name: str, metric: Metric, body_hash: str) -> tuple[Known, float, float] | None:
-        """Return what the nearest world of another size tells: the centre here, and how far off the model was.
+        """Return the record of the nearest number of ranks, the centre that it gives here, and the model's error.
 
         Only a collective is carried, and only if two sizes are recorded: the model's error is the one between these.
         """

@@ -28,7 +28,7 @@ class Known:
     """What is known of one figure."""
 
     ranks: int
-    """Of the tests that it was measured in; 0 if they have several numbers."""
+    """The number of ranks of the tests that measured it; 0 if there are several numbers."""
     launches: int
     machines: int
     history: History
@@ -63,7 +63,7 @@ class Shelf:
         return None
 
     def known(self, test: str, name: str, metric: Metric, body_hash: str) -> Known | None:
-        """Return what machines tell of a figure that this run can be held against; None if none tells.
+        """Return the records of a figure that this run can be compared with; None if there are none.
 
         Args:
             test: node id.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import heapq
 import math
+import statistics
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -126,8 +127,8 @@ def assert_goes_on(
     """Check that tokens go on coming while long prompts are computed elsewhere.
 
     A run has about a hundred steps meanwhile, so its 99th percentile is its longest step or the one before. A single
-    hiccup of the host decides it. What a technique costs is in every run. So each percentile is the least of up to
-    three runs.
+    hiccup of the host decides it. So a run that is too slow is followed by two more, and the median of the three
+    ratios decides: what a technique costs is in most runs.
 
     Args:
         bound: how many times as long the 99th percentile between two tokens may be as in quiet.
@@ -136,18 +137,20 @@ def assert_goes_on(
         again: another run's ``quiet`` and ``loaded``.
 
     Raises:
-        AssertionError: the percentile is longer in all runs.
+        AssertionError: the percentile is longer in most runs.
     """
-    shortest = [percentile(quiet, 99), percentile(loaded, 99)]
-    for left in reversed(range(RUNS)):
-        longer = shortest[1] / shortest[0]
-        if longer <= bound:
-            return
-        if left:
-            shortest = [min(least, percentile(one, 99)) for least, one in zip(shortest, again(), strict=True)]
+    ratios = [percentile(loaded, 99) / percentile(quiet, 99)]
+    if ratios[0] <= bound:
+        return
+    for _ in range(RUNS - 1):
+        calm, busy = again()
+        ratios.append(percentile(busy, 99) / percentile(calm, 99))
+    longer = statistics.median(ratios)
+    if longer <= bound:
+        return
     raise AssertionError(
         f"while long prompts are computed elsewhere, the 99th percentile between two tokens is {longer:.2f} times as "
-        f"long as before, in {RUNS} runs, expected {bound:g} at most"
+        f"long as before, the median of {RUNS} runs, expected {bound:g} at most"
     )
 
 

@@ -55,25 +55,26 @@ def runs_of(*loaded: list[float]) -> Callable[[], tuple[list[float], list[float]
 
 def test_one_hiccup_is_no_cost_of_long_prompts() -> None:
     even, hiccup = [1.0] * 100, [1.0] * 98 + [9.0] * 2
-    assert_goes_on(1.5, even, even, runs_of())
-    assert_goes_on(1.5, even, hiccup, runs_of(even))
-    assert_goes_on(1.5, even, hiccup, runs_of(hiccup, even))
+    assert_goes_on(1.5, even, even, runs_of())  # no other run is needed
+    assert_goes_on(1.5, even, hiccup, runs_of(even, even))
 
 
-def test_what_long_prompts_cost_in_each_run_is_found() -> None:
-    even, slow = [1.0] * 100, [1.0] * 98 + [1.6] * 2
-    slower = [1.0] * 98 + [2.0] * 2
-    later = runs_of(slow, slower)
-    with pytest.raises(AssertionError, match=rf"is 1\.60 times .* in {RUNS} runs, expected 1\.5 at most"):
+def test_what_long_prompts_cost_in_most_runs_is_found() -> None:
+    """One run that is fast does not end the search: the median of all three decides."""
+    even, slow, slower = [1.0] * 100, [1.0] * 98 + [1.6] * 2, [1.0] * 98 + [2.0] * 2
+    later = runs_of(even, slow)
+    with pytest.raises(AssertionError, match=rf"is 1\.60 times .* the median of {RUNS} runs, expected 1\.5 at most"):
         assert_goes_on(1.5, even, slower, later)
     with pytest.raises(StopIteration):
         later()
 
 
-def test_a_hiccup_in_quiet_hides_no_cost() -> None:
+def test_each_run_is_held_against_its_own_quiet() -> None:
+    """A hiccup in the quiet of one run hides no cost of the others."""
     hiccup, slow = [1.0] * 98 + [9.0] * 2, [1.6] * 100
+    quiets = iter((hiccup, [1.0] * 100))
     with pytest.raises(AssertionError, match=r"is 1\.60 times"):
-        assert_goes_on(1.5, [1.0] * 100, slow, lambda: (hiccup, slow))
+        assert_goes_on(1.5, [1.0] * 100, slow, lambda: (next(quiets), slow))
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3, 32, 33, 256])
