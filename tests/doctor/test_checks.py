@@ -435,6 +435,13 @@ def test_our_own_processes_are_not_foreign() -> None:
     assert not {"foreign load", "pcie traffic"} & {one.check for one in diagnose(machine("dgx-h100", busy))}
 
 
+def test_copies_that_keep_a_gpu_busy_are_no_kernels() -> None:
+    change = both(gpu(0, busy=1.0), lambda facts: facts.update(pcie_traffic={gpu_of(facts, 0): 115e9}))
+    found = {one.check for one in diagnose(machine("dgx-h100", change))}
+    assert "pcie traffic" in found
+    assert "foreign load" not in found
+
+
 @pytest.mark.parametrize(("busy", "traffic"), [(0.1, 0.9e9), (None, 0.0)])
 def test_a_display_and_an_idle_driver_are_no_load(busy: float | None, traffic: float) -> None:
     change = both(gpu(0, busy=busy), lambda facts: facts.update(pcie_traffic={gpu_of(facts, 0): traffic}))

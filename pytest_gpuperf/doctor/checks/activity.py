@@ -31,19 +31,19 @@ def _work(facts: Facts) -> Iterator[Finding]:
     for index, gpu in idle:
         who = several(f"{pid} {known[pid].command}" if pid in known else str(pid) for pid in gpu.processes or ())
         by = f" by {who}" if who else ""
-        if (gpu.busy or 0.0) > _BUSY:
-            yield warning(
-                "foreign load",
-                f"{gpus([index])}: kernels run {gpu.busy or 0:.0%} of the time{by}, and none is of this process",
-                "products and memory are shared with them",
-                "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
-            )
         traffic = facts.pcie_traffic.get(gpu.uuid, 0.0)
-        if traffic > _TRAFFIC:
+        if traffic > _TRAFFIC:  # copies keep a GPU busy in the driver's eyes, too: nothing else need run there
             yield warning(
                 "pcie traffic",
                 f"{gpus([index])}: {traffic / 1e9:.3g} GB/s cross its PCIe link{by}, and none is of this process",
                 "copies between host and GPU share the link with them",
+                "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
+            )
+        elif (gpu.busy or 0.0) > _BUSY:
+            yield warning(
+                "foreign load",
+                f"{gpus([index])}: kernels run {gpu.busy or 0:.0%} of the time{by}, and none is of this process",
+                "products and memory are shared with them",
                 "wait until they have ended, or choose other GPUs with CUDA_VISIBLE_DEVICES",
             )
 
