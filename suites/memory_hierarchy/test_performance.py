@@ -102,6 +102,7 @@ def powers(first: int, last: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("name", "crossings"), OWN.items(), ids=OWN)
+@pytest.mark.depends("host", "alpha")  # small reads take 2.9 us on some healthy machines, and 4.2 us on others
 def test_cache_and_memory(perf: Perf, name: str, crossings: int) -> None:
     program, verify, _ = TIERS[name]
     sizes = powers(16, 30) if not perf.smoke else powers(10, 12)
