@@ -22,6 +22,10 @@ from pathlib import Path
 
 import pytest
 
+# Run as a script, the folder of the script is on the path and not the repository's root.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.collected import collected
 from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.baselines.storage import storage_at
 from pytest_gpuperf.figures.metric import Metric, Scope
@@ -38,17 +42,6 @@ from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.verdicts.rule import Policy
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-class Collected:
-    """A plugin that keeps the perf tests of the suites by node id."""
-
-    def __init__(self) -> None:
-        self.items: dict[str, pytest.Function] = {}
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Keep them."""
-        self.items = {item.nodeid: item for item in session.items if isinstance(item, pytest.Function)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    collected = Collected()
-    pytest.main([str(ROOT / "suites"), "--collect-only", "-qq", "-m", "perf", "--no-summary"], plugins=[collected])
-    sys.stdout.flush()
+    items = collected(ROOT)
     storage = storage_at(ROOT / "baselines")
     stored = {key: one for key in storage.hardware_keys() if (one := storage.load(key)) is not None}
     told = []
@@ -167,9 +158,7 @@ def main() -> None:
             found = [
                 one
                 for machine in machines
-                for one in judged(
-                    expecting([without(baselines, machine)], baselines.match), baselines, collected.items, machine
-                )
+                for one in judged(expecting([without(baselines, machine)], baselines.match), baselines, items, machine)
             ]
             told.append(report(f"{key}, each machine by the {len(machines) - 1} others", found))
     for of, by in (("4x", "2x"), ("2x", "4x"), ("1x", "2x"), ("2x", "1x")):
@@ -180,7 +169,7 @@ def main() -> None:
                 if name.startswith(by) and other.match["gpu_name"] == baselines.match["gpu_name"]
             ]
             if key.startswith(of) and others:
-                found = judged(expecting(others, baselines.match), baselines, collected.items)
+                found = judged(expecting(others, baselines.match), baselines, items)
                 told.append(report(f"{key} by {by}, one GPU or a pair", [one for one in found if one.scope != "gpus"]))
     carried(stored)
     if options.json is not None:

@@ -280,8 +280,10 @@ class Options:
     profiles: Path | None = None
     """The folder of the traces; None if nothing is profiled."""
     race: RaceOptions = field(default_factory=RaceOptions)
-    environment_fails: bool = True
-    """Whether a run fails if the environment is slower."""
+    environment_fails: bool | None = None
+    """Whether a run fails if the environment is slower; None: only on GPUs that the record knows."""
+    undecided_fails: bool = False
+    """Whether a run fails if a figure is undecided."""
     adopt_classes: str | None = None
     """The isolation of classes of other harnesses that are not marked; None if they stay on their own harness."""
     run: str | None = None
@@ -395,12 +397,13 @@ class Options:
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("accept_regression")),
             resume=resume,
-            strict_baselines=_strict(config.getoption("strict_baselines")),
+            strict_baselines=_in_ci() if (strict := config.getoption("strict_baselines")) is None else strict,
             results=None if results is None else config.invocation_params.dir / results,
             page=None if page is None else config.invocation_params.dir / page,
             profiles=profiles,
             race=race,
-            environment_fails=config.getoption("environment") == "fail",
+            environment_fails=_fails(config.getoption("environment")),
+            undecided_fails=_in_ci() if (fails := _fails(config.getoption("undecided"))) is None else fails,
             cluster=cluster,
             unlike_nodes=unlike,
             node_timeout=_positive(config, "gpuperf_node_timeout"),
@@ -450,9 +453,11 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(key, text, default=default)
 
 
-def _strict(given: bool | None) -> bool:
-    if given is not None:
-        return given
+def _fails(given: str | None) -> bool | None:
+    return None if given is None else given == "fail"
+
+
+def _in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")  # as GitHub, GitLab and others set it
 
 

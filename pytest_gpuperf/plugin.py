@@ -339,7 +339,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ending = Ending(
         saved=None if saved is None else not saved.failed,
         left_out=recording is not None and not recording.resumable and bool(recording.left_out()),
-        slower=ours.options.environment_fails and (ours.findings.environment_lost or ours.slower_as_a_whole),
+        slower=ours.findings.environment_lost(fails := ours.options.environment_fails) or ours.slower_as_a_whole(fails),
+        undecided=ours.options.undecided_fails and ours.findings.undecided,
         unraced=ours.findings.unraced,
         results_problem=not all(written),
     )

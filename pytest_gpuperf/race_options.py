@@ -64,8 +64,18 @@ RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--environment",
         {
             "choices": ("fail", "warn"),
-            "default": "fail",
-            "help": "whether a run fails if the environment is slower, and not the code (default: fail)",
+            "default": None,
+            "help": "whether a run fails if the environment is slower, and not the code (default: fail; warn on GPUs that "
+            "the record does not know)",
+        },
+    ),
+    (
+        "--undecided",
+        {
+            "choices": ("fail", "warn"),
+            "default": None,
+            "help": "whether a run fails if a figure is worse and nothing decided why (default: fail if the environment "
+            "has CI)",
         },
     ),
 )

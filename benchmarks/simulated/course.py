@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.verdicts.history import History
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS, Decision
-from pytest_gpuperf.verdicts.rule import APART, MOST_CLEARING, MOST_LAUNCHES, Rule
+from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE, MOST_LAUNCHES, Rule
 
 BLOCK = 4  # launches of an ABBA block
 
@@ -19,6 +20,8 @@ class Course:
     suspect: bool = False
     regressed: bool = False
     environment: bool = False
+    gross: bool = False
+    """Whether the figure is at less than half its speed."""
     undecided: bool = False
     clearing: int = 0
     """Launches beyond the screen that were to clear it."""
@@ -26,7 +29,15 @@ class Course:
     """Of its race."""
 
 
-def taken(rule: Rule, history: History, today: Sequence[float], code: float = 0.0, environment: float = 0.0) -> Course:
+def taken(
+    rule: Rule,
+    history: History,
+    today: Sequence[float],
+    code: float = 0.0,
+    environment: float = 0.0,
+    *,
+    host: bool = False,
+) -> Course:
     """Judge one figure.
 
     Args:
@@ -35,24 +46,30 @@ def taken(rule: Rule, history: History, today: Sequence[float], code: float = 0.
         today: The logarithms of today's launches, in order, as the record's commit makes them on an unchanged machine.
         code: By how much the present code is slower, in logarithms.
         environment: By how much the machine is slower.
+        host: Whether the figure depends on the host.
     """
     launches = iter([y + environment for y in today])
     screen = next(launches) + code
-    if not rule.suspects(history, screen):
+    if not rule.suspects(history, screen, shown=rule.is_noisy(history) or (host and not history.known)):
         return Course()
-    clearing = 0
-    if history.known:
-        ys = [screen]
-        while clearing < MOST_CLEARING:
-            clearing += 1
-            ys.append(next(launches) + code)
-            if rule.against_record(history, ys).decision is Decision.CLEARED:
-                return Course(suspect=True, clearing=clearing)
+    clearing, ys = 0, [screen]
+    while clearing < (MOST_CLEARING if history.known else MOST_CLEARING_ELSEWHERE):
+        clearing += 1
+        ys.append(next(launches) + code)
+        if rule.clears(history, ys):
+            return Course(suspect=True, clearing=clearing)
     a, b, decision = _raced(rule, history, lambda: next(launches), code)
     same = a + b if decision is Decision.CLEARED else a  # then both arms are launches of the record's commit
     found = rule.environment(history, same).decision is Decision.ACCUSED
+    gross = not history.known and rule.is_gross(history, statistics.median(b))
     return Course(
-        True, decision is Decision.ACCUSED, found, decision is Decision.OPEN, clearing=clearing, blocks=len(a) // 2
+        True,
+        decision is Decision.ACCUSED or (decision is Decision.OPEN and gross),
+        found,
+        statistics.median(b) - history.center > HALF,
+        decision is Decision.OPEN and not gross,
+        clearing=clearing,
+        blocks=len(a) // 2,
     )
 
 
@@ -79,7 +96,7 @@ def against_record(rule: Rule, history: History, today: Sequence[float], code: f
         code: By how much the present code is slower, in logarithms.
     """
     ys = [y + code for y in today[:MOST_LAUNCHES]]
-    if not rule.suspects(history, ys[0]):
+    if not rule.suspects(history, ys[0], shown=rule.is_noisy(history)):
         return Course()
     for count in range(2, len(ys) + 1):
         decision = rule.against_record(history, ys[:count]).decision
@@ -105,5 +122,6 @@ def _raced(
         a.append(launch())
         b += [launch() + code, launch() + code]
         a.append(launch())
-        decision = rule.race(history, a, b, apart=0.0 if history is None else APART).decision
+        over = len(a) == 2 * MOST_BLOCKS
+        decision = rule.race(history, a, b, apart=0.0 if history is None else APART, over=over).decision
     return a, b, decision

@@ -1,6 +1,7 @@
 """Which commit stands for a record, where present code is to be raced against what was recorded."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from pytest_gpuperf.baselines.schema import LaunchInfo
@@ -9,14 +10,15 @@ _COMMIT = re.compile(r"[0-9a-f]{7,64}")  # a file may hold any text, and git wou
 
 
 def commit_to_race(launches: Iterable[LaunchInfo]) -> str | None:
-    """The newest commit that was measured as it is.
+    """The commit that most launches measured as it is, since these make the record's centre.
 
     Args:
         launches: Of a record.
 
     Returns:
-        The commit of the latest launch whose checkout was clean; None if there is none, or no commit is known.
+        Of commits with equally many launches the one of the latest; None if no checkout was clean, or no commit is known.
     """
     clean = [info for info in launches if not info.dirty and _COMMIT.fullmatch(info.commit)]
+    counts = Counter(info.commit for info in clean)
     # ISO 8601 in UTC, all of one form: as text they are in the order of time.
-    return max(clean, key=lambda info: info.at).commit if clean else None
+    return max(clean, key=lambda info: (counts[info.commit], info.at)).commit if clean else None

@@ -51,8 +51,14 @@ class KnownRegression:
         return self.center is None or 1 / FACTOR <= self.center / baseline <= FACTOR
 
     def covers(self, value: float, better: Better, bound: float) -> bool:
-        """Whether a regressed figure is no worse than was expected."""
+        """Whether a regressed figure is no worse than was expected.
+
+        Args:
+            value: The figure.
+            better: Which way it is better.
+            bound: How much worse than ``center`` it may be, as a ratio minus 1.
+        """
         if self.center is None:
             return True
-        loss = math.log(self.center / value) if better == "higher" else math.log(value / self.center)
-        return loss <= bound
+        loss = self.center / value if better == "higher" else value / self.center
+        return loss <= 1 + bound

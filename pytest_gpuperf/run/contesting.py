@@ -17,6 +17,7 @@ class Contesting:
 
     shift: float | None = None
     moved: Sequence[str] = ()
+    knows: bool = False
 
     def __init__(self, hardware_key: str, policy: Policy, commit: str) -> None:
         """No figure has entered yet.
@@ -59,3 +60,7 @@ class Contesting:
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """Undecided, with the reason."""
         return suspect.undecided(Reason.CANNOT_RACE, why)
+
+    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
+        """Undecided, with the reason."""
+        return verdict.undecided(reason, why)

@@ -19,6 +19,8 @@ class Ending:
     """Whether a test that was recorded is not written, and nothing is left to resume."""
     slower: bool = False
     """Whether the environment is slower, which fails no test, and that shall fail the run."""
+    undecided: bool = False
+    """Whether a figure is undecided, which fails no test, and that shall fail the run."""
     unraced: bool = False
     """Whether a race that the user asked for could not be run, which fails no test."""
     results_problem: bool = False
@@ -36,7 +38,7 @@ def exit_status(status: int, ending: Ending) -> int:
     if ending.saved is not None:
         status = pytest.ExitCode.OK
     failed = ending.saved is False or ending.left_out or ending.results_problem
-    as_a_whole = (ending.slower or ending.unraced) and status == pytest.ExitCode.OK
+    as_a_whole = (ending.slower or ending.undecided or ending.unraced) and status == pytest.ExitCode.OK
     return pytest.ExitCode.TESTS_FAILED if failed or as_a_whole else status
 
 

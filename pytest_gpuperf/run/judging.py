@@ -17,6 +17,7 @@ from pytest_gpuperf.references.expecting import Expecting
 from pytest_gpuperf.references.shelf import Shelf
 from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.judge import Arms, Judge
+from pytest_gpuperf.verdicts.outcome import Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -80,6 +81,11 @@ class Judging:
         return None if self._judge is None else self._judge.shift
 
     @property
+    def knows(self) -> bool:
+        """Whether the records know these GPUs."""
+        return self._judge is not None and self._judge.knows
+
+    @property
     def moved(self) -> Sequence[str]:
         """Tests that a second launch has to run, as the figures of the first one moved all alike."""
         return [] if self._judge is None else self._judge.moved
@@ -124,6 +130,10 @@ class Judging:
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
         return self._named(self.judge.not_raced(suspect, present, why, over=over))
+
+    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
+        """What becomes of a suspect that nothing decided about."""
+        return self.judge.named(self.judge.left_open(verdict, reason, why), self._software())
 
     def undoing(self, verdict: Verdict) -> Undoing | None:
         """Decides what explains that a figure moved; None if it did not move, or nothing tells from where."""

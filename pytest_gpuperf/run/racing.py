@@ -58,6 +58,10 @@ class Deciding(Protocol):
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
         ...
 
+    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
+        """What becomes of a suspect that nothing decided about."""
+        ...
+
     @property
     def moved(self) -> Sequence[str]:
         """Tests that a second launch has to run, as the figures of the first one moved all alike."""
@@ -228,7 +232,7 @@ class Racing:
 
     def _clear(self) -> None:
         self._decide_by_launches([test for test in self._held.tests if not any(one.baseline for one in test.suspects)])
-        for number in range(1, MOST_CLEARING + 1):
+        for number in range(1, MOST_CLEARING + 1):  # at most; the judge says when it is enough
             tests = [
                 test
                 for test in self._held.tests
@@ -378,7 +382,7 @@ class Racing:
             return True
         for test in tests:
             for suspect in test.suspects:
-                test.decide(suspect.undecided(Reason.BUDGET))
+                test.decide(self._deciding.left_open(suspect, Reason.BUDGET))
         return False
 
 

@@ -308,10 +308,15 @@ class Session:
         """Whether figures are held against baselines, or become some."""
         return self.recording is not None or isinstance(self.judging, Judging)
 
-    @property
-    def slower_as_a_whole(self) -> bool:
-        """Whether all figures of this process are slower alike, in two launches."""
-        return self.judging is not None and (self.judging.shift or 0.0) > 0.0
+    def slower_as_a_whole(self, fails: bool | None) -> bool:
+        """Whether all figures of this process are slower alike, in two launches, so that the run fails.
+
+        Args:
+            fails: Whether that fails it; None: only if a record knows these GPUs.
+        """
+        if self.judging is None or (self.judging.shift or 0.0) <= 0.0:
+            return False
+        return self.judging.knows if fails is None else fails
 
     def perf(self, ranks: Ranks, checks: Checks) -> Perf:
         """The object that a perf test holds, with what the user asked for."""

@@ -9,6 +9,7 @@ from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.explain_lines import explanation_lines
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
+from pytest_gpuperf.report.undecided_lines import undecided_lines
 from pytest_gpuperf.report.verdict_line import opinion_lines, run_lines, run_policy_lines
 from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.gone import SeenTests
@@ -51,7 +52,8 @@ class SummaryLines:
         shift = None if self._judging is None else self._judging.shift
         culprits = [] if self._racing is None else self._racing.culprits
         policy = run_policy_lines(self._options.policy, verdicts)
-        lines = [*gone, *policy, *opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits]
+        undecided = undecided_lines(verdicts, fails=self._options.undecided_fails)
+        lines = [*gone, *policy, *opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits, *undecided]
         return [*lines, *explanation_lines(verdicts)]
 
     def _of_recording(self, recording: Recording) -> list[str]:

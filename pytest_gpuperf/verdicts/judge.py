@@ -15,13 +15,22 @@ from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
-from pytest_gpuperf.verdicts.rule import APART, Policy, Rule
+from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE, Policy, Rule
 from pytest_gpuperf.verdicts.shares import asked, change_of, comparable, log_of, logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.shift import shift_of
 from pytest_gpuperf.verdicts.verdict import Verdict, invalidated
 
 CONFIRMING = 2
 """Launches beyond the first one that a figure without a record must be below in, by their median."""
+
+COUNTED = ("", "allocator", "counter")
+"""Clocks of figures that are counted, not timed."""
+
+LAST_DIGIT = 1e-4
+"""Counts of a record that differ by less, as a share, are equal: a record keeps five digits."""
+
+SURELY = 2.0
+"""How many times what healthy machines lose at most is gross, by references that were not made for a whole run."""
 
 MOST_BY_CHANCE = 12
 """Tests that chance may make suspect at once. Of 268 figures with a chance of 1 in 1000 each, that is never seen."""
@@ -115,8 +124,10 @@ class Judge:
         1. INVALID if the machine was not fit for the measurement, or the figure is above the physical limit.
         2. MISSING without a record, or with one of another body, unit, direction or (both named) clock. Without a
            record, references or a model of the hardware may expect it; one that is below is a suspect.
-        3. UNDECIDED as a suspect if the loss is one that the screen does not let pass; EXPECTED if it is a known one.
-        4. IMPROVED if the figure is better by more than chance explains, else SAME.
+        3. REGRESSED or IMPROVED at once if the figure is counted, the record's counts are all equal, and this one is not.
+        4. UNDECIDED as a suspect if the loss is one that the screen does not let pass; EXPECTED if it is a known one.
+        5. IMPROVED if the figure is better by more than chance explains.
+        6. SAME, or UNJUDGED if launches or machines hide a loss of a tenth.
 
         Whatever it comes to, it is MISSED if the figure's interval is below what the test asks for, and no pass if the
         interval holds that.
@@ -149,9 +160,78 @@ class Judge:
             expected=known,
             elsewhere=self._elsewhere(stored),
         )
-        if self._rule.suspects(history, y):
+        self._bodies[verdict.test] = body_hash
+        if _is_exact(stored):
+            return self._excused(self._counted(found, y - history.center))
+        if self._rule.suspects(history, y, shown=self._is_shown(found)):
             return self._excused(found.undecided(Reason.SUSPECT))
-        return replace(found, outcome=Outcome.IMPROVED) if self._rule.improved(history, y) else found
+        if self._rule.improved(history, y):
+            return replace(found, outcome=Outcome.IMPROVED)
+        return self._passed(found)
+
+    def _counted(self, found: Verdict, loss: float) -> Verdict:
+        """The verdict on a count, of which all launches of the record have the same."""
+        if abs(loss) <= max(LAST_DIGIT, self._rule.policy.least):
+            return found
+        return replace(found, outcome=Outcome.REGRESSED if loss > 0 else Outcome.IMPROVED, reason=Reason.EXACT)
+
+    def _is_shown(self, verdict: Verdict) -> bool:
+        """Whether a figure is only shown, unless it lost by far.
+
+        Launches of one machine may hide a loss of a tenth. On other GPUs, what depends on the host may differ by anything.
+        """
+        history = self._history_of(verdict)
+        return self._rule.is_noisy(history) or (verdict.metric.scope == "host" and not history.known)
+
+    def _passed(self, found: Verdict, reason: Reason | None = None) -> Verdict:
+        """The verdict on a figure of which no loss was seen: SAME only if a loss of a tenth would have been.
+
+        A race sees what the record hides: machines that differ.
+        """
+        hidden = reason is not Reason.NOT_REPRODUCED and self._rule.hides(self._history_of(found))
+        if hidden or self._is_shown(found):
+            return replace(found, outcome=Outcome.UNJUDGED, reason=Reason.NOISY)
+        return replace(found, outcome=Outcome.SAME, reason=reason)
+
+    def _is_gross(self, verdict: Verdict) -> bool:
+        """Whether a loss is beyond what machines of one kind differ by, or below the model's floor.
+
+        The record's machines tell how far they differ. If it has only one, references do, if they know the figure.
+        """
+        history, stored = self._history_of(verdict), verdict.baseline
+        assert stored is not None
+        loss = log_of(verdict.metric.value, stored.better) - history.center
+        if not history.known and self._rule.is_gross(history, history.center + loss):
+            return True
+        if self._expects is None:
+            return False
+        said = self._opinion(verdict, self._bodies[verdict.test])
+        if said.saying is not Saying.BELOW:
+            return False
+        if said.usual is not None:
+            end = said.low if stored.better == "higher" else said.high
+            apart = SURELY * abs(math.log(said.usual / end)) if end else math.inf
+            return not history.known and history.machines == 1 and loss > apart
+        recorded = replace(verdict, metric=replace(verdict.metric, value=stored.center))
+        return self._opinion(recorded, self._bodies[verdict.test]).saying is not Saying.BELOW
+
+    def _is_halved(self, verdict: Verdict) -> bool:
+        assert verdict.baseline is not None
+        loss = log_of(verdict.metric.value, verdict.baseline.better) - self._history_of(verdict).center
+        return loss > HALF
+
+    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
+        """The verdict on a figure that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED.
+
+        Args:
+            verdict: With the figure of all its launches.
+            reason: Why nothing decided.
+            why: The same in words, with the cure.
+        """
+        if verdict.baseline is not None and self._is_gross(verdict):
+            found = replace(verdict, outcome=Outcome.REGRESSED, reason=Reason.GROSS, detail=why)
+            return asked(self._excused(found))
+        return asked(verdict.undecided(reason, why))
 
     def _expected(self, verdict: Verdict, body_hash: str) -> Verdict:
         """A figure without a record: references or a model have the only say, unless records are demanded."""
@@ -197,9 +277,7 @@ class Judge:
         )
 
     def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
-        """Whether one more launch of the present code may clear a suspect.
-
-        It may if the record knows these GPUs, and nothing is clear yet.
+        """Whether one more launch of the present code may clear a suspect: if nothing is clear yet, and not too often.
 
         Args:
             suspect: The screening's verdict, whose launch counts.
@@ -207,8 +285,9 @@ class Judge:
         """
         if suspect.baseline is None:
             return self._confirmed(suspect, present) is None
-        known = self._history_of(suspect).known
-        return known and self._against_record(suspect, present).decision is Decision.OPEN
+        most = MOST_CLEARING if self._history_of(suspect).known else MOST_CLEARING_ELSEWHERE
+        found = self._against_record(suspect, present)
+        return len(present) < most and found.decision is Decision.OPEN and not self._clears(suspect, present)
 
     def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
         """A suspect that launches of the present code clear against the record; None if they leave it open.
@@ -222,13 +301,13 @@ class Judge:
         if suspect.baseline is None:
             return self._confirmed(suspect, present)
         history = self._history_of(suspect)
-        if self._against_record(suspect, present).decision is not Decision.CLEARED:
+        if not self._clears(suspect, present):
             return None
         every = [suspect.metric, *present]
-        return asked(replace(self._of(suspect, every, history), outcome=Outcome.SAME, reason=Reason.CLEARED))
+        return asked(self._passed(self._of(suspect, every, history), Reason.CLEARED))
 
     def commit_to_race(self, suspect: Verdict) -> str | None:
-        """The commit that arm A of a race is made of: the newest clean one of the record; None if there is none."""
+        """The commit that arm A of a race is made of: the clean one of most launches; None if there is none."""
         assert suspect.baseline is not None
         return commit_to_race(self._infos(suspect.baseline))
 
@@ -248,7 +327,7 @@ class Judge:
         assert stored is not None
         old = logs_of(arms.old)
         present = logs_of(arms.present)
-        code = self._rule.race(history, old, present, apart=APART)
+        code = self._rule.race(history, old, present, apart=APART, over=over)
         # Of code that the race has cleared, both arms are launches of equal programs.
         environment = self._rule.environment(history, old + present if code.decision is Decision.CLEARED else old)
         if not over and (
@@ -265,7 +344,7 @@ class Judge:
         if code.decision is Decision.ACCUSED:
             return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=None)))
         if code.decision is Decision.OPEN:
-            return asked(found.undecided(Reason.OPEN))
+            return self.left_open(found, Reason.OPEN)
         return self._of_the_environment(found, environment, now)
 
     def same_code(
@@ -294,14 +373,15 @@ class Judge:
         if environment.decision is Decision.ACCUSED:
             assert found.baseline is not None
             differs = differing([info.environment for info in self._infos(found.baseline)], now)
-            lost = replace(found, outcome=Outcome.ENVIRONMENT, reason=None, differs=differs)
+            reason = None if self._history_of(found).known or self._is_halved(found) else Reason.ELSEWHERE
+            lost = replace(found, outcome=Outcome.ENVIRONMENT, reason=reason, differs=differs)
             return asked(self._excused(lost))
-        return asked(replace(found, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED))
+        return asked(self._passed(found, Reason.NOT_REPRODUCED))
 
     def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
         """What becomes of a suspect that cannot race; None if more launches of the present code may decide.
 
-        On GPUs that the record knows, it decides alone; on others nothing does.
+        On GPUs that the record knows, it decides alone; on others only a gross loss is decided.
 
         Args:
             suspect: The screening's verdict, whose launch counts.
@@ -311,7 +391,7 @@ class Judge:
         """
         history = self._history_of(suspect)
         if not history.known:
-            return suspect.undecided(Reason.CANNOT_RACE, why)
+            return self.left_open(self._of(suspect, [suspect.metric, *present], history), Reason.CANNOT_RACE, why)
         decision = self._against_record(suspect, present).decision
         if decision is Decision.OPEN and not over:
             return None
@@ -319,8 +399,8 @@ class Judge:
         if decision is Decision.ACCUSED:
             return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=Reason.NOT_RACED)))
         if decision is Decision.CLEARED:
-            return asked(replace(found, outcome=Outcome.SAME, reason=Reason.CLEARED, detail=""))
-        return asked(found.undecided(Reason.OPEN, why))
+            return asked(self._passed(replace(found, detail=""), Reason.CLEARED))
+        return self.left_open(found, Reason.OPEN, why)
 
     def named(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
         """The same with what differs from its record's launches, if there is a record and it is not the same.
@@ -363,6 +443,11 @@ class Judge:
                 self._losses[1][test, name] = log_of(metric.value, metric.better) - history.center
 
     @property
+    def knows(self) -> bool:
+        """Whether the record of a figure knows these GPUs."""
+        return any(history.known for history in self._histories.values())
+
+    @property
     def moved(self) -> list[str]:
         """The tests whose figures a second launch has to confirm, if the figures of the first one moved all alike."""
         return list(dict.fromkeys(test for test, _ in self._losses[0])) if self._shift_in(0) is not None else []
@@ -383,6 +468,9 @@ class Judge:
         for (test, _), loss in self._losses[launch].items():
             tests.setdefault(test, []).append(loss)
         return shift_of(tests)
+
+    def _clears(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
+        return bool(present) and self._rule.clears(self._history_of(suspect), logs_of([suspect.metric, *present]))
 
     def _against_record(self, suspect: Verdict, present: Sequence[Metric]) -> Sequential:
         return self._rule.against_record(self._history_of(suspect), logs_of([suspect.metric, *present]))
@@ -422,3 +510,9 @@ class Judge:
     def _elsewhere(self, stored: MetricBaseline) -> bool:
         known = {self._launches[figure.launch].gpus for figure in stored.launches}
         return bool(self._gpus) and not known & {self._gpus, ""}
+
+
+def _is_exact(stored: MetricBaseline) -> bool:
+    """Whether a figure is counted, and each of several launches counted the same."""
+    counts = [figure.median for figure in stored.launches]
+    return len(counts) > 1 and stored.clock in COUNTED and max(counts) - min(counts) <= LAST_DIGIT * abs(max(counts))

@@ -20,7 +20,7 @@ class Outcome(Enum):
     """
 
     INVALID = "invalid", Effect.FAILS, "The measurement is worth nothing."
-    REGRESSED = "regressed", Effect.FAILS, "The code is slower: a race accuses it, or, if none can be run, the record."
+    REGRESSED = "regressed", Effect.FAILS, "The code is slower: a race accuses it, or, if none decides, the record."
     MISSED = "missed", Effect.FAILS, "The figure is surely below what the test asks for, whatever the record says."
     MISSING = "missing", Effect.FAILS, "The figure has no record that it could be held against."
     ENVIRONMENT = "environment", Effect.SKIPS, "The record's own code is slower today, and the present code no slower."
@@ -92,6 +92,17 @@ class Reason(Enum):
     """Undecided: the other code does not run here, and the record does not know these GPUs."""
     NOT_RACED = "not raced"
     """Regressed by the record alone: the other code does not run here, and the record knows these GPUs."""
+    GROSS = "gross"
+    """Regressed, though nothing else decided: the loss is beyond what machines of one kind differ by, on GPUs that the
+    record lacks, or the figure is below what a model of the hardware allows."""
+    EXACT = "exact"
+    """Regressed or improved: every launch of the record counted the same, so one launch shows a change."""
+    ELSEWHERE = "elsewhere"
+    """Environment: the record does not know these GPUs, and the figure is at more than half its speed. The run passes,
+    unless asked otherwise."""
+    NOISY = "noisy"
+    """Unjudged: launches or machines differ so much that a loss of a tenth would not be seen. Only a figure at half its
+    speed would be suspect."""
     ASKED = "asked"
     """Undecided: the figure may be below what the test asks for."""
     CLEARED = "cleared"

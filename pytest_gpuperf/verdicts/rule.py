@@ -13,7 +13,7 @@ t(p, nu) is the upper quantile of Student's t. docs/judging.md explains it in wo
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuperf.figures.student import SMALLEST_DOF, upper_quantile
 from pytest_gpuperf.verdicts.history import History, median_variance, refuse_without_logarithms, spread_of
@@ -71,7 +71,22 @@ GAIN = 0.05
 """The smallest gain that is reported, as a ratio minus 1, unless less than that is to be found of a loss."""
 
 MOST_CLEARING = 3
-"""Most launches beyond the screen that may clear a suspect before it races."""
+"""Most launches beyond the screen that may clear a suspect before it races, on GPUs that the record knows."""
+
+MOST_CLEARING_ELSEWHERE = 2
+"""Most of them on other GPUs, where they may differ from the record by the machine as well."""
+
+NOISY = 0.10
+"""A figure whose launches hide a loss of this, as a ratio minus 1, on one machine is shown, and not judged."""
+
+APART_UNKNOWN = math.log(1.25)
+"""The smallest loss that is gross on other GPUs if the record has only one machine.
+
+Of 5380 pairs of machines of 2 x H200, figures that depend on the GPUs and are not noisy are so far apart in 0.5 %.
+"""
+
+HALF = math.log(2)
+"""The loss at half the speed. What is only shown is suspect beyond it, and so is a machine that the record lacks."""
 
 MOST_LAUNCHES = 26
 """Most launches that decide against the record, the screen's included, if nothing can race."""
@@ -211,7 +226,23 @@ class Rule:
         variance = (BETWEEN_DOF * self.between_of_suite**2 + own * history.between**2) / (BETWEEN_DOF + own)
         return math.sqrt(variance)
 
-    def suspects(self, history: History, y: float) -> bool:
+    def is_noisy(self, history: History) -> bool:
+        """Return whether launches of one machine hide a loss of NOISY, or of twice detect if that is more.
+
+        Such a figure would race in every other run, and nothing would come of it. A spread that nothing is known about
+        is none.
+        """
+        if self.dof(history) < SMALLEST_DOF:
+            return False
+        error = self.spread(history) * math.sqrt(1 + median_variance(history.launches))
+        seen = self._bound_of(history, error) + upper_quantile(SEEN, math.inf) * error
+        return seen > max(math.log1p(NOISY), 2 * self.policy.slower)
+
+    def hides(self, history: History) -> bool:
+        """Return whether the screen lets a loss of NOISY pass, or of twice detect if that is more."""
+        return self.seen(history) > max(NOISY, math.expm1(2 * self.policy.slower))
+
+    def suspects(self, history: History, y: float, *, shown: bool = False) -> bool:
         """Return whether one launch leaves a slowdown of detect possible, and is slow enough to ask.
 
         y - B > max(ln(1 + detect) - t(MISSED, nu) T, LEAST_ERRORS T). The first bound passes a program that is slower
@@ -220,14 +251,55 @@ class Rule:
         Args:
             history: The record.
             y: The launch's logarithm.
+            shown: Whether the figure is only shown; then nothing but a gross loss is suspect.
         """
-        return y - history.center > self._bound(history)
+        loss = y - history.center
+        if shown:
+            return loss > HALF and self.is_gross(history, y)
+        return loss > self._bound_of(history, self.error(history))
+
+    def clears(self, history: History, ys: Sequence[float]) -> bool:
+        """Return whether launches of the present code show no loss that has to be raced.
+
+        They do if "the same" is surely more likely. On GPUs that the record lacks, where machines differ by more than
+        launches tell, it is enough if the screen would pass what they agree on.
+
+        Args:
+            history: The record.
+            ys: Logarithms of the launches; the screening launch is the first.
+        """
+        if self.against_record(history, ys).decision is Decision.CLEARED:
+            return True
+        if history.known:
+            return False
+        within = self.spread(history) ** 2 * (center_variance(len(ys)) + median_variance(history.launches))
+        error = math.sqrt(within + self._machine_error(history) ** 2)
+        return center_of([y - history.center for y in ys]) <= self._bound_of(history, error)
+
+    def is_gross(self, history: History, y: float) -> bool:
+        """Return whether one launch lost more than chance explains, and than machines of one kind differ by.
+
+        y - B > max(ln(1 + detect), t(alpha / N, nu) T), nu that of both spreads together. If the record has one machine,
+        and the GPUs are others, nothing tells how far machines differ: then APART_UNKNOWN is the least.
+
+        Args:
+            history: The record.
+            y: The launch's logarithm.
+        """
+        least = self.policy.slower
+        if history.machines == 1 and not history.known:
+            least = max(least, APART_UNKNOWN)
+        dof = self._dof_of_one(history)
+        if dof < SMALLEST_DOF:
+            return False
+        return y - history.center > max(least, upper_quantile(self.alpha, dof) * self.error(history))
 
     def seen(self, history: History) -> float:
         """Return the smallest slowdown, as a ratio minus 1, that the screen finds with 95 %."""
         if self.dof(history) < SMALLEST_DOF:
             return math.inf
-        return _ratio(self._bound(history) + upper_quantile(SEEN, math.inf) * self.error(history))
+        error = self.error(history)
+        return _ratio(self._bound_of(history, error) + upper_quantile(SEEN, math.inf) * error)
 
     def healthy(self, history: History) -> float:
         """Return the largest loss, as a logarithm, that a launch of another healthy machine shows.
@@ -237,13 +309,10 @@ class Rule:
         Args:
             history: Launches of other machines.
         """
-        between = self._machine_error(history)
-        error = self.error(history)
-        within = (error**2 - between**2, self.dof(history))
-        dof = _satterthwaite(within, (between**2, BETWEEN_DOF + history.machines - 1))
+        dof = self._dof_of_one(history)
         if dof < SMALLEST_DOF:
             return math.inf
-        return max(self.policy.slower, upper_quantile(HEALTHY, dof) * error)
+        return max(self.policy.slower, upper_quantile(HEALTHY, dof) * self.error(history))
 
     def improved(self, history: History, y: float) -> bool:
         """Return whether one launch is better than chance explains.
@@ -282,15 +351,25 @@ class Rule:
         return self._sequential(evidence, center_of(losses), error, self.dof(history), looks=MOST_LAUNCHES)
 
     def race(
-        self, history: History | None, a: Sequence[float], b: Sequence[float], *, apart: float = 0.0
+        self,
+        history: History | None,
+        a: Sequence[float],
+        b: Sequence[float],
+        *,
+        apart: float = 0.0,
+        over: bool = False,
     ) -> Sequential:
         """Return what a race shows; the loss is that of B against A.
+
+        At the end of a race with a record, an interval of 95 % that lies beyond detect is an accusation. The screen let
+        few figures come so far.
 
         Args:
             history: The record, for its spread; None if there is none, and the race's own spread counts alone.
             a: Logarithms of arm A's launches, in order of measurement, whole ABBA blocks.
             b: Logarithms of arm B's launches, likewise.
             apart: The smallest loss that the race looks for, in spreads of one launch; see APART.
+            over: Whether there are no more blocks.
 
         Raises:
             ValueError: These are no whole blocks, more than MOST_BLOCKS, or a logarithm is not finite.
@@ -303,7 +382,9 @@ class Rule:
         spread = max(FLOOR, spread)
         evidence = evidence_of_pairs(pairs, max(self.policy.slower, apart * spread), spread)
         error = spread * math.sqrt(2 * center_variance(len(pairs)))
-        return self._sequential(evidence, center_of(pairs), error, dof, looks=MOST_BLOCKS)
+        found = self._sequential(evidence, center_of(pairs), error, dof, looks=MOST_BLOCKS)
+        beyond = over and history is not None and found.lower > self.policy.slower
+        return replace(found, decision=Decision.ACCUSED) if beyond and found.decision is Decision.OPEN else found
 
     def environment(self, history: History, a: Sequence[float]) -> Sequential:
         """Return what arm A's launches of today show against the record: the loss that is not the code's.
@@ -354,11 +435,11 @@ class Rule:
                 decision = Decision.ACCUSED
         return Sequential(decision, evidence, loss, *_interval(loss, error, dof))
 
-    def _bound(self, history: History) -> float:
+    def _bound_of(self, history: History, error: float) -> float:
+        """Return the smallest loss that is suspect, of a launch with this standard error."""
         nu = self.dof(history)
         if nu < SMALLEST_DOF:
             return -math.inf  # nothing is known about the spread
-        error = self.error(history)
         hidden = self.policy.slower - upper_quantile(MISSED, nu) * error
         return max(hidden, LEAST_ERRORS * error)
 
@@ -366,6 +447,12 @@ class Rule:
         """Return the standard error T of one launch minus the centre: T^2 = s^2 (1 + pi/(2m)) + b^2 (1 + 1/M)."""
         within = self.spread(history) ** 2 * (1 + median_variance(history.launches))
         return math.sqrt(within + self._machine_error(history) ** 2)
+
+    def _dof_of_one(self, history: History) -> float:
+        """Return the degrees of freedom of one launch's error: of the launches' spread and the machines' together."""
+        between = self._machine_error(history)
+        within = (self.error(history) ** 2 - between**2, self.dof(history))
+        return _satterthwaite(within, (between**2, BETWEEN_DOF + history.machines - 1))
 
     def _machine_error(self, history: History) -> float:
         return self.between(history) * math.sqrt(1 + 1 / history.machines)

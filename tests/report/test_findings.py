@@ -38,8 +38,19 @@ def test_figures_that_were_not_checked_come_from_the_reports_of_calls() -> None:
 
 def test_a_loss_of_the_environment_is_a_finding_about_the_run() -> None:
     lost = replace(SAME, outcome=Outcome.ENVIRONMENT)
-    for verdict, expected in ((SAME, False), (lost, True)):
-        assert found(report(user_properties=verdict_properties([SAME, verdict]))).environment_lost is expected
+    elsewhere = replace(lost, reason=Reason.ELSEWHERE)
+    for verdict, expected in (
+        (SAME, (False, False, False)),
+        (lost, (True, True, False)),
+        (elsewhere, (False, True, False)),
+    ):
+        findings = found(report(user_properties=verdict_properties([SAME, verdict])))
+        assert tuple(map(findings.environment_lost, (None, True, False))) == expected
+
+
+def test_an_undecided_figure_is_a_finding_about_the_run() -> None:
+    for verdict, expected in ((SAME, False), (SAME.undecided(Reason.OPEN), True)):
+        assert found(report(user_properties=verdict_properties([SAME, verdict]))).undecided is expected
 
 
 def test_a_race_that_was_asked_for_and_not_run_is_a_finding_about_the_run() -> None:
