@@ -13,7 +13,8 @@ slower, the code must be accused. The environment's share may be too small to be
 
 --check fails unless, in every row, at most 1 % of the unchanged runs accuse the code. In the rows with a spread of at
 most 1 % (0.5 % beside bad launches) it also asks that 95 % of the 5 % slowdowns are found, or 80 % if launches are
-correlated by 0.9; and that 95 % of those of code and of environment are told apart. Needs numpy.
+correlated by 0.9; of machines that the record lacks only if they are at most 1 % apart. And it asks that 95 % of those
+of code and of environment are told apart. Needs numpy.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ POWER_AT_LEAST = 0.95
 POWER_OF_CORRELATED = 0.80  # where launches of a run are correlated by 0.9
 TOLD_APART_AT_LEAST = 0.95
 SPREAD_UP_TO = 0.01
+OFFSETS_UP_TO = 0.01  # of a machine that the record lacks
 TAILED_UP_TO = 0.005  # with bad launches, which are no part of it: they make it 1.5 %, and 1.7 % of a spread of 1 %
 MOST_SUITES = 10  # times as many of few checks
 
@@ -95,6 +97,8 @@ class Row:
         if noise.tails and noise.spread > TAILED_UP_TO:
             return 0.0
         if max(noise.spread * noise.today, noise.wide) > SPREAD_UP_TO or self.race == "never":
+            return 0.0
+        if noise.machines > OFFSETS_UP_TO and not noise.known:
             return 0.0
         return POWER_OF_CORRELATED if noise.correlation > 0.5 else POWER_AT_LEAST
 
@@ -260,6 +264,7 @@ def rows() -> list[Row]:
         Noise("correlated in a run, AR 0.9, 1 %", correlation=0.9),
         Noise("new machine, offsets 0.5 %", 0.005, machines=0.005, known=False),
         Noise("new machine, offsets 1 %", 0.005, machines=0.010, known=False),
+        Noise("new machine, offsets 2 %", 0.005, machines=0.020, known=False),
         Noise("two speeds by machine, new", 0.005, modes=True, known=False),
         Noise("half 0.2 %, half 3 %", 0.002, wide=0.03),
         Noise("tails of a check, 0.5 %", 0.005, tails="check"),

@@ -272,9 +272,9 @@ class Rule:
             return True
         if history.known:
             return False
-        within = self.spread(history) ** 2 * (center_variance(len(ys)) + median_variance(history.launches))
+        within = self.spread(history) ** 2 * (median_variance(len(ys)) + median_variance(history.launches))
         error = math.sqrt(within + self._machine_error(history) ** 2)
-        return center_of([y - history.center for y in ys]) <= self._bound_of(history, error)
+        return statistics.median(ys) - history.center <= self._bound_of(history, error)
 
     def is_gross(self, history: History, y: float) -> bool:
         """Return whether one launch lost more than chance explains, and than machines of one kind differ by.

@@ -132,9 +132,19 @@ def test_a_bad_launch_is_cleared_by_the_next_ones() -> None:
     assert taken(RULE, STEADY, [0.045, *CALM[1:]]) == Course(suspect=True, clearing=3)
 
 
-def test_a_figure_on_new_gpus_races_at_once() -> None:
+def test_a_figure_on_new_gpus_races_unless_two_launches_clear_it() -> None:
     new = scattered(10, 0.0, 0.005, between=0.0, machines=2, known=False)
-    assert taken(RULE, new, [0.045, *CALM[1:]]) == Course(suspect=True, blocks=1)
+    assert taken(RULE, new, [0.045, *CALM[1:]]) == Course(suspect=True, clearing=1)
+    assert taken(RULE, new, [0.045] * 3 + CALM[3:]) == Course(suspect=True, clearing=2, blocks=1)
+    assert taken(RULE, new, CALM, environment=0.8) == Course(True, environment=True, gross=True, clearing=2, blocks=1)
+
+
+def test_what_is_only_shown_takes_no_launch_unless_it_is_halved() -> None:
+    new = scattered(10, 0.0, 0.005, between=0.0, machines=2, known=False)
+    noisy = scattered(10, 0.0, 0.1)
+    for history, host in ((new, True), (noisy, False)):
+        assert taken(RULE, history, CALM, code=0.2, host=host) == Course()
+    assert taken(RULE, new, CALM, code=0.8, host=True).regressed
 
 
 def test_slower_code_and_a_slower_machine_are_told_apart() -> None:

@@ -15,7 +15,7 @@ from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.verdicts.judge import Arms, Expects, Judge
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
-from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES, Policy
+from pytest_gpuperf.verdicts.rule import MOST_CLEARING, Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 from tests.baselines.examples import KEY, TEST, baselines, metric_baseline
 from tests.verdicts.judged import GPUS, ONCE, STEADY, WILD, judge_of, metrics, raced, screened, verdict_of
@@ -146,7 +146,6 @@ def test_on_other_gpus_two_launches_clear_what_the_screen_would_pass() -> None:
     assert judge.may_clear(slow, metrics(96.5))
     assert not judge.may_clear(slow, metrics(96.5, 96.5))
     assert said(judge.cleared(suspect, metrics(99.0, 99.0))) == (Outcome.SAME, Reason.CLEARED)
-    assert not judge.may_clear(suspect, metrics(100.0))
 
 
 # Figures that are only shown.
