@@ -91,6 +91,9 @@ HALF = math.log(2)
 MOST_LAUNCHES = 26
 """Most launches that decide against the record, the screen's included, if nothing can race."""
 
+BEYOND = 0.001
+"""The chance that a loss that is not beyond detect seems to be so at the end of a race."""
+
 INTERVAL = 0.025
 """The chance that a loss is beyond one end of its interval."""
 
@@ -361,7 +364,7 @@ class Rule:
     ) -> Sequential:
         """Return what a race shows; the loss is that of B against A.
 
-        At the end of a race with a record, an interval of 95 % that lies beyond detect is an accusation. The screen let
+        At the end of a race with a record, a loss that is beyond detect with 999 of 1000 is an accusation. The screen let
         few figures come so far.
 
         Args:
@@ -383,7 +386,7 @@ class Rule:
         evidence = evidence_of_pairs(pairs, max(self.policy.slower, apart * spread), spread)
         error = spread * math.sqrt(2 * center_variance(len(pairs)))
         found = self._sequential(evidence, center_of(pairs), error, dof, looks=MOST_BLOCKS)
-        beyond = over and history is not None and found.lower > self.policy.slower
+        beyond = over and history is not None and found.loss - upper_quantile(BEYOND, dof) * error > self.policy.slower
         return replace(found, decision=Decision.ACCUSED) if beyond and found.decision is Decision.OPEN else found
 
     def environment(self, history: History, a: Sequence[float]) -> Sequential:
