@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.explain_lines import explanation_lines
+from pytest_gpuperf.report.missing_lines import missing_lines
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
 from pytest_gpuperf.report.verdict_line import opinion_lines, run_lines, run_policy_lines
 from pytest_gpuperf.run.contesting import Contesting
@@ -51,7 +53,9 @@ class SummaryLines:
         shift = None if self._judging is None else self._judging.shift
         culprits = [] if self._racing is None else self._racing.culprits
         policy = run_policy_lines(self._options.policy, verdicts)
-        lines = [*gone, *policy, *opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits]
+        github = os.environ.get("GITHUB_ACTIONS") == "true"
+        missing = missing_lines(verdicts, self._commands.record_all, on_github=github)
+        lines = [*gone, *policy, *missing, *opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits]
         return [*lines, *explanation_lines(verdicts)]
 
     def _of_recording(self, recording: Recording) -> list[str]:
