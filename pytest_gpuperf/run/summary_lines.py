@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 
+from pytest_gpuperf.arms.arm import CannotRace
+from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.baselines.merge import Mode
+from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.explain_lines import explanation_lines
@@ -62,7 +65,18 @@ class SummaryLines:
         problem = [] if recording.journal_problem is None else [recording.journal_problem]
         journal = recording.journal_path if recording.resumable else None
         lines = recording_lines(recording.saved, journal=journal, unfit=recording.left_out(), accept=self._accept)
-        return [*problem, *lines]
+        return [*problem, *lines, *self._without_commit(recording)]
+
+    def _without_commit(self, recording: Recording) -> list[str]:
+        """Says of a record that names no commit why, since no later run can race it."""
+        root = self._commands.root
+        if recording.saved is None or not recording.saved.tests or commit_of(root) != UNKNOWN:
+            return []
+        try:
+            Repository.of(root).resolve("HEAD")
+        except CannotRace as error:
+            return [f"these baselines name no commit, so later runs cannot race it: {error}"]
+        return []
 
     def _accept(self, identity: str) -> str:
         if self._options.mode is Mode.APPEND:

@@ -81,7 +81,9 @@ def test_a_bad_commit_that_is_no_later_one_is_refused(folder: Path, good: str, b
 
 
 def test_a_commit_that_is_nowhere_is_to_be_fetched(folder: Path) -> None:
-    with pytest.raises(CannotRace, match=rf"^commit 'gone' is not in {folder}: run `git fetch --all .*`git fetch origin gone` "):
+    with pytest.raises(
+        CannotRace, match=rf"^commit 'gone' is not in {folder}: run `git fetch --all .*`git fetch origin gone` "
+    ):
         Repository.of(folder).resolve("gone")
 
 
