@@ -65,7 +65,7 @@ class SummaryLines:
         problem = [] if recording.journal_problem is None else [recording.journal_problem]
         journal = recording.journal_path if recording.resumable else None
         lines = recording_lines(recording.saved, journal=journal, unfit=recording.left_out(), accept=self._accept)
-        return [*problem, *lines, *self._without_commit(recording)]
+        return [*problem, *self._without_commit(recording), *lines]
 
     def _without_commit(self, recording: Recording) -> list[str]:
         """Says of a record that names no commit why, since no later run can race it."""

@@ -215,6 +215,13 @@ def test_in_a_clone_of_another_user_slower_code_is_red_and_the_cure_is_named(pro
     assert ended.failed == "Test", ended.log
 
 
+def test_a_recording_in_a_clone_of_another_user_says_that_it_cannot_be_raced(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    ended = project.run(replace(project.by_hand(), ref="refs/pull/1/merge"), only="Test")
+    assert "these baselines name no commit, so later runs cannot race it: " in ended.log
+    assert "run `git config --global --add safe.directory " in ended.log
+
+
 def test_a_commit_that_github_has_no_more_is_named_and_stops_nothing(tmp_path: Path) -> None:
     project = Project(tmp_path)
     gone = "0123456789" * 4
