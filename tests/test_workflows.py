@@ -97,25 +97,23 @@ def test_a_killed_run_is_red_and_has_a_page(tmp_path: Path) -> None:
     assert run(step, tmp_path)[0] == 0
 
 
-def proposed(folder: Path, adopted: str) -> tuple[int, list[list[str]], str]:
-    """Run the step that proposes baselines, in a clone, with a package that says and writes what is given."""
+def proposed(folder: Path, recorded: str) -> tuple[int, list[list[str]], str]:
+    """Run the step that proposes baselines, in a clone to which the artifact of a recording was downloaded."""
     clone, remote = folder / "clone", folder / "remote.git"
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
     subprocess.run([*git, "init", "-q", "--bare", str(remote)], check=True)
     subprocess.run([*git, "clone", "-q", str(remote), str(clone)], check=True, capture_output=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], cwd=clone, check=True)
     (clone / "baselines").mkdir()
-    (clone / ".venv/bin").mkdir(parents=True)
-    written = "echo '{}' > baselines/2x-gpu.json\n" if adopted else ""
-    package = clone / ".venv/bin/python"
-    package.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > ../adopt\n{written}cat <<'END'\n{adopted}\nEND\n")
-    package.chmod(0o755)
+    (clone / "baselines/1x-gpu.json").write_text("{}\n")
+    subprocess.run([*git, "add", "."], cwd=clone, check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "x"], cwd=clone, check=True)
+    (clone / f"baselines/{recorded}").write_text("{}\n")
     programs, record = folder / "programs", folder / "record"
     programs.mkdir()
     record.mkdir()
     (programs / "gh").write_text(RECORDER)
     (programs / "gh").chmod(0o755)
-    (step,) = [step for step in WORKFLOWS["gpu.yml"]["jobs"]["propose"]["steps"] if "adopt" in step.get("run", "")]
+    (step,) = [step for step in WORKFLOWS["gpu.yml"]["jobs"]["propose"]["steps"] if "run" in step]
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
         cwd=clone,
@@ -136,22 +134,18 @@ def proposed(folder: Path, adopted: str) -> tuple[int, list[list[str]], str]:
     return done.returncode, calls, branches.stdout.strip()
 
 
-def test_new_baselines_are_proposed_with_the_differences_in_words(tmp_path: Path) -> None:
-    hostile = "t.py::test_a busbw: 340.0 GB/s becomes 356.0 GB/s <img> @everyone `x` $(touch hit)"
-    status, (login, pull_request), branch = proposed(tmp_path, hostile)
+def test_new_baselines_are_proposed(tmp_path: Path) -> None:
+    status, (login, pull_request), branch = proposed(tmp_path, "2x-gpu.json")
     assert (status, branch) == (0, "gpuperf/baselines-1")
-    assert (tmp_path / "adopt").read_text().split()[:3] == ["-m", "pytest_gpuperf", "adopt"]
     assert login == ["auth", "setup-git"]
     assert pull_request[:6] == ["pr", "create", "--base", "main", "--head", "gpuperf/baselines-1"]
-    assert (tmp_path / "clone/body.md").read_text().splitlines() == [
-        "The figures of https://example.org/run/1 become baselines.",
-        "",
-        f"    {hostile}",
-    ]
-    assert not (tmp_path / "clone/hit").exists()
+    assert pull_request[-1].startswith("The figures of https://example.org/run/1 become baselines.")
+    show = ["git", "show", "--name-only", "--format=", branch]
+    changed = subprocess.run(show, cwd=tmp_path / "remote.git", check=True, capture_output=True, text=True)
+    assert changed.stdout.split() == ["baselines/2x-gpu.json"]
 
 
 def test_without_new_baselines_nothing_is_proposed(tmp_path: Path) -> None:
-    status, calls, branch = proposed(tmp_path, "")
+    status, calls, branch = proposed(tmp_path, "1x-gpu.json")
     assert (status, calls, branch) == (0, [], "")
-    assert "become baselines" in (tmp_path / "summary.md").read_text()
+    assert "recorded no new baselines" in (tmp_path / "summary.md").read_text()

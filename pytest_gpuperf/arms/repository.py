@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from pytest_gpuperf.arms.arm import CannotRace
 
 _QUESTION = 60.0  # seconds; a repository on a hung network disk must not hang the run
 _WORDS = 600  # characters of git's own message in ours
+_DUBIOUS = re.compile(r"detected dubious ownership in repository at '(.+)'")
 
 
 class GitFailed(Exception):
@@ -35,6 +38,11 @@ class Repository:
         try:
             top = git(folder, "rev-parse", "--show-toplevel")
         except GitFailed as error:
+            if dubious := _DUBIOUS.search(str(error)):
+                raise CannotRace(
+                    f"{folder} is in a clone of another user, which git does not read: run "
+                    f"`git config --global --add safe.directory {shlex.quote(dubious[1])}`"
+                ) from error
             raise CannotRace(
                 f"{folder} is in no git repository that git can read, and the old code comes from one: git says "
                 f"{str(error)!r}: run the tests in a clone of the repository"
@@ -60,12 +68,13 @@ class Repository:
             shallow = False
         if shallow:
             raise CannotRace(
-                f"commit {commit!r} is not in {self.top}, which is a shallow clone: fetch the whole history with "
-                "`git fetch --unshallow`; on GitHub, give actions/checkout `fetch-depth: 0`"
+                f"commit {commit!r} is not in {self.top}, which is a shallow clone: run `git fetch --unshallow`, or "
+                f"`git fetch --depth=1 origin {commit}` for this commit only; on GitHub, give actions/checkout "
+                "`fetch-depth: 0`"
             )
         raise CannotRace(
-            f"commit {commit!r} is not in {self.top}: fetch the branch that has it, for example with "
-            "`git fetch --all --tags`; if it is a record's, record the baselines anew"
+            f"commit {commit!r} is not in {self.top}: run `git fetch --all --tags`, or `git fetch origin {commit}` if "
+            "no branch has it any more; if it is a record's and gone, record the baselines again"
         )
 
     def is_dirty(self, folder: Path | None = None) -> bool:

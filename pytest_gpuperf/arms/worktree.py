@@ -62,7 +62,8 @@ def prune(repository: Repository) -> None:
 def _added(checkout: Path, sha: str, folder: Path) -> Iterator[tuple[Path, Path]]:
     try:
         git(checkout, "worktree", "add", "--detach", "--force", str(folder), sha, timeout=_CHECKOUT)
-        tree = git(folder, "ls-tree", "-r", "-z", "--full-tree", sha)
+        # In the checkout, which git may trust while it does not trust the temporary folder.
+        tree = git(checkout, "ls-tree", "-r", "-z", "--full-tree", sha)
     except GitFailed as error:
         raise _cannot(checkout, sha, folder, str(error)) from error
     yield checkout, folder

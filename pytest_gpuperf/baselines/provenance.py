@@ -45,8 +45,11 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
 def commit_of(folder: Path) -> str:
     """The commit that is checked out."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
-    # A runner may work on an export without history; GitHub's tell the commit in any case.
-    return os.environ.get("GITHUB_SHA", commit) if commit == UNKNOWN else commit
+    # A runner may work on an export without history; GitHub's tell the commit in any case. That of a pull request is a
+    # merge which nobody has later.
+    if commit != UNKNOWN or os.environ.get("GITHUB_REF", "").startswith("refs/pull/"):
+        return commit
+    return os.environ.get("GITHUB_SHA", UNKNOWN)
 
 
 def is_dirty(folder: Path) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+_MOST_FILES = 3
+"""Files that a command names; of more it names their folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,24 @@ class Commands:
             more: options.
             mode: of the update; the default one if not given.
         """
+        update = f"--update-baselines={mode}" if mode else "--update-baselines"
+        return self._recording(self._selected(identity), update, *more)
+
+    def record_all(self, identities: Iterable[str]) -> str:
+        """The command that records the baselines of several tests on this machine.
+
+        Args:
+            identities: their node ids.
+        """
+        files = sorted({identity.partition("::")[0] for identity in identities})
+        if len(files) > _MOST_FILES:
+            files = [os.path.commonpath([os.path.dirname(file) for file in files]) or "."]
+        return self._recording(f"{' '.join(map(self._selected, files))} -m perf", "--update-baselines")
+
+    def _recording(self, selected: str, *options: str) -> str:
         folder = [f"--baselines {_quoted(self.baselines)}"] if self.baselines else []
-        options = " ".join([f"--update-baselines={mode}" if mode else "--update-baselines", *more, *folder])
-        return f'pytest {self._selected(identity)}{self._nodes} --gpus {self.gpus} {options} --reason "why"'
+        given = " ".join([*options, *folder])
+        return f'pytest {selected}{self._nodes} --gpus {self.gpus} {given} --reason "why"'
 
     @property
     def _nodes(self) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 
+from pytest_gpuperf.arms.arm import CannotRace
+from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.baselines.merge import Mode
+from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.explain_lines import explanation_lines
+from pytest_gpuperf.report.missing_lines import missing_lines
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
 from pytest_gpuperf.report.undecided_lines import undecided_lines
 from pytest_gpuperf.report.verdict_line import opinion_lines, run_lines, run_policy_lines
@@ -52,15 +57,29 @@ class SummaryLines:
         shift = None if self._judging is None else self._judging.shift
         culprits = [] if self._racing is None else self._racing.culprits
         policy = run_policy_lines(self._options.policy, verdicts)
+        github = os.environ.get("GITHUB_ACTIONS") == "true"
+        missing = missing_lines(verdicts, self._commands.record_all, on_github=github)
         undecided = undecided_lines(verdicts, fails=self._options.undecided_fails)
-        lines = [*gone, *policy, *opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits, *undecided]
+        of_run = [*opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits, *undecided]
+        lines = [*gone, *policy, *missing, *of_run]
         return [*lines, *explanation_lines(verdicts)]
 
     def _of_recording(self, recording: Recording) -> list[str]:
         problem = [] if recording.journal_problem is None else [recording.journal_problem]
         journal = recording.journal_path if recording.resumable else None
         lines = recording_lines(recording.saved, journal=journal, unfit=recording.left_out(), accept=self._accept)
-        return [*problem, *lines]
+        return [*problem, *self._without_commit(recording), *lines]
+
+    def _without_commit(self, recording: Recording) -> list[str]:
+        """Says of a record that names no commit why, since no later run can race it."""
+        root = self._commands.root
+        if recording.saved is None or not recording.saved.tests or commit_of(root) != UNKNOWN:
+            return []
+        try:
+            Repository.of(root).resolve("HEAD")
+        except CannotRace as error:
+            return [f"these baselines name no commit, so later runs cannot race it: {error}"]
+        return []
 
     def _accept(self, identity: str) -> str:
         if self._options.mode is Mode.APPEND:

@@ -1,5 +1,6 @@
 """What git says of a repository, and what is said where it cannot tell."""
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -80,15 +81,33 @@ def test_a_bad_commit_that_is_no_later_one_is_refused(folder: Path, good: str, b
 
 
 def test_a_commit_that_is_nowhere_is_to_be_fetched(folder: Path) -> None:
-    with pytest.raises(CannotRace, match=rf"^commit 'gone' is not in {folder}: fetch the branch .*`git fetch --all "):
+    with pytest.raises(
+        CannotRace, match=rf"^commit 'gone' is not in {folder}: run `git fetch --all .*`git fetch origin gone` "
+    ):
         Repository.of(folder).resolve("gone")
 
 
 def test_a_shallow_clone_is_to_be_deepened(folder: Path, tmp_path: Path) -> None:
     old = checkouts.git(folder, "rev-parse", "HEAD~1")
     checkouts.git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{folder}", "shallow")
-    with pytest.raises(CannotRace, match=rf"^commit '{old}' is not in \S+/shallow, .*`git fetch --unshallow`"):
+    commands = rf"run `git fetch --unshallow`, or `git fetch --depth=1 origin {old}` for this commit only; "
+    with pytest.raises(CannotRace, match=rf"^commit '{old}' is not in \S+/shallow, .*: {commands}"):
         Repository.of(tmp_path / "shallow").resolve(old)
+    checkouts.git(tmp_path / "shallow", "fetch", "--quiet", "--depth=1", "origin", old)
+    assert Repository.of(tmp_path / "shallow").resolve(old) == old
+
+
+def test_a_clone_of_another_user_is_to_be_trusted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(CannotRace, match=r"is in a clone of another user, which git does not read: ") as caught:
+        Repository.of(folder / "a")
+    cure = f"git config --global --add safe.directory {folder}"
+    assert str(caught.value).endswith(f"run `{cure}`")
+    checkouts.git(folder, *shlex.split(cure)[1:])
+    assert Repository.of(folder / "a").top == folder
 
 
 def test_a_folder_in_no_repository_is_refused(tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def test_another_body_is_refused(project: pytest.Pytester) -> None:
 
 def test_another_commit_is_refused(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.path.parent))
+    monkeypatch.delenv("GITHUB_REF", raising=False)
     monkeypatch.setenv("GITHUB_SHA", "abc")
     interrupt(project)
     monkeypatch.setenv("GITHUB_SHA", "def")

@@ -50,6 +50,20 @@ def test_a_recording_goes_to_the_folder_that_the_run_named() -> None:
     assert command == ('pytest "test_it.py::test_a" --gpus 2 --update-baselines --baselines \'of $ci\' --reason "why"')
 
 
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["tests/b.py", "tests/a.py", "tests/b.py"], '"tests/a.py" "tests/b.py"'),
+        (["tests/a.py", "tests/b.py", "tests/c.py", "tests/x/d.py"], '"tests"'),
+        (["a/a.py", "a/b.py", "a/c.py", "b/d.py"], '"."'),
+        (["a.py", "b.py", "c.py", "d.py"], '"."'),
+    ],
+)
+def test_a_recording_of_many_tests_names_their_files_or_their_folder(files: list[str], named: str) -> None:
+    command = Commands(ROOT, ROOT, gpus=2).record_all([f"{file}::test_{n}" for n, file in enumerate(files)])
+    assert command == f'pytest {named} -m perf --gpus 2 --update-baselines --reason "why"'
+
+
 def test_a_recording_may_add_launches() -> None:
     command = Commands(ROOT, ROOT, gpus=8).record("test_it.py::test_a", "--launches=7", mode="append")
     assert command == 'pytest "test_it.py::test_a" --gpus 8 --update-baselines=append --launches=7 --reason "why"'

@@ -479,7 +479,7 @@ def test_a_commit_that_is_not_there_stops_the_run_before_anything_is_measured(
     commit(pytester.path, {})
     result = pytester.runpytest_inprocess("--gpus=2", f"{option}=nosuch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: commit 'nosuch' is not in *: fetch the branch that has it, *"])
+    result.stderr.fnmatch_lines(["ERROR: commit 'nosuch' is not in *: run `git fetch --all --tags`, or *"])
 
 
 def test_a_budget_bounds_the_launch_that_it_began(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,10 +268,19 @@ def test_the_commit_and_the_author_are_those_of_the_repository(
     assert {info.commit for info in stored(options).launches.values()} == {head.strip()}
 
 
-@pytest.mark.parametrize(("sha", "commit"), [("abc123", "abc123"), (None, "unknown")])
-def test_an_export_without_history_has_the_runners_commit(
-    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha: str | None, commit: str
+@pytest.mark.parametrize(
+    ("sha", "ref", "commit"),
+    [
+        ("abc123", "refs/heads/main", "abc123"),
+        ("abc123", "refs/pull/1/merge", "unknown"),
+        (None, "refs/heads/main", "unknown"),
+    ],
+    ids=["a branch", "a pull request", "no runner"],
+)
+def test_an_export_without_history_has_the_runners_commit_unless_that_is_a_merge_which_will_be_gone(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sha: str | None, ref: str, commit: str
 ) -> None:
+    monkeypatch.setenv("GITHUB_REF", ref)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.delenv("GITHUB_SHA", raising=False)
     if sha is not None:

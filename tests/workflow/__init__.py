@@ -1,0 +1,1 @@
+"""Tests of the reusable workflow, whose steps run as on GitHub."""
