@@ -210,7 +210,7 @@ def test_of_a_figure_that_scatters_widely_it_is_said_what_is_seen(project: pytes
     baselines(project).write_text(json.dumps(data))
     result = run(project, "-v")
     result.assert_outcomes(passed=1)
-    assert f"1 figure on {KEY}: 1 same" in result.outlines
+    assert f"1 figure on {KEY}: 1 unjudged" in result.outlines
 
 
 def test_a_broken_figure_is_not_recorded(project: pytest.Pytester) -> None:
