@@ -87,8 +87,9 @@ def recorded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> dict
     options = ("--gpus=2", "--update-baselines", "--launches=10", "--reason=first")
     assert pytester.runpytest_inprocess(*options).ret == 0
     monkeypatch.setenv("PYTHONHASHSEED", "2")
-    (file,) = (pytester.path / "baselines").iterdir()
-    return json.loads(file.read_text())["launches"]
+    file = pytester.path / "baselines" / "2x-nvidia-h200-nv18.json"
+    launches: dict[str, dict[str, object]] = json.loads(file.read_text())["launches"]
+    return launches
 
 
 @pytest.mark.usefixtures("eight_gpus")
