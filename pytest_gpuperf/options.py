@@ -15,6 +15,7 @@ import pytest
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES
 from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
+from pytest_gpuperf.ranks.hash_seed import hash_seed
 from pytest_gpuperf.ranks.spec import ISOLATIONS
 from pytest_gpuperf.verdicts.rule import Policy
 
@@ -296,6 +297,8 @@ class Options:
     """Seconds in which a node of a cluster must answer."""
     largest_worlds: bool = False
     """Whether each test has only the largest of its worlds."""
+    hash_seed: str = ""
+    """The value of PYTHONHASHSEED for all ranks of this machine; empty: each process has its own."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -392,6 +395,8 @@ class Options:
             lease_timeout=_positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
             run=_run(config),
+            # Ranks of a cluster are forked on its nodes, whose environment is theirs.
+            hash_seed=hash_seed(os.environ, _run(config)) if cluster is None else "",
             adopt_classes=_adopt_classes(config),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,

@@ -19,6 +19,7 @@ from pytest_gpuperf.arms.messages import Start
 from pytest_gpuperf.arms.redirect import VARIABLE, Redirect
 from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.arms.worktree import Worktree, prune
+from pytest_gpuperf.ranks.hash_seed import VARIABLE as HASH_SEED
 
 _NOT_INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_", "COV_CORE_", VARIABLE)
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -134,7 +135,8 @@ class Arms:
             on_path=(str(directory),) if blueprint.directory_on_path else (),
             repository=redirect.repository if redirect is not None else os.path.realpath(root),
         )
-        changed = {**os.environ, **variables}
+        hashes = {HASH_SEED: blueprint.hash_seed} if blueprint.hash_seed else {}
+        changed = {**os.environ, **hashes, **variables}
         environ = {
             name: value
             for name, value in changed.items()

@@ -104,6 +104,8 @@ class Blueprint:
     """Arguments of ``-p``."""
     ini: tuple[str, ...]
     """Arguments of ``-o``."""
+    hash_seed: str = ""
+    """The value of PYTHONHASHSEED; empty: each process draws its own."""
 
     @classmethod
     def of(cls, config: pytest.Config, options: Options) -> Blueprint:
@@ -121,6 +123,7 @@ class Blueprint:
             options={name: value for name, value in {**given, **neutral}.items() if _is_plain(value)},
             plugins=tuple(config.getoption("plugins", ())),
             ini=(*(config.getoption("override_ini", None) or ()), *ini),
+            hash_seed=options.hash_seed,
         )
 
 

@@ -74,6 +74,11 @@ class LaunchInfo:
     """What NCCL chose, by the names of ``hardware.nccl_choices``; empty if nobody asked, or its log was not known."""
     nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, metadata=OMITTED)
     """Of a cluster, the facts of each node by its name; empty for a machine."""
+    hash_seed: str = field(default="", metadata=OMITTED)
+    """PYTHONHASHSEED of the ranks, to repeat the launch; empty if it is unknown.
+
+    It is not part of the environment: each run draws another one, so it would differ in each verdict, and explain none.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,9 @@ class Cluster:
         for member in self._living():
             member.call("warm_up")
 
+    def renew(self) -> None:
+        """Does nothing: a node's ranks are all forked from one process, whose start all nodes would wait for."""
+
     def start(self, spec: PoolSpec, environ: Mapping[str, str], *, live: bool) -> Started:
         """Starts the ranks of a pool on its nodes, and waits until they are up.
 

@@ -18,6 +18,7 @@ from typing import IO, Any
 from pytest_gpuperf.ranks.boot import command
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import LOAD, MAX_MESSAGE
+from pytest_gpuperf.ranks.hash_seed import VARIABLE
 from pytest_gpuperf.torch_internals import DYNAMO
 
 START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
@@ -69,11 +70,18 @@ class ForkserverClient:
     Args:
         preload: modules that the forkserver imports.
         preload_if_used: and these, by names of modules: if this process or a rank had imported such a one.
+        hash_seed: the value of PYTHONHASHSEED for the forkserver and its ranks; empty for this process's own.
     """
 
-    def __init__(self, preload: Sequence[str] = PRELOAD, preload_if_used: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        preload: Sequence[str] = PRELOAD,
+        preload_if_used: Mapping[str, str] | None = None,
+        hash_seed: str = "",
+    ) -> None:
         self._preload = tuple(preload)
         self._preload_if_used = dict(preload_if_used or {})
+        self._hashes = {VARIABLE: hash_seed} if hash_seed else {}
         self._used_by_ranks: set[str] = set()
         self._told: set[str] = set()
         """The modules that the forkserver that there is was told to import."""
@@ -128,7 +136,8 @@ class ForkserverClient:
             OSError: there is no file descriptor, process or memory left, here or there.
         """
         control = self._started()
-        request = {"environ": dict(environ), "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
+        hashes = {} if environ.get(VARIABLE) else self._hashes
+        request = {"environ": {**environ, **hashes}, "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
                 file.write(json.dumps(request).encode())
@@ -223,7 +232,7 @@ class ForkserverClient:
         modules = [*self._preload, *self._wanted()]
         return subprocess.Popen(
             command(_SOURCE, str(control), json.dumps(_path()), json.dumps(modules), str(os.getpid())),
-            env={**os.environ, **_FORKABLE},
+            env={**os.environ, **_FORKABLE, **self._hashes},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,
             stdout=output,

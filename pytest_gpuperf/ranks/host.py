@@ -114,6 +114,10 @@ class RankHost(Protocol):
         """
         ...
 
+    def renew(self) -> None:
+        """Has the next ranks come of a process that none came of before, with other addresses; all ranks have ended."""
+        ...
+
     def take_death(self) -> RankDied | None:
         """The death of a rank that had no test at hand, since the last call."""
         ...

@@ -283,6 +283,10 @@ class LocalNode:
         with contextlib.suppress(OSError):  # the first test that needs ranks fails by the same, and says so
             self._client.warm_up()
 
+    def renew(self) -> None:
+        """Ends the forkserver; the next rank starts another one."""
+        self._client.close()
+
     def start(self, spec: PoolSpec, environ: Mapping[str, str], *, live: bool = False) -> StartedRanks:
         """Starts the ranks of a pool, and waits until they are up.
 

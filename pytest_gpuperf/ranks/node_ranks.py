@@ -112,6 +112,10 @@ class Nodes(Protocol):
         """Begins whatever takes long before the first ranks can start; waits for nothing."""
         ...
 
+    def renew(self) -> None:
+        """Has the next ranks come of a process that none came of before; all ranks have ended."""
+        ...
+
     def start(self, spec: PoolSpec, environ: Mapping[str, str], *, live: bool) -> Started:
         """Starts the ranks of a pool, and waits until they are up.
 

@@ -35,6 +35,10 @@ class Pools:
         """Has what ranks are forked from begin to start; waits for nothing."""
         self._nodes.warm_up()
 
+    def renew(self) -> None:
+        """Has the next ranks come of a process that none came of before, with other addresses; all ranks have ended."""
+        self._nodes.renew()
+
     def get(self, spec: PoolSpec, group: str, timeout: float, environ: Mapping[str, str] | None = None) -> Pool:
         """The pool with a process group of this name; whatever is not there yet is started.
 

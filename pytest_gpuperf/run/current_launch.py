@@ -27,6 +27,7 @@ class CurrentLaunch:
         *,
         measured: bool,
         recording: Recording | None,
+        hash_seed: str = "",
     ) -> None:
         """No launch has begun.
 
@@ -36,11 +37,13 @@ class CurrentLaunch:
             rootpath: of the checkout whose commit is measured.
             measured: whether figures of the run say how fast something is.
             recording: is told of each launch, if figures are recorded.
+            hash_seed: of the ranks; empty if it is unknown.
         """
         self._machine = machine
         self._site = site
         self._rootpath = rootpath
         self._recording = recording
+        self._hash_seed = hash_seed
         self._launch: Launch | None = None
         self._ended = False
         self.measured = measured
@@ -50,6 +53,11 @@ class CurrentLaunch:
     def number(self) -> int | None:
         """1 and up; None before the first launch, and when one has ended early."""
         return None if self._launch is None or self._ended else self._launch.number
+
+    @property
+    def began(self) -> bool:
+        """Whether a launch has begun in this process; it may have ended since."""
+        return self._launch is not None
 
     @property
     def software(self) -> Mapping[str, str]:
@@ -71,6 +79,7 @@ class CurrentLaunch:
             gpus=site.gpus,
             dirty=is_dirty(self._rootpath),
             nodes=site.nodes,
+            hash_seed=self._hash_seed,
         )
         self._ended = False
         self._launch = Launch(number, f"{info.at}-{number}-{uuid.uuid4().hex[:6]}", info)

@@ -370,6 +370,8 @@ class CurrentRanks:
             )
         if launch != self._launch.number:
             self._host.retire_all()
+            if self._launch.began:
+                self._host.renew()
             software = self._software(world_size)  # if these ranks fail, the next test begins the launch
             try:
                 self._launch.begin(launch, software)

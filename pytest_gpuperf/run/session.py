@@ -132,8 +132,9 @@ class Session:
         )
         # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
         if_used = PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}
+        forkserver = ForkserverClient(preload, if_used, options.hash_seed)
         host: RankHost = Pools(
-            LocalNode(ForkserverClient(preload, if_used)) if cluster is None else cluster,
+            LocalNode(forkserver) if cluster is None else cluster,
             grace=options.grace,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
@@ -158,7 +159,8 @@ class Session:
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
         raced = options.race.against
         site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
-        launch = CurrentLaunch(machine, site, root, measured=_measured(machine, options), recording=recording)
+        measured = _measured(machine, options)
+        launch = CurrentLaunch(machine, site, root, measured=measured, recording=recording, hash_seed=options.hash_seed)
         judging: Judging | Contesting | None = None
         if link is None and raced is not None:
             judging = Contesting(machine.key, options.policy, raced)

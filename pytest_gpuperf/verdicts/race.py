@@ -22,6 +22,9 @@ MOST_BLOCKS = 7
 CLEARED_AT = 0.05
 """The evidence that clears: "the same" is 20 times as likely as "slower by detect"."""
 
+FEWEST_TO_ACCUSE = 3
+"""Fewest launches of an arm that accuse. Each has its own parent process, so no single one's addresses decide."""
+
 # The largest factor, and its inverse the smallest, by which one launch or one pair changes the evidence. One bad launch
 # must not decide.
 CLIP = 10.0

@@ -19,6 +19,7 @@ from pytest_gpuperf.figures.student import SMALLEST_DOF, upper_quantile
 from pytest_gpuperf.verdicts.history import History, median_variance, refuse_without_logarithms, spread_of
 from pytest_gpuperf.verdicts.race import (
     CLEARED_AT,
+    FEWEST_TO_ACCUSE,
     MOST_BLOCKS,
     RECORD_DOF,
     Decision,
@@ -351,7 +352,9 @@ class Rule:
         told = max(self.policy.slower, APART * spread)
         evidence = evidence_of_launches(losses, told, spread, shared)
         error = spread * math.sqrt(center_variance(len(losses)) + shared)
-        return self._sequential(evidence, center_of(losses), error, self.dof(history), looks=MOST_LAUNCHES)
+        return self._sequential(
+            evidence, center_of(losses), error, self.dof(history), launches=len(losses), looks=MOST_LAUNCHES
+        )
 
     def race(
         self,
@@ -385,7 +388,7 @@ class Rule:
         spread = max(FLOOR, spread)
         evidence = evidence_of_pairs(pairs, max(self.policy.slower, apart * spread), spread)
         error = spread * math.sqrt(2 * center_variance(len(pairs)))
-        found = self._sequential(evidence, center_of(pairs), error, dof, looks=MOST_BLOCKS)
+        found = self._sequential(evidence, center_of(pairs), error, dof, launches=len(pairs), looks=MOST_BLOCKS)
         beyond = over and history is not None and found.loss - upper_quantile(BEYOND, dof) * error > self.policy.slower
         return replace(found, decision=Decision.ACCUSED) if beyond and found.decision is Decision.OPEN else found
 
@@ -421,7 +424,9 @@ class Rule:
         evidence = evidence_of_launches(losses, self.policy.slower, spread, shared)
         return Sequential(Decision.ACCUSED if accused else Decision.CLEARED, evidence, loss, lower, upper)
 
-    def _sequential(self, evidence: float, loss: float, error: float, dof: float, looks: int) -> Sequential:
+    def _sequential(
+        self, evidence: float, loss: float, error: float, dof: float, *, launches: int, looks: int
+    ) -> Sequential:
         """Accuse if the evidence does, and if the loss is surely there at any of so many looks.
 
         The evidence takes the spread for known. The second bound, loss > t(alpha / (N looks), nu) error, does not.
@@ -432,7 +437,7 @@ class Rule:
             pass
         elif evidence <= CLEARED_AT:
             decision = Decision.CLEARED
-        elif evidence >= self.checks / self.policy.suite_alpha:
+        elif evidence >= self.checks / self.policy.suite_alpha and launches >= FEWEST_TO_ACCUSE:
             surely = upper_quantile(self.alpha / looks, dof) * error
             if loss > max(self.policy.least, surely):
                 decision = Decision.ACCUSED

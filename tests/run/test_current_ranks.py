@@ -171,7 +171,8 @@ def test_ranks_start_with_what_every_rank_needs_and_what_the_tests_have_imported
     monkeypatch.setattr(session_module, "ForkserverClient", client)
     monkeypatch.setattr(session_module, "PRELOAD_IF_USED", client_module.PRELOAD_IF_USED)
     Session.of(pytestconfig, Options.from_config(pytestconfig), Machine((), None, False)).close()
-    client.assert_called_once_with(client_module.PRELOAD, {**client_module.PRELOAD_IF_USED, **OF_HARNESSES})
+    if_used = {**client_module.PRELOAD_IF_USED, **OF_HARNESSES}
+    client.assert_called_once_with(client_module.PRELOAD, if_used, mock.ANY)
 
 
 @pytest.mark.parametrize(

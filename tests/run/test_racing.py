@@ -324,6 +324,17 @@ def test_a_record_of_changes_that_were_not_committed_cannot_race(
     result.stdout.fnmatch_lines(["SKIPPED *no race, since no launch of the record tells a commit without changes: *"])
 
 
+def test_an_accusation_rests_on_three_launches_of_each_arm_at_least(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, b=SUSPECT)
+    script(project, "present", b=[50e9])
+    judged(project, "-k", "test_b").assert_outcomes(failed=1, deselected=2)  # for one figure 100 to 1 is enough
+    lines = launched(project)[:-1]
+    assert lines.count("abc1234 b") == lines.count("present b") == 4  # two blocks, each launch with its own parent
+
+
 def test_a_budget_leaves_the_rest_undecided(project: pytest.Pytester) -> None:
     figures(project, a=SUSPECT)
     result = judged(project, "--race-budget=0.0001", "-rs")

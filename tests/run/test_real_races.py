@@ -55,9 +55,9 @@ def seconds():
 @pytest.mark.ranks(1)
 def test_once(perf, ranks, seconds):
     perf.check(time=perf.configured(samples=10, budget=0.1).measure(sleeping, seconds=seconds).time)
-    pid = ranks.run(lambda ctx: __import__("os").getpid())[0]
+    pid, parent = ranks.run(lambda ctx: (__import__("os").getpid(), __import__("os").getppid()))[0]
     with (SLOW.parent / "launches").open("a") as log:
-        print(__import__("os").getpid(), pid, file=log)
+        print(__import__("os").getpid(), pid, parent, file=log)
 
 def test_after(): ...
 """
@@ -95,6 +95,8 @@ def test_a_launch_that_was_slow_once_is_cleared_in_the_same_process_by_fresh_ran
     commit(tmp_path, {"conftest.py": ON_GPUS, "test_it.py": ONCE, "pytest.ini": "[pytest]\n", ".gitignore": IGNORED})
     recording = run_pytest(tmp_path, "--gpus=1", "--update-baselines", "--reason=first", "-p", "no:xdist")
     assert recording.result.ret == 0, recording.text
+    parents = [line.split()[2] for line in (tmp_path / "launches").read_text().splitlines()]
+    assert len(set(parents)) == len(parents) >= 5  # of the ranks: each launch of a record is one of its own, too
     (tmp_path / "launches").unlink()
 
     (tmp_path / "slow").touch()
@@ -105,7 +107,7 @@ def test_a_launch_that_was_slow_once_is_cleared_in_the_same_process_by_fresh_ran
     assert len(launches) >= 2
     # The launch that clears it. Beside many other tests a later one was in another process, twice; why is not known.
     assert launches[0][0] == launches[1][0], launches
-    assert len({rank for _, rank in launches}) == len(launches)
+    assert len({rank for _, rank, _ in launches}) == len({parent for _, _, parent in launches}) == len(launches)
     assert left(tmp_path) == []
 
 

@@ -265,6 +265,17 @@ def test_two_blocks_accuse_and_one_clears_a_steady_figure() -> None:
     assert SUITE.race(STEADY, slow, same).decision is CLEARED
 
 
+def test_fewer_than_three_launches_accuse_nobody_however_clear_they_are() -> None:
+    alone = replace(SUITE, checks=1)
+    found = alone.race(STEADY, [0.0] * 2, [0.2] * 2)
+    assert found.evidence >= 100  # enough for one figure, if the launches had not one parent process or two
+    assert found.decision is OPEN
+    assert alone.race(STEADY, [0.0] * 4, [0.2] * 4).decision is ACCUSED
+    assert alone.against_record(STEADY, [0.2] * 2).evidence >= 100
+    assert alone.against_record(STEADY, [0.2] * 2).decision is OPEN
+    assert alone.against_record(STEADY, [0.2] * 3).decision is ACCUSED
+
+
 def test_a_slowdown_by_half_of_detect_stays_open() -> None:
     found = SUITE.race(STEADY, [0.0] * 14, [LN_5 / 2] * 14)
     assert found.decision is OPEN
