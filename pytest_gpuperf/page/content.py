@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -14,16 +14,16 @@ from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaselin
 from pytest_gpuperf.page.history import History
 from pytest_gpuperf.page.timelines import Timeline, timelines
 from pytest_gpuperf.page.topology import Picture
+from pytest_gpuperf.report.change import format_share, shown_change
 from pytest_gpuperf.report.headline import TestFigures, by_test
 from pytest_gpuperf.report.matrices import matrix
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import Results
 from pytest_gpuperf.report.searches import COLUMNS, cells, headline
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
-from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.report.verdict_line import details, what_happened
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
-from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -87,7 +87,8 @@ class Figure:
     """Of the physical limit."""
     limit: str
     """Share and name of the limit in words; empty without one."""
-    sentence: str
+    lines: Sequence[str]
+    """What happened, and the details."""
     facts: Sequence[Fact]
     drawing: Mapping[str, Any]
     """What the chart draws: JSON types, in the unit that the axis names."""
@@ -351,10 +352,10 @@ class Content:
             verdict.metric_name,
             verdict.outcome,
             format_value(metric.value, metric.unit),
-            "" if verdict.change is None else format_percent(verdict.change, signed=True),
+            shown_change(verdict),
             share,
             "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
-            describe(verdict, _record_command),
+            (what_happened(verdict), *details(verdict, _Options())),
             _facts(verdict),
             self._drawing(run, verdict),
             verdict.effect,
@@ -418,9 +419,16 @@ def _worst(subject: Subject) -> int:
     return min(test.outcome.severity for test in subject.tests)
 
 
-def _record_command(identity: str, *more: str, mode: str = "") -> str:
-    # The page is read elsewhere than pytest was started: it names the option alone.
-    return "pytest --update-baselines"
+class _Options:
+    """Names options alone: a page is read elsewhere than pytest was started."""
+
+    def record(self, identity: str, *more: str, mode: str = "") -> str:
+        """Return how a baseline is recorded."""
+        return "pytest --update-baselines"
+
+    def bisect(self, identity: str, good: str) -> str:
+        """Return how the commit that made a test slower is found."""
+        return f"pytest --bisect={good}"
 
 
 def _quartiles(value: float, q1: float | None, q3: float | None, scale: float) -> list[float | None]:
@@ -429,6 +437,7 @@ def _quartiles(value: float, q1: float | None, q3: float | None, scale: float) -
 
 def _facts(verdict: Verdict) -> list[Fact]:
     metric, baseline = verdict.metric, verdict.baseline
+    share = partial(format_share, better=metric.better, unit=metric.unit, value=metric.value)
     facts = [Fact("value", format_value(metric.value, metric.unit))]
     if metric.q1 is not None and metric.q3 is not None:
         between = " to ".join(format_value(end, metric.unit) for end in (metric.q1, metric.q3))
@@ -444,9 +453,9 @@ def _facts(verdict: Verdict) -> list[Fact]:
     if verdict.bound is not None:
         facts.append(Fact("smallest loss that is found", format_percent(verdict.bound)))
     if verdict.code is not None:
-        facts.append(Fact(f"share of the code, against {verdict.against}", _share(verdict.code)))
+        facts.append(Fact(f"share of the code, against {verdict.against}", share(verdict.code)))
     if verdict.environment is not None:
-        facts.append(Fact("share of the environment", _share(verdict.environment)))
+        facts.append(Fact("share of the environment", share(verdict.environment)))
     facts += [
         Fact(f"{name} differs", f"{then or 'not set'} → {now or 'not set'}")
         for name, (then, now) in verdict.differs.items()
@@ -462,11 +471,6 @@ def _facts(verdict: Verdict) -> list[Fact]:
         capped = ", at the power limit" if metric.power_capped else ""
         facts.append(Fact("SM clock", format_value(metric.sm_clock, "Hz") + capped))
     return facts
-
-
-def _share(share: Share) -> str:
-    low, high = (format_percent(end, signed=True) for end in share.interval)
-    return f"{format_percent(share.change, signed=True)} ({low} to {high})"
 
 
 def _curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:

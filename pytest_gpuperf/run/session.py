@@ -127,8 +127,18 @@ class Session:
         link = config.stash.get(LINK, None)
         preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
         given = config.getoption("baselines") or ""
+        race = options.race
         commands = Commands(
-            root, config.invocation_params.dir, len(machine.gpus), options.smoke, given, options.cluster or ""
+            root,
+            config.invocation_params.dir,
+            len(machine.gpus),
+            options.smoke,
+            given,
+            options.cluster or "",
+            # Under another interpreter commits are alike, no commit is checked out on nodes, and a bisection is no cure
+            # for itself.
+            bisects=race.python is None and cluster is None and not race.bisect,
+            build=race.build or "",
         )
         # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
         if_used = PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}
@@ -156,7 +166,7 @@ class Session:
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
-        raced = options.race.against
+        raced = race.against
         site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
         launch = CurrentLaunch(machine, site, root, measured=_measured(machine, options), recording=recording)
         judging: Judging | Contesting | None = None
@@ -183,7 +193,7 @@ class Session:
             None
             if judging is None
             else Racing(
-                HeldReports(commands.record),
+                HeldReports(commands),
                 judging,
                 relaunching,
                 open_arms,
@@ -220,7 +230,7 @@ class Session:
                 launch,
                 judging,
                 recording,
-                commands.record,
+                commands,
                 smoke=options.smoke,
                 results=options.results is not None or options.page is not None,
                 explains=options.race.explain,
@@ -276,9 +286,11 @@ class Session:
         if is_worker(config) or self.arm is not None:
             return  # the controller, of xdist's workers or of the arms, reports for all of them
         plugins.register(self.findings, "gpuperf-findings")
-        plugins.register(Summary(self.summary.lines, self.findings, smoke=self.options.smoke), "gpuperf-summary")
+        plugins.register(
+            Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
+        )
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
-        github = GitHub(self.summary.lines, self.findings, config.rootpath, record_command=self.commands.record)
+        github = GitHub(self.summary.lines, self.findings, config.rootpath, commands=self.commands)
         plugins.register(github, "gpuperf-github")
 
     def load_baselines(self, tests: Sequence[str]) -> None:
