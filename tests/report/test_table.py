@@ -92,7 +92,7 @@ def test_figures_are_counted_worst_first_and_by_machine() -> None:
     ("width", "ending"),
     [
         (200, f"  {TEST} busbw"),
-        (120, "  suites/collectives/t...educe_scatter-16MiB] busbw"),
+        (120, "  suites/collectives/tes...-reduce_scatter-16MiB] busbw"),
         (40, "  suit...6MiB] busbw"),  # the numbers are whole, and the line is longer
     ],
 )

@@ -82,8 +82,12 @@ def test_slower_code_is_accused_and_a_slower_environment_is_not_the_codes_fault(
     (tmp_path / "programs.py").write_text(slower(1.6)["programs.py"])
     run = run_pytest(tmp_path, "--gpus=1", env={"NCCL_SLOWER": "1.6"})
     assert run.outcomes == {"test_sleep[1rank]": "FAILED", "test_machine[1rank]": "SKIPPED"}, run.text
-    line = run.report("test_sleep[1rank]").strip()
-    assert re.search(rf": the code -\d\d\.\d % \(.*\) against {head}, the environment [+-]\d\.\d % \(", line), line
+    text = run.report("test_sleep[1rank]").strip()
+    assert re.match(r"time \d\.\d\d\d ms: \d\d\.\d % slower than 5\.\d\d\d ms, the code \(programs.py\)\n", text), text
+    assert re.search(rf"  code \+\d\d\.\d % time \(.*\), against {head}\n  environment [+-]\d\.\d % time \(", text), (
+        text
+    )
+    assert f'  bisect with: pytest "test_it.py::test_sleep[1rank]" --gpus 1 --bisect={head}' in text
     assert run.section("gpuperf")[-1].endswith("is as slow today; what differs: NCCL_SLOWER not set -> 1.6")
     assert left(tmp_path) == []
 
