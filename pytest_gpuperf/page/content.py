@@ -42,17 +42,35 @@ class Run:
     @property
     def at(self) -> str:
         """When its first launch began, in ISO 8601; empty if it measured nothing."""
-        return self.launches[0].at if self.launches else ""
+        return next((one.at for one in (*self.launches, self.results.raced) if one is not None), "")
 
     @property
     def host(self) -> str:
         """The host that it ran on; empty if it measured nothing."""
-        return self.launches[0].host if self.launches else ""
+        return next((one.host for one in (*self.launches, self.results.raced) if one is not None), "")
 
     @property
-    def commit(self) -> str:
+    def code(self) -> str:
         """What it measured, in short; empty if that is not known."""
+        raced = self.results.raced
+        if raced is not None:
+            return f"{raced.commit[:12]}{' with uncommitted changes' * raced.dirty}"
         return self.launches[0].commit[:12] if self.launches else ""
+
+    @property
+    def old_code(self) -> str:
+        """What that raced, in short; empty if it raced nothing by itself."""
+        raced = self.results.raced
+        if raced is None:
+            return ""
+        return f"{raced.against} ({raced.old_commit[:12]})" if raced.old_commit else raced.against
+
+    @property
+    def facts(self) -> str:
+        """When, where and what it measured, on one line."""
+        codes = f"{self.code}, against {self.old_code}" if self.old_code else self.code
+        facts = ("smoke" * self.results.smoke, self.at, self.host, codes)
+        return " · ".join(filter(None, facts)) or "measured nothing"
 
     @property
     def key(self) -> str:
@@ -82,6 +100,7 @@ class Figure:
     name: str
     outcome: Outcome
     value: str
+    """The present one; of a race without a record, the old one is before it."""
     change: str
     share: float | None
     """Of the physical limit."""
@@ -241,11 +260,20 @@ class Content:
         tests = ", ".join(f"{ends[end]} {end}" for end in ("failed", "passed", "skipped") if ends[end])
         bad = Counter(test.outcome for test in self._tests if not test.passes)
         figures = ", ".join(f"{bad[outcome]} {outcome.value}" for outcome in Outcome if bad[outcome])
-        if not self._tests:
-            return f"{format_count(len(self.ran), 'test')} on ranks: {tests}." if tests else "No test ran on ranks."
-        measured = format_count(len(self._tests), "test")
-        said = f"{measured} with figures: {figures}." if figures else f"{measured} with figures, none of them worse."
-        return f"{said} {format_count(len(self.ran), 'test')} on ranks: {tests}." if tests else said
+        said = [f"{format_count(len(self.ran), 'test')} on ranks: {tests}."] if tests else []
+        if self.tried:
+            tried = format_count(len(self.tried), "perf test")
+            bodies = "its body" if len(self.tried) == 1 else "their bodies"
+            said.insert(0, f"smoke: {tried} ran {bodies} once, and nothing was timed.")
+        if self._tests:
+            measured = f"{format_count(len(self._tests), 'test')} with figures"
+            said.insert(0, f"{measured}: {figures}." if figures else f"{measured}, none of them worse.")
+        return " ".join(said) or "No test ran on ranks."
+
+    @cached_property
+    def tried(self) -> list[str]:
+        """The perf tests whose bodies smoke runs tried."""
+        return list(dict.fromkeys(one.test for run in self.runs if run.results.smoke for one in run.results.verdicts))
 
     @cached_property
     def curves(self) -> list[Curve]:
@@ -328,13 +356,18 @@ class Content:
         """The verdicts of each run by test and metric, the oldest run first."""
         return [
             (run, {(verdict.test, verdict.metric_name): verdict for verdict in run.results.verdicts})
-            for run in reversed(self.runs)
+            for run in reversed(self._timed)
         ]
+
+    @property
+    def _timed(self) -> list[Run]:
+        """The runs whose figures say how fast something is."""
+        return [run for run in self.runs if not run.results.smoke]
 
     @cached_property
     def _tests(self) -> list[Test]:
         seen: dict[tuple[str, str], tuple[Run, TestFigures]] = {}
-        for run in self.runs:
+        for run in self._timed:
             for figures in by_test(run.results.verdicts):
                 seen.setdefault((run.key, figures.test), (run, figures))
         return [self._test(number, run, figures) for number, (run, figures) in enumerate(seen.values())]
@@ -351,12 +384,12 @@ class Content:
             id_,
             verdict.metric_name,
             verdict.outcome,
-            format_value(metric.value, metric.unit),
+            " → ".join(format_value(value, metric.unit) for value in (verdict.old, metric.value) if value is not None),
             shown_change(verdict),
             share,
             "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
             (what_happened(verdict), *details(verdict, _Options())),
-            _facts(verdict),
+            _facts(verdict, run),
             self._drawing(run, verdict),
             verdict.effect,
         )
@@ -390,6 +423,11 @@ class Content:
         ]
         if len(others) > 1:
             drawing["runs"] = others
+        if verdict.old is not None:
+            drawing["arms"] = [
+                [verdict.against, verdict.old / scale, ""],
+                ["this code", metric.value / scale, verdict.outcome.value],
+            ]
         return drawing
 
     def _launches(self, key: str, baseline: MetricBaseline, scale: float) -> list[list[Any]]:
@@ -435,10 +473,14 @@ def _quartiles(value: float, q1: float | None, q3: float | None, scale: float) -
     return [value / scale, None if q1 is None else q1 / scale, None if q3 is None else q3 / scale]
 
 
-def _facts(verdict: Verdict) -> list[Fact]:
+def _facts(verdict: Verdict, run: Run) -> list[Fact]:
     metric, baseline = verdict.metric, verdict.baseline
     share = partial(format_share, better=metric.better, unit=metric.unit, value=metric.value)
-    facts = [Fact("value", format_value(metric.value, metric.unit))]
+    value = format_value(metric.value, metric.unit)
+    facts = [Fact("value", value)]
+    if verdict.old is not None:
+        old = format_value(verdict.old, metric.unit)
+        facts = [Fact(f"old code, {run.old_code}", old), Fact(f"this code, {run.code}", value)]
     if metric.q1 is not None and metric.q3 is not None:
         between = " to ".join(format_value(end, metric.unit) for end in (metric.q1, metric.q3))
         facts.append(Fact("middle half of the samples", f"{between}, {format_count(metric.samples, 'sample')}"))
@@ -453,7 +495,8 @@ def _facts(verdict: Verdict) -> list[Fact]:
     if verdict.bound is not None:
         facts.append(Fact("smallest loss that is found", format_percent(verdict.bound)))
     if verdict.code is not None:
-        facts.append(Fact(f"share of the code, against {verdict.against}", share(verdict.code)))
+        what = f"share of the code, against {verdict.against}"
+        facts.append(Fact("change between the two codes" if verdict.old is not None else what, share(verdict.code)))
     if verdict.environment is not None:
         facts.append(Fact("share of the environment", share(verdict.environment)))
     facts += [

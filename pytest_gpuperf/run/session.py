@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
+from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.arms.arms import Arms
 from pytest_gpuperf.arms.blueprint import Blueprint
 from pytest_gpuperf.arms.child import LINK
 from pytest_gpuperf.arms.redirected import NAME as REDIRECTED
+from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
@@ -24,6 +26,7 @@ from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
+from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.local_ranks import LocalNode
@@ -35,7 +38,7 @@ from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
-from pytest_gpuperf.report.results_file import ResultsFile
+from pytest_gpuperf.report.results_file import Raced, ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.run.adopting import Adopting
@@ -209,7 +212,14 @@ class Session:
         )
         results = None
         if not worker and (options.results is not None or options.page is not None):
-            results = ResultsFile(options.results, machine.key, machine.match, lambda: _topology(machine))
+            results = ResultsFile(
+                options.results,
+                machine.key,
+                machine.match,
+                lambda: _topology(machine),
+                lambda: _raced(options.race, launch, root),
+                smoke=options.smoke,
+            )
         return cls(
             options=options,
             machine=machine,
@@ -372,6 +382,19 @@ def _written(options: Options) -> Iterator[Path]:
     if options.results is not None:
         yield from (options.results, journal_of(options.results))
     yield from filter(None, (options.page, options.profiles))
+
+
+def _raced(race: RaceOptions, launch: CurrentLaunch, root: Path) -> Raced | None:
+    """Return the codes of a race of all tests; None if nothing raced."""
+    info = launch.info
+    if race.against is None or info is None:
+        return None
+    try:
+        old = Repository.of(root).resolve(race.against) if race.against else ""
+    except CannotRace:
+        old = ""
+    named = " under ".join(filter(None, (race.against, race.python)))
+    return Raced(info.at, info.host, named, old, info.commit, info.dirty)
 
 
 def _measured(machine: Machine, options: Options) -> bool:

@@ -248,7 +248,9 @@ def test_what_cannot_race_is_undecided_on_other_gpus(
     result = judged(project, "-rs")
     result.assert_outcomes(passed=2, skipped=1)
     assert result.ret == 0
-    result.stdout.fnmatch_lines([f"SKIPPED *, undecided: it could not race; *; not raced: {why}; the record has too few *"])
+    result.stdout.fnmatch_lines(
+        [f"SKIPPED *, undecided: it could not race; *; not raced: {why}; the record has too few *"]
+    )
 
 
 def test_one_test_that_cannot_race_is_in_no_others_way(

@@ -115,12 +115,15 @@ def test_a_launch_that_was_slow_once_is_cleared_in_the_same_process_by_fresh_ran
 
 def test_without_a_record_or_gpus_the_slower_commit_is_found(tmp_path: Path) -> None:
     files = {"test_it.py": TESTS, "pytest.ini": "[pytest]\n", ".gitignore": IGNORED}
-    commit(tmp_path, {**files, **slower(1.0)}, "As fast as it is")
+    good = commit(tmp_path, {**files, **slower(1.0)}, "As fast as it is")
     culprit = commit(tmp_path, slower(1.6), "Sleeps longer")
-    commit(tmp_path, {"notes.txt": "2"}, "More notes")
-    run = run_pytest(tmp_path, "--bisect=HEAD~2", "-p", "no:benchmark")
+    head = commit(tmp_path, {"notes.txt": "2"}, "More notes")
+    run = run_pytest(tmp_path, "--bisect=HEAD~2", "-p", "no:benchmark", "--report=page.html")
     assert run.outcomes == {"test_sleep[1rank]": "FAILED"}, run.text
     assert f"bisect: test_it.py::test_sleep[1rank] is slower since {culprit[:12]} 'Sleeps longer'" in run.section(
         "gpuperf"
     )
     assert left(tmp_path) == []
+    page = (tmp_path / "page.html").read_text().partition("</style>")[2]
+    assert f"{head[:12]}, against HEAD~2 ({good[:12]})" in page
+    assert re.search(r">5\.\d\d\d ms → \d\.\d\d\d ms<", page)
