@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -40,8 +41,13 @@ from pytest_gpuperf.run.selection import (
 )
 from pytest_gpuperf.run.session import Session
 
+if TYPE_CHECKING:
+    from pytest_gpuperf.doctor.glance import Glance
+
 SESSION = pytest.StashKey[Session]()
 CHECKS = pytest.StashKey[Checks]()
+GLANCE = pytest.StashKey["Glance"]()
+"""The doctor's look at a machine with GPUs, from the header on."""
 FAILURE = pytest.StashKey[BaseException]()
 """On a perf test that is judged or recorded, and has failed; until it has been torn down."""
 
@@ -93,10 +99,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if machine.gpus and session.cluster is None:
         # Imported here: without GPUs no run waits for modules that it does not need.
         from pytest_gpuperf.doctor.gather import gather
-        from pytest_gpuperf.doctor.glance import glance
+        from pytest_gpuperf.doctor.glance import Glance
 
-        lines.append(glance(lambda: gather(machine.devices)))
-    return [f"gpuperf: {line}" for line in lines]
+        config.stash[GLANCE] = glance = Glance(lambda: gather(machine.devices))
+        lines.append(glance.header())
+    return [f"gpuperf: {line}" for line in lines if line]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Reports what is wrong with the machine, if that was not known when the header was printed."""
+    if GLANCE in config.stash and (line := config.stash[GLANCE].late()):
+        terminalreporter.write_line(f"gpuperf: {line}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
