@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SESSION = pytest.StashKey[Session]()
 CHECKS = pytest.StashKey[Checks]()
-GLANCE = pytest.StashKey["Glance"]()
+GLANCE: pytest.StashKey[Glance] = pytest.StashKey()
 """The doctor's look at a machine with GPUs, from the header on."""
 FAILURE = pytest.StashKey[BaseException]()
 """On a perf test that is judged or recorded, and has failed; until it has been torn down."""
