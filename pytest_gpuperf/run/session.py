@@ -32,7 +32,7 @@ from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
-from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
+from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin, asked_for
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
@@ -258,7 +258,9 @@ class Session:
             seen=seen,
             findings=Findings(),
             # pytest-benchmark asks about the machine while it is configured, which is later.
-            benchmarks=BenchmarkPlugin(machine, lambda: launch.software, is_perf, smoke=options.smoke)
+            benchmarks=BenchmarkPlugin(
+                machine, lambda: launch.software, is_perf, smoke=options.smoke, table=asked_for(config)
+            )
             if config.pluginmanager.hasplugin("benchmark")
             else None,
             results=results,

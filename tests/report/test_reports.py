@@ -247,6 +247,14 @@ def test_the_table_shows_them(reported: Reported) -> None:
     assert reported.run.section("gpuperf")[-1].startswith(f"8 figures on {KEY}: ")
 
 
+@pytest.mark.parametrize("ini", ["", "addopts = --benchmark-sort=name\n"], ids=["nobody asks", "addopts ask"])
+def test_the_table_has_perf_tests_only_if_an_option_asks_for_benchmarks(reported: Reported, ini: str) -> None:
+    (reported.path / "other.ini").write_text(f"[pytest]\nmarkers = benchmark\n{ini}")
+    run = run_pytest(reported.path, "--gpus=2", "-c", "other.ini", "-k", "steady or plain")
+    shown = [line.split()[0] for line in run.result.outlines if re.match(r"test_\w+(\[2ranks\])? +\d", line)]
+    assert set(shown) == {"test_plain", *(["test_steady[2ranks]"] if ini else [])}, run.text
+
+
 def test_the_machine_is_named_and_nothing_of_it_changes_by_itself(reported: Reported) -> None:
     machine = reported.json["machine_info"]
     assert machine["gpuperf"] == {
