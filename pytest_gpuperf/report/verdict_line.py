@@ -134,7 +134,8 @@ def _culprit(verdict: Verdict) -> str:
     if verdict.code is None:
         return ", by the record alone"
     first, *more = verdict.changed or ("",)
-    files = f" ({first}{f' and {len(more)} more' if more else ''})" if first else ""
+    name = first.rpartition("/")[2]  # the whole path is among the details
+    files = f" ({name}{f' and {len(more)} more' if more else ''})" if name else ""
     # A race without a record may be one of two interpreters: only a changed file shows that it is the code.
     return f", the code{files}" if files or verdict.baseline is not None else ""
 

@@ -71,9 +71,9 @@ SLOWER_STEP = replace(
         ),
         (CONTEST, "5.0 % slower than 315.0 GB/s of abc1234", [CODE, BISECT]),
         (
-            replace(CONTEST, changed=("work.py",)),
+            replace(CONTEST, changed=("suites/x/work.py",)),
             "5.0 % slower than 315.0 GB/s of abc1234, the code (work.py)",
-            [CODE, "changed since, and imported by the test: work.py", BISECT],
+            [CODE, "changed since, and imported by the test: suites/x/work.py", BISECT],
         ),
         (
             replace(CONTEST, outcome=Outcome.IMPROVED, code=Share(0.05, (0.04, 0.06), 4)),
