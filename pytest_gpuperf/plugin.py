@@ -20,6 +20,7 @@ from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
 from pytest_gpuperf.run.clustering import joined
+from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.garbage import imports_are_spared
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
@@ -241,13 +242,13 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         pytest.fail(objection, pytrace=False)
     if is_perf(item) and session.ranks.current.marker.launcher_env:
         pytest.fail(
-            f"{item.nodeid}: a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
+            "a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
             "that to the program: drop launcher_env, and use the group that is there",
             pytrace=False,
         )
     if lacks_variants(item):
         pytest.fail(
-            f"{item.nodeid}: a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "
+            "a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "
             "make it a function, or its class one that is no TestCase",
             pytrace=False,
         )
@@ -323,6 +324,8 @@ def pytest_runtest_makereport(
         report.user_properties.extend(properties)
     if call.when == "teardown" and FAILURE in item.stash:
         del item.stash[FAILURE]  # whose frames hold all that the test had at hand
+    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, Ruled):
+        report.longrepr = str(call.excinfo.value)
     if failure is not None and report.failed:
         report.sections += [*failure.sections, ("run this alone", session.rerun_command())]
     return report

@@ -270,6 +270,11 @@ class Content:
             said.insert(0, f"{measured}: {figures}." if figures else f"{measured}, none of them worse.")
         return " ".join(said) or "No test ran on ranks."
 
+    @property
+    def races(self) -> bool:
+        """Whether figures have an old value beside the present one."""
+        return any(run.results.raced is not None for run in self.runs)
+
     @cached_property
     def tried(self) -> list[str]:
         """The perf tests whose bodies smoke runs tried."""
@@ -423,11 +428,6 @@ class Content:
         ]
         if len(others) > 1:
             drawing["runs"] = others
-        if verdict.old is not None:
-            drawing["arms"] = [
-                [verdict.against, verdict.old / scale, ""],
-                ["this code", metric.value / scale, verdict.outcome.value],
-            ]
         return drawing
 
     def _launches(self, key: str, baseline: MetricBaseline, scale: float) -> list[list[Any]]:

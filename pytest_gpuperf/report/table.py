@@ -36,10 +36,11 @@ def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def cells(verdict: Verdict) -> tuple[str, ...]:
     """What a verdict says in each column but the last."""
     metric, baseline = verdict.metric, verdict.baseline
+    old = verdict.old if baseline is None else baseline.center
     return (
         verdict.outcome.value,
         format_value(metric.value, metric.unit),
-        "" if baseline is None else format_value(baseline.center, baseline.unit),
+        "" if old is None else format_value(old, metric.unit if baseline is None else baseline.unit),
         shown_change(verdict),
         "" if baseline is None else format_percent(baseline.sigma_b),
         "" if metric.share_of_limit is None else format_percent(metric.share_of_limit),

@@ -35,6 +35,10 @@ FIGURES = pytest.StashKey[dict[str, Metric]]()
 """On an item that is a fresh launch, which is neither judged by itself nor recorded."""
 
 
+class Ruled(pytest.fail.Exception):
+    """A test fails by its figures, and the report is this text alone: its first words are the figure's."""
+
+
 class _Half(Protocol):
     """Judging or recording."""
 
@@ -115,7 +119,7 @@ class Concluding:
         __tracebackhide__ = True
         launch = launch_of(item)
         if not checks.metrics:
-            pytest.fail(
+            raise Ruled(
                 "the perf test checked no metric, so nothing was judged: hand what it measures to "
                 "perf.check, for example perf.check(time=timing.time)",
                 pytrace=False,
@@ -152,7 +156,7 @@ class Concluding:
         # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
         unfit = Ruling.of(self._shown(test, metrics), self._commands)
         if unfit.outcome == "failed":
-            pytest.fail(unfit.text, pytrace=False)
+            raise Ruled(unfit.text, pytrace=False)
         item.stash[FIGURES] = metrics
 
     def _concluded(self, test: str, body: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
@@ -165,7 +169,7 @@ class Concluding:
         __tracebackhide__ = True
         ruling = Ruling.of(verdicts, self._commands)
         if ruling.outcome == "failed":
-            pytest.fail(ruling.text, pytrace=False)
+            raise Ruled(ruling.text, pytrace=False)
         if ruling.outcome == "skipped":
             raise skipped_where_it_is_defined(ruling.text)
 

@@ -133,6 +133,7 @@ def test_a_missing_baseline_fails_and_the_command_it_names_records_it(project: p
     result = run(project, "--strict-baselines")
     result.assert_outcomes(failed=1)
     command = f'pytest "{NODE}" --gpus 2 --update-baselines --reason "why"'
+    assert f"FAILED {NODE} - busbw 300.0 GB/s: no baseline on {KEY}"[:75] in result.stdout.str()
     first = result.outlines.index(f"busbw 300.0 GB/s: no baseline on {KEY}")
     assert result.outlines[first + 1 : first + 3] == [
         "  nothing says what it should be: no share of its limit is known that healthy hardware reaches",

@@ -173,7 +173,7 @@ def test_a_launch_of_unchanged_code_that_breaks_fails_its_test(
     result = judged(project)
     result.assert_outcomes(passed=1, skipped=1, failed=1)
     assert launched(project) == ["here ab", "here ab", "here a", "here a"]
-    result.stdout.fnmatch_lines(["*test_b*a later launch of the test came to nothing: it raised*"])
+    result.stdout.fnmatch_lines(["a later launch of the test came to nothing: it raised*"])
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -336,8 +336,8 @@ def test_a_test_that_fails_by_itself_is_no_suspect(project: pytest.Pytester) -> 
 @pytest.mark.parametrize(
     ("fresh", "message"),
     [
-        ("RuntimeError: this launch came to nothing", "*a later launch of the test came to nothing: RuntimeError: *"),
-        ("other", "*: the test checked no busbw in a later launch, as it had before"),
+        ("RuntimeError: this launch came to nothing", "a later launch of the test came to nothing: RuntimeError: *"),
+        ("other", "the test checked no busbw in a later launch, as it had before"),
     ],
 )
 def test_a_later_launch_that_breaks_fails_the_test_by_itself(

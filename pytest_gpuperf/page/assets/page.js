@@ -71,14 +71,14 @@
     return ["The baseline over commits", option];
   }
 
-  function across(drawing, rows, title) {
-    const option = base(drawing.unit, `${title}: ${rows.map((row) => `${row[0]} ${short(row[1])}`).join(", ")} ${drawing.unit}.`);
-    option.xAxis.data = rows.map((row) => row[0]);
-    Object.assign(option.yAxis, span([...rows.map((row) => row[1]), drawing.center]));
-    option.series = [{ type: "line", symbolSize: 9, color: colour("--accent"), data: rows.map((row) => ({ value: row[1], itemStyle: { color: colour(tone[row[2]] || "--accent") } })),
+  function across(drawing) {
+    const option = base(drawing.unit, `${drawing.runs.length} runs: ${drawing.runs.map((row) => short(row[1])).join(", ")} ${drawing.unit}.`);
+    option.xAxis.data = drawing.runs.map((row) => row[0]);
+    Object.assign(option.yAxis, span([...drawing.runs.map((row) => row[1]), drawing.center]));
+    option.series = [{ type: "line", symbolSize: 9, color: colour("--accent"), data: drawing.runs.map((row) => ({ value: row[1], itemStyle: { color: colour(tone[row[2]] || "--accent") } })),
       markLine: drawing.center ? { symbol: "none", silent: true, data: [level(drawing.center, "baseline", "--quiet")] } : undefined }];
     option.tooltip.formatter = (item) => `${echarts.format.encodeHTML(item.name)}<br>${short(item.value)} ${drawing.unit}`;
-    return [title, option];
+    return ["Runs on this page", option];
   }
 
   function curve(drawing) {
@@ -120,8 +120,7 @@
     if (drawing.kind === "frontier") return [frontier(drawing)];
     if (drawing.kind === "curve") return [curve(drawing)];
     const all = [];
-    if (drawing.arms) all.push(across(drawing, drawing.arms, "Both codes of the race"));
-    if (drawing.runs) all.push(across(drawing, drawing.runs, "Runs on this page"));
+    if (drawing.runs) all.push(across(drawing));
     if (drawing.launches) all.push(launches(drawing));
     if (drawing.history) all.push(past(drawing));
     if (drawing.trace.length > 1) all.push(samples(drawing));
