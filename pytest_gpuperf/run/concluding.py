@@ -35,7 +35,7 @@ FIGURES = pytest.StashKey[dict[str, Metric]]()
 """On an item that is a fresh launch, which is neither judged by itself nor recorded."""
 
 
-class Ruled(pytest.fail.Exception):
+class Ruled(pytest.fail.Exception):  # type: ignore[misc, name-defined]  # an attribute is no class to mypy
     """A test fails by its figures, and the report is this text alone: its first words are the figure's."""
 
 
