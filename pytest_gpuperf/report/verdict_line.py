@@ -112,7 +112,8 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
     if verdict.expected is not None and verdict.outcome is not Outcome.SAME:
         at = verdict.expected.center
         center = "" if at is None else f" at {format_value(at, verdict.metric.unit)}"
-        lines.append(f"expected{center} until {verdict.expected.until}: {verdict.expected.reason}")
+        was = "" if verdict.outcome is Outcome.EXPECTED else "it was "
+        lines.append(f"{was}expected{center} until {verdict.expected.until}: {verdict.expected.reason}")
     return [*lines, *why(verdict), *_what_to_do(verdict, commands)]
 
 

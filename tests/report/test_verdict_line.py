@@ -112,7 +112,7 @@ SLOWER_STEP = replace(
         (
             replace(RACED, expected=EXPECTED),
             f"{SLOWER}, the code",
-            [SEEN, CODE, ENVIRONMENT, "expected at 310.0 GB/s until 2027-01-31: a slow driver", BISECT],
+            [SEEN, CODE, ENVIRONMENT, "it was expected at 310.0 GB/s until 2027-01-31: a slow driver", BISECT],
         ),
         (
             replace(REGRESSED, outcome=Outcome.EXPECTED, expected=replace(EXPECTED, center=None)),
