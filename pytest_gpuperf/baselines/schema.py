@@ -281,8 +281,8 @@ def require_figures(baselines: Baselines, path: object) -> None:
         BaselineError: No test of the file has a figure.
     """
     if not any(entry.metrics for entry in baselines.tests.values()):
-        problem = "got no figure, expected those of one launch or more"
-        raise BaselineError(path, problem, "name a file of a run that measured on GPUs")
+        cure = "name a file of a run that measured on GPUs; --smoke and runs on CPUs keep none"
+        raise BaselineError(path, "got no launch with figures, expected one or more", cure)
 
 
 def require_version(data: object, key: str, newest: int, path: object, of: str = "") -> None:

@@ -170,8 +170,8 @@ def test_a_file_without_figures_is_an_error(empty: str, capsys: pytest.CaptureFi
         file(name, {} if name == empty else {A: {"time": time(1.0)}})
     assert main(["compare", "one.json", "two.json"]) == 1
     assert capsys.readouterr().err == (
-        f"error: baselines '{empty}.json': got no figure, expected those of one launch or more: name a file of a run "
-        "that measured on GPUs\n"
+        f"error: baselines '{empty}.json': got no launch with figures, expected one or more: name a file of a run "
+        "that measured on GPUs; --smoke and runs on CPUs keep none\n"
     )
     Path("nothing.json").touch()
     assert main(["compare", "nothing.json", "two.json"]) == 1

@@ -111,8 +111,8 @@ def test_a_file_that_is_no_result(
 def test_a_host_without_figures_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", *fleet(tmp_path), str(result(tmp_path, "idle", {}))]) == 1
     assert capsys.readouterr().err == (
-        f"error: results '{tmp_path}/idle.json': got no figure, expected those of one launch or more: name a file of "
-        "a run that measured on GPUs\n"
+        f"error: results '{tmp_path}/idle.json': got no launch with figures, expected one or more: name a file of "
+        "a run that measured on GPUs; --smoke and runs on CPUs keep none\n"
     )
 
 
