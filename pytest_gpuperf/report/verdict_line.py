@@ -119,8 +119,10 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
 
 def _moved(verdict: Verdict) -> str:
     """Return by how much a figure differs from its baseline, or from the other code if it has none."""
-    metric = verdict.metric
-    return f"{change_in_words(stored_change(verdict) or 0.0, metric.better, metric.unit)} than {_reference(verdict)}"
+    change, than, metric = stored_change(verdict) or 0.0, _reference(verdict), verdict.metric
+    if verdict.outcome is Outcome.REGRESSED and verdict.code is not None and change > 0:
+        change, than = verdict.code.change, verdict.against  # the machine is faster than it was when it was recorded
+    return f"{change_in_words(change, metric.better, metric.unit)} than {than}"
 
 
 def _reference(verdict: Verdict) -> str:

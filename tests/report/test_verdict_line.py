@@ -69,6 +69,11 @@ SLOWER_STEP = replace(
             f"{SLOWER}, the code (work.py and 1 more)",
             [SEEN, CODE, ENVIRONMENT, "changed since, and imported by the test: work.py, more.py", BISECT],
         ),
+        (  # the machine became faster than it was when it was recorded
+            replace(RACED, change=0.02),
+            "5.0 % slower than abc1234, the code",
+            [SEEN, CODE, ENVIRONMENT, BISECT],
+        ),
         (CONTEST, "5.0 % slower than 315.0 GB/s of abc1234", [CODE, BISECT]),
         (
             replace(CONTEST, changed=("suites/x/work.py",)),
