@@ -137,6 +137,12 @@ def _fleet(options: argparse.Namespace) -> tuple[list[str], bool]:
     """What it found; done means that no host is slow."""
     fleet = results_of_hosts.load(options.files)
     compared = outliers.compare(fleet.figures)
+    if not compared:
+        raise CommandError(
+            f"no figure could be compared: got {format_count(len(fleet.figures), 'figure')} of "
+            f"{format_count(len(fleet.hosts), 'host')}, expected a figure that {outliers.LEAST_HOSTS} hosts or more "
+            "measured: name the results of more hosts, of runs of the same tests"
+        )
     lines = fleet_lines(fleet, compared)
     if options.openmetrics is not None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,7 @@ from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
 from pytest_gpuperf.run.clustering import joined
+from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.garbage import imports_are_spared
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
@@ -40,8 +42,13 @@ from pytest_gpuperf.run.selection import (
 )
 from pytest_gpuperf.run.session import Session
 
+if TYPE_CHECKING:
+    from pytest_gpuperf.doctor.glance import Glance
+
 SESSION = pytest.StashKey[Session]()
 CHECKS = pytest.StashKey[Checks]()
+GLANCE: pytest.StashKey[Glance] = pytest.StashKey()
+"""The doctor's look at a machine with GPUs, from the header on."""
 FAILURE = pytest.StashKey[BaseException]()
 """On a perf test that is judged or recorded, and has failed; until it has been torn down."""
 
@@ -95,10 +102,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if machine.gpus and session.cluster is None:
         # Imported here: without GPUs no run waits for modules that it does not need.
         from pytest_gpuperf.doctor.gather import gather
-        from pytest_gpuperf.doctor.glance import glance
+        from pytest_gpuperf.doctor.glance import Glance
 
-        lines.append(glance(lambda: gather(machine.devices)))
-    return [f"gpuperf: {line}" for line in lines]
+        config.stash[GLANCE] = glance = Glance(lambda: gather(machine.devices))
+        lines.append(glance.header())
+    return [f"gpuperf: {line}" for line in lines if line]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Reports what is wrong with the machine, if that was not known when the header was printed."""
+    if GLANCE in config.stash and (line := config.stash[GLANCE].late()):
+        terminalreporter.write_line(f"gpuperf: {line}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -230,13 +244,13 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         pytest.fail(objection, pytrace=False)
     if is_perf(item) and session.ranks.current.marker.launcher_env:
         pytest.fail(
-            f"{item.nodeid}: a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
+            "a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
             "that to the program: drop launcher_env, and use the group that is there",
             pytrace=False,
         )
     if lacks_variants(item):
         pytest.fail(
-            f"{item.nodeid}: a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "
+            "a test of a unittest.TestCase cannot run on ranks, since pytest makes no variants of it: "
             "make it a function, or its class one that is no TestCase",
             pytrace=False,
         )
@@ -312,6 +326,8 @@ def pytest_runtest_makereport(
         report.user_properties.extend(properties)
     if call.when == "teardown" and FAILURE in item.stash:
         del item.stash[FAILURE]  # whose frames hold all that the test had at hand
+    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, Ruled):
+        report.longrepr = str(call.excinfo.value)
     if failure is not None and report.failed:
         report.sections += [*failure.sections, ("run this alone", session.rerun_command())]
     return report

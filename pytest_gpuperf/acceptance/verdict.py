@@ -24,7 +24,7 @@ from pytest_gpuperf.doctor.finding import Finding, Severity
 from pytest_gpuperf.model.opinion import Saying
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import reasons, tripped_in_words
+from pytest_gpuperf.report.verdict_line import tripped_in_words, what_happened
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -197,7 +197,7 @@ def _remarks(seen: Seen, rows: Iterable[Row]) -> Iterable[str]:
     for row in rows:
         if row.state is State.OK and (worthless := _worthless(row.component, seen)):
             more = f"; {len(worthless) - 1} more" if len(worthless) > 1 else ""
-            why = next(iter(reasons(worthless[0])), worthless[0].outcome.meaning)
+            why = what_happened(worthless[0])
             yield f"{row.component}: {_in_words(worthless[0])}: {why}{more}"
     for finding in sorted(seen.findings, key=_rank):
         if finding.severity in (Severity.CRITICAL, Severity.WARNING) and not any(finding.what in one for one in told):

@@ -8,7 +8,7 @@ from pytest_gpuperf.baselines import json_files, results
 from pytest_gpuperf.baselines.differences import differing, usual
 from pytest_gpuperf.baselines.losses import change_of, unlike
 from pytest_gpuperf.baselines.match import FOLDER, difference
-from pytest_gpuperf.baselines.schema import BaselineError, Baselines, MetricBaseline
+from pytest_gpuperf.baselines.schema import BaselineError, Baselines, MetricBaseline, require_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def compare(first: Path, second: Path) -> Compared:
         second: The same, of the same hardware.
 
     Raises:
-        BaselineError: A file cannot be used, or the two are of GPUs whose figures cannot be compared.
+        BaselineError: A file cannot be used, or the two have no figures that can be compared.
     """
     one, other = _loaded(first), _loaded(second)
     if one.hardware_key != other.hardware_key:
@@ -65,6 +65,9 @@ def compare(first: Path, second: Path) -> Compared:
     if why := difference(one.match, other.match):
         raise BaselineError(second, f"{why} as in {str(first)!r}: their figures cannot be compared", FOLDER)
     pairs = sorted(_pairs(one, other), key=_rank)
+    if all(pair.first is None or pair.second is None for pair in pairs):
+        problem = f"got no figure that {str(first)!r} has too, expected the same tests in both"
+        raise BaselineError(second, problem, "compare runs of the same tests")
     both = one.tests.keys() & other.tests.keys()
     return Compared(
         one.hardware_key,
@@ -79,8 +82,11 @@ def _loaded(path: Path) -> Baselines:
     if data is None:
         raise BaselineError(path, "there is no such file", "name a file of baselines, or one of --gpuperf-json")
     if "results" in data:
-        return results.load(path)[0]
-    return Baselines.from_json(data, path, str(data.get("hardware_key", "")))
+        found = results.load(path)[0]
+    else:
+        found = Baselines.from_json(data, path, str(data.get("hardware_key", "")))
+    require_figures(found, path)
+    return found
 
 
 def _pairs(one: Baselines, other: Baselines) -> list[Pair]:

@@ -46,6 +46,10 @@ class ResultsForm:
     """How the machine's GPUs reach one another, for pages that draw it."""
     searches: tuple[Mapping[str, Any], ...] = field(default=(), metadata=OPTIONAL)
     """Tables of configurations; see docs/measuring.md."""
+    raced: Mapping[str, Any] | None = field(default=None, metadata=OMITTED)
+    """The two codes of a race of all tests."""
+    smoke: bool = field(default=False, metadata=OMITTED)
+    """Whether the run only tried bodies, and timed nothing."""
     summary: Mapping[str, Any] | None = field(default=None, metadata=OMITTED)
     """What the run came to as a whole, for the top of a page: title, columns, rows and remarks."""
 

@@ -279,6 +279,17 @@ class Baselines:
         return baselines
 
 
+def require_figures(baselines: Baselines, path: object) -> None:
+    """Refuses a file that a command compares with others, and that holds nothing to compare.
+
+    Raises:
+        BaselineError: No test of the file has a figure.
+    """
+    if not any(entry.metrics for entry in baselines.tests.values()):
+        cure = "name a file of a run that measured on GPUs; --smoke and runs on CPUs keep none"
+        raise BaselineError(path, "got no launch with figures, expected one or more", cure)
+
+
 def require_version(data: object, key: str, newest: int, path: object, of: str = "") -> None:
     """Refuses a file that a later version of ours wrote, before what is new in it is taken for a mistake.
 

@@ -44,9 +44,14 @@ def summary(facts: Facts, findings: Sequence[Finding]) -> str:
     return f"{machine}: {words}"
 
 
+def odd(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that a run should know of, the worst first."""
+    return [finding for finding in findings if finding.severity in (Severity.CRITICAL, Severity.WARNING)]
+
+
 def header(findings: Sequence[Finding]) -> str:
     """One line for the header of a run: the worst finding, and how many more there are."""
-    bad = [finding for finding in findings if finding.severity in (Severity.CRITICAL, Severity.WARNING)]
+    bad = odd(findings)
     if not bad:
         return "doctor: nothing critical, no warnings"
     more = f"; {len(bad) - 1} more: {COMMAND}" if len(bad) > 1 else f"; see {COMMAND}"

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_gpuperf.baselines import results
 from pytest_gpuperf.baselines.match import FOLDER, difference
 from pytest_gpuperf.baselines.results import ResultsError
-from pytest_gpuperf.baselines.schema import Baselines, MetricBaseline
+from pytest_gpuperf.baselines.schema import BaselineError, Baselines, MetricBaseline, require_figures
 from pytest_gpuperf.figures.metric import Better
 from pytest_gpuperf.fleet.component import Component, component_of
 
@@ -49,7 +49,7 @@ def load(paths: Sequence[Path]) -> Fleet:
     """Reads the results of ``--gpuperf-json``, one file or several of each host.
 
     Raises:
-        ResultsError: A file cannot be used, or is of other hardware than the first.
+        ResultsError: A file cannot be used, has no figures, or is of other hardware than the first.
     """
     first: tuple[Path, Baselines] | None = None
     measured: dict[tuple[str, str], dict[_Form, dict[str, list[float]]]] = defaultdict(
@@ -61,6 +61,10 @@ def load(paths: Sequence[Path]) -> Fleet:
         if first is None:
             first = path, candidate
         _require_alike(path, candidate, *first)
+        try:
+            require_figures(candidate, path)
+        except BaselineError as error:
+            raise ResultsError(path, error.problem, error.cure) from error
     names = _names([candidate for _, candidate, _ in loaded])
     hosts: dict[str, None] = {}
     for _, candidate, form in loaded:

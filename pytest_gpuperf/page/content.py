@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -14,16 +14,16 @@ from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaselin
 from pytest_gpuperf.page.history import History
 from pytest_gpuperf.page.timelines import Timeline, timelines
 from pytest_gpuperf.page.topology import Picture
+from pytest_gpuperf.report.change import format_share, shown_change
 from pytest_gpuperf.report.headline import TestFigures, by_test
 from pytest_gpuperf.report.matrices import matrix
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import Results
 from pytest_gpuperf.report.searches import COLUMNS, cells, headline
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
-from pytest_gpuperf.report.verdict_line import describe
+from pytest_gpuperf.report.verdict_line import details, what_happened
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
-from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -42,17 +42,35 @@ class Run:
     @property
     def at(self) -> str:
         """When its first launch began, in ISO 8601; empty if it measured nothing."""
-        return self.launches[0].at if self.launches else ""
+        return next((one.at for one in (*self.launches, self.results.raced) if one is not None), "")
 
     @property
     def host(self) -> str:
         """The host that it ran on; empty if it measured nothing."""
-        return self.launches[0].host if self.launches else ""
+        return next((one.host for one in (*self.launches, self.results.raced) if one is not None), "")
 
     @property
-    def commit(self) -> str:
+    def code(self) -> str:
         """What it measured, in short; empty if that is not known."""
+        raced = self.results.raced
+        if raced is not None:
+            return f"{raced.commit[:12]}{' with uncommitted changes' * raced.dirty}"
         return self.launches[0].commit[:12] if self.launches else ""
+
+    @property
+    def old_code(self) -> str:
+        """What that raced, in short; empty if it raced nothing by itself."""
+        raced = self.results.raced
+        if raced is None:
+            return ""
+        return f"{raced.against} ({raced.old_commit[:12]})" if raced.old_commit else raced.against
+
+    @property
+    def facts(self) -> str:
+        """When, where and what it measured, on one line."""
+        codes = f"{self.code}, against {self.old_code}" if self.old_code else self.code
+        facts = ("smoke" * self.results.smoke, self.at, self.host, codes)
+        return " · ".join(filter(None, facts)) or "measured nothing"
 
     @property
     def key(self) -> str:
@@ -82,12 +100,14 @@ class Figure:
     name: str
     outcome: Outcome
     value: str
+    """The present one; of a race without a record, the old one is before it."""
     change: str
     share: float | None
     """Of the physical limit."""
     limit: str
     """Share and name of the limit in words; empty without one."""
-    sentence: str
+    lines: Sequence[str]
+    """What happened, and the details."""
     facts: Sequence[Fact]
     drawing: Mapping[str, Any]
     """What the chart draws: JSON types, in the unit that the axis names."""
@@ -240,11 +260,25 @@ class Content:
         tests = ", ".join(f"{ends[end]} {end}" for end in ("failed", "passed", "skipped") if ends[end])
         bad = Counter(test.outcome for test in self._tests if not test.passes)
         figures = ", ".join(f"{bad[outcome]} {outcome.value}" for outcome in Outcome if bad[outcome])
-        if not self._tests:
-            return f"{format_count(len(self.ran), 'test')} on ranks: {tests}." if tests else "No test ran on ranks."
-        measured = format_count(len(self._tests), "test")
-        said = f"{measured} with figures: {figures}." if figures else f"{measured} with figures, none of them worse."
-        return f"{said} {format_count(len(self.ran), 'test')} on ranks: {tests}." if tests else said
+        said = [f"{format_count(len(self.ran), 'test')} on ranks: {tests}."] if tests else []
+        if self.tried:
+            tried = format_count(len(self.tried), "perf test")
+            bodies = "its body" if len(self.tried) == 1 else "their bodies"
+            said.insert(0, f"smoke: {tried} ran {bodies} once, and nothing was timed.")
+        if self._tests:
+            measured = f"{format_count(len(self._tests), 'test')} with figures"
+            said.insert(0, f"{measured}: {figures}." if figures else f"{measured}, none of them worse.")
+        return " ".join(said) or "No test ran on ranks."
+
+    @property
+    def races(self) -> bool:
+        """Whether figures have an old value beside the present one."""
+        return any(run.results.raced is not None for run in self.runs)
+
+    @cached_property
+    def tried(self) -> list[str]:
+        """The perf tests whose bodies smoke runs tried."""
+        return list(dict.fromkeys(one.test for run in self.runs if run.results.smoke for one in run.results.verdicts))
 
     @cached_property
     def curves(self) -> list[Curve]:
@@ -327,13 +361,18 @@ class Content:
         """The verdicts of each run by test and metric, the oldest run first."""
         return [
             (run, {(verdict.test, verdict.metric_name): verdict for verdict in run.results.verdicts})
-            for run in reversed(self.runs)
+            for run in reversed(self._timed)
         ]
+
+    @property
+    def _timed(self) -> list[Run]:
+        """The runs whose figures say how fast something is."""
+        return [run for run in self.runs if not run.results.smoke]
 
     @cached_property
     def _tests(self) -> list[Test]:
         seen: dict[tuple[str, str], tuple[Run, TestFigures]] = {}
-        for run in self.runs:
+        for run in self._timed:
             for figures in by_test(run.results.verdicts):
                 seen.setdefault((run.key, figures.test), (run, figures))
         return [self._test(number, run, figures) for number, (run, figures) in enumerate(seen.values())]
@@ -350,12 +389,12 @@ class Content:
             id_,
             verdict.metric_name,
             verdict.outcome,
-            format_value(metric.value, metric.unit),
-            "" if verdict.change is None else format_percent(verdict.change, signed=True),
+            " → ".join(format_value(value, metric.unit) for value in (verdict.old, metric.value) if value is not None),
+            shown_change(verdict),
             share,
             "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
-            describe(verdict, _record_command),
-            _facts(verdict),
+            (what_happened(verdict), *details(verdict, _Options())),
+            _facts(verdict, run),
             self._drawing(run, verdict),
             verdict.effect,
         )
@@ -418,18 +457,30 @@ def _worst(subject: Subject) -> int:
     return min(test.outcome.severity for test in subject.tests)
 
 
-def _record_command(identity: str, *more: str, mode: str = "") -> str:
-    # The page is read elsewhere than pytest was started: it names the option alone.
-    return "pytest --update-baselines"
+class _Options:
+    """Names options alone: a page is read elsewhere than pytest was started."""
+
+    def record(self, identity: str, *more: str, mode: str = "") -> str:
+        """Return how a baseline is recorded."""
+        return "pytest --update-baselines"
+
+    def bisect(self, identity: str, good: str) -> str:
+        """Return how the commit that made a test slower is found."""
+        return f"pytest --bisect={good}"
 
 
 def _quartiles(value: float, q1: float | None, q3: float | None, scale: float) -> list[float | None]:
     return [value / scale, None if q1 is None else q1 / scale, None if q3 is None else q3 / scale]
 
 
-def _facts(verdict: Verdict) -> list[Fact]:
+def _facts(verdict: Verdict, run: Run) -> list[Fact]:
     metric, baseline = verdict.metric, verdict.baseline
-    facts = [Fact("value", format_value(metric.value, metric.unit))]
+    share = partial(format_share, better=metric.better, unit=metric.unit, value=metric.value)
+    value = format_value(metric.value, metric.unit)
+    facts = [Fact("value", value)]
+    if verdict.old is not None:
+        old = format_value(verdict.old, metric.unit)
+        facts = [Fact(f"old code, {run.old_code}", old), Fact(f"this code, {run.code}", value)]
     if metric.q1 is not None and metric.q3 is not None:
         between = " to ".join(format_value(end, metric.unit) for end in (metric.q1, metric.q3))
         facts.append(Fact("middle half of the samples", f"{between}, {format_count(metric.samples, 'sample')}"))
@@ -444,9 +495,10 @@ def _facts(verdict: Verdict) -> list[Fact]:
     if verdict.bound is not None:
         facts.append(Fact("smallest loss that is found", format_percent(verdict.bound)))
     if verdict.code is not None:
-        facts.append(Fact(f"share of the code, against {verdict.against}", _share(verdict.code)))
+        what = f"share of the code, against {verdict.against}"
+        facts.append(Fact("change between the two codes" if verdict.old is not None else what, share(verdict.code)))
     if verdict.environment is not None:
-        facts.append(Fact("share of the environment", _share(verdict.environment)))
+        facts.append(Fact("share of the environment", share(verdict.environment)))
     facts += [
         Fact(f"{name} differs", f"{then or 'not set'} → {now or 'not set'}")
         for name, (then, now) in verdict.differs.items()
@@ -462,11 +514,6 @@ def _facts(verdict: Verdict) -> list[Fact]:
         capped = ", at the power limit" if metric.power_capped else ""
         facts.append(Fact("SM clock", format_value(metric.sm_clock, "Hz") + capped))
     return facts
-
-
-def _share(share: Share) -> str:
-    low, high = (format_percent(end, signed=True) for end in share.interval)
-    return f"{format_percent(share.change, signed=True)} ({low} to {high})"
 
 
 def _curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:

@@ -7,8 +7,10 @@ that moves by them.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pytest
 
@@ -24,6 +26,10 @@ SECTION = "gpuperf"
 _FIXTURE = "benchmark"
 _TAKEN = pytest.StashKey[bool]()
 """Set once a test has the benchmark fixture; it can be used once."""
+
+
+_Groups: TypeAlias = list[tuple[str | None, list[dict[str, Any]]]]
+"""The rows of pytest-benchmark's table, by the name of their group."""
 
 
 class _Fixture(Protocol):
@@ -64,6 +70,7 @@ class BenchmarkPlugin:
         is_perf: Callable[[pytest.Item], bool],
         *,
         smoke: bool,
+        table: bool = True,
     ) -> None:
         """Not published yet.
 
@@ -72,11 +79,13 @@ class BenchmarkPlugin:
             software: Tells the versions that the ranks ran with.
             is_perf: Whether an item is a perf test, and not one of another suite that means something else by that.
             smoke: Whether the run only tries bodies, and so measures nothing to publish.
+            table: Whether pytest-benchmark's table shows what is published.
         """
         self._machine = machine
         self._software = software
         self._is_perf = is_perf
         self._smoke = smoke
+        self._table = table
         self._published: dict[str, dict[str, Any]] = {}
 
     def publish(self, request: pytest.FixtureRequest, timing: Timing, metrics: Mapping[str, Metric]) -> None:
@@ -136,6 +145,15 @@ class BenchmarkPlugin:
             for item in counted:
                 item.fixturenames.remove(_FIXTURE)  # type: ignore[attr-defined]
 
+    @pytest.hookimpl(wrapper=True, optionalhook=True)
+    def pytest_benchmark_group_stats(self) -> Generator[None, _Groups, _Groups]:
+        """Leaves perf tests out of the table, which is wide and long, and says again what our own summary says."""
+        groups = yield
+        if self._table:
+            return groups
+        kept = [(name, [row for row in rows if row["fullname"] not in self._published]) for name, rows in groups]
+        return [(name, rows) for name, rows in kept if rows]
+
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
         """Takes note of who has the fixture, also where a body asks for it by name."""
         if fixturedef.argname == _FIXTURE:
@@ -192,6 +210,13 @@ class BenchmarkPlugin:
         asked = config.getoption("benchmark_only", False) or config.getoption("benchmark_skip", False)
         names = getattr(item, "fixturenames", None)
         return bool(asked) and self._is_perf(item) and not self._smoke and names is not None and _FIXTURE not in names
+
+
+def asked_for(config: pytest.Config) -> bool:
+    """Return whether the user has given an option of pytest-benchmark."""
+    given = [*config.invocation_params.args, *config.getini("addopts")]
+    given += shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    return any(str(argument).startswith("--benchmark") for argument in given)
 
 
 def _codspeed(config: pytest.Config) -> bool:

@@ -28,6 +28,10 @@ class Commands:
     """The folder that the command line names; empty if it names none."""
     cluster: str = ""
     """What the command line says of a cluster; empty without one."""
+    bisects: bool = False
+    """Whether the commit that made a test slower can be looked for."""
+    build: str = ""
+    """The command that builds what an older commit needs; empty if it needs nothing."""
 
     def run(self, identity: str, path: Path | None = None) -> str:
         """The command that runs the test alone.
@@ -65,6 +69,16 @@ class Commands:
         folder = [f"--baselines {_quoted(self.baselines)}"] if self.baselines else []
         given = " ".join([*options, *folder])
         return f'pytest {selected}{self._nodes} --gpus {self.gpus} {given} --reason "why"'
+
+    def bisect(self, identity: str, good: str) -> str:
+        """Return the command that finds the commit after a good one that made the test slower; empty if none can.
+
+        Args:
+            identity: its node id.
+            good: the commit at which it was not slower.
+        """
+        build = f" --against-build={_quoted(self.build)}" if self.build else ""
+        return f"{self.run(identity)} --bisect={shlex.quote(good)}{build}" if self.bisects else ""
 
     @property
     def _nodes(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_gpuperf.baselines.compare import Compared, Pair
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import MetricBaseline
+from pytest_gpuperf.report.change import format_change
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 
 COLUMNS = ("change", "first", "second", "spread", "launches", "metric")
@@ -50,8 +51,8 @@ def _cells(pair: Pair) -> tuple[str, ...]:
 
 
 def _change(pair: Pair) -> str:
-    if pair.change is not None:
-        return format_percent(pair.change, signed=True)
+    if pair.change is not None and pair.second is not None:
+        return format_change(pair.change, pair.second.better, pair.second.unit, pair.second.center)
     if pair.first is None or pair.second is None:
         return "only second" if pair.first is None else "only first"
     return "not alike"
@@ -73,7 +74,7 @@ def _counted(compared: Compared) -> str:
     both = len(compared.pairs) - sum(alone)
     return (
         f"{format_count(both, 'figure')} in both on {compared.hardware_key}, {alone[0]} only in the first, "
-        f"{alone[1]} only in the second; a change above 0 is better"
+        f"{alone[1]} only in the second"
     )
 
 

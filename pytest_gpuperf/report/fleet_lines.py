@@ -52,7 +52,5 @@ def _fraction(one: Compared, standing: Standing) -> float:
 def _summary(fleet: Fleet, compared: Sequence[Compared], slow: int) -> str:
     hosts, figures = format_count(len(fleet.hosts), "host"), format_count(len(compared), "figure")
     what = f"{hosts} of {fleet.hardware_key}, {figures} compared: {slow or 'none'} slow"
-    if not compared:
-        return what
     seen = statistics.median(one.seen for one in compared)
     return f"{what}; a loss of {format_percent(seen)} is seen in half of the figures"

@@ -16,7 +16,7 @@ from pytest_gpuperf.report.markdown import markdown
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.terminal import ClosingLines
-from pytest_gpuperf.report.verdict_line import RecordCommand, describe
+from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 
 SUMMARY_LIMIT = 2**20  # bytes for each step; more, and GitHub drops all of it
 MESSAGE_LIMIT = 4096  # characters; the whole text of a failure is in the log anyway
@@ -31,13 +31,13 @@ class GitHub:
         findings: Findings,
         rootpath: Path,
         *,
-        record_command: RecordCommand,
+        commands: VerdictCommands,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._closing_lines = closing_lines
         self._findings = findings
         self._rootpath = rootpath
-        self._record_command = record_command
+        self._commands = commands
         self._environ = environ
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -68,7 +68,7 @@ class GitHub:
     def _annotations(self) -> Iterator[str]:
         for verdict in ranked([v for v in self._findings.verdicts if v.fails]):
             title = one_line(f"{verdict.outcome.value}: {verdict.test} {verdict.metric_name}")
-            message = describe(verdict, self._record_command)
+            message = "\n".join(describe(verdict, self._commands))
             yield annotation(*self._located(self._findings.places[verdict.test]), title, message)
         for failure in self._findings.failures:
             phase = "" if failure.when == "call" else f" in its {failure.when}"

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from pytest_gpuperf.report.change import shown_change, stored_change
 from pytest_gpuperf.report.curves import curve_in_words
 from pytest_gpuperf.report.headline import TestFigures, by_test
 from pytest_gpuperf.report.table import Line, colour_of, counted, shortened
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
-from pytest_gpuperf.report.verdict_line import reasons
+from pytest_gpuperf.report.verdict_line import VerdictCommands, details, what_happened
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome, Reason
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 LINES = 60  # of tests that came to nothing bad; more of them are counted by file
 _LEAST_ROOM = 12  # characters of a test's name
+_COLUMNS = ("verdict", "change", "value", "of limit")
 _CALM = (Outcome.SAME, Outcome.RECORDED)
 
 
@@ -25,16 +27,23 @@ class Overview:
     """The tests with figures of a run."""
 
     verdicts: Sequence[Verdict]
+    commands: VerdictCommands
+    """Makes the commands of a test."""
     curves: Sequence[Mapping[str, Any]] = ()
     width: int | None = None
     """Characters of a line; None for no limit."""
     ascii_only: bool = False
     """Whether the output can hold no other characters."""
     tests: Sequence[TestFigures] = field(init=False)
+    widths: Sequence[int] = field(init=False)
+    """Characters of each column; 0 of one that holds nothing."""
 
     def __post_init__(self) -> None:
         """Finds the figure of each test that matters."""
         object.__setattr__(self, "tests", by_test(self.verdicts))
+        rows = [_cells(one) for one in self.verdicts if one.outcome is not Outcome.UNJUDGED]
+        columns = zip(_COLUMNS, *rows, strict=True)
+        object.__setattr__(self, "widths", [max(map(len, column)) if any(column[1:]) else 0 for column in columns])
 
     def lines(self) -> list[Line]:
         """Return what the summary prints; nothing without figures."""
@@ -42,11 +51,11 @@ class Overview:
             return []
         judged = [test for test in self.tests if test.outcome is not Outcome.UNJUDGED]
         odd = [test for test in judged if _is_odd(test.headline)]
-        odd.sort(key=lambda test: (test.outcome.severity, test.headline.change or 0.0))
+        odd.sort(key=lambda test: (test.outcome.severity, stored_change(test.headline) or 0.0))
         rest = [test for test in judged if not _is_odd(test.headline)]
         shown = [test for test in rest if test.outcome is Outcome.MISSING or len(rest) <= LINES]
         counts = [test for test in rest if test not in shown]
-        header = [Line("verdict       change         value of limit  test")] if odd or shown else []
+        header = [Line(f"{self._row(_COLUMNS, 0)}  test")] if odd or shown else []
         return [
             *header,
             *self._odd(odd),
@@ -56,6 +65,13 @@ class Overview:
             Line(counted(self.verdicts)),
         ]
 
+    def _row(self, cells: Sequence[str], indent: int) -> str:
+        """Return the cells of a row that is indented by so many characters; a column that is empty has no room."""
+        word, *numbers = cells
+        verdict, *widths = self.widths
+        shown = [cell.rjust(width) for cell, width in zip(numbers, widths, strict=True) if width]
+        return "  ".join([word.ljust(verdict + 2 - indent), *shown])
+
     def _odd(self, tests: Sequence[TestFigures]) -> list[Line]:
         lines = []
         for test in tests:
@@ -64,8 +80,10 @@ class Overview:
             judged = [one for one in (test.headline, *test.others) if one.outcome not in (*_CALM, Outcome.UNJUDGED)]
             for verdict in judged:
                 colour = colour_of(verdict)
-                lines.append(Line(f"  {_cells(verdict, 2)}  {verdict.metric_name}", colour))
-                lines += [Line(f"    {why}", colour) for why in reasons(verdict)]
+                lines.append(Line(f"  {self._row(_cells(verdict), 2)}  {verdict.metric_name}", colour))
+                lines += [
+                    Line(f"    {line}", colour) for line in (what_happened(verdict), *details(verdict, self.commands))
+                ]
         return lines
 
     def _by_file(self, tests: Sequence[TestFigures]) -> list[Line]:
@@ -83,7 +101,7 @@ class Overview:
         curves = [curve_in_words(one, ascii_only=self.ascii_only) for one in self.curves if one["test"] == test.test]
         judged = [one for one in test.others if one.outcome is not Outcome.UNJUDGED]
         after = f" {curves[-1]}" if curves else f" {test.headline.metric_name} +{len(judged)}" if judged else ""
-        before = f"  {_cells(test.headline, 2)}  "
+        before = f"  {self._row(_cells(test.headline), 2)}  "
         if self.width is None or len(before) + len(test.name) + len(after) <= self.width:
             return [Line(before + test.name + after, colour)]
         below = [Line(f"    {curves[-1]}", colour)] if curves else []
@@ -126,17 +144,15 @@ def _is_odd(verdict: Verdict) -> bool:
     return verdict.outcome not in _CALM
 
 
-def _cells(verdict: Verdict, indent: int) -> str:
-    """The columns of a row that is indented by so many characters, up to the test's name."""
+def _cells(verdict: Verdict) -> tuple[str, ...]:
+    """Return what a row says ahead of the test's name."""
     metric = verdict.metric
-    change = verdict.code.change if verdict.baseline is None and verdict.code is not None else verdict.change
-    cells = (
-        verdict.outcome.value.ljust(11 - indent),
-        ("" if change is None else format_percent(change, signed=True)).rjust(8),
-        format_value(metric.value, metric.unit).rjust(13),
-        ("" if metric.share_of_limit is None else format_percent(metric.share_of_limit)).rjust(8),
+    return (
+        verdict.outcome.value,
+        shown_change(verdict),
+        format_value(metric.value, metric.unit),
+        "" if metric.share_of_limit is None else format_percent(metric.share_of_limit),
     )
-    return " ".join(cells)
 
 
 def _counts(tests: Sequence[TestFigures]) -> list[Line]:

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_gpuperf.baselines.plain import plain, read
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.report.change import shown_change
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 PROPERTY = "gpuperf"
@@ -113,8 +114,8 @@ def _plain(verdict: Verdict) -> list[tuple[str, str]]:
     ]
     if verdict.baseline is not None:
         figures.append((f"{prefix}.baseline", _number(verdict.baseline.center)))
-    if verdict.change is not None:
-        figures.append((f"{prefix}.change", _number(verdict.change)))
+    if change := shown_change(verdict):
+        figures.append((f"{prefix}.change", change))
     return figures
 
 

@@ -50,8 +50,8 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
         _Replay(kept, file),
         file,
         findings,
-        Summary(lambda verdicts: lines, findings),
-        GitHub(lambda verdicts: lines, findings, rootpath, record_command=commands.record),
+        Summary(lambda verdicts: lines, findings, commands),
+        GitHub(lambda verdicts: lines, findings, rootpath, commands=commands),
     ]
     # Nothing of the repository's own settings: they are of a run that tests, and name options that are not here.
     os.environ.pop("PYTEST_ADDOPTS", None)

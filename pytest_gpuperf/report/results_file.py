@@ -41,6 +41,23 @@ class Unchecked:
 
 
 @dataclass(frozen=True, slots=True)
+class Raced:
+    """The two codes of a race of all tests."""
+
+    at: str
+    """When the run began to measure, in ISO 8601."""
+    host: str
+    against: str
+    """The other code as the user named it: a commit, or the interpreter that runs it."""
+    old_commit: str
+    """Its full hash; empty if it is the same commit under another interpreter."""
+    commit: str
+    """The full hash of what is checked out."""
+    dirty: bool
+    """Whether the checkout has changes that are not committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """What one run measured, and what it came to."""
 
@@ -60,6 +77,10 @@ class Results:
     """How the machine's GPUs reach one another; None if nobody looked."""
     searches: tuple[Mapping[str, Any], ...] = ()
     """Tables of configurations; see ``searches.table_of``."""
+    raced: Raced | None = None
+    """None unless the run raced all tests."""
+    smoke: bool = False
+    """Whether the run only tried bodies, and timed nothing."""
     summary: Mapping[str, Any] | None = None
     """What the run came to as a whole; None if nobody summed it up."""
 
@@ -88,6 +109,8 @@ def write(path: Path, results: Results) -> None:
         profiles=tuple(plain(one) for one in results.profiles),
         topology=None if results.topology is None else plain(results.topology),
         searches=results.searches,
+        raced=None if results.raced is None else plain(results.raced),
+        smoke=results.smoke,
         summary=results.summary,
     )
     json_files.replace(path, text_of(rounded(plain(form))))
@@ -106,6 +129,7 @@ def load(path: Path) -> Results:
         ran = tuple(read(Ran, data, f"file.ran[{i}]") for i, data in enumerate(form.ran))
         profiles = tuple(read(Profile, data, f"file.profiles[{i}]") for i, data in enumerate(form.profiles))
         topology = None if form.topology is None else read(Topology, form.topology, "file.topology")
+        raced = None if form.raced is None else read(Raced, form.raced, "file.raced")
     except FieldError as error:
         raise ResultsError(path, str(error), AGAIN) from error
     return Results(
@@ -118,6 +142,8 @@ def load(path: Path) -> Results:
         profiles,
         topology,
         form.searches,
+        raced,
+        form.smoke,
         form.summary,
     )
 
@@ -131,6 +157,9 @@ class ResultsFile:
         hardware_key: str,
         match: Mapping[str, Scalar],
         topology: Callable[[], Topology | None] = lambda: None,
+        raced: Callable[[], Raced | None] = lambda: None,
+        *,
+        smoke: bool = False,
     ) -> None:
         """Nothing is collected yet.
 
@@ -139,9 +168,13 @@ class ResultsFile:
             hardware_key: Of the run.
             match: Facts of the machine.
             topology: Looks at the machine's GPUs, once the run has ended; None if there is nothing to see.
+            raced: Returns the codes of a race of all tests, once the run has ended.
+            smoke: Whether the run only tries bodies.
         """
         self._path = path
         self._topology = topology
+        self._raced = raced
+        self._smoke = smoke
         self._key = hardware_key
         self._candidates = [Baselines(hardware_key, match)]
         self._verdicts: list[Verdict] = []
@@ -206,6 +239,8 @@ class ResultsFile:
             tuple(self._profiles),
             self._topology(),
             tuple(self._searches),
+            self._raced(),
+            self._smoke,
         )
         return results, dict(unfit)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_gpuperf.report.change import shown_change, stored_change
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -29,18 +30,18 @@ class Line:
 
 def ranked(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts worst first; of one outcome, the largest loss first."""
-    return sorted(verdicts, key=lambda verdict: (verdict.outcome.severity, verdict.change or 0.0))
+    return sorted(verdicts, key=lambda verdict: (verdict.outcome.severity, stored_change(verdict) or 0.0))
 
 
 def cells(verdict: Verdict) -> tuple[str, ...]:
     """What a verdict says in each column but the last."""
     metric, baseline = verdict.metric, verdict.baseline
-    change = verdict.code.change if baseline is None and verdict.code is not None else verdict.change
+    old = verdict.old if baseline is None else baseline.center
     return (
         verdict.outcome.value,
         format_value(metric.value, metric.unit),
-        "" if baseline is None else format_value(baseline.center, baseline.unit),
-        "" if change is None else format_percent(change, signed=True),
+        "" if old is None else format_value(old, metric.unit if baseline is None else baseline.unit),
+        shown_change(verdict),
         "" if baseline is None else format_percent(baseline.sigma_b),
         "" if metric.share_of_limit is None else format_percent(metric.share_of_limit),
     )

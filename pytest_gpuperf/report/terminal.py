@@ -17,6 +17,7 @@ from pytest_gpuperf.report.overview import Overview, smoke_lines
 from pytest_gpuperf.report.profiles import profile_lines
 from pytest_gpuperf.report.searches import search_lines
 from pytest_gpuperf.report.table import Line, expected_lines, skip_lines, unchecked_lines, verdict_table
+from pytest_gpuperf.report.verdict_line import VerdictCommands
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 ClosingLines: TypeAlias = Callable[[Sequence[Verdict]], list[str]]
@@ -26,16 +27,20 @@ ClosingLines: TypeAlias = Callable[[Sequence[Verdict]], list[str]]
 class Summary:
     """Prints the verdicts, worst first, and the tests that ran in no variant, with the reasons."""
 
-    def __init__(self, closing_lines: ClosingLines, findings: Findings, *, smoke: bool = False) -> None:
+    def __init__(
+        self, closing_lines: ClosingLines, findings: Findings, commands: VerdictCommands, *, smoke: bool = False
+    ) -> None:
         """Nothing is printed yet.
 
         Args:
             closing_lines: What the run as a whole has to say.
             findings: What its tests came to.
+            commands: Makes the commands of a test.
             smoke: Whether it only tries bodies.
         """
         self._closing_lines = closing_lines
         self._findings = findings
+        self._commands = commands
         self._smoke = smoke
 
     # pytest-benchmark's table has no heading, and would look like a part of this section: it goes first. With
@@ -58,7 +63,7 @@ class Summary:
             return verdict_table(verdicts, width=width)
         encoding = getattr(sys.__stdout__, "encoding", None) or "ascii"
         ascii_only = not encoding.lower().startswith("utf")
-        return Overview(verdicts, self._findings.curves, width, ascii_only).lines()
+        return Overview(verdicts, self._commands, self._findings.curves, width, ascii_only).lines()
 
     def _print(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
         # A pipe or a file has no width: what is grepped there must be whole.

@@ -1,4 +1,4 @@
-"""One verdict as one line of text."""
+"""One verdict as text: a first line that says what happened, and short lines with the details."""
 
 from collections.abc import Sequence
 from typing import Protocol, assert_never
@@ -7,6 +7,7 @@ from pytest_gpuperf.baselines.schema import MetricBaseline
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Saying
+from pytest_gpuperf.report.change import change_in_words, format_share, stored_change
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.why import differing_in_words, why
@@ -16,73 +17,187 @@ from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
-class RecordCommand(Protocol):
-    """Makes the command that records a baseline."""
+class VerdictCommands(Protocol):
+    """Makes the commands that a verdict ends with."""
 
-    def __call__(self, identity: str, *more: str, mode: str = "") -> str:
-        """For the test of a node id, with more options, in a mode of the update."""
+    def record(self, identity: str, *more: str, mode: str = "") -> str:
+        """Return the command that records a baseline for the test of a node id, with more options."""
+        ...
+
+    def bisect(self, identity: str, good: str) -> str:
+        """Return the command that finds the commit after a good one that made the test slower; empty without one."""
         ...
 
 
-def describe(verdict: Verdict, record_command: RecordCommand) -> str:
-    """Says in one line what a verdict found, against what, and what to do about it.
+def describe(verdict: Verdict, commands: VerdictCommands) -> list[str]:
+    """Return a verdict as lines: the figure and what happened, then the details.
 
     Args:
         verdict: The verdict.
-        record_command: Makes the command that records a baseline for its test.
+        commands: Makes the commands of its test.
     """
-    parts = [_finding(verdict, record_command), *why(verdict)]
-    return one_line(f"{verdict.test} {verdict.metric_name}: {'; '.join(parts)}")
+    return [first_line(verdict), *map(one_line, details(verdict, commands))]
 
 
-def reasons(verdict: Verdict) -> list[str]:
-    """Return why a figure came to its outcome, a line each; empty if its value and change say all."""
-    metric, baseline, known = verdict.metric, verdict.baseline, verdict.expected
+def first_line(verdict: Verdict) -> str:
+    """Return the figure and what happened to it, so short that pytest's summary shows it beside the test's name."""
+    value = format_value(verdict.metric.value, verdict.metric.unit)
+    return one_line(f"{verdict.metric_name} {value}: {what_happened(verdict)}")
+
+
+def what_happened(verdict: Verdict) -> str:
+    """Return what became of a figure, in a few words."""
+    metric = verdict.metric
     match verdict.outcome:
-        case Outcome.INVALID if verdict.reason is not Reason.ABOVE_LIMIT:
-            return [f"the machine was not fit for the measurement, twice: {tripped_in_words(metric.invalid)}"]
-        case Outcome.INVALID:
-            limit = format_value(metric.limit or 0.0, metric.unit)
-            return [f"beyond the physical limit {limit}: the measurement is broken"]
+        case Outcome.SAME:
+            return f"the same as {_reference(verdict)}"
+        case Outcome.IMPROVED:
+            return _moved(verdict)
+        case Outcome.REGRESSED:
+            return f"{_moved(verdict)}{_culprit(verdict)}"
+        case Outcome.ENVIRONMENT:
+            return f"{_moved(verdict)}, the environment"
+        case Outcome.EXPECTED:
+            known = verdict.expected
+            return f"{_moved(verdict)}, expected{'' if known is None else f' until {known.until}'}"
+        case Outcome.UNDECIDED if verdict.reason is Reason.ASKED:
+            return f"maybe below the {_asked_for(metric)} that the test requires"
+        case Outcome.UNDECIDED:
+            moved = "" if stored_change(verdict) is None else f"{_moved(verdict)}, "
+            return f"{moved}undecided: {_why_undecided(verdict)}"
         case Outcome.MISSED:
-            return [f"surely below the {_asked_for(metric)} asked for{_interval(metric)}"]
-        case Outcome.REGRESSED | Outcome.ENVIRONMENT | Outcome.IMPROVED | Outcome.EXPECTED | Outcome.UNDECIDED:
-            lines = []
-            if baseline is not None:
-                where = ", none of them on these GPUs" if verdict.elsewhere else ""
-                lines.append(f"baseline {format_value(baseline.center, baseline.unit)}, {_spread(baseline)}{where}")
-            if verdict.code is not None:
-                lines.append(f"code {_share(verdict.code, 'of each')}, against {verdict.against}")
-            elif verdict.against:
-                lines.append(f"code unchanged since {verdict.against}")
-            if verdict.environment is not None:
-                lines.append(f"environment {_share(verdict.environment)}, against the record")
-            if verdict.outcome is Outcome.UNDECIDED:
-                lines.append(_why_undecided(verdict))
-            elif verdict.detail:
-                lines.append(f"not raced: {_in_short(verdict.detail)}")
-            if known is not None:
-                lines.append(f"expected until {known.until}: {known.reason}")
-            return [*lines, *why(verdict)]
-        case Outcome.MISSING if verdict.reason in (Reason.BELOW, Reason.ABOVE_MODEL):
-            return [_expected(verdict).removeprefix(" and is ")]
+            return f"surely below the {_asked_for(metric)} that the test requires"
+        case Outcome.MISSING:
+            return _missing(verdict)
+        case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
+            side = "above" if metric.better == "higher" else "below"
+            limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
+            name = f" of {metric.limit_name}" if metric.limit_name else ""
+            return f"{side} the physical limit{limit}{name}"
+        case Outcome.INVALID:
+            return f"the machine was not fit for the measurement, twice: {tripped_in_words(metric.invalid)}"
+        case Outcome.RECORDED:
+            return f"recorded as the baseline on {verdict.hardware_key}"
+        case Outcome.UNJUDGED:
+            return "not judged"
         case _:
+            assert_never(verdict.outcome)
+
+
+def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
+    """Return how it is known what happened, what may have caused it, and what to do about it, a line each.
+
+    Args:
+        verdict: The verdict.
+        commands: Makes the commands of its test.
+    """
+    match verdict.outcome:
+        case Outcome.INVALID:
+            return ["the measurement is broken"] if verdict.reason is Reason.ABOVE_LIMIT else []
+        case Outcome.MISSED:
+            return _interval(verdict)
+        case Outcome.MISSING:
+            return [*_of_opinion(verdict), f"record one with: {commands.record(verdict.test)}"]
+        case Outcome.RECORDED | Outcome.UNJUDGED:
             return []
+        case Outcome.UNDECIDED if verdict.reason is Reason.ASKED:
+            return [*_interval(verdict), *_measured(verdict)]
+    lines = _measured(verdict)
+    if verdict.reason is Reason.CLEARED:
+        lines.append(f"cleared by {format_count(verdict.launches, 'launch', 'launches')}")
+    if verdict.detail:
+        lines.append(f"not raced: {_in_short(verdict.detail)}")
+    if verdict.reason is Reason.CANNOT_RACE and verdict.baseline is not None:
+        lines.append("the record has too few launches on these GPUs to decide alone")
+    if verdict.expected is not None and verdict.outcome is not Outcome.SAME:
+        at = verdict.expected.center
+        center = "" if at is None else f" at {format_value(at, verdict.metric.unit)}"
+        was = "" if verdict.outcome is Outcome.EXPECTED else "it was "
+        lines.append(f"{was}expected{center} until {verdict.expected.until}: {verdict.expected.reason}")
+    return [*lines, *why(verdict), *_what_to_do(verdict, commands)]
+
+
+def _moved(verdict: Verdict) -> str:
+    """Return by how much a figure differs from its baseline, or from the other code if it has none."""
+    change, than, metric = stored_change(verdict) or 0.0, _reference(verdict), verdict.metric
+    if verdict.outcome is Outcome.REGRESSED and verdict.code is not None and change > 0:
+        change, than = verdict.code.change, verdict.against  # the machine is faster than it was when it was recorded
+    return f"{change_in_words(change, metric.better, metric.unit)} than {than}"
+
+
+def _reference(verdict: Verdict) -> str:
+    """Return what a figure is held against."""
+    if verdict.baseline is not None:
+        return format_value(verdict.baseline.center, verdict.baseline.unit)
+    old = "" if verdict.old is None else format_value(verdict.old, verdict.metric.unit)
+    return " of ".join(filter(None, (old, verdict.against))) or "the baseline"
+
+
+def _culprit(verdict: Verdict) -> str:
+    if verdict.code is None:
+        return ", by the record alone"
+    first, *more = verdict.changed or ("",)
+    name = first.rpartition("/")[2]  # the whole path is among the details
+    files = f" ({name}{f' and {len(more)} more' if more else ''})" if name else ""
+    # A race without a record may be one of two interpreters: only a changed file shows that it is the code.
+    return f", the code{files}" if files or verdict.baseline is not None else ""
 
 
 def _why_undecided(verdict: Verdict) -> str:
     match verdict.reason:
-        case Reason.ASKED:
-            return f"may be below the {_asked_for(verdict.metric)} asked for{_interval(verdict.metric)}"
         case Reason.BUDGET:
-            return "no time was left to decide: raise --race-budget"
+            return "no time was left"
         case Reason.CANNOT_RACE:
-            return f"it could not race: {_in_short(verdict.detail)}"
+            return "it could not race"
         case Reason.OPEN:
-            launches = format_count(verdict.launches, "launch", "launches")
-            return f"{launches} did not decide, since they differ too much: make the measurement quieter"
+            return f"{format_count(verdict.launches, 'launch differs', 'launches differ')} too much"
         case _:
             return "the run ended before other launches decided"
+
+
+def _missing(verdict: Verdict) -> str:
+    said = verdict.opinion
+    if verdict.reason is Reason.STALE:
+        return f"stale baseline: {_staleness(verdict)}"
+    if said is not None and said.saying is Saying.BELOW:
+        return f"worse than expected ({_bounds(verdict)})"
+    if said is not None and said.saying is Saying.ABOVE:
+        return f"better than the hardware allows ({_bounds(verdict)})"
+    return f"no baseline on {verdict.hardware_key}"
+
+
+def _measured(verdict: Verdict) -> list[str]:
+    """Return the record's spread, and what each arm came to."""
+    lines, metric, baseline = [], verdict.metric, verdict.baseline
+
+    def share(of: Share, each: str = "") -> str:
+        launches = f" in {format_count(of.launches, 'launch', 'launches')}{each}"
+        return format_share(of, metric.better, metric.unit, metric.value, launches)
+
+    if baseline is not None:
+        where = ", none of them on these GPUs" if verdict.elsewhere else ""
+        found = "" if verdict.bound is None else f"; a loss of {format_percent(verdict.bound)} is seen"
+        lines.append(f"{_spread(baseline)}{where}{found}")
+    if verdict.code is not None:
+        lines.append(f"code {share(verdict.code, ' of each')}, against {verdict.against}")
+    elif verdict.against:
+        lines.append(f"code unchanged since {verdict.against}")
+    if verdict.environment is not None:
+        lines.append(f"environment {share(verdict.environment)}, against the record")
+    return lines
+
+
+def _what_to_do(verdict: Verdict, commands: VerdictCommands) -> list[str]:
+    if verdict.outcome is Outcome.IMPROVED and verdict.code is None:
+        return [f"adopt it with: {commands.record(verdict.test)}"]
+    if verdict.outcome is Outcome.REGRESSED and verdict.code is not None:
+        command = commands.bisect(verdict.test, verdict.against)
+        return [f"bisect with: {command}"] if command else []
+    if verdict.outcome is Outcome.UNDECIDED and verdict.reason is Reason.BUDGET:
+        return ["raise --race-budget"]
+    if verdict.outcome is Outcome.UNDECIDED and verdict.reason is Reason.OPEN:
+        return ["make the measurement quieter"]
+    return []
 
 
 def _in_short(detail: str) -> str:
@@ -166,87 +281,47 @@ def _problem(tripped: Tripped) -> str:
             assert_never(tripped.gate)
 
 
-def _finding(verdict: Verdict, record_command: RecordCommand) -> str:
-    metric, key = verdict.metric, verdict.hardware_key
-    value = format_value(metric.value, metric.unit)
-    match verdict.outcome:
-        case Outcome.SAME:
-            return f"{value} is the same as {_against(verdict)}{_not_reproduced(verdict)}"
-        case Outcome.IMPROVED if verdict.code is not None:
-            return f"{value}: {_raced(verdict)}"
-        case Outcome.IMPROVED:
-            gain = _change(verdict)
-            return f"{value} is {gain} better than {_against(verdict)}; adopt it with: {record_command(verdict.test)}"
-        case Outcome.REGRESSED if verdict.code is not None:
-            than = "" if verdict.baseline is None else f" is {_worse_or_better(verdict)} than {_against(verdict)}"
-            return f"{value}{than}: {_raced(verdict)}{_beyond(verdict)}"
-        case Outcome.REGRESSED:
-            not_raced = f"; it was not raced: {verdict.detail}" if verdict.detail else ""
-            return f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}{_beyond(verdict)}{not_raced}"
-        case Outcome.ENVIRONMENT:
-            return f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}: {_raced(verdict)}"
-        case Outcome.EXPECTED:
-            known = verdict.expected
-            why = "" if known is None else f", as is expected until {known.until}: {known.reason}"
-            return f"{value} is {_worse_or_better(verdict)} than {_against(verdict)}{why}"
-        case Outcome.UNDECIDED:
-            return f"{value} {_undecided(verdict)}"
-        case Outcome.MISSING if verdict.reason is Reason.STALE:
-            why = _staleness(verdict)
-            return f"{value} has a stale baseline on {key}: {why}; record it again with: {record_command(verdict.test)}"
-        case Outcome.MISSING:
-            said = _expected(verdict)
-            return f"{value} has no baseline on {key}{said}; record one with: {record_command(verdict.test)}"
-        case Outcome.INVALID if verdict.reason is Reason.ABOVE_LIMIT:
-            side = "above" if metric.better == "higher" else "below"
-            limit = "" if metric.limit is None else f" {format_value(metric.limit, metric.unit)}"
-            name = f" of {metric.limit_name}" if metric.limit_name else ""
-            return f"{value} is {side} the physical limit{limit}{name}: the measurement is broken"
-        case Outcome.INVALID:
-            return (
-                f"{value} was measured on a machine that was not fit for it, twice: {tripped_in_words(metric.invalid)}"
-            )
-        case Outcome.MISSED:
-            return f"{value}{_interval(metric)}{_fresh(verdict)} is surely below the {_asked_for(metric)} asked for"
-        case Outcome.RECORDED:
-            return f"{value} recorded as the baseline on {key}"
-        case Outcome.UNJUDGED:
-            return f"{value} on {key}, not judged"
-        case _:
-            assert_never(verdict.outcome)
-
-
-def _expected(verdict: Verdict) -> str:
-    """What references or a model of the hardware say of a figure that has no record."""
+def _of_opinion(verdict: Verdict) -> list[str]:
+    """Return what references or a model of the hardware say of a figure that has no record."""
     said = verdict.opinion
     if said is None:
-        return ""
+        return []
     if said.saying is Saying.NONE:
-        return f", and nothing says what it should be: {said.why}"
-    expected = expectation(verdict)
+        return [f"nothing says what it should be: {said.why}"]
+    lines = [expectation(verdict)]
     if said.saying is Saying.PLAUSIBLE:
-        strict = verdict.reason is not Reason.PLAUSIBLE
-        return f"; {expected}, so it is plausible{', and --strict-baselines asks for a record' if strict else ''}"
-    if said.saying is Saying.BELOW:
-        is_set = f"; set here: {', '.join(said.variables)}" if said.variables else ""
-        launches = f" (median of {verdict.launches} launches)" if verdict.launches > 1 else ""
-        worse = f"worse than expected{launches}: {expected}{is_set}"
-        return f" and is {worse}; look for the cause with: python -m pytest_gpuperf doctor"
-    return f" and is better than the hardware allows: {expected}; look at the measurement"
+        strict = "" if verdict.reason is Reason.PLAUSIBLE else "; --strict-baselines requires a record"
+        lines.append(f"it is plausible{strict}")
+    elif said.saying is Saying.BELOW:
+        if verdict.launches > 1:
+            lines.append(f"median of {verdict.launches} launches")
+        if said.variables:
+            lines.append(f"set here: {', '.join(said.variables)}")
+        lines.append("look for the cause with: python -m pytest_gpuperf doctor")
+    else:
+        lines.append("look at the measurement")
+    return lines
 
 
 def expectation(verdict: Verdict) -> str:
     """Return what is expected of a figure that has no record, and by whom; empty if nothing is."""
-    said, unit = verdict.opinion, verdict.metric.unit
+    said, unit, bounds = verdict.opinion, verdict.metric.unit, _bounds(verdict)
     if said is None or said.saying is Saying.NONE:
         return ""
-    bounds = " to ".join(format_value(bound, unit) for bound in (said.low, said.high) if bound is not None)
-    if said.low is None or said.high is None:
-        bounds = f"{'at most' if said.low is None else 'at least'} {bounds}"
     if not said.source:
         return f"a model of the hardware expects {bounds} ({said.component})"
     usual = "" if said.usual is None else f", usually {format_value(said.usual, unit)}"
     return f"{said.source} show {bounds}{usual}"
+
+
+def _bounds(verdict: Verdict) -> str:
+    said, unit = verdict.opinion, verdict.metric.unit
+    if said is None:
+        return ""
+    bounds = " to ".join(format_value(bound, unit) for bound in (said.low, said.high) if bound is not None)
+    if said.low is None or said.high is None:
+        return f"{'at most' if said.low is None else 'at least'} {bounds}"
+    return bounds
 
 
 def opinion_lines(verdicts: Sequence[Verdict]) -> list[str]:
@@ -272,97 +347,18 @@ def opinion_lines(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"without a baseline: {'; '.join(told)}; --strict-baselines, the default in CI, fails them"]
 
 
-def _undecided(verdict: Verdict) -> str:
-    recorded = verdict.baseline is not None
-    than = f"is {_worse_or_better(verdict)} than {_against(verdict)}" if recorded else "was raced"
-    match verdict.reason:
-        case Reason.ASKED:
-            asked = _asked_for(verdict.metric)
-            return f"{_interval(verdict.metric).strip()}{_fresh(verdict)} may be below the {asked} asked for"
-        case Reason.BUDGET:
-            what = than if recorded else "was not decided"
-            return f"{what}, and no time was left to decide: raise --race-budget"
-        case Reason.CANNOT_RACE if verdict.baseline is None:
-            return f"was not raced: {verdict.detail}"
-        case Reason.CANNOT_RACE:
-            return (
-                f"{than}, and nothing can decide why: no race, since {verdict.detail}; and the record has too few "
-                "launches on these GPUs to decide alone"
-            )
-        case Reason.OPEN:
-            raced = f": {_raced(verdict)}" if verdict.code is not None else f", without a race: {verdict.detail}"
-            launches = format_count(verdict.launches, "launch", "launches")
-            return (
-                f"{than}, and {launches} did not decide, as they differ too much{raced}; make the measurement quieter"
-            )
-        case _:
-            one = f"{than} in one launch" if recorded else "was not decided"
-            return f"{one}, and the run ended before others decided"
-
-
-def _raced(verdict: Verdict) -> str:
-    """What both arms came to, as changes of the figure: above 0 is better."""
-    told = []
-    if verdict.code is not None:
-        told.append(f"the code {_share(verdict.code, 'of each')} against {verdict.against}")
-    elif verdict.against:
-        told.append(f"the code unchanged since {verdict.against}")
-    if verdict.environment is not None:
-        told.append(f"the environment {_share(verdict.environment)} against the record")
-    return ", ".join(told)
-
-
-def _share(share: Share, of: str = "") -> str:
-    low, high = (format_percent(end, signed=True) for end in share.interval)
-    launches = f"{format_count(share.launches, 'launch', 'launches')} {of}".rstrip()
-    return f"{format_percent(share.change, signed=True)} ({low} to {high} in {launches})"
-
-
-def _not_reproduced(verdict: Verdict) -> str:
-    if raced := _raced(verdict):
-        return f": {raced}"
-    return f", by {format_count(verdict.launches, 'launch', 'launches')}" if verdict.reason is Reason.CLEARED else ""
-
-
-def _fresh(verdict: Verdict) -> str:
-    return "" if verdict.launches == 1 else f", median of {verdict.launches} launches,"
-
-
 def _asked_for(metric: Metric) -> str:
     return format_value(metric.at_least or 0.0, metric.unit)
 
 
-def _interval(metric: Metric) -> str:
+def _interval(verdict: Verdict) -> list[str]:
+    """Return the bounds of a figure that its test asks something of."""
+    metric = verdict.metric
     if metric.interval is None:
-        return ""
-    low, high = metric.interval
-    return f" (95 % on each side: {format_value(low, metric.unit)} to {format_value(high, metric.unit)})"
-
-
-def _change(verdict: Verdict) -> str:
-    return format_percent(abs(verdict.change or 0.0))
-
-
-def _worse_or_better(verdict: Verdict) -> str:
-    return f"{_change(verdict)} {'better' if (verdict.change or 0.0) > 0 else 'worse'}"
-
-
-def _beyond(verdict: Verdict) -> str:
-    known = verdict.expected
-    if known is None:
-        return ""
-    at = "" if known.center is None else f" at {format_value(known.center, verdict.metric.unit)}"
-    return f"; it was expected{at} until {known.until}: {known.reason}"
-
-
-def _against(verdict: Verdict) -> str:
-    baseline = verdict.baseline
-    if baseline is None:
-        return verdict.against or f"the baseline on {verdict.hardware_key}"
-    bound = "" if verdict.bound is None else f", a loss of {format_percent(verdict.bound)} is seen"
-    center = format_value(baseline.center, baseline.unit)
-    where = ", none on these very GPUs" if verdict.elsewhere else ""
-    return f"the baseline {center} ({_spread(baseline)}{where}{bound}) on {verdict.hardware_key}"
+        return []
+    low, high = (format_value(end, metric.unit) for end in metric.interval)
+    launches = "" if verdict.launches == 1 else f", median of {verdict.launches} launches"
+    return [f"95 % on each side: {low} to {high}{launches}"]
 
 
 def _spread(baseline: MetricBaseline) -> str:

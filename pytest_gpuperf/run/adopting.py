@@ -103,7 +103,7 @@ class Adopting:
             return reason
         if item.get_closest_marker("ranks") is not None:
             return (
-                f"{item.nodeid}: the class runs on ranks with the world size of its harness, and the marker ranks "
+                "the class runs on ranks with the world size of its harness, and the marker ranks "
                 "gives it another: drop the marker, and give its keywords to on_ranks"
             )
         return None

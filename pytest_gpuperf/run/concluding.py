@@ -17,7 +17,8 @@ from pytest_gpuperf.report.matrices import matrix_properties
 from pytest_gpuperf.report.properties import unchecked_properties, verdict_properties
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY
 from pytest_gpuperf.report.searches import search_properties
-from pytest_gpuperf.report.verdict_line import RecordCommand, describe
+from pytest_gpuperf.report.table import ranked
+from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.current_launch import CurrentLaunch
@@ -32,6 +33,10 @@ VERDICTS = pytest.StashKey[list[Verdict]]()
 """On an item some of whose figures are suspect, or are to be explained."""
 FIGURES = pytest.StashKey[dict[str, Metric]]()
 """On an item that is a fresh launch, which is neither judged by itself nor recorded."""
+
+
+class Ruled(pytest.fail.Exception):  # type: ignore[misc, name-defined]  # an attribute is no class to mypy
+    """A test fails by its figures, and the report is this text alone: its first words are the figure's."""
 
 
 class _Half(Protocol):
@@ -51,20 +56,20 @@ class Ruling:
     text: str
 
     @classmethod
-    def of(cls, verdicts: Sequence[Verdict], command: RecordCommand) -> Ruling:
-        """The worst of them decides; each that is not a pass has its line.
+    def of(cls, verdicts: Sequence[Verdict], commands: VerdictCommands) -> Ruling:
+        """The worst of them decides, and comes first: pytest's summary shows the first line.
 
         Args:
             verdicts: of one test.
-            command: makes the command that records a baseline.
+            commands: makes the commands of the test.
         """
-        bad = [describe(verdict, command) for verdict in verdicts if verdict.fails]
+        worst_first = ranked(verdicts)
+        bad = [describe(verdict, commands) for verdict in worst_first if verdict.fails]
         if bad:
-            return cls("failed", "\n".join(bad))
-        open_ = [verdict for verdict in verdicts if verdict.outcome.skips]
-        if open_:
-            return cls("skipped", "; ".join(f"{v.outcome.value}: {describe(v, command)}" for v in open_))
-        return cls("passed", "")
+            return cls("failed", "\n".join("\n  ".join(lines) for lines in bad))
+        # A reason to skip is one line, as pytest prints it.
+        open_ = ["; ".join(describe(verdict, commands)) for verdict in worst_first if verdict.outcome.skips]
+        return cls("skipped", "; ".join(open_)) if open_ else cls("passed", "")
 
 
 class Concluding:
@@ -76,7 +81,7 @@ class Concluding:
         launch: CurrentLaunch,
         judging: Judging | Contesting | None,
         recording: Recording | None,
-        command: RecordCommand,
+        commands: VerdictCommands,
         *,
         smoke: bool,
         results: bool,
@@ -89,7 +94,7 @@ class Concluding:
             launch: that the figures are of.
             judging: judges them, if they are judged.
             recording: keeps them, if they are recorded.
-            command: makes the command that records a baseline.
+            commands: makes the commands of a test.
             smoke: whether the run only tries bodies.
             results: whether the run writes a file of results.
             explains: whether the run looks for what moved a figure, also one that gained.
@@ -99,7 +104,7 @@ class Concluding:
         self._judging = judging
         self._half: _Half | None = judging or recording
         self._records = recording is not None
-        self._command = command
+        self._commands = commands
         self._smoke = smoke
         self._results = results
         self._explains = explains
@@ -114,8 +119,8 @@ class Concluding:
         __tracebackhide__ = True
         launch = launch_of(item)
         if not checks.metrics:
-            pytest.fail(
-                f"{launch.identity}: the perf test checked no metric, so nothing was judged: hand what it measures to "
+            raise Ruled(
+                "the perf test checked no metric, so nothing was judged: hand what it measures to "
                 "perf.check, for example perf.check(time=timing.time)",
                 pytrace=False,
             )
@@ -149,9 +154,9 @@ class Concluding:
     def _keep_fresh(self, item: pytest.Function, test: str, metrics: dict[str, Metric]) -> None:
         __tracebackhide__ = True
         # Figures that prove nothing decide nothing: invalid ones, and those above their limit.
-        unfit = Ruling.of(self._shown(test, metrics), self._command)
+        unfit = Ruling.of(self._shown(test, metrics), self._commands)
         if unfit.outcome == "failed":
-            pytest.fail(unfit.text, pytrace=False)
+            raise Ruled(unfit.text, pytrace=False)
         item.stash[FIGURES] = metrics
 
     def _concluded(self, test: str, body: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
@@ -162,9 +167,9 @@ class Concluding:
 
     def _rule(self, verdicts: Sequence[Verdict]) -> None:
         __tracebackhide__ = True
-        ruling = Ruling.of(verdicts, self._command)
+        ruling = Ruling.of(verdicts, self._commands)
         if ruling.outcome == "failed":
-            pytest.fail(ruling.text, pytrace=False)
+            raise Ruled(ruling.text, pytrace=False)
         if ruling.outcome == "skipped":
             raise skipped_where_it_is_defined(ruling.text)
 

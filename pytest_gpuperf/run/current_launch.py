@@ -60,6 +60,11 @@ class CurrentLaunch:
         return self._launch is not None
 
     @property
+    def info(self) -> LaunchInfo | None:
+        """When and where it began, and with what; None before the first launch."""
+        return None if self._launch is None else self._launch.info
+
+    @property
     def software(self) -> Mapping[str, str]:
         """Versions that the launch runs with; empty before the first launch."""
         return {} if self._launch is None else self._launch.info.environment

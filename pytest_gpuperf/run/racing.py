@@ -369,10 +369,10 @@ class Racing:
     def _take(self, test: Held, measured: Measured, into: dict[str, list[Metric]]) -> None:
         lacking = [one.metric_name for one in test.suspects if one.metric_name not in measured.metrics]
         if measured.problem:
-            test.broken = f"{test.identity}: a later launch of the test came to nothing: {measured.problem}"
+            test.broken = f"a later launch of the test came to nothing: {measured.problem}"
         elif lacking:
             names = ", ".join(lacking)
-            test.broken = f"{test.identity}: the test checked no {names} in a later launch, as it had before"
+            test.broken = f"the test checked no {names} in a later launch, as it had before"
         else:
             _add(measured, into)
 

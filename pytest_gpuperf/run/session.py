@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
+from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.arms.arms import Arms
 from pytest_gpuperf.arms.blueprint import Blueprint
 from pytest_gpuperf.arms.child import LINK
 from pytest_gpuperf.arms.redirected import NAME as REDIRECTED
+from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
@@ -24,18 +26,19 @@ from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
+from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
-from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin
+from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin, asked_for
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
-from pytest_gpuperf.report.results_file import ResultsFile
+from pytest_gpuperf.report.results_file import Raced, ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.run.adopting import Adopting
@@ -127,8 +130,18 @@ class Session:
         link = config.stash.get(LINK, None)
         preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
         given = config.getoption("baselines") or ""
+        race = options.race
         commands = Commands(
-            root, config.invocation_params.dir, len(machine.gpus), options.smoke, given, options.cluster or ""
+            root,
+            config.invocation_params.dir,
+            len(machine.gpus),
+            options.smoke,
+            given,
+            options.cluster or "",
+            # Under another interpreter commits are alike, no commit is checked out on nodes, and a bisection is no cure
+            # for itself.
+            bisects=race.python is None and cluster is None and not race.bisect,
+            build=race.build or "",
         )
         # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
         if_used = PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}
@@ -157,7 +170,7 @@ class Session:
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
-        raced = options.race.against
+        raced = race.against
         site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
         measured = _measured(machine, options)
         launch = CurrentLaunch(machine, site, root, measured=measured, recording=recording, hash_seed=options.hash_seed)
@@ -185,7 +198,7 @@ class Session:
             None
             if judging is None
             else Racing(
-                HeldReports(commands.record),
+                HeldReports(commands),
                 judging,
                 relaunching,
                 open_arms,
@@ -201,7 +214,14 @@ class Session:
         )
         results = None
         if not worker and (options.results is not None or options.page is not None):
-            results = ResultsFile(options.results, machine.key, machine.match, lambda: _topology(machine))
+            results = ResultsFile(
+                options.results,
+                machine.key,
+                machine.match,
+                lambda: _topology(machine),
+                lambda: _raced(options.race, launch, root),
+                smoke=options.smoke,
+            )
         return cls(
             options=options,
             machine=machine,
@@ -222,7 +242,7 @@ class Session:
                 launch,
                 judging,
                 recording,
-                commands.record,
+                commands,
                 smoke=options.smoke,
                 results=options.results is not None or options.page is not None,
                 explains=options.race.explain,
@@ -240,7 +260,9 @@ class Session:
             seen=seen,
             findings=Findings(),
             # pytest-benchmark asks about the machine while it is configured, which is later.
-            benchmarks=BenchmarkPlugin(machine, lambda: launch.software, is_perf, smoke=options.smoke)
+            benchmarks=BenchmarkPlugin(
+                machine, lambda: launch.software, is_perf, smoke=options.smoke, table=asked_for(config)
+            )
             if config.pluginmanager.hasplugin("benchmark")
             else None,
             results=results,
@@ -278,9 +300,11 @@ class Session:
         if is_worker(config) or self.arm is not None:
             return  # the controller, of xdist's workers or of the arms, reports for all of them
         plugins.register(self.findings, "gpuperf-findings")
-        plugins.register(Summary(self.summary.lines, self.findings, smoke=self.options.smoke), "gpuperf-summary")
+        plugins.register(
+            Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
+        )
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
-        github = GitHub(self.summary.lines, self.findings, config.rootpath, record_command=self.commands.record)
+        github = GitHub(self.summary.lines, self.findings, config.rootpath, commands=self.commands)
         plugins.register(github, "gpuperf-github")
 
     def load_baselines(self, tests: Sequence[str]) -> None:
@@ -367,6 +391,19 @@ def _written(options: Options) -> Iterator[Path]:
     if options.results is not None:
         yield from (options.results, journal_of(options.results))
     yield from filter(None, (options.page, options.profiles))
+
+
+def _raced(race: RaceOptions, launch: CurrentLaunch, root: Path) -> Raced | None:
+    """Return the codes of a race of all tests; None if nothing raced."""
+    info = launch.info
+    if race.against is None or info is None:
+        return None
+    try:
+        old = Repository.of(root).resolve(race.against) if race.against else ""
+    except CannotRace:
+        old = ""
+    named = " under ".join(filter(None, (race.against, race.python)))
+    return Raced(info.at, info.host, named, old, info.commit, info.dirty)
 
 
 def _measured(machine: Machine, options: Options) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.properties import fresh_launch_properties, verdict_properties
-from pytest_gpuperf.report.verdict_line import RecordCommand
+from pytest_gpuperf.report.verdict_line import VerdictCommands
 from pytest_gpuperf.run.concluding import VERDICTS, Ruling
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import run_phases
@@ -56,13 +56,13 @@ class Held:
 class HeldReports:
     """Runs perf tests, and keeps the reports of suspects until they are decided."""
 
-    def __init__(self, command: RecordCommand) -> None:
+    def __init__(self, commands: VerdictCommands) -> None:
         """Holds nothing yet.
 
         Args:
-            command: makes the command that records a baseline.
+            commands: makes the commands of a test.
         """
-        self._command = command
+        self._commands = commands
         self._held: list[Held] = []
 
     def run(self, item: pytest.Function, nextitem: pytest.Item | None) -> None:
@@ -100,7 +100,7 @@ class HeldReports:
             for report in test.reports:
                 report.user_properties += fresh_launch_properties(test.identity, "call")
         else:
-            _rule(call, Ruling.of(test.verdicts, self._command), test.item)
+            _rule(call, Ruling.of(test.verdicts, self._commands), test.item)
         for report in test.reports:
             test.item.ihook.pytest_runtest_logreport(report=report)
 

@@ -56,6 +56,7 @@ class Contest:
             metric=of_launches(arms.present),
             launches=len(present),
             against=arms.against,
+            old=of_launches(arms.old).value,
             code=share_of(found, better, len(present)),
         )
         if found.decision is Decision.ACCUSED:

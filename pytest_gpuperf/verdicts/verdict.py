@@ -35,6 +35,8 @@ class Verdict:
     """How many launches of the present code the figure is the median of."""
     against: str = field(default="", metadata=OPTIONAL)
     """What the present code raced: a commit, as a user may name it; empty without a race."""
+    old: float | None = field(default=None, metadata=OPTIONAL)
+    """Of a race without a record: the median of the other code's launches, in the figure's unit."""
     code: Share | None = field(default=None, metadata=OPTIONAL)
     """The present code against the other, both of today."""
     environment: Share | None = field(default=None, metadata=OPTIONAL)

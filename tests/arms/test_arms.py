@@ -57,10 +57,9 @@ NEW_FILE = HEAD + "def test_it(perf): perf.check(time=seconds(2.0))\n"
 PROBLEMS = {
     "test_it.py::test_raises[2ranks]": "it failed in its call: ",
     "test_it.py::test_skips[2ranks]": "it was skipped in its call: the old one will not",
-    "test_it.py::test_checks_nothing[2ranks]": "it failed in its call: test_it.py::test_checks_nothing[2ranks]: the "
-    "perf test checked no metric",
-    "test_it.py::test_unfit[2ranks]": "it failed in its call: test_it.py::test_unfit[2ranks] time: 1.000 s was ",
-    "test_it.py::test_too_good[2ranks]": "it failed in its call: test_it.py::test_too_good[2ranks] time: ",
+    "test_it.py::test_checks_nothing[2ranks]": "it failed in its call: the perf test checked no metric",
+    "test_it.py::test_unfit[2ranks]": "it failed in its call: time 1.000 s: the machine was not fit",
+    "test_it.py::test_too_good[2ranks]": "it failed in its call: time ",
     "test_it.py::test_no_perf_test[2ranks]": "{name} has the test, and it is no perf test there",
     "test_it.py::test_new[2ranks]": "{name} has no such test",
     "test_new.py::test_it[2ranks]": "{name} has no such test: there is no file ",

@@ -144,7 +144,7 @@ def test_it_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(one), str(two)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["first: one.json", "second: two.json"]
-    assert any(line.startswith("-50.0 %") and line.endswith(f"{A} time") for line in lines)
+    assert any(line.startswith("+50.0 % time ") and line.endswith(f"{A} time") for line in lines)
 
 
 def test_names_of_a_file_move_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,3 +153,26 @@ def test_names_of_a_file_move_no_cursor(capsys: pytest.CaptureFixture[str]) -> N
     assert "\x1b" in next(iter(data["tests"]))
     assert main(["compare", str(one), str(one)]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_two_files_without_a_common_figure_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = file("one", {A: {"time": time(1.0)}}), file("two", {A: {"busbw": metric_baseline(1.0)}, B: {}})
+    assert main(["compare", str(one), str(two)]) == 1
+    assert capsys.readouterr().err == (
+        "error: baselines 'two.json': got no figure that 'one.json' has too, expected the same tests in both: compare "
+        "runs of the same tests\n"
+    )
+
+
+@pytest.mark.parametrize("empty", ["one", "two"])
+def test_a_file_without_figures_is_an_error(empty: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        file(name, {} if name == empty else {A: {"time": time(1.0)}})
+    assert main(["compare", "one.json", "two.json"]) == 1
+    assert capsys.readouterr().err == (
+        f"error: baselines '{empty}.json': got no launch with figures, expected one or more: name a file of a run "
+        "that measured on GPUs; --smoke and runs on CPUs keep none\n"
+    )
+    Path("nothing.json").touch()
+    assert main(["compare", "nothing.json", "two.json"]) == 1
+    assert "error: baselines 'nothing.json': " in capsys.readouterr().err

@@ -108,6 +108,25 @@ def test_a_file_that_is_no_result(
     assert error in capsys.readouterr().err
 
 
+def test_a_host_without_figures_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", *fleet(tmp_path), str(result(tmp_path, "idle", {}))]) == 1
+    assert capsys.readouterr().err == (
+        f"error: results '{tmp_path}/idle.json': got no launch with figures, expected one or more: name a file of "
+        "a run that measured on GPUs; --smoke and runs on CPUs keep none\n"
+    )
+
+
+def test_too_few_hosts_to_compare_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", *fleet(tmp_path)[:4], "--openmetrics", str(tmp_path / "fleet.prom")]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "error: no figure could be compared: got 1 figure of 4 hosts, expected a figure that 5 hosts or more measured: "
+        "name the results of more hosts, of runs of the same tests\n"
+    )
+    assert printed.out == ""
+    assert not (tmp_path / "fleet.prom").exists()
+
+
 LABEL = r'[a-z_]+="(?:[^"\\\n]|\\[\\n"])*"'
 SAMPLE = re.compile(rf"([a-z_]+)\{{{LABEL}(?:,{LABEL})*\}} (-?[0-9.e+-]+)")
 

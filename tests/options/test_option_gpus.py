@@ -270,3 +270,14 @@ def test_leases_lie_in_the_temporary_folder_unless_the_ini_key_says_otherwise(py
     assert shared.parent.name == "temporary"  # stands in for the machine's
     assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=near")).leases == pytester.path / "near"
     assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=/far")).leases == Path("/far")
+
+
+def test_a_finding_of_the_doctor_that_came_too_late_for_the_header_is_told_at_the_end(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gpus.install(monkeypatch, visible=2)
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setattr("pytest_gpuperf.doctor.glance.Glance.header", lambda glance: "")
+    pytester.makepyfile(test_it="import time\ndef test_a(): time.sleep(1)")
+    result = pytester.runpytest_inprocess("--gpus=2")
+    result.stdout.fnmatch_lines(["test_it.py .*", "gpuperf: doctor: critical: *", "*1 passed*"])

@@ -9,14 +9,17 @@ from html import unescape
 from importlib.resources import files
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo
+from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.page.content import Content, Run
 from pytest_gpuperf.page.history import Recorded
 from pytest_gpuperf.page.html import html
 from pytest_gpuperf.page.timelines import MOST, timelines
 from pytest_gpuperf.report.ran import Ran
+from pytest_gpuperf.report.results_file import Raced
 from pytest_gpuperf.traces.profile import Lane
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.share import Share
 from tests.page.examples import (
     CURVE,
     FAILED,
@@ -303,3 +306,51 @@ def test_figures_without_a_record_that_are_as_expected_are_no_alarm() -> None:
     assert "1 test with figures: 1 missing." in below
     assert '<span class="badge missing">missing</span>' in below
     assert "missing passes" not in below.partition("</style>")[2]
+
+
+RACED = Raced("2026-11-20T10:00:00Z", "gpu-a", "HEAD~1", "7ba55cce" * 5, "c0ffee00" * 5, dirty=True)
+CONTEST = replace(
+    REGRESSED,
+    metric_name="time",
+    metric=Metric(7.185e-3, "s", "lower"),
+    baseline=None,
+    change=None,
+    bound=None,
+    against="HEAD~1",
+    old=5.208e-3,
+    code=Share(-0.376, (-0.415, -0.339), 4),
+    environment=None,
+)
+
+
+def test_a_race_shows_both_arms() -> None:
+    content = Content([Run("this run", replace(results(CONTEST), candidate=results().candidate, raced=RACED))])
+    text = unescape(markup(html(content)))
+    assert "measured nothing" not in text
+    assert "2026-11-20T10:00:00Z · gpu-a · c0ffee00c0ff with uncommitted changes, against HEAD~1 (7ba55cce7ba5)" in text
+    assert '<span class="change">+37.6 % time</span>' in text
+    assert '<span class="value">5.208 ms → 7.185 ms</span>' in text
+    ((figure,),) = [test.figures for subject in content.subjects for test in subject.tests]
+    facts = {fact.name: fact.value for fact in figure.facts}
+    assert facts["old code, HEAD~1 (7ba55cce7ba5)"] == "5.208 ms"
+    assert facts["this code, c0ffee00c0ff with uncommitted changes"] == "7.185 ms"
+    assert facts["change between the two codes"] == "+37.6 % time (+33.9 % to +41.5 %)"
+
+
+def test_a_race_of_two_interpreters_names_the_other_one() -> None:
+    raced = replace(RACED, against="/opt/new/bin/python", old_commit="", dirty=False)
+    text = page(Run("this run", replace(results(CONTEST), raced=raced)))
+    assert "c0ffee00c0ff, against /opt/new/bin/python" in text
+
+
+def test_a_smoke_run_says_so_and_shows_no_rates() -> None:
+    shown = replace(REGRESSED, outcome=Outcome.UNJUDGED, baseline=None, change=None, code=None, environment=None)
+    smoke = replace(results(shown, replace(shown, metric_name="time"), ran=[SKIPPED]), smoke=True)
+    text = markup(page(Run("this run", smoke)))
+    assert "smoke: 1 perf test ran its body once, and nothing was timed. 1 test on ranks: 1 skipped." in text
+    assert f"<li>{TEST}</li>" in text
+    assert "214.0 GB/s" not in text
+    assert "<dd>smoke · 2026-11-20T10:00:00Z" in text
+    both = Content([Run("smoke", smoke), Run("real", WHOLE)])
+    assert "214.0 GB/s" in html(both)
+    assert "2 tests with figures: 1 regressed." in both.sentence

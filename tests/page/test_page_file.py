@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.json_files import update
-from pytest_gpuperf.report.results_file import load, write
+from pytest_gpuperf.report.results_file import Raced, load, write
 from tests.page.examples import (
     CURVE,
     KEY,
@@ -91,6 +91,14 @@ def test_what_a_run_came_to_as_a_whole_is_read_as_it_was_written() -> None:
     write(Path("other.json"), results(SAME))
     assert "summary" not in json.loads(Path("other.json").read_text())
     assert load(Path("other.json")).summary is None
+
+
+def test_a_race_and_a_smoke_run_are_read_as_they_were_written() -> None:
+    raced = Raced("2026-11-20T10:00:00Z", "gpu-a", "v1.0", "7ba55cce", "c0ffee00", dirty=True)
+    write(Path("r.json"), replace(results(SAME), raced=raced, smoke=True))
+    assert (load(Path("r.json")).raced, load(Path("r.json")).smoke) == (raced, True)
+    write(Path("other.json"), results(SAME))
+    assert (load(Path("other.json")).raced, load(Path("other.json")).smoke) == (None, False)
 
 
 def test_the_properties_of_a_test_are_read_as_they_were_written() -> None:

@@ -1,5 +1,6 @@
 """Verdicts and reports as the summaries meet them."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,6 +8,7 @@ import pytest
 
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
+from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.properties import RANKS_KEYWORD
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -17,6 +19,7 @@ SAME = Verdict(
     "t.py::test_a", "busbw", Metric(354e9, "B/s", "higher", limit=450e9), Outcome.SAME, KEY, BASELINE, -0.005, 0.05
 )
 UNJUDGED = Verdict("t.py::test_b", "time", Metric(27e-6, "s", "lower"), Outcome.UNJUDGED, KEY)
+COMMANDS = Commands(Path("/src"), Path("/src"), gpus=8, bisects=True)
 SKIPPED: dict[str, Any] = {"outcome": "skipped", "longrepr": ("t.py", 3, "Skipped: no GPUs")}
 
 

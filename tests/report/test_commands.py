@@ -1,6 +1,7 @@
 """The commands that reports print can be typed where pytest was started."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,15 @@ def test_a_file_outside_of_the_root_is_named_by_its_path() -> None:
     commands = Commands(ROOT, ROOT, gpus=0)
     assert commands.run("::test_a", Path("/here/else/test_it.py")) == 'pytest "../else/test_it.py::test_a"'
     assert commands.run("::test_a") == 'pytest "::test_a"'
+
+
+def test_a_bisection_names_the_good_commit_and_what_builds_the_others() -> None:
+    commands = Commands(ROOT, ROOT, gpus=2, bisects=True)
+    run = 'pytest "test_it.py::test_a[2ranks]" --gpus 2'
+    assert commands.bisect("test_it.py::test_a[2ranks]", "7ba55cceb3f6") == f"{run} --bisect=7ba55cceb3f6"
+    built = replace(commands, gpus=0, build="make all").bisect("test_it.py::test_a", "HEAD~1")
+    assert built == 'pytest "test_it.py::test_a" --bisect=\'HEAD~1\' --against-build="make all"'
+    assert replace(commands, bisects=False).bisect("test_it.py::test_a", "HEAD~1") == ""
 
 
 def test_a_smoke_run_is_repeated_as_one() -> None:

@@ -12,13 +12,13 @@ from pytest_gpuperf.report.explain_lines import (
     explanation_in_words,
     explanation_lines,
 )
-from pytest_gpuperf.report.verdict_line import describe, reasons
+from pytest_gpuperf.report.verdict_line import details
 from pytest_gpuperf.report.why import chosen_in_words
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
-from tests.report.examples import SAME
+from tests.report.examples import COMMANDS, SAME
 
 SET, UNSET = {"NCCL_MAX_NCHANNELS": ("", "12")}, {"NCCL_PROTO": ("Simple", "")}
 CHANGED = {"NCCL_ALGO": ("Ring", "Tree")}
@@ -135,17 +135,15 @@ def test_of_nccl_s_choices_what_differs_is_said(name: str, then: str, now: str, 
     assert chosen_in_words({}) == ""
 
 
-def test_a_verdict_s_line_and_its_reasons_have_both() -> None:
+def test_the_lines_of_a_verdict_have_both() -> None:
     verdict = replace(
         moved(Explained.EXPLAINED, SET), differs=SET, chosen={"transport": ("P2P/CUMEM", "SHM/direct/direct")}
     )
-    line = describe(verdict, lambda identity, *more, mode="": "command")
-    assert line.endswith(
-        "; what differs: NCCL_MAX_NCHANNELS not set -> 12; what NCCL chose: transport: SHM/direct/direct, recorded "
-        "P2P/CUMEM; explained by NCCL_MAX_NCHANNELS=12: without it 352.0 GB/s, as recorded"
-    )
-    assert reasons(verdict)[-1] == "explained by NCCL_MAX_NCHANNELS=12: without it 352.0 GB/s, as recorded"
-    assert reasons(verdict)[-2].startswith("what NCCL chose: ")
+    assert details(verdict, COMMANDS)[-3:] == [
+        "what differs: NCCL_MAX_NCHANNELS not set -> 12",
+        "what NCCL chose: transport: SHM/direct/direct, recorded P2P/CUMEM",
+        "explained by NCCL_MAX_NCHANNELS=12: without it 352.0 GB/s, as recorded",
+    ]
 
 
 def test_the_summary_counts_what_each_variable_explains() -> None:

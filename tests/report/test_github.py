@@ -11,15 +11,11 @@ from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.verdicts.outcome import Outcome
-from tests.report.examples import SAME, UNJUDGED, report
+from tests.report.examples import COMMANDS, SAME, UNJUDGED, report
 from tests.report.test_terminal import Run, Terminal
 
 REGRESSED = replace(SAME, outcome=Outcome.REGRESSED, change=-0.163, test="t.py::test_a[x]")
 MISSING = replace(UNJUDGED, outcome=Outcome.MISSING)
-
-
-def recorded(identity: str, *more: str, mode: str = "") -> str:
-    return f"record {identity}"
 
 
 def printed(rootpath: Path, **environ: str) -> list[str]:
@@ -36,21 +32,20 @@ def printed(rootpath: Path, **environ: str) -> list[str]:
         Run(),
         findings,
         rootpath,
-        record_command=recorded,
+        commands=COMMANDS,
         environ=environ,
     ).pytest_terminal_summary(cast(Any, terminal))
     return terminal.lines
 
 
 def test_annotations_stand_worst_first_at_their_tests() -> None:
-    against = (
-        "the baseline 356.0 GB/s (spread 2.4 %25 over 2 launches, a loss of 5.0 %25 is seen) on 8x-nvidia-h200-nv18"
-    )
     assert printed(Path("/src/repo"), GITHUB_ACTIONS="true") == [
         "::error file=t.py,line=4,title=regressed%3A t.py%3A%3Atest_a[x] busbw"
-        f"::t.py::test_a[x] busbw: 354.0 GB/s is 16.3 %25 worse than {against}",
+        "::busbw 354.0 GB/s: 16.3 %25 slower than 356.0 GB/s, by the record alone%0A"
+        "spread 2.4 %25 over 2 launches; a loss of 5.0 %25 is seen",
         "::error file=t.py,line=4,title=missing%3A t.py%3A%3Atest_b time"
-        "::t.py::test_b time: 27.00 us has no baseline on 8x-nvidia-h200-nv18; record one with: record t.py::test_b",
+        "::time 27.00 us: no baseline on 8x-nvidia-h200-nv18%0A"
+        'record one with: pytest "t.py::test_b" --gpus 8 --update-baselines --reason "why"',
         "::error file=sub/t.py,line=10,title=failed%3A t.py%3A%3Atest_f::ValueError: 50%25%0Araised on rank 1",
         "::error file=t.py,title=failed in its teardown%3A t.py%3A%3Atest_g::left",
     ]
@@ -85,13 +80,14 @@ def test_a_title_is_one_line() -> None:
         Run(),
         findings,
         Path("/src"),
-        record_command=recorded,
+        commands=COMMANDS,
         environ={"GITHUB_ACTIONS": "true"},
     )
     github.pytest_terminal_summary(cast(Any, terminal))
     (line,) = terminal.lines
     assert line.startswith(
-        "::error file=t.py,line=4,title=missing%3A t.py%3A%3Atest_b a %3A%3Aerror%3A%3Ab [31m ## [error]c::t.py::test_b"
+        "::error file=t.py,line=4,title=missing%3A t.py%3A%3Atest_b a %3A%3Aerror%3A%3Ab [31m ## [error]c::"
+        "a ::error::b [31m ## [error]c 27.00 us"
     )
 
 

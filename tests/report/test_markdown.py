@@ -25,8 +25,8 @@ WHOLE = f"""\
 
 | verdict | value | baseline | change | spread | of limit | test and metric |
 |---|--:|--:|--:|--:|--:|---|
-| regressed | 354.0 GB/s | 356.0 GB/s | -16.3 % | 2.4 % | 78.7 % | <code>t.py::test_c&#91;a&#124;b&#96;c &#42;d&#42;&#93;</code> busbw |
-| same | 354.0 GB/s | 356.0 GB/s | -0.5 % | 2.4 % | 78.7 % | <code>t.py::test_a</code> busbw |
+| regressed | 354.0 GB/s | 356.0 GB/s | -16.3 % GB/s | 2.4 % | 78.7 % | <code>t.py::test_c&#91;a&#124;b&#96;c &#42;d&#42;&#93;</code> busbw |
+| same | 354.0 GB/s | 356.0 GB/s | -0.5 % GB/s | 2.4 % | 78.7 % | <code>t.py::test_a</code> busbw |
 | unjudged | 27.00 us |  |  |  |  | <code>t.py::test_b</code> time |
 
 <details><summary>1 test ran nowhere: no GPUs</summary>

@@ -26,7 +26,7 @@ def test_each_figure_is_there_in_plain_numbers_too() -> None:
         ("gpuperf.busbw.unit", "B/s"),
         ("gpuperf.busbw.verdict", "same"),
         ("gpuperf.busbw.baseline", "3.56e+11"),
-        ("gpuperf.busbw.change", "-0.005"),
+        ("gpuperf.busbw.change", "-0.5 % GB/s"),
         ("gpuperf.time.value", "2.71235e-05"),
         ("gpuperf.time.unit", "s"),
         ("gpuperf.time.verdict", "unjudged"),

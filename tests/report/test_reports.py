@@ -247,6 +247,14 @@ def test_the_table_shows_them(reported: Reported) -> None:
     assert reported.run.section("gpuperf")[-1].startswith(f"8 figures on {KEY}: ")
 
 
+@pytest.mark.parametrize("ini", ["", "addopts = --benchmark-sort=name\n"], ids=["nobody asks", "addopts ask"])
+def test_the_table_has_perf_tests_only_if_an_option_asks_for_benchmarks(reported: Reported, ini: str) -> None:
+    (reported.path / "other.ini").write_text(f"[pytest]\nmarkers = benchmark\n{ini}")
+    run = run_pytest(reported.path, "--gpus=2", "-c", "other.ini", "-k", "steady or plain")
+    shown = [line.split()[0] for line in run.result.outlines if re.match(r"test_\w+(\[2ranks\])? +\d", line)]
+    assert set(shown) == {"test_plain", *(["test_steady[2ranks]"] if ini else [])}, run.text
+
+
 def test_the_machine_is_named_and_nothing_of_it_changes_by_itself(reported: Reported) -> None:
     machine = reported.json["machine_info"]
     assert machine["gpuperf"] == {
@@ -367,12 +375,12 @@ def test_junit_has_each_figure_in_plain_numbers(reported: Reported) -> None:
         "gpuperf.time.unit": "s",
         "gpuperf.time.verdict": "regressed",
         "gpuperf.time.baseline": "0.0021",
-        "gpuperf.time.change": "-0.5",
+        "gpuperf.time.change": "+50.0 % time",
         "gpuperf.busbw.value": "8.52176e+10",
         "gpuperf.busbw.unit": "B/s",
         "gpuperf.busbw.verdict": "regressed",
         "gpuperf.busbw.baseline": "1.2783e+11",
-        "gpuperf.busbw.change": "-0.333352",
+        "gpuperf.busbw.change": "-33.3 % GB/s",
     }
 
 
@@ -384,7 +392,7 @@ def test_the_job_summary_tells_all_figures_worst_first(reported: Reported) -> No
     assert head == "| verdict | value | baseline | change | spread | of limit | test and metric |"
     assert [line.split()[1] for line in lines] == ["invalid"] + ["regressed"] * 4 + ["same"] * 2 + ["unjudged"]
     assert (
-        "| regressed | 3.150 ms | 2.100 ms | -50.0 % | 0.0 % |  | "
+        "| regressed | 3.150 ms | 2.100 ms | +50.0 % time | 0.0 % |  | "
         "<code>test_it.py::test_steady&#91;2ranks&#93;</code> time |"
     ) in lines
 
@@ -394,7 +402,7 @@ def test_annotations_stand_at_the_tests_in_the_repository(reported: Reported) ->
     assert len(errors) == 5
     line = TESTS.splitlines().index("def test_steady(perf):") + 1
     start = f"::error file={reported.path.name}/test_it.py,line={line},title=regressed%3A "
-    assert f"{start}test_it.py%3A%3Atest_steady[2ranks] time::test_it.py::test_steady[2ranks] time: 3.150 ms is" in (
+    assert f"{start}test_it.py%3A%3Atest_steady[2ranks] time::time 3.150 ms: 50.0 %25 slower than 2.100 ms, " in (
         "\n".join(errors)
     )
 
@@ -410,10 +418,10 @@ def test_the_controller_alone_tells_github(reported: Reported, tmp_path: Path) -
 def test_without_v_each_test_has_a_line(reported: Reported) -> None:
     run = run_pytest(reported.path, "--gpus=2", "-qq", "-k", "race or steady")
     assert run.section("gpuperf") == [
-        "verdict       change         value of limit  test",
+        "verdict          change       value  of limit  test",
         "test_it.py",
-        "  same        +0.0 %    127.8 GB/s   28.4 %  test_steady[2ranks] busbw +1",
-        "  same        +0.0 %         1.50x           test_race[2ranks]",
+        "  same      +0.0 % GB/s  127.8 GB/s    28.4 %  test_steady[2ranks] busbw +1",
+        "  same     +0.0 % ratio       1.50x            test_race[2ranks]",
         "not judged:",
         "  test_it.py::test_race[2ranks]: plain 3.150 ms",
         f"4 figures on {KEY}: 3 same, 1 unjudged",

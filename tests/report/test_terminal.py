@@ -13,7 +13,7 @@ from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
-from tests.report.examples import KEY, SAME, SKIPPED, UNJUDGED, report
+from tests.report.examples import COMMANDS, KEY, SAME, SKIPPED, UNJUDGED, report
 
 LONG = replace(SAME, test=f"t.py::test_{'a' * 200}")
 
@@ -52,7 +52,7 @@ def terminal_after(
         findings.pytest_runtest_logreport(item)
     writer = SimpleNamespace(fullwidth=100)
     config = SimpleNamespace(get_terminal_writer=lambda: writer, get_verbosity=lambda: verbosity)
-    wrapper = Summary(run, findings).pytest_terminal_summary(cast(Any, terminal), cast(Any, config))
+    wrapper = Summary(run, findings, COMMANDS).pytest_terminal_summary(cast(Any, terminal), cast(Any, config))
     next(wrapper)
     assert terminal.lines == []
     with contextlib.suppress(StopIteration, ZeroDivisionError):
@@ -83,7 +83,7 @@ def test_verdicts_and_skips_and_what_the_run_has_to_say() -> None:
 
 @pytest.mark.parametrize(
     ("verbosity", "row"),
-    [(-1, "  same        -0.5 %    354.0 GB/s"), (0, "  same        -0.5 %"), (1, "same      354.0")],
+    [(-1, "  same     -0.5 % GB/s  354.0 GB/s"), (0, "  same     -0.5 % GB/s"), (1, "same      354.0")],
 )
 def test_a_line_a_test_unless_the_user_wants_to_see_each_figure(verbosity: int, row: str) -> None:
     lines = terminal_after(Run(), judged(SAME, UNJUDGED), verbosity=verbosity).lines
@@ -94,7 +94,9 @@ def test_a_smoke_run_reports_no_figures() -> None:
     findings, terminal = Findings(), Terminal()
     findings.pytest_runtest_logreport(judged(UNJUDGED))
     config = SimpleNamespace(get_terminal_writer=lambda: SimpleNamespace(fullwidth=80), get_verbosity=lambda: 0)
-    wrapper = Summary(Run(), findings, smoke=True).pytest_terminal_summary(cast(Any, terminal), cast(Any, config))
+    wrapper = Summary(Run(), findings, COMMANDS, smoke=True).pytest_terminal_summary(
+        cast(Any, terminal), cast(Any, config)
+    )
     next(wrapper)
     with contextlib.suppress(StopIteration):
         next(wrapper)

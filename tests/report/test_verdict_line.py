@@ -1,4 +1,4 @@
-"""One verdict as one line."""
+"""One verdict as text."""
 
 from dataclasses import replace
 from datetime import date
@@ -15,11 +15,10 @@ from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
+from tests.report.examples import COMMANDS
 
 TEST = "suites/collectives/test_performance.py::test_all_reduce[8ranks-1GiB]"
 KEY = "8x-nvidia-h200-nv18"
-COMMAND = "pytest suites --gpus 8 --update-baselines"
-
 MEDIANS = (354e9, 355e9, 356e9, 357e9, 358e9)
 BASELINE = MetricBaseline(
     "B/s", "higher", "cuda_event", tuple(LaunchFigure(f"l{i}", 50, m) for i, m in enumerate(MEDIANS))
@@ -35,102 +34,135 @@ RACED = replace(
     code=Share(-0.05, (-0.06, -0.041), 6),
     environment=Share(-0.113, (-0.12, -0.1), 6),
 )
-SHARES = (
-    "the code -5.0 % (-6.0 % to -4.1 % in 6 launches of each) against abc1234, "
-    "the environment -11.3 % (-12.0 % to -10.0 % in 6 launches) against the record"
-)
+SEEN = "spread 0.4 % over 5 launches; a loss of 5.0 % is seen"
+CODE = "code -5.0 % GB/s (-6.0 % to -4.1 % in 6 launches of each), against abc1234"
+ENVIRONMENT = "environment -11.3 % GB/s (-12.0 % to -10.0 % in 6 launches), against the record"
+SAME_CODE = "code unchanged since abc1234"
 UNCHANGED = replace(RACED, code=None, outcome=Outcome.ENVIRONMENT)
-OF_UNCHANGED = f"the code unchanged since abc1234, {SHARES.partition('abc1234, ')[2]}"
-CONTEST = replace(RACED, baseline=None, change=None, bound=None, environment=None)
+CONTEST = replace(RACED, baseline=None, change=None, bound=None, environment=None, old=315e9)
 SPEEDUP = Metric(1.1, "x", "higher", interval=(1.05, 1.15), at_least=1.2)
+INTERVAL = "95 % on each side: 1.05x to 1.15x"
 EXPECTED = KnownRegression("a slow driver", date(2027, 1, 31), 310e9)
-AGAINST = f"the baseline 356.0 GB/s (spread 0.4 % over 5 launches, a loss of 5.0 % is seen) on {KEY}"
-
-
-def command(identity: str, *more: str, mode: str = "") -> str:
-    assert identity == TEST
-    return " ".join([f"{COMMAND}={mode}" if mode else COMMAND, *more])
+SLOWER = "16.3 % slower than 356.0 GB/s"
+NO_GIT = "there is no git: install it"
+RECORD = f'pytest "{TEST}" --gpus 8 --update-baselines --reason "why"'
+BISECT = f'bisect with: pytest "{TEST}" --gpus 8 --bisect=abc1234'
+NO_RECORD = replace(REGRESSED, outcome=Outcome.MISSING, reason=Reason.NO_RECORD, baseline=None, change=None, bound=None)
+SLOWER_STEP = replace(
+    RACED,
+    metric_name="time",
+    metric=Metric(1.125e-3, "s", "lower"),
+    baseline=MetricBaseline("s", "lower", "", tuple(LaunchFigure(f"l{i}", 50, 991e-6) for i in range(5))),
+    change=1 - 1.125 / 0.991,
+    code=Share(-0.134, (-0.141, -0.12), 4),
+    environment=None,
+    changed=("work.py",),
+)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "finding"),
+    ("verdict", "what", "details"),
     [
-        (RACED, f"298.0 GB/s is 16.3 % worse than {AGAINST}: {SHARES}"),
-        (CONTEST, f"298.0 GB/s: {SHARES.partition(', ')[0]}"),
-        (replace(CONTEST, outcome=Outcome.IMPROVED), f"298.0 GB/s: {SHARES.partition(', ')[0]}"),
-        (replace(CONTEST, outcome=Outcome.SAME), f"298.0 GB/s is the same as abc1234: {SHARES.partition(', ')[0]}"),
-        (replace(RACED, outcome=Outcome.ENVIRONMENT), f"298.0 GB/s is 16.3 % worse than {AGAINST}: {SHARES}"),
-        (UNCHANGED, f"298.0 GB/s is 16.3 % worse than {AGAINST}: {OF_UNCHANGED}"),
+        (RACED, f"{SLOWER}, the code", [SEEN, CODE, ENVIRONMENT, BISECT]),
         (
-            replace(UNCHANGED, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED),
-            f"298.0 GB/s is the same as {AGAINST}: {OF_UNCHANGED}",
+            replace(RACED, changed=("work.py", "more.py")),
+            f"{SLOWER}, the code (work.py and 1 more)",
+            [SEEN, CODE, ENVIRONMENT, "changed since, and imported by the test: work.py, more.py", BISECT],
+        ),
+        (  # the machine became faster than it was when it was recorded
+            replace(RACED, change=0.02),
+            "5.0 % slower than abc1234, the code",
+            [SEEN, CODE, ENVIRONMENT, BISECT],
+        ),
+        (CONTEST, "5.0 % slower than 315.0 GB/s of abc1234", [CODE, BISECT]),
+        (
+            replace(CONTEST, changed=("suites/x/work.py",)),
+            "5.0 % slower than 315.0 GB/s of abc1234, the code (work.py)",
+            [CODE, "changed since, and imported by the test: suites/x/work.py", BISECT],
         ),
         (
-            replace(RACED, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED),
-            f"298.0 GB/s is the same as {AGAINST}: {SHARES}",
+            replace(CONTEST, outcome=Outcome.IMPROVED, code=Share(0.05, (0.04, 0.06), 4)),
+            "5.0 % faster than 315.0 GB/s of abc1234",
+            ["code +5.0 % GB/s (+4.0 % to +6.0 % in 4 launches of each), against abc1234"],
+        ),
+        (replace(CONTEST, outcome=Outcome.SAME), "the same as 315.0 GB/s of abc1234", [CODE]),
+        (replace(RACED, outcome=Outcome.ENVIRONMENT), f"{SLOWER}, the environment", [SEEN, CODE, ENVIRONMENT]),
+        (UNCHANGED, f"{SLOWER}, the environment", [SEEN, SAME_CODE, ENVIRONMENT]),
+        (
+            replace(UNCHANGED, outcome=Outcome.SAME, reason=Reason.NOT_REPRODUCED),
+            "the same as 356.0 GB/s",
+            [SEEN, SAME_CODE, ENVIRONMENT],
         ),
         (
             replace(REGRESSED, outcome=Outcome.SAME, reason=Reason.CLEARED, launches=3),
-            f"298.0 GB/s is the same as {AGAINST}, by 3 launches",
+            "the same as 356.0 GB/s",
+            [SEEN, "cleared by 3 launches"],
         ),
-        (replace(REGRESSED, outcome=Outcome.SAME), f"298.0 GB/s is the same as {AGAINST}"),
+        (replace(REGRESSED, outcome=Outcome.SAME), "the same as 356.0 GB/s", [SEEN]),
         (
-            replace(REGRESSED, reason=Reason.NOT_RACED, detail="there is no git: install it", launches=4),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}; it was not raced: there is no git: install it",
+            replace(REGRESSED, reason=Reason.NOT_RACED, detail=NO_GIT, launches=4),
+            f"{SLOWER}, by the record alone",
+            [SEEN, f"not raced: {NO_GIT}"],
+        ),
+        (
+            replace(REGRESSED, reason=Reason.NOT_RACED, detail="it ended; it printed last:\n  File a\nno module c"),
+            f"{SLOWER}, by the record alone",
+            [SEEN, "not raced: it ended; it printed last: no module c"],
         ),
         (
             replace(REGRESSED, metric=Metric(400e9, "B/s", "higher"), outcome=Outcome.IMPROVED, change=0.1236),
-            f"400.0 GB/s is 12.4 % better than {AGAINST}; adopt it with: {COMMAND}",
+            "12.4 % faster than 356.0 GB/s",
+            [SEEN, f"adopt it with: {RECORD}"],
         ),
         (
             replace(RACED, expected=EXPECTED),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}: {SHARES}; it was expected at 310.0 GB/s until 2027-01-31: a "
-            "slow driver",
+            f"{SLOWER}, the code",
+            [SEEN, CODE, ENVIRONMENT, "it was expected at 310.0 GB/s until 2027-01-31: a slow driver", BISECT],
         ),
         (
-            replace(REGRESSED, outcome=Outcome.EXPECTED, expected=EXPECTED),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, as is expected until 2027-01-31: a slow driver",
+            replace(REGRESSED, outcome=Outcome.EXPECTED, expected=replace(EXPECTED, center=None)),
+            f"{SLOWER}, expected until 2027-01-31",
+            [SEEN, "expected until 2027-01-31: a slow driver"],
         ),
         (
-            replace(RACED, elsewhere=True),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST.replace('launches', 'launches, none on these very GPUs')}: "
-            f"{SHARES}",
+            replace(REGRESSED, outcome=Outcome.ENVIRONMENT, elsewhere=True),
+            f"{SLOWER}, the environment",
+            [SEEN.replace("launches", "launches, none of them on these GPUs")],
         ),
         (
             REGRESSED.undecided(Reason.SUSPECT),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST} in one launch, and the run ended before others decided",
+            f"{SLOWER}, undecided: the run ended before other launches decided",
+            [SEEN],
         ),
         (
             REGRESSED.undecided(Reason.BUDGET),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and no time was left to decide: raise --race-budget",
+            f"{SLOWER}, undecided: no time was left",
+            [SEEN, "raise --race-budget"],
         ),
         (
-            REGRESSED.undecided(Reason.CANNOT_RACE, "there is no git: install it"),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and nothing can decide why: no race, since there is no git: "
-            "install it; and the record has too few launches on these GPUs to decide alone",
+            REGRESSED.undecided(Reason.CANNOT_RACE, NO_GIT),
+            f"{SLOWER}, undecided: it could not race",
+            [SEEN, f"not raced: {NO_GIT}", "the record has too few launches on these GPUs to decide alone"],
         ),
         (
-            CONTEST.undecided(Reason.CANNOT_RACE, "there is no git: install it"),
-            "298.0 GB/s was not raced: there is no git: install it",
-        ),
-        (CONTEST.undecided(Reason.SUSPECT), "298.0 GB/s was not decided, and the run ended before others decided"),
-        (
-            CONTEST.undecided(Reason.BUDGET),
-            "298.0 GB/s was not decided, and no time was left to decide: raise --race-budget",
+            replace(CONTEST, code=None, against="").undecided(Reason.CANNOT_RACE, NO_GIT),
+            "undecided: it could not race",
+            [f"not raced: {NO_GIT}"],
         ),
         (
             RACED.undecided(Reason.OPEN),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and 6 launches did not decide, as they differ too much: "
-            f"{SHARES}; make the measurement quieter",
+            f"{SLOWER}, undecided: 6 launches differ too much",
+            [SEEN, CODE, ENVIRONMENT, "make the measurement quieter"],
         ),
         (
-            replace(REGRESSED, launches=26).undecided(Reason.OPEN, "there is no git: install it"),
-            f"298.0 GB/s is 16.3 % worse than {AGAINST}, and 26 launches did not decide, as they differ too much, "
-            "without a race: there is no git: install it; make the measurement quieter",
+            replace(REGRESSED, launches=26).undecided(Reason.OPEN, NO_GIT),
+            f"{SLOWER}, undecided: 26 launches differ too much",
+            [SEEN, f"not raced: {NO_GIT}", "make the measurement quieter"],
         ),
         (
-            replace(REGRESSED, metric=SPEEDUP, launches=1).undecided(Reason.ASKED),
-            "1.10x (95 % on each side: 1.05x to 1.15x) may be below the 1.20x asked for",
+            replace(NO_RECORD, metric=SPEEDUP).undecided(Reason.ASKED),
+            "maybe below the 1.20x that the test requires",
+            [INTERVAL],
         ),
         (
             replace(
@@ -139,96 +171,109 @@ def command(identity: str, *more: str, mode: str = "") -> str:
                 outcome=Outcome.INVALID,
                 reason=Reason.UNFIT,
             ),
-            "298.0 GB/s was measured on a machine that was not fit for it, twice: GPU GPU-1: power brake",
+            "the machine was not fit for the measurement, twice: GPU GPU-1: power brake",
+            [],
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED),
-            "1.10x (95 % on each side: 1.05x to 1.15x) is surely below the 1.20x asked for",
+            "surely below the 1.20x that the test requires",
+            [INTERVAL],
         ),
         (
             replace(REGRESSED, metric=SPEEDUP, outcome=Outcome.MISSED, launches=5),
-            "1.10x (95 % on each side: 1.05x to 1.15x), median of 5 launches, is surely below the 1.20x asked for",
+            "surely below the 1.20x that the test requires",
+            [f"{INTERVAL}, median of 5 launches"],
         ),
-        (
-            replace(
-                REGRESSED, outcome=Outcome.MISSING, reason=Reason.NO_RECORD, baseline=None, change=None, bound=None
-            ),
-            f"298.0 GB/s has no baseline on {KEY}; record one with: {COMMAND}",
-        ),
-        (
-            replace(REGRESSED, outcome=Outcome.RECORDED, baseline=None, change=None, bound=None),
-            f"298.0 GB/s recorded as the baseline on {KEY}",
-        ),
-        (replace(REGRESSED, outcome=Outcome.UNJUDGED, baseline=None), f"298.0 GB/s on {KEY}, not judged"),
+        (NO_RECORD, f"no baseline on {KEY}", [f"record one with: {RECORD}"]),
+        (replace(NO_RECORD, outcome=Outcome.RECORDED), f"recorded as the baseline on {KEY}", []),
+        (replace(NO_RECORD, outcome=Outcome.UNJUDGED), "not judged", []),
     ],
     ids=lambda value: value.outcome.value if isinstance(value, Verdict) else "",
 )
-def test_a_line_says_what_was_found(verdict: Verdict, finding: str) -> None:
-    assert describe(verdict, command) == f"{TEST} busbw: {finding}"
+def test_the_first_line_says_what_happened_and_the_others_how_it_is_known(
+    verdict: Verdict, what: str, details: list[str]
+) -> None:
+    value = "1.10x" if verdict.metric is SPEEDUP else "400.0 GB/s" if verdict.metric.value == 400e9 else "298.0 GB/s"
+    assert describe(verdict, COMMANDS) == [f"busbw {value}: {what}", *details]
 
 
-NO_RECORD = replace(REGRESSED, outcome=Outcome.MISSING, reason=Reason.NO_RECORD, baseline=None, change=None, bound=None)
-EXPECTS = "a model of the hardware expects 260.0 GB/s to 459.0 GB/s (links)"
+def test_a_step_that_takes_longer_is_slower_and_its_time_grows() -> None:
+    first, _, code, *_ = describe(SLOWER_STEP, COMMANDS)
+    assert first == "time 1.125 ms: 13.5 % slower than 991.0 us, the code (work.py)"
+    assert code == "code +13.4 % time (+12.0 % to +14.1 % in 4 launches of each), against abc1234"
+
+
+def test_a_run_that_cannot_bisect_prints_no_command_for_it() -> None:
+    assert BISECT not in describe(RACED, replace(COMMANDS, bisects=False))
+
+
+MODEL = "a model of the hardware expects 260.0 GB/s to 459.0 GB/s (links)"
+BOUNDS = "260.0 GB/s to 459.0 GB/s"
+DOCTOR = "look for the cause with: python -m pytest_gpuperf doctor"
 
 
 @pytest.mark.parametrize(
-    ("said", "reason", "words"),
+    ("said", "reason", "what", "details"),
     [
-        (Opinion(Saying.PLAUSIBLE, 260e9, 459e9, "links"), Reason.PLAUSIBLE, f"; {EXPECTS}, so it is plausible"),
+        (
+            Opinion(Saying.PLAUSIBLE, 260e9, 459e9, "links"),
+            Reason.PLAUSIBLE,
+            f"no baseline on {KEY}",
+            [MODEL, "it is plausible"],
+        ),
         (
             Opinion(Saying.PLAUSIBLE, 260e9, 459e9, "links"),
             Reason.NO_RECORD,
-            f"; {EXPECTS}, so it is plausible, and --strict-baselines asks for a record",
-        ),
-        (
-            Opinion(Saying.BELOW, 260e9, 459e9, "links"),
-            Reason.BELOW,
-            f" and is worse than expected: {EXPECTS}; look for the cause with: python -m pytest_gpuperf doctor",
+            f"no baseline on {KEY}",
+            [MODEL, "it is plausible; --strict-baselines requires a record"],
         ),
         (
             Opinion(Saying.BELOW, 260e9, 459e9, "links", variables=("NCCL_P2P_DISABLE=1", "NCCL_ALGO=ring")),
             Reason.BELOW,
-            f" and is worse than expected: {EXPECTS}; set here: NCCL_P2P_DISABLE=1, NCCL_ALGO=ring; look for the cause "
-            "with: python -m pytest_gpuperf doctor",
+            f"worse than expected ({BOUNDS})",
+            [MODEL, "set here: NCCL_P2P_DISABLE=1, NCCL_ALGO=ring", DOCTOR],
         ),
         (
             Opinion(Saying.ABOVE, 260e9, 459e9, "links"),
             Reason.ABOVE_MODEL,
-            f" and is better than the hardware allows: {EXPECTS}; look at the measurement",
+            f"better than the hardware allows ({BOUNDS})",
+            [MODEL, "look at the measurement"],
         ),
         (
             Opinion(Saying.NONE, why="no peak is known"),
             Reason.NOT_JUDGED,
-            ", and nothing says what it should be: no peak is known",
+            f"no baseline on {KEY}",
+            ["nothing says what it should be: no peak is known"],
         ),
         (
             Opinion(Saying.PLAUSIBLE, None, 459e9, "links"),
             Reason.PLAUSIBLE,
-            "; a model of the hardware expects at most 459.0 GB/s (links), so it is plausible",
-        ),
-        (
-            Opinion(Saying.PLAUSIBLE, 260e9, None, "links"),
-            Reason.PLAUSIBLE,
-            "; a model of the hardware expects at least 260.0 GB/s (links), so it is plausible",
+            f"no baseline on {KEY}",
+            ["a model of the hardware expects at most 459.0 GB/s (links)", "it is plausible"],
         ),
         (
             Opinion(Saying.BELOW, 330e9, source="9 launches on 4 machines of this kind", usual=350e9, seen=0.064),
             Reason.BELOW,
-            " and is worse than expected: 9 launches on 4 machines of this kind show at least 330.0 GB/s, usually "
-            "350.0 GB/s; look for the cause with: python -m pytest_gpuperf doctor",
+            "worse than expected (at least 330.0 GB/s)",
+            ["9 launches on 4 machines of this kind show at least 330.0 GB/s, usually 350.0 GB/s", DOCTOR],
         ),
     ],
 )
-def test_what_is_expected_is_in_the_line(said: Opinion, reason: Reason, words: str) -> None:
-    line = describe(replace(NO_RECORD, opinion=said, reason=reason), command)
-    assert line == f"{TEST} busbw: 298.0 GB/s has no baseline on {KEY}{words}; record one with: {COMMAND}"
+def test_what_is_expected_is_there(said: Opinion, reason: Reason, what: str, details: list[str]) -> None:
+    lines = describe(replace(NO_RECORD, opinion=said, reason=reason), COMMANDS)
+    assert lines == [f"busbw 298.0 GB/s: {what}", *details, f"record one with: {RECORD}"]
 
 
-def test_what_differs_from_the_record_is_in_the_line_of_a_figure_that_is_not_the_same() -> None:
+def test_a_figure_that_is_below_in_three_launches_says_so() -> None:
+    below = replace(NO_RECORD, opinion=Opinion(Saying.BELOW, 330e9), reason=Reason.BELOW, launches=3)
+    assert "median of 3 launches" in describe(below, COMMANDS)
+
+
+def test_what_differs_from_the_record_is_a_line_of_a_figure_that_is_not_the_same() -> None:
     differs = {"nccl": ("2.28.9", "2.29.0"), "NCCL_MAX_NCHANNELS": ("", "12")}
-    line = describe(replace(REGRESSED, differs=differs), command)
-    assert line.endswith("; what differs: NCCL_MAX_NCHANNELS not set -> 12, nccl 2.28.9 -> 2.29.0")
-    assert "what differs" not in describe(replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs), command)
+    line = "what differs: NCCL_MAX_NCHANNELS not set -> 12, nccl 2.28.9 -> 2.29.0"
+    assert line in describe(replace(REGRESSED, differs=differs), COMMANDS)
+    assert line not in describe(replace(RACED, outcome=Outcome.ENVIRONMENT, differs=differs), COMMANDS)
 
 
 def test_the_summary_says_who_judged_the_figures_without_a_baseline() -> None:
@@ -256,8 +301,9 @@ def test_the_summary_says_who_judged_the_figures_without_a_baseline() -> None:
     ],
 )
 def test_a_stale_baseline_says_why(metric: Metric, why: str) -> None:
-    line = describe(replace(REGRESSED, metric=metric, outcome=Outcome.MISSING, reason=Reason.STALE), command)
-    assert line.endswith(f"has a stale baseline on {KEY}: {why}; record it again with: {COMMAND}")
+    first, record = describe(replace(REGRESSED, metric=metric, outcome=Outcome.MISSING, reason=Reason.STALE), COMMANDS)
+    assert first.endswith(f": stale baseline: {why}")
+    assert record == f"record one with: {RECORD}"
 
 
 @pytest.mark.parametrize(
@@ -265,31 +311,33 @@ def test_a_stale_baseline_says_why(metric: Metric, why: str) -> None:
     [
         (
             Metric(500e9, "B/s", "higher", limit=450e9, limit_name="18 NVLinks"),
-            "500.0 GB/s is above the physical limit 450.0 GB/s of 18 NVLinks: the measurement is broken",
+            "500.0 GB/s: above the physical limit 450.0 GB/s of 18 NVLinks",
         ),
         (
             Metric(1e-3, "s", "lower", limit=2e-3),
-            "1.000 ms is below the physical limit 2.000 ms: the measurement is broken",
+            "1.000 ms: below the physical limit 2.000 ms",
         ),
     ],
 )
 def test_a_broken_measurement_says_what_it_exceeds(metric: Metric, finding: str) -> None:
     verdict = replace(REGRESSED, metric=metric, outcome=Outcome.INVALID, reason=Reason.ABOVE_LIMIT, baseline=None)
-    assert describe(verdict, command) == f"{TEST} busbw: {finding}"
+    assert describe(verdict, COMMANDS) == [f"busbw {finding}", "the measurement is broken"]
 
 
 def test_one_launch_has_no_spread() -> None:
     single = replace(BASELINE, launches=BASELINE.launches[:1])
-    line = describe(replace(REGRESSED, baseline=single), command)
-    assert "the baseline 354.0 GB/s (spread unknown from 1 launch, a loss of 5.0 % is seen)" in line
+    assert "spread unknown from 1 launch; a loss of 5.0 % is seen" in describe(
+        replace(REGRESSED, baseline=single), COMMANDS
+    )
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_every_outcome_is_one_line(outcome: Outcome) -> None:
-    for verdict in (REGRESSED, replace(REGRESSED, baseline=None, change=None, bound=None)):
-        line = describe(replace(verdict, outcome=outcome), command)
-        assert line.startswith(f"{TEST} busbw: ")
-        assert "\n" not in line
+def test_every_outcome_has_a_first_line_and_none_is_more_than_a_line(outcome: Outcome) -> None:
+    known = KnownRegression("a\nslow\x1b[31m driver", date(2027, 1, 31))
+    for verdict in (replace(REGRESSED, expected=known), replace(REGRESSED, baseline=None, change=None, bound=None)):
+        lines = describe(replace(verdict, outcome=outcome), COMMANDS)
+        assert lines[0].startswith("busbw 298.0 GB/s: ")
+        assert not any("\n" in line or "\x1b" in line for line in lines)
 
 
 TOLD = "by gpuperf_tolerance and gpuperf_min_effect this run asks for less than usual: "

@@ -82,8 +82,12 @@ def test_slower_code_is_accused_and_a_slower_environment_is_not_the_codes_fault(
     (tmp_path / "programs.py").write_text(slower(1.6)["programs.py"])
     run = run_pytest(tmp_path, "--gpus=1", env={"NCCL_SLOWER": "1.6"})
     assert run.outcomes == {"test_sleep[1rank]": "FAILED", "test_machine[1rank]": "SKIPPED"}, run.text
-    line = run.report("test_sleep[1rank]").strip()
-    assert re.search(rf": the code -\d\d\.\d % \(.*\) against {head}, the environment [+-]\d\.\d % \(", line), line
+    text = run.report("test_sleep[1rank]").strip()
+    assert re.match(r"time \d\.\d\d\d ms: \d\d\.\d % slower than 5\.\d\d\d ms, the code \(programs.py\)\n", text), text
+    assert re.search(rf"  code \+\d\d\.\d % time \(.*\), against {head}\n  environment [+-]\d\.\d % time \(", text), (
+        text
+    )
+    assert f'  bisect with: pytest "test_it.py::test_sleep[1rank]" --gpus 1 --bisect={head}' in text
     assert run.section("gpuperf")[-1].endswith("is as slow today; what differs: NCCL_SLOWER not set -> 1.6")
     assert left(tmp_path) == []
 
@@ -113,12 +117,15 @@ def test_a_launch_that_was_slow_once_is_cleared_in_the_same_process_by_fresh_ran
 
 def test_without_a_record_or_gpus_the_slower_commit_is_found(tmp_path: Path) -> None:
     files = {"test_it.py": TESTS, "pytest.ini": "[pytest]\n", ".gitignore": IGNORED}
-    commit(tmp_path, {**files, **slower(1.0)}, "As fast as it is")
+    good = commit(tmp_path, {**files, **slower(1.0)}, "As fast as it is")
     culprit = commit(tmp_path, slower(1.6), "Sleeps longer")
-    commit(tmp_path, {"notes.txt": "2"}, "More notes")
-    run = run_pytest(tmp_path, "--bisect=HEAD~2", "-p", "no:benchmark")
+    head = commit(tmp_path, {"notes.txt": "2"}, "More notes")
+    run = run_pytest(tmp_path, "--bisect=HEAD~2", "-p", "no:benchmark", "--report=page.html")
     assert run.outcomes == {"test_sleep[1rank]": "FAILED"}, run.text
     assert f"bisect: test_it.py::test_sleep[1rank] is slower since {culprit[:12]} 'Sleeps longer'" in run.section(
         "gpuperf"
     )
     assert left(tmp_path) == []
+    page = (tmp_path / "page.html").read_text().partition("</style>")[2]
+    assert f"{head[:12]}, against HEAD~2 ({good[:12]})" in page
+    assert re.search(r">5\.\d\d\d ms → \d\.\d\d\d ms<", page)

@@ -18,7 +18,14 @@ from pytest_gpuperf.timing.clock import HostClock, Reset
 from pytest_gpuperf.timing.compare import Tolerance, compare
 from pytest_gpuperf.timing.interleaving import interleaved
 from pytest_gpuperf.timing.measure import Timed, measure
-from pytest_gpuperf.timing.sampling import FIRST_STEPS, MAX_WARMUP_BATCHES, MIN_SAMPLES, WARMUP_BATCH, Sampling
+from pytest_gpuperf.timing.sampling import (
+    FIRST_STEPS,
+    MAX_STEPS_PER_SAMPLE,
+    MAX_WARMUP_BATCHES,
+    MIN_SAMPLES,
+    WARMUP_BATCH,
+    Sampling,
+)
 from pytest_gpuperf.timing.stepping import Step
 from pytest_gpuperf.timing.verification import Verification
 from tests.ranks.conftest import Call
@@ -128,9 +135,13 @@ def test_a_step_by_which_the_host_is_held_up_is_warm_after_a_quarter_of_a_second
     assert clock.calls - calls == 2 * WARMUP_BATCH
 
 
-@pytest.mark.parametrize(("step_seconds", "first"), [(0.5e-3, FIRST_STEPS), (2e-3, 0)])
-def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device(
-    monkeypatch: pytest.MonkeyPatch, step_seconds: float, first: int
+@pytest.mark.parametrize(
+    ("step_seconds", "most_steps", "first", "samples"),
+    [(0.5e-3, MAX_STEPS_PER_SAMPLE, FIRST_STEPS, 1), (0.5e-3, 50, FIRST_STEPS, 0), (2e-3, MAX_STEPS_PER_SAMPLE, 0, 0)],
+    ids=["short", "of a sweep", "long"],
+)
+def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device_and_one_sample_of_several_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, step_seconds: float, most_steps: int, first: int, samples: int
 ) -> None:
     """DistributedDataParallel waits in its first ten: what the clock's gate learns from these is true no longer."""
     monkeypatch.setattr(measure_module, "slowest", lambda seconds, device: list(seconds))
@@ -143,11 +154,12 @@ def test_the_clock_does_not_see_the_first_short_steps_on_a_warm_device(
         seen.append((taken, len(steps)))
 
     verification = Verification.of(look, context, look)
-    timed = Timed(context, clock, lambda: steps.append(1), Sampling(), verification, warm=True)
+    timed = Timed(context, clock, lambda: steps.append(1), Sampling(), verification, warm=True, most_steps=most_steps)
     before, calls = len(steps), clock.calls
     timed.warm_up()
-    assert (len(steps) - before, clock.calls) == (first, calls)
-    assert clock.begun == calls
+    first += samples * timed.plan.steps_per_sample
+    assert (len(steps) - before, clock.calls - calls) == (first, samples)
+    assert clock.begun == clock.calls
     timed.verify()
     assert seen[-1] == (before + first + 1, before + first + 1)
 

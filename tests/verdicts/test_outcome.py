@@ -10,16 +10,12 @@ from pytest_gpuperf.report.table import verdict_table
 from pytest_gpuperf.report.verdict_line import describe
 from pytest_gpuperf.run.concluding import Ruling
 from pytest_gpuperf.verdicts.outcome import Effect, Outcome
-from tests.report.examples import SAME
+from tests.report.examples import COMMANDS, SAME
 
 DOCS = Path(__file__).parents[2] / "docs"
 FAILS = "invalid regressed missed missing"
 SKIPS = "environment undecided"
 PASSES = "expected improved same recorded unjudged"
-
-
-def record(identity: str, *more: str, mode: str = "") -> str:
-    return "record it"
 
 
 def test_the_worst_comes_first() -> None:
@@ -36,7 +32,7 @@ def test_what_each_makes_of_its_test() -> None:
 
 @pytest.mark.parametrize("outcome", Outcome, ids=str)
 def test_an_outcome_rules_its_test_by_its_effect(outcome: Outcome) -> None:
-    ruling = Ruling.of([replace(SAME, outcome=outcome)], record)
+    ruling = Ruling.of([replace(SAME, outcome=outcome)], COMMANDS)
     assert ruling.outcome == {Effect.FAILS: "failed", Effect.SKIPS: "skipped", Effect.PASSES: "passed"}[outcome.effect]
     assert (outcome.fails, outcome.skips) == (ruling.outcome == "failed", ruling.outcome == "skipped")
     assert bool(ruling.text) == (ruling.outcome != "passed")
@@ -45,7 +41,7 @@ def test_an_outcome_rules_its_test_by_its_effect(outcome: Outcome) -> None:
 @pytest.mark.parametrize("outcome", Outcome, ids=str)
 def test_every_outcome_is_named_and_told_in_reports_and_docs(outcome: Outcome) -> None:
     verdict = replace(SAME, outcome=outcome)
-    assert describe(verdict, record).startswith(f"{SAME.test} {SAME.metric_name}: ")
+    assert describe(verdict, COMMANDS)[0].startswith(f"{SAME.metric_name} 354.0 GB/s: ")
     assert any(line.text.startswith(outcome.value) for line in verdict_table([verdict]))
     assert outcome.meaning.endswith(".")
     assert f"\n| `{outcome.value}` |" in (DOCS / "judging.md").read_text()

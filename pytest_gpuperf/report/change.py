@@ -1,0 +1,58 @@
+"""How a figure moved, as every report shows it: the change of the value itself, with what the value measures.
+
+Verdicts store a change whose sign is good or bad. A reader sees a time, and expects that a longer time is ``+``.
+"""
+
+from __future__ import annotations
+
+from pytest_gpuperf.figures.metric import Better
+from pytest_gpuperf.report.units import format_percent, scale_of
+from pytest_gpuperf.verdicts.share import Share
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+_QUANTITIES = {"s": "time", "x": "ratio", "fraction": "share", "B": "bytes"}
+_SPEEDS = ("B/s", "FLOP/s", "token/s")
+
+
+def format_change(change: float, better: Better, unit: str, value: float) -> str:
+    """Return the change of a value: ``+47.0 % time``, if a step takes longer, or ``-13.0 % GB/s``.
+
+    Args:
+        change: As verdicts store it: above 0 is better.
+        better: Which way the value is better.
+        unit: Of the value.
+        value: Which chooses the prefix of the unit.
+    """
+    return (
+        f"{format_percent(_of_value(change, better), signed=True)} {_QUANTITIES.get(unit) or scale_of(value, unit)[1]}"
+    )
+
+
+def change_in_words(change: float, better: Better, unit: str) -> str:
+    """Return the same for a sentence: ``47.0 % slower``, or ``12.0 % higher`` of what is no speed."""
+    moved = _of_value(change, better)
+    slower = (moved > 0) == (unit == "s")
+    word = ("slower" if slower else "faster") if unit in ("s", *_SPEEDS) else "higher" if moved > 0 else "lower"
+    return f"{format_percent(abs(moved))} {word}"
+
+
+def format_share(share: Share, better: Better, unit: str, value: float, of: str = "") -> str:
+    """Return one arm's part of a change with its interval; ``of`` follows the number of launches."""
+    low, high = sorted(_of_value(end, better) for end in share.interval)
+    between = f"{format_percent(low, signed=True)} to {format_percent(high, signed=True)}{of}"
+    return f"{format_change(share.change, better, unit, value)} ({between})"
+
+
+def stored_change(verdict: Verdict) -> float | None:
+    """Return by how much a figure differs from its baseline, or from the other code if it has none."""
+    return verdict.code.change if verdict.baseline is None and verdict.code is not None else verdict.change
+
+
+def shown_change(verdict: Verdict) -> str:
+    """Return that change for a column; empty if there is none."""
+    change, metric = stored_change(verdict), verdict.metric
+    return "" if change is None else format_change(change, metric.better, metric.unit, metric.value)
+
+
+def _of_value(change: float, better: Better) -> float:
+    return change if better == "higher" else -change
