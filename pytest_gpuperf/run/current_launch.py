@@ -48,6 +48,8 @@ class CurrentLaunch:
         self._ended = False
         self.measured = measured
         """Whether figures of the run say how fast something is."""
+        self.renews = not machine.gpus
+        """Whether each later launch has a parent process of its own, as what the host does depends on its addresses."""
 
     @property
     def number(self) -> int | None:

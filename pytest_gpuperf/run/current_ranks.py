@@ -370,7 +370,7 @@ class CurrentRanks:
             )
         if launch != self._launch.number:
             self._host.retire_all()
-            if self._launch.began:
+            if self._launch.began and self._launch.renews:
                 self._host.renew()
             software = self._software(world_size)  # if these ranks fail, the next test begins the launch
             try:
