@@ -24,7 +24,7 @@ from pytest_gpuperf.run.bisecting import bisected, regressed
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.changed_code import ChangedCode
 from pytest_gpuperf.run.same_code import LAUNCHES, SameCode
-from pytest_gpuperf.run.spending import PATIENCE, Spending, ids, limit_of
+from pytest_gpuperf.run.spending import PATIENCE, NoTimeLeft, Spending, ids, limit_of
 from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.verdicts.judge import Arms
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
@@ -297,6 +297,8 @@ class Racing:
             old.start()  # both collect their tests side by side
             present.start()
             self._run_race(old, present, [_Entry(test) for test in tests], _short(commit or str(python)))
+        except NoTimeLeft:
+            self._leave_open(tests)
         except CannotRace as error:
             for test in tests:
                 if test.suspects:
@@ -380,10 +382,14 @@ class Racing:
         """Whether the budget has room for so many launches; if not, the tests are undecided."""
         if self._spending.affords(tests, launches):
             return True
+        self._leave_open(tests)
+        return False
+
+    def _leave_open(self, tests: Sequence[Held]) -> None:
+        """No time is left for the suspects of these tests."""
         for test in tests:
             for suspect in test.suspects:
                 test.decide(self._deciding.left_open(suspect, Reason.BUDGET))
-        return False
 
 
 def _short(commit: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuperf.arms.arm import Arm, Measured
+from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
 from pytest_gpuperf.run.suspects import Held
 
 # Seconds that a launch may take beyond _SLOWER times what the first launch of its tests took. More than a run's usual
@@ -13,6 +13,10 @@ from pytest_gpuperf.run.suspects import Held
 PATIENCE = 180.0
 _LEAST = 5.0  # seconds that a launch gets when the budget has almost run out
 _SLOWER = 5.0
+
+
+class NoTimeLeft(CannotRace):
+    """A launch was ended since the user allowed it no more time."""
 
 
 class Spending:
@@ -38,13 +42,17 @@ class Spending:
             limit: seconds that the launch may take, if the budget allows them.
 
         Raises:
+            NoTimeLeft: the budget ended it.
             CannotRace: the arm cannot.
         """
         start = time.monotonic()
-        if self._budget is not None:
-            limit = min(limit, max(_LEAST, self._budget - self._spent))
+        left = limit if self._budget is None else max(_LEAST, self._budget - self._spent)
         try:
-            launched = arm.launch(tests, limit)
+            launched = arm.launch(tests, min(limit, left))
+        except CannotRace as error:
+            if left < limit and time.monotonic() - start >= left:
+                raise NoTimeLeft(str(error)) from error
+            raise
         finally:
             self._spent += time.monotonic() - start
         self._seconds[tuple(tests)] = arm.seconds

@@ -1,5 +1,6 @@
 """Suspects: what is launched to decide about them, in which order, and what is reported of them, and when."""
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -555,6 +556,21 @@ def test_a_budget_bounds_the_launch_that_it_began(project: pytest.Pytester, monk
     figures(project, b=SUSPECT)
     judged(project)
     assert min(limits) > 120  # more than what a rank gets that hangs
+
+
+def test_a_launch_that_the_budget_ends_is_no_test_that_hangs(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch)
+    figures(project, a=SUSPECT)
+    script(project, "present", a=[90e9])
+    script(project, "old", a=["gone"])
+    ticks = itertools.count(0.0, 10.0)
+    monkeypatch.setattr("pytest_gpuperf.run.spending.time.monotonic", lambda: next(ticks))
+    result = judged(project, "--race-budget=25", "-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED *undecided: no time was left*"])
+    assert not any("a test hangs" in line or "give it more" in line for line in result.outlines)
 
 
 def test_what_runs_write_is_no_code(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
