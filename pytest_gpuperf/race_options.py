@@ -65,8 +65,8 @@ RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "choices": ("fail", "warn"),
             "default": None,
-            "help": "whether a run fails if the environment is slower, and not the code (default: fail; warn on GPUs that "
-            "the record does not know)",
+            "help": "whether a run fails if the environment is slower, and not the code (default: fail; warn on GPUs "
+            "that the record does not know)",
         },
     ),
     (
@@ -74,8 +74,8 @@ RACE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "choices": ("fail", "warn"),
             "default": None,
-            "help": "whether a run fails if a figure is worse and nothing decided why (default: fail if the environment "
-            "has CI)",
+            "help": "whether a run fails if a figure is worse and nothing decided why (default: fail if the "
+            "environment has CI)",
         },
     ),
 )

@@ -16,7 +16,7 @@ def commit_to_race(launches: Iterable[LaunchInfo]) -> str | None:
         launches: Of a record.
 
     Returns:
-        Of commits with equally many launches the one of the latest; None if no checkout was clean, or no commit is known.
+        The commit; of two with equally many launches that of the latest. None if no checkout was clean, or none is known.
     """
     clean = [info for info in launches if not info.dirty and _COMMIT.fullmatch(info.commit)]
     counts = Counter(info.commit for info in clean)

@@ -4,7 +4,6 @@ It is read as strictly as what a program wrote, but the cure is another: to see 
 """
 
 import datetime
-import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 

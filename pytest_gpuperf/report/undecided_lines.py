@@ -1,10 +1,11 @@
-"""What the summary says of a run that left figures undecided: why, and what would decide them."""
+"""What the summary says of figures that a run left undecided or only shows: why, and what would decide them."""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_gpuperf.report.units import format_count
+from pytest_gpuperf.report.units import format_count, format_percent
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.rule import NOISY
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 
@@ -21,6 +22,21 @@ def undecided_lines(verdicts: Sequence[Verdict], *, fails: bool) -> list[str]:
     told = "; ".join(f"{cure} ({format_count(count, 'figure')})" for cure, count in cures.most_common())
     ends = "so the run fails; --undecided=warn lets it pass" if fails else "--undecided=fail makes the run fail by it"
     return [f"undecided: {told}; {ends}"]
+
+
+def noisy_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return one line for the figures that have a record and are only shown; none if there is no such figure.
+
+    Args:
+        verdicts: Of the run.
+    """
+    count = sum(one.reason is Reason.NOISY for one in verdicts)
+    if not count:
+        return []
+    return [
+        f"only shown: {format_count(count, 'figure')} whose launches or machines differ too much for a loss of "
+        f"{format_percent(NOISY)} to be seen; they fail below half of their speed"
+    ]
 
 
 def _cure(verdict: Verdict) -> str:

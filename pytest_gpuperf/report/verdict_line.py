@@ -12,7 +12,7 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.units import format_count, format_percent, format_value
 from pytest_gpuperf.report.why import differing_in_words, why
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
-from pytest_gpuperf.verdicts.rule import Policy
+from pytest_gpuperf.verdicts.rule import NOISY, Policy
 from pytest_gpuperf.verdicts.share import Share
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -78,6 +78,9 @@ def what_happened(verdict: Verdict) -> str:
             return f"the machine was not fit for the measurement, twice: {tripped_in_words(metric.invalid)}"
         case Outcome.RECORDED:
             return f"recorded as the baseline on {verdict.hardware_key}"
+        case Outcome.UNJUDGED if verdict.reason is Reason.NOISY:
+            moved = "" if stored_change(verdict) is None else f"{_moved(verdict)}, "
+            return f"{moved}not judged: {_unseen(verdict)}"
         case Outcome.UNJUDGED:
             return "not judged"
         case _:
@@ -98,11 +101,13 @@ def details(verdict: Verdict, commands: VerdictCommands) -> list[str]:
             return _interval(verdict)
         case Outcome.MISSING:
             return [*_of_opinion(verdict), f"record one with: {commands.record(verdict.test)}"]
+        case Outcome.UNJUDGED if verdict.reason is Reason.NOISY:
+            return _measured(verdict)
         case Outcome.RECORDED | Outcome.UNJUDGED:
             return []
         case Outcome.UNDECIDED if verdict.reason is Reason.ASKED:
             return [*_interval(verdict), *_measured(verdict)]
-    lines = _measured(verdict)
+    lines = [*_measured(verdict), *_by_itself(verdict)]
     if verdict.reason is Reason.CLEARED:
         lines.append(f"cleared by {format_count(verdict.launches, 'launch', 'launches')}")
     if verdict.detail:
@@ -133,7 +138,33 @@ def _reference(verdict: Verdict) -> str:
     return " of ".join(filter(None, (old, verdict.against))) or "the baseline"
 
 
+def _unseen(verdict: Verdict) -> str:
+    """Return why a figure is only shown."""
+    if verdict.bound is None or verdict.bound <= NOISY:
+        return "it depends on the host, and the record does not know these GPUs"
+    return f"a loss below {format_percent(verdict.bound)} would not be seen"
+
+
+def _by_itself(verdict: Verdict) -> list[str]:
+    """Return why a verdict needed no race, or counts less; nothing for others."""
+    match verdict.reason:
+        case Reason.GROSS if verdict.elsewhere:
+            return ["machines of this kind differ by less; a race would tell slower code from a slower machine"]
+        case Reason.GROSS:
+            return ["below what a model of the hardware allows"]
+        case Reason.EXACT:
+            return ["it is counted, and all launches of the record counted the same"]
+        case Reason.ELSEWHERE:
+            return ["a warning only, since the record does not know these GPUs; --environment=fail fails it"]
+        case _:
+            return []
+
+
 def _culprit(verdict: Verdict) -> str:
+    if verdict.reason is Reason.GROSS and verdict.code is None:
+        return ", the code or this machine"
+    if verdict.reason is Reason.EXACT:
+        return ", counted"
     if verdict.code is None:
         return ", by the record alone"
     first, *more = verdict.changed or ("",)

@@ -14,7 +14,7 @@ from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.explain_lines import explanation_lines
 from pytest_gpuperf.report.missing_lines import missing_lines
 from pytest_gpuperf.report.recording_lines import gone_lines, recording_lines
-from pytest_gpuperf.report.undecided_lines import undecided_lines
+from pytest_gpuperf.report.undecided_lines import noisy_lines, undecided_lines
 from pytest_gpuperf.report.verdict_line import opinion_lines, run_lines, run_policy_lines
 from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.gone import SeenTests
@@ -60,7 +60,7 @@ class SummaryLines:
         github = os.environ.get("GITHUB_ACTIONS") == "true"
         missing = missing_lines(verdicts, self._commands.record_all, on_github=github)
         undecided = undecided_lines(verdicts, fails=self._options.undecided_fails)
-        of_run = [*opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits, *undecided]
+        of_run = [*opinion_lines(verdicts), *run_lines(shift, verdicts), *culprits, *undecided, *noisy_lines(verdicts)]
         lines = [*gone, *policy, *missing, *of_run]
         return [*lines, *explanation_lines(verdicts)]
 

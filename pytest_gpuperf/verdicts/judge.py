@@ -124,7 +124,8 @@ class Judge:
         1. INVALID if the machine was not fit for the measurement, or the figure is above the physical limit.
         2. MISSING without a record, or with one of another body, unit, direction or (both named) clock. Without a
            record, references or a model of the hardware may expect it; one that is below is a suspect.
-        3. REGRESSED or IMPROVED at once if the figure is counted, the record's counts are all equal, and this one is not.
+        3. REGRESSED or IMPROVED at once if the figure is counted, all counts of the record are equal, and this one is
+           another.
         4. UNDECIDED as a suspect if the loss is one that the screen does not let pass; EXPECTED if it is a known one.
         5. IMPROVED if the figure is better by more than chance explains.
         6. SAME, or UNJUDGED if launches or machines hide a loss of a tenth.
@@ -178,7 +179,7 @@ class Judge:
     def _is_shown(self, verdict: Verdict) -> bool:
         """Whether a figure is only shown, unless it lost by far.
 
-        Launches of one machine may hide a loss of a tenth. On other GPUs, what depends on the host may differ by anything.
+        Launches of one machine may hide a loss of a tenth. On other GPUs, what depends on the host may be anything.
         """
         history = self._history_of(verdict)
         return self._rule.is_noisy(history) or (verdict.metric.scope == "host" and not history.known)

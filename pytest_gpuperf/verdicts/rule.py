@@ -283,8 +283,8 @@ class Rule:
     def is_gross(self, history: History, y: float) -> bool:
         """Return whether one launch lost more than chance explains, and than machines of one kind differ by.
 
-        y - B > max(ln(1 + detect), t(alpha / N, nu) T), nu that of both spreads together. If the record has one machine,
-        and the GPUs are others, nothing tells how far machines differ: then APART_UNKNOWN is the least.
+        y - B > max(ln(1 + detect), t(alpha / N, nu) T), nu that of both spreads together. If the record has one
+        machine, and the GPUs are others, nothing tells how far machines differ: then APART_UNKNOWN is the least.
 
         Args:
             history: The record.
@@ -367,8 +367,8 @@ class Rule:
     ) -> Sequential:
         """Return what a race shows; the loss is that of B against A.
 
-        At the end of a race with a record, a loss that is beyond detect with 999 of 1000 is an accusation. The screen let
-        few figures come so far.
+        At the end of a race with a record, a loss that is beyond detect with 999 of 1000 is an accusation. The screen
+        let few figures come so far.
 
         Args:
             history: The record, for its spread; None if there is none, and the race's own spread counts alone.

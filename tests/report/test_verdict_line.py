@@ -197,6 +197,47 @@ def test_the_first_line_says_what_happened_and_the_others_how_it_is_known(
     assert describe(verdict, COMMANDS) == [f"busbw {value}: {what}", *details]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "first", "detail"),
+    [
+        (
+            replace(REGRESSED, reason=Reason.GROSS, elsewhere=True),
+            f"busbw 298.0 GB/s: {SLOWER}, the code or this machine",
+            "machines of this kind differ by less; a race would tell slower code from a slower machine",
+        ),
+        (
+            replace(REGRESSED, reason=Reason.GROSS),
+            f"busbw 298.0 GB/s: {SLOWER}, the code or this machine",
+            "below what a model of the hardware allows",
+        ),
+        (
+            replace(REGRESSED, reason=Reason.EXACT),
+            f"busbw 298.0 GB/s: {SLOWER}, counted",
+            "it is counted, and all launches of the record counted the same",
+        ),
+        (
+            replace(RACED, outcome=Outcome.ENVIRONMENT, reason=Reason.ELSEWHERE),
+            f"busbw 298.0 GB/s: {SLOWER}, the environment",
+            "a warning only, since the record does not know these GPUs; --environment=fail fails it",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.UNJUDGED, reason=Reason.NOISY, bound=0.47),
+            f"busbw 298.0 GB/s: {SLOWER}, not judged: a loss below 47.0 % would not be seen",
+            "spread 0.4 % over 5 launches; a loss of 47.0 % is seen",
+        ),
+        (
+            replace(REGRESSED, outcome=Outcome.UNJUDGED, reason=Reason.NOISY),
+            f"busbw 298.0 GB/s: {SLOWER}, not judged: it depends on the host, and the record does not know these GPUs",
+            SEEN,
+        ),
+    ],
+)
+def test_what_needed_no_race_says_why(verdict: Verdict, first: str, detail: str) -> None:
+    line, *others = describe(verdict, COMMANDS)
+    assert line == first
+    assert detail in others
+
+
 def test_a_step_that_takes_longer_is_slower_and_its_time_grows() -> None:
     first, _, code, *_ = describe(SLOWER_STEP, COMMANDS)
     assert first == "time 1.125 ms: 13.5 % slower than 991.0 us, the code (work.py)"
