@@ -16,7 +16,7 @@ def commit_to_race(launches: Iterable[LaunchInfo]) -> str | None:
         launches: Of a record.
 
     Returns:
-        The commit; of two with equally many launches that of the latest. None if no checkout was clean, or none is known.
+        The commit; of two with equally many launches that of the latest. None if no checkout was clean.
     """
     clean = [info for info in launches if not info.dirty and _COMMIT.fullmatch(info.commit)]
     counts = Counter(info.commit for info in clean)
