@@ -148,10 +148,8 @@ def _unseen(verdict: Verdict) -> str:
 def _by_itself(verdict: Verdict) -> list[str]:
     """Return why a verdict needed no race, or counts less; nothing for others."""
     match verdict.reason:
-        case Reason.GROSS if verdict.elsewhere:
-            return ["machines of this kind differ by less; a race would tell slower code from a slower machine"]
         case Reason.GROSS:
-            return ["below what a model of the hardware allows"]
+            return ["more than machines of this kind differ by; a race would tell slower code from a slower machine"]
         case Reason.EXACT:
             return ["it is counted, and all launches of the record counted the same"]
         case Reason.ELSEWHERE:

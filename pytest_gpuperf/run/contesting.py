@@ -61,6 +61,6 @@ class Contesting:
         """Undecided, with the reason."""
         return suspect.undecided(Reason.CANNOT_RACE, why)
 
-    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
-        """Undecided, with the reason."""
-        return verdict.undecided(reason, why)
+    def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
+        """Undecided."""
+        return suspect.undecided(Reason.BUDGET)

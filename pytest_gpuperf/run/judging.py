@@ -17,7 +17,6 @@ from pytest_gpuperf.references.expecting import Expecting
 from pytest_gpuperf.references.shelf import Shelf
 from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.judge import Arms, Judge
-from pytest_gpuperf.verdicts.outcome import Reason
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -131,9 +130,9 @@ class Judging:
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
         return self._named(self.judge.not_raced(suspect, present, why, over=over))
 
-    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
-        """What becomes of a suspect that nothing decided about."""
-        return self.judge.named(self.judge.left_open(verdict, reason, why), self._software())
+    def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
+        """What becomes of a suspect that no time is left for."""
+        return self.judge.named(self.judge.out_of_time(suspect, present), self._software())
 
     def undoing(self, verdict: Verdict) -> Undoing | None:
         """Decides what explains that a figure moved; None if it did not move, or nothing tells from where."""

@@ -27,7 +27,7 @@ from pytest_gpuperf.run.same_code import LAUNCHES, SameCode
 from pytest_gpuperf.run.spending import PATIENCE, NoTimeLeft, Spending, ids, limit_of
 from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.verdicts.judge import Arms
-from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.rule import MOST_CLEARING, MOST_LAUNCHES
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -58,8 +58,8 @@ class Deciding(Protocol):
         """What becomes of a suspect that cannot race; None if one more launch may decide."""
         ...
 
-    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
-        """What becomes of a suspect that nothing decided about."""
+    def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
+        """What becomes of a suspect that no time is left for."""
         ...
 
     @property
@@ -389,7 +389,8 @@ class Racing:
         """No time is left for the suspects of these tests."""
         for test in tests:
             for suspect in test.suspects:
-                test.decide(self._deciding.left_open(suspect, Reason.BUDGET))
+                figures = test.present.get(suspect.metric_name, [])
+                test.decide(self._deciding.out_of_time(suspect, figures))
 
 
 def _short(commit: str) -> str:

@@ -221,15 +221,21 @@ class Judge:
         loss = log_of(verdict.metric.value, verdict.baseline.better) - self._history_of(verdict).center
         return loss > HALF
 
-    def left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
-        """The verdict on a figure that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED.
+    def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
+        """The verdict on a suspect that no time was left for.
 
         Args:
-            verdict: With the figure of all its launches.
-            reason: Why nothing decided.
-            why: The same in words, with the cure.
+            suspect: The screening's verdict, whose launch counts.
+            present: A figure of each launch of the present code after that.
         """
-        if verdict.baseline is not None and self._is_gross(verdict):
+        if suspect.baseline is None:
+            return suspect.undecided(Reason.BUDGET)
+        every = [suspect.metric, *present]
+        return self._left_open(self._of(suspect, every, self._history_of(suspect)), Reason.BUDGET)
+
+    def _left_open(self, verdict: Verdict, reason: Reason, why: str = "") -> Verdict:
+        """The verdict on a figure that nothing decided about: REGRESSED if its loss is gross, else UNDECIDED."""
+        if self._is_gross(verdict):
             found = replace(verdict, outcome=Outcome.REGRESSED, reason=Reason.GROSS, detail=why)
             return asked(self._excused(found))
         return asked(verdict.undecided(reason, why))
@@ -345,7 +351,7 @@ class Judge:
         if code.decision is Decision.ACCUSED:
             return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=None)))
         if code.decision is Decision.OPEN:
-            return self.left_open(found, Reason.OPEN)
+            return self._left_open(found, Reason.OPEN)
         return self._of_the_environment(found, environment, now)
 
     def same_code(
@@ -392,7 +398,7 @@ class Judge:
         """
         history = self._history_of(suspect)
         if not history.known:
-            return self.left_open(self._of(suspect, [suspect.metric, *present], history), Reason.CANNOT_RACE, why)
+            return self._left_open(self._of(suspect, [suspect.metric, *present], history), Reason.CANNOT_RACE, why)
         decision = self._against_record(suspect, present).decision
         if decision is Decision.OPEN and not over:
             return None
@@ -401,7 +407,7 @@ class Judge:
             return asked(self._excused(replace(found, outcome=Outcome.REGRESSED, reason=Reason.NOT_RACED)))
         if decision is Decision.CLEARED:
             return asked(self._passed(replace(found, detail=""), Reason.CLEARED))
-        return self.left_open(found, Reason.OPEN, why)
+        return self._left_open(found, Reason.OPEN, why)
 
     def named(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
         """The same with what differs from its record's launches, if there is a record and it is not the same.

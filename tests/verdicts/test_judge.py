@@ -140,7 +140,7 @@ def test_on_other_gpus_two_launches_clear_what_the_screen_would_pass() -> None:
     judge = judge_of(STEADY, known=False)
     suspect = screened(judge, 90.0)
     assert judge.may_clear(suspect, [])
-    assert not judge.may_clear(suspect, metrics(90.0))  # surely lost: it races
+    assert judge.may_clear(suspect, metrics(90.0))
     assert judge.cleared(suspect, metrics(90.0, 90.0)) is None
     slow = screened(judge, 96.5)
     assert judge.may_clear(slow, metrics(96.5))
@@ -372,7 +372,9 @@ def test_on_others_a_loss_beyond_what_machines_differ_by_is_decided(
     assert verdict is not None
     assert verdict.detail == "no git"
     gross = expected[1] is Reason.GROSS
-    assert said(judge.left_open(suspect, Reason.BUDGET)) == (expected if gross else (Outcome.UNDECIDED, Reason.BUDGET))
+    late = judge.out_of_time(suspect, metrics(*[value] * 2))
+    assert said(late) == (expected if gross else (Outcome.UNDECIDED, Reason.BUDGET))
+    assert said(judge.out_of_time(suspect, metrics(95.0, 95.0))) == (Outcome.UNDECIDED, Reason.BUDGET)
     one_bad_launch = judge.not_raced(suspect, metrics(95.0, 95.0), "no git", over=True)
     assert said(one_bad_launch) == (Outcome.UNDECIDED, Reason.CANNOT_RACE)
 
@@ -384,7 +386,7 @@ def test_machines_of_the_record_tell_how_far_machines_differ(apart: float, reaso
     infos = zip(known.launches.items(), "aaaaabbbbbccccc", strict=True)
     known = replace(known, launches={id_: replace(info, gpus=where) for (id_, info), where in infos})
     judge = Judge(KEY, known, [TEST], Policy(), gpus="d")
-    assert said(judge.left_open(screened(judge, 80.0), Reason.CANNOT_RACE))[1] is reason
+    assert said(judge.not_raced(screened(judge, 80.0), [], "no git", over=True))[1] is reason
 
 
 # Known regressions.
