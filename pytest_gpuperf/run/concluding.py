@@ -126,6 +126,7 @@ class Concluding:
             )
         self.show(item, checks)
         metrics, shown = _scoped(item, checks.metrics), _scoped(item, checks.shown)
+        self._launch.note(launch.identity, metrics)
         body = body_hash(item)
         candidate = self._launch.candidate(launch.identity, body, metrics) if self._results else None
         if candidate is not None:

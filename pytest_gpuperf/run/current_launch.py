@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from pytest_gpuperf.baselines.provenance import commit_of, is_dirty, now, settings
@@ -48,8 +48,9 @@ class CurrentLaunch:
         self._ended = False
         self.measured = measured
         """Whether figures of the run say how fast something is."""
-        self.renews = not machine.gpus
-        """Whether each later launch has a parent process of its own, as what the host does depends on its addresses."""
+        self.tests: Collection[str] | None = None
+        """Node ids of the tests that the next launch repeats; None for those of the run."""
+        self._by_host: set[str] = set()
 
     @property
     def number(self) -> int | None:
@@ -60,6 +61,25 @@ class CurrentLaunch:
     def began(self) -> bool:
         """Whether a launch has begun in this process; it may have ended since."""
         return self._launch is not None
+
+    @property
+    def renews(self) -> bool:
+        """Whether the next launch has a parent process of its own: if the host bounds a figure of its tests.
+
+        What the host does depends on the addresses of the process that ranks are forked from.
+        """
+        bound = self._by_host if self.tests is None else self._by_host.intersection(self.tests)
+        return not self._machine.gpus or bool(bound)
+
+    def note(self, test: str, metrics: Mapping[str, Metric]) -> None:
+        """Takes note of whether the host bounds a figure of a test.
+
+        Args:
+            test: node id.
+            metrics: by name.
+        """
+        if any(metric.host_bound or metric.clock == "host" for metric in metrics.values()):
+            self._by_host.add(test)
 
     @property
     def info(self) -> LaunchInfo | None:

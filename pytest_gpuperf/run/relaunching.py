@@ -34,9 +34,6 @@ class Relaunching:
         self.seconds = 0.0
         self._launch = launch
         self._number = 1  # that of an item as it was collected
-        self._on_cpus = launch.renews
-        self._by_host: set[str] = set()
-        """Tests with figures that the host bounded in an earlier launch."""
         self._items: Sequence[pytest.Item] = ()
         self._ours: pytest.Function | None = None
 
@@ -62,7 +59,7 @@ class Relaunching:
         """
         began = time.monotonic()
         self._number += 1
-        self._launch.renews = self._on_cpus or any(test in self._by_host for test in tests)
+        self._launch.tests = tests
         found = {launch_of(item).identity: item for item in self._items}
         measured = [(test, item) for test in tests if is_perf_function(item := found.get(test))]
         measured.sort(key=lambda one: world_size(one[1]) or 0)  # the world, and with it the processes, changes seldom
@@ -73,8 +70,6 @@ class Relaunching:
             self._ours = clone
             clone.ihook.pytest_runtest_protocol(item=clone, nextitem=following)
             results[test] = self._measured(clone)
-            if any(metric.host_bound or metric.clock == "host" for metric in results[test].metrics.values()):
-                self._by_host.add(test)
         self.seconds = time.monotonic() - began
         return results
 
