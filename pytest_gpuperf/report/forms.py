@@ -43,7 +43,8 @@ class CurveForm:
     """A sweep, as ``curves.curve`` writes it."""
 
     test: str
-    op: str
+    op: str | None
+    """None if the bandwidth is the size over the time."""
     world_size: Count
     sizes: tuple[Count, ...]
     seconds: tuple[Positive, ...]
