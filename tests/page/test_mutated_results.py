@@ -106,6 +106,7 @@ def test_each_mutation_is_drawn_or_refused(tmp_path: Path) -> None:
     broken = []
     for place in places(data):
         for value in (MISSING, *VALUES):
+            path.unlink()  # to cut a file that was written a moment ago waits for the disk
             path.write_text(json.dumps(mutated(data, place, value)))
             end = outcome(path, comments=place[0] == "verdicts")
             ends[end] += 1
