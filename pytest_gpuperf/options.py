@@ -353,6 +353,7 @@ class Options:
         if update and not config.getoption("reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results, page = config.getoption("gpuperf_json"), config.getoption("report")
+        _require_two_files(config.invocation_params.dir, results, page)
         profiles = _profiles(config, update=update)
         race = race_options(config)
         if race.against is not None and (update or smoke):
@@ -414,6 +415,19 @@ class Options:
             node_timeout=_positive(config, "gpuperf_node_timeout"),
             largest_worlds=bool(config.getoption("largest_worlds")),
         )
+
+
+def _require_two_files(folder: Path, results: str | None, page: str | None) -> None:
+    """Refuses a page that would replace the results, or the journal that they are recovered from."""
+    if results is None or page is None:
+        return
+    journal = f"{results}.journal"
+    for what, path in (("results", results), ("journal of the results", journal)):
+        if os.path.realpath(folder / path) == os.path.realpath(folder / page):
+            raise pytest.UsageError(
+                f"--report: got {page!r}, which is the {what} of --gpuperf-json, expected another file, as the page "
+                "would replace it: give each a name of its own"
+            )
 
 
 def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool, smoke: bool) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Self
 
 from pytest_gpuperf.arms.arm import CannotRace
+from pytest_gpuperf.leases.folder import OPENING
 from pytest_gpuperf.leases.lock_file import LockFile
 
 _PREFIX = "gpuperf-race-"
@@ -61,8 +63,10 @@ def _is_left(path: Path) -> bool:
     if owner is None or _lives(int(owner[1])):
         return False
     try:
+        if os.lstat(path).st_uid != os.geteuid():  # somebody else's, and root could open it
+            return False
         lock = _opened(path)
-    except OSError:  # somebody else's
+    except OSError:  # a link, or somebody else's
         return False
     try:
         return lock.try_lock()  # another container's processes have numbers of their own: the lock tells
@@ -81,4 +85,21 @@ def _lives(pid: int) -> bool:
 
 
 def _opened(folder: Path) -> LockFile:
-    return LockFile(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    """Open the lock in a folder that one user owns.
+
+    Anybody can plant a folder, a link or a pipe of this name in a shared temporary folder. So nothing here follows a
+    link, and the file's owner is the folder's.
+
+    Raises:
+        OSError: it is anything else.
+    """
+    directory = os.open(folder, os.O_DIRECTORY | OPENING)
+    try:
+        descriptor = os.open(_LOCK, os.O_RDWR | os.O_CREAT | OPENING, 0o600, dir_fd=directory)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.fstat(directory).st_uid:
+            os.close(descriptor)
+            raise PermissionError(f"{folder / _LOCK} is no plain file of the folder's owner")
+    finally:
+        os.close(directory)
+    return LockFile(descriptor)

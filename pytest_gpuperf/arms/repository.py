@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuperf.arms.arm import CannotRace
+from pytest_gpuperf.git import GitFailed, NoGit, git
 
-_QUESTION = 60.0  # seconds; a repository on a hung network disk must not hang the run
-_WORDS = 600  # characters of git's own message in ours
 _DUBIOUS = re.compile(r"detected dubious ownership in repository at '(.+)'")
-
-
-class GitFailed(Exception):
-    """A command of git failed; its text is what git printed last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +31,10 @@ class Repository:
         """
         try:
             top = git(folder, "rev-parse", "--show-toplevel")
+        except NoGit as error:
+            raise CannotRace(
+                "git is not installed, or not on PATH, and the old code comes from a commit: install git"
+            ) from error
         except GitFailed as error:
             if dubious := _DUBIOUS.search(str(error)):
                 raise CannotRace(
@@ -140,49 +138,3 @@ class Repository:
             raise CannotRace(
                 f"`git {' '.join(arguments)}` failed in {self.top}: {error}: mend the repository"
             ) from error
-
-
-def git(folder: Path, *arguments: str, timeout: float = _QUESTION) -> str:
-    """What a command of git prints, without the spaces around it. Changes neither the index nor any setting.
-
-    Args:
-        folder: where it runs.
-        arguments: of git.
-        timeout: seconds.
-
-    Raises:
-        CannotRace: git is not installed.
-        GitFailed: the command failed or took too long.
-    """
-    # No hooks: those of a checkout may do anything. No lock that is not needed: the index may be locked by others.
-    command = ["git", "--no-optional-locks", "-c", f"core.hooksPath={os.devnull}", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=_environment(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=timeout,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        if not folder.is_dir():
-            raise GitFailed(f"there is no folder {folder}") from error
-        raise CannotRace(
-            "git is not installed, or not on PATH, and the old code comes from a commit: install git"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise GitFailed(f"it did not end within {timeout:g} s") from error
-    if done.returncode != 0:
-        raise GitFailed((done.stderr.strip() or f"exit code {done.returncode}")[-_WORDS:])
-    return done.stdout.strip()
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    # pytest may be run by a hook of git's, which names its own index and work tree.
-    local = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
-    kept = {name: value for name, value in environ.items() if name not in local}
-    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}

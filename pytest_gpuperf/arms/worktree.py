@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import GitFailed, Repository, git
+from pytest_gpuperf.arms.repository import Repository
+from pytest_gpuperf.git import GitFailed, git
 
 _CHECKOUT = 900.0  # seconds; a large repository, whose large files come over the network
 _GITLINK = "160000"  # gitrepository-layout(5), git-ls-tree(1): the mode of a submodule
@@ -102,11 +103,11 @@ def _removed(parts: list[tuple[Path, Path]] | tuple[tuple[Path, Path], ...]) -> 
     for checkout, folder in reversed(parts):
         try:
             git(checkout, "worktree", "remove", "--force", "--force", str(folder))
-        except (GitFailed, CannotRace):  # it was never finished, or somebody has removed it
+        except GitFailed:  # it was never finished, or somebody has removed it
             shutil.rmtree(folder, ignore_errors=True)
             _forget(checkout)
 
 
 def _forget(checkout: Path) -> None:
-    with suppress(GitFailed, CannotRace):  # git forgets them by itself after three months (gc.worktreePruneExpire)
+    with suppress(GitFailed):  # git forgets them by itself after three months (gc.worktreePruneExpire)
         git(checkout, "worktree", "prune")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_gpuperf.baselines.merge import Stamp
+from pytest_gpuperf.git import GitFailed, git, shown
 
 UNKNOWN = "unknown"
 
@@ -24,7 +24,7 @@ MORE_SETTINGS = frozenset(
         "PYTORCH_CUDA_ALLOC_CONF",
     }
 )
-_GIT_TIMEOUT = 10.0  # seconds; a repository on a hung network disk must not hang the run
+_GIT_TIMEOUT = 10.0  # seconds; no run waits longer for what only tells where its figures come from
 
 
 def now() -> str:
@@ -64,9 +64,6 @@ def stamp(folder: Path, reason: str) -> Stamp:
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=_GIT_TIMEOUT, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return shown(git(folder, *arguments, timeout=_GIT_TIMEOUT)) or UNKNOWN
+    except GitFailed:
         return UNKNOWN
-    return done.stdout.strip() or UNKNOWN

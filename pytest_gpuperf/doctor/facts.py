@@ -141,6 +141,8 @@ class Facts:
     """Variables of the environment that NCCL, CUDA, torch and NVIDIA's libraries read."""
     configured: Mapping[str, Mapping[str, str]] = field(default_factory=dict, metadata=OPTIONAL)
     """Variables that NCCL reads from its configuration files, by file."""
+    unreadable: Mapping[str, str] = field(default_factory=dict, metadata=OPTIONAL)
+    """Why NCCL's configuration files that are there cannot be read, by file."""
     processes: tuple[ProcessFacts, ...] = field(default=(), metadata=OPTIONAL)
     """Those on the GPUs that are visible here."""
     pcie_traffic: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)

@@ -12,7 +12,7 @@ from pytest_gpuperf.doctor.readers.network import read_network
 from pytest_gpuperf.doctor.readers.processes import read_processes
 from pytest_gpuperf.doctor.readers.software import read_software
 from pytest_gpuperf.doctor.readers.system import read_system
-from pytest_gpuperf.doctor.readers.variables import read_configured, read_variables
+from pytest_gpuperf.doctor.readers.variables import read_configured, read_unreadable, read_variables
 from pytest_gpuperf.hardware.device import Devices
 
 
@@ -36,6 +36,7 @@ def gather(
         software=read_software(),
         variables=read_variables(environ),
         configured=read_configured(root, environ),
+        unreadable=read_unreadable(root, environ),
         pcie_traffic=devices.pcie_traffic() if counts else {},
         processes=read_processes(root, (pid for gpu in inspection.gpus for pid in gpu.processes or ())),
     )

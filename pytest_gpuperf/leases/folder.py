@@ -196,10 +196,15 @@ class Folder:
 
     def _open(self, name: str, access: int) -> LockFile:
         file = self._keep(os.open(self.path / name, OPENING | access))
-        if not stat.S_ISREG(os.fstat(file.descriptor).st_mode):
+        found = os.fstat(file.descriptor)
+        # Another user can plant a second name of a file that only we may write, where the kernel lets him link it
+        # (fs.protected_hardlinks). One of ours has two names for a moment, and everybody may write it.
+        planted = access != os.O_RDONLY and found.st_nlink > 1 and not found.st_mode & stat.S_IWOTH
+        if planted or not stat.S_ISREG(found.st_mode):
             file.close()
+            got = "another name of a file that is not shared" if planted else "a special file"
             raise _NotPlainError(
-                f"the lease file {shown(str(self.path / name))}: got a special file, expected a plain one: remove it"
+                f"the lease file {shown(str(self.path / name))}: got {got}, expected a plain one: remove it"
             )
         return file
 

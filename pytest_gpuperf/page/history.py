@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
+from pytest_gpuperf.git import GitFailed, git, shown
 
 COMMITS = 50  # each is a file to read: half a second together, for a file of 200 kB
+_LOG = (f"--max-count={COMMITS}", "--format=%H %cI")
 TIMEOUT = 20.0  # seconds; a page is worth no longer wait
 
 
@@ -42,9 +43,9 @@ def history(path: Path, hardware_key: str) -> History:
     found: dict[tuple[str, str], list[Recorded]] = {}
     for commit, at in reversed(_commits(path)):
         try:
-            text = _git(path.parent, "show", f"{commit}:./{path.name}")
+            text = shown(git(path.parent, "show", f"{commit}:./{path.name}", timeout=TIMEOUT))
             stored = Baselines.from_json(json.loads(text), path, hardware_key)
-        except (_NoGit, BaselineError, ValueError, RecursionError):
+        except (GitFailed, BaselineError, ValueError, RecursionError):
             continue
         for test, entry in stored.tests.items():
             for name, metric in entry.metrics.items():
@@ -54,23 +55,10 @@ def history(path: Path, hardware_key: str) -> History:
     return found
 
 
-class _NoGit(Exception):
-    """Git is not there, or it refused."""
-
-
 def _commits(path: Path) -> list[tuple[str, str]]:
     """Commits that changed the file, with their times, the newest first."""
     try:
-        log = _git(path.parent, "log", f"--max-count={COMMITS}", "--format=%H %cI", "--", path.name)
-    except _NoGit:
+        log = git(path.parent, "log", *_LOG, "--", path.name, timeout=TIMEOUT)
+    except GitFailed:
         return []
     return [(commit, at) for commit, _, at in (line.partition(" ") for line in log.splitlines())]
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True, encoding="utf-8")
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
-        raise _NoGit from error
-    return done.stdout

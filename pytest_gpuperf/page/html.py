@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
+import math
 from importlib.metadata import version
 from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from pytest_gpuperf.baselines.json_text import rounded
 from pytest_gpuperf.page.content import Content
@@ -22,10 +24,8 @@ def html(content: Content) -> str:
     Whatever tests and files brought is escaped. Beyond that, the page's policy runs its own two scripts only, and loads
     nothing.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["min100"] = lambda value: min(value, 100.0)
     echarts, script = _asset("echarts.min.js"), _asset("page.js")
-    return environment.from_string(_asset("page.html.j2")).render(
+    return _template().render(
         content=content,
         title=f"pytest-gpuperf: {', '.join(content.keys)}",
         version=version("pytest-gpuperf"),
@@ -33,8 +33,15 @@ def html(content: Content) -> str:
         echarts=echarts,
         script=script,
         script_hashes=" ".join(f"'sha256-{_digest(text)}'" for text in (echarts, script)),
-        drawings=_json({"moments": content.moments, "charts": rounded(content.drawings)}),
+        drawings=_json({"moments": content.moments, "charts": _drawable(rounded(content.drawings))}),
     )
+
+
+@functools.cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["min100"] = lambda value: min(value, 100.0)
+    return environment.from_string(_asset("page.html.j2"))
 
 
 def _asset(name: str) -> str:
@@ -43,6 +50,15 @@ def _asset(name: str) -> str:
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _drawable(value: object) -> object:
+    """Return the drawings with null for a number that is beyond what JSON has, as extreme figures give in an axis."""
+    if isinstance(value, dict):
+        return {key: _drawable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_drawable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json(value: object) -> str:

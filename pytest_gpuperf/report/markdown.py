@@ -31,7 +31,7 @@ def markdown(findings: Findings, closing: Sequence[str], limit: int) -> str:
         return ""
     unchecked = [line.text for line in unchecked_lines(findings.unchecked)]
     pieces = [_head(findings), *_table(findings.verdicts), *_skips(findings.nowhere)]
-    pieces += [f"\n{escaped(line)}\n" for line in (*unchecked, *closing)]
+    pieces += [f"\n{_text(line)}\n" for line in (*unchecked, *closing)]
     return _fitted(pieces, limit)
 
 
@@ -44,7 +44,7 @@ def _head(findings: Findings) -> str:
     outcomes = ", ".join(f"{findings.outcomes[name]} {name}" for name in ("failed", "passed", "skipped"))
     lines = ["### gpuperf\n", f"{format_count(findings.outcomes.total(), 'test')} on ranks: {outcomes}\n"]
     if findings.verdicts:
-        lines.append(f"{counted(findings.verdicts)}\n")
+        lines.append(f"{_text(counted(findings.verdicts))}\n")
     return "\n".join(lines)
 
 
@@ -53,8 +53,8 @@ def _table(verdicts: Sequence[Verdict]) -> Iterator[str]:
         return
     yield f"\n| {' | '.join([*COLUMNS[:-1], 'test and metric'])} |\n{_ALIGNMENT}\n"
     for verdict in ranked(verdicts):
-        name = f"{_code(verdict.test)} {escaped(verdict.metric_name)}"
-        yield f"| {' | '.join([*map(escaped, cells(verdict)), name])} |\n"
+        name = f"{_code(verdict.test)} {_code(verdict.metric_name)}"
+        yield f"| {' | '.join([*map(_text, cells(verdict)), name])} |\n"
 
 
 def _skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _skips(skips: Counter[tuple[str, str]]) -> Iterator[str]:
         tests = {test: count for (why, test), count in skips.items() if why == reason}
         # One piece: a block that is cut open would swallow what comes after it.
         lines = [f"- {_code(test)}{f' ({count})' if count > 1 else ''}\n" for test, count in sorted(tests.items())]
-        summary = f"{format_count(sum(tests.values()), 'test')} ran nowhere: {escaped(reason)}"
+        summary = f"{format_count(sum(tests.values()), 'test')} ran nowhere: {_text(reason)}"
         yield f"\n<details><summary>{summary}</summary>\n\n{''.join(lines)}\n{_CLOSED}"
 
 
@@ -82,6 +82,11 @@ def _fitted(pieces: Sequence[str], limit: int) -> str:
 
 def _cut(left_out: int) -> str:
     return f"\n{left_out} more lines are left out: GitHub takes 1 MiB for each step.\n"
+
+
+def _text(text: str) -> str:
+    """Return the text as a part of a sentence; GitHub reads an @ as a name wherever it is no code, escaped or not."""
+    return _code(text) if "@" in text else escaped(text)
 
 
 def _code(text: str) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.baselines.plain import plain, read
+from pytest_gpuperf.baselines.plain import mismatch, plain, read
 from pytest_gpuperf.ranks.postmortem import PostMortem
 from pytest_gpuperf.report.change import shown_change
+from pytest_gpuperf.report.forms import Form, require
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 PROPERTY = "gpuperf"
@@ -65,10 +66,24 @@ def carrying(name: str, values: Sequence[Mapping[str, Any]]) -> list[tuple[str, 
     return [(name, json.dumps(list(values)))] if values else []
 
 
-def carried(report: pytest.TestReport, name: str) -> list[Mapping[str, Any]]:
-    """Return the values that a report carries under this name."""
+def carried(report: pytest.TestReport, name: str, form: Form) -> list[Mapping[str, Any]]:
+    """Return the values that a report carries under this name.
+
+    Raises:
+        ValueError: one is no JSON, or of another form.
+    """
     texts = [value for given, value in report.user_properties if given == name]
-    return [value for text in texts for value in json.loads(str(text))]
+    values = [value for text in texts for value in _list_of(text)]
+    require(form, values, name)
+    return values
+
+
+def _list_of(text: object) -> list[Any]:
+    """Return the list that a property carries as JSON."""
+    values = json.loads(str(text))
+    if not isinstance(values, list):
+        raise mismatch("property", values, "a list")
+    return values
 
 
 def unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -79,7 +94,7 @@ def unchecked_properties(names: Sequence[str]) -> list[tuple[str, str]]:
 def unchecked_of(report: pytest.TestReport) -> list[str]:
     """The metrics with a baseline that a test did not check."""
     carried = [value for name, value in report.user_properties if name == UNCHECKED_PROPERTY]
-    return [str(name) for value in carried for name in json.loads(str(value))]
+    return [str(name) for value in carried for name in _list_of(value)]
 
 
 def fresh_launch_properties(nodeid: str, when: str) -> list[tuple[str, str]]:

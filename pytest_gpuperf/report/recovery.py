@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
+from pytest_gpuperf.baselines.plain import cut
+from pytest_gpuperf.baselines.schema import Baselines
 from pytest_gpuperf.report.commands import Commands
+from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
+from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.one_line import one_line
-from pytest_gpuperf.report.properties import RANKS_KEYWORD
-from pytest_gpuperf.report.results_file import ResultsFile, load
-from pytest_gpuperf.report.run_journal import Told, journal_of, told
+from pytest_gpuperf.report.profiles import profiles_of
+from pytest_gpuperf.report.properties import RANKS_KEYWORD, unchecked_of, verdicts_of
+from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile, load
+from pytest_gpuperf.report.run_journal import RunJournalError, Told, journal_of, told
+from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.report.terminal import Summary
 from pytest_gpuperf.report.units import format_count
+
+_READERS: tuple[Callable[[pytest.TestReport], object], ...] = (
+    verdicts_of,
+    unchecked_of,
+    curves_of,
+    matrices_of,
+    profiles_of,
+    searches_of,
+)
 
 KILLED = "the run was killed while this test was running: look for a job timeout, or for the system's out of memory"
 
@@ -43,15 +59,15 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
     kept = told(path)
     file = ResultsFile(results, kept.head.hardware_key, kept.head.match)
     findings = Findings()
-    lines = _lines(kept)
     commands = Commands(Path(kept.head.rootpath), Path.cwd(), kept.head.gpus)
     rootpath = Path(kept.head.rootpath)
+    replay = _Replay(kept, file)
     plugins = [
-        _Replay(kept, file),
+        replay,
         file,
         findings,
-        Summary(lambda verdicts: lines, findings, commands),
-        GitHub(lambda verdicts: lines, findings, rootpath, commands=commands),
+        Summary(lambda verdicts: _lines(kept, replay.broken), findings, commands),
+        GitHub(lambda verdicts: _lines(kept, replay.broken), findings, rootpath, commands=commands),
     ]
     # Nothing of the repository's own settings: they are of a run that tests, and name options that are not here.
     os.environ.pop("PYTEST_ADDOPTS", None)
@@ -61,17 +77,30 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
         arguments.append(f"--junitxml={junit.absolute()}")
     # This package has long been imported, and pytest would warn that it cannot rewrite its assertions.
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    pytest.main(arguments, plugins=plugins)
+    code = pytest.main(arguments, plugins=plugins)
+    if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        raise RunJournalError(
+            f"journal {str(path)!r} cannot be replayed: got exit code {code:d} of pytest, which has printed why, "
+            f"expected a journal of this version whose rootdir {cut(kept.head.rootpath)!r} is here: recover on the "
+            "machine of the run, or run the tests again"
+        )
     return [], False  # the summary has printed the lines
 
 
-def _lines(kept: Told) -> list[str]:
+def _lines(kept: Told, broken: int) -> list[str]:
     ended = len({report["nodeid"] for report in kept.reports})
     lines = [f"the run was killed: {format_count(ended, 'test')} had ended"]
     lines += [f"running when the run was killed: {one_line(nodeid)}" for nodeid in kept.running]
-    if kept.broken:
-        lines.append(f"{format_count(kept.broken, 'line')} of its journal cannot be read and are left out")
+    broken += kept.broken
+    if broken:
+        lines.append(f"{format_count(broken, 'line')} of its journal cannot be read and are left out")
     return lines
+
+
+def _with_tuple(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report whose skip has a tuple again, which pytest requires and JSON does not have."""
+    place = report["longrepr"]
+    return {**report, "longrepr": tuple(place) if isinstance(place, list) else place}
 
 
 class _Replay:
@@ -80,6 +109,8 @@ class _Replay:
     def __init__(self, kept: Told, file: ResultsFile) -> None:
         self._kept = kept
         self._file = file
+        self.broken = 0
+        """Reports that cannot be read, beside the journal's broken lines."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
@@ -92,11 +123,25 @@ class _Replay:
         """Logs what was reported, then each test that was running as one that failed."""
         hook = session.config.hook
         for data in self._kept.reports:
-            report = hook.pytest_report_from_serializable(config=session.config, data=dict(data))
+            try:
+                report = hook.pytest_report_from_serializable(config=session.config, data=_with_tuple(data))
+                self._read(report)
+            except Exception:  # pytest and other plugins make reports of whatever they find
+                self.broken += 1
+                continue
             hook.pytest_runtest_logreport(report=report)
         for report in self._unended():
             hook.pytest_runtest_logreport(report=report)
         return True
+
+    def _read(self, report: pytest.TestReport) -> None:
+        """Read all that the reporters read of a report, so that none of them meets what it cannot read."""
+        for values_of in _READERS:
+            values_of(report)
+        for name, value in report.user_properties:
+            if name == CANDIDATE_PROPERTY:
+                Baselines.from_json(json.loads(str(value)), "journal", self._kept.head.hardware_key)
+        _ = report.longreprtext
 
     def pytest_sessionfinish(self) -> None:
         """Writes the results."""

@@ -19,6 +19,7 @@ from pytest_gpuperf.baselines.results import AGAIN, SCHEMA, ResultsError, Result
 from pytest_gpuperf.baselines.schema import BaselineError, Baselines
 from pytest_gpuperf.hardware.topology import Topology
 from pytest_gpuperf.report.curves import curves_of
+from pytest_gpuperf.report.forms import CurveForm, MatrixForm, SearchForm, SummaryForm, require
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
 from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
@@ -130,7 +131,12 @@ def load(path: Path) -> Results:
         profiles = tuple(read(Profile, data, f"file.profiles[{i}]") for i, data in enumerate(form.profiles))
         topology = None if form.topology is None else read(Topology, form.topology, "file.topology")
         raced = None if form.raced is None else read(Raced, form.raced, "file.raced")
-    except FieldError as error:
+        require(CurveForm, form.curves, "file.curves")
+        require(MatrixForm, form.matrices, "file.matrices")
+        require(SearchForm, form.searches, "file.searches")
+        if form.summary is not None:
+            read(SummaryForm, form.summary, "file.summary")
+    except (FieldError, RecursionError) as error:
         raise ResultsError(path, str(error), AGAIN) from error
     return Results(
         candidate,

@@ -6,16 +6,16 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pytest
 
 from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.match import Scalar
-from pytest_gpuperf.baselines.plain import plain, read
+from pytest_gpuperf.baselines.plain import OPTIONAL, Checked, mismatch, plain, read
 from pytest_gpuperf.report.command_error import CommandError
 
 Location: TypeAlias = tuple[str, int | None, str]
@@ -29,7 +29,7 @@ class Head:
     hardware_key: str
     match: Mapping[str, Scalar]
     gpus: int
-    rootpath: str
+    rootpath: Annotated[str, Checked(lambda path: "\0" not in path, "a path")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,49 @@ class Told:
     """Tests that began and did not end, by node id."""
     broken: int
     """Lines that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A line about a test that begins."""
+
+    start: str
+    """The node id."""
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """What must be in a report, beside whatever plugins add; without it pytest and this plugin raise."""
+
+    nodeid: str
+    location: Location
+    keywords: Mapping[str, Any]
+    outcome: str
+    longrepr: Any
+    when: Literal["setup", "call", "teardown"]
+    sections: tuple[tuple[str, str], ...]
+    duration: float
+    user_properties: tuple[tuple[str, Any], ...]
+    wasxfail: str | None = field(default=None, metadata=OPTIONAL)
+
+    def __post_init__(self) -> None:
+        """Refuses a failure without its reason, and a skip without file, line and reason."""
+        given = self.longrepr
+        if self.outcome == "failed" and not isinstance(given, (str, dict)):
+            raise mismatch("longrepr", given, "the failure")
+        if self.outcome == "skipped" and self.wasxfail is None:
+            read(_Skip, {"place": given}, "longrepr")
+
+
+@dataclass(frozen=True, slots=True)
+class _Skip:
+    """Why and where a test was skipped."""
+
+    place: Location
+
+
+_PHASE = tuple(one.name for one in fields(_Phase))
 
 
 class RunJournalError(CommandError):
@@ -144,17 +187,17 @@ def told(path: Path) -> Told:
     for line in lines[1:]:
         try:
             entry = json.loads(line)
-            if "start" in entry:
-                file, number, name = entry["location"]
-                running[entry["start"]] = file, number, name
+            if "report" not in entry:
+                started = read(_Start, entry, "line")
+                running[started.start] = started.location
                 continue
             report = entry["report"]
-            nodeid, when = report["nodeid"], report["when"]
-        except (KeyError, TypeError, ValueError, RecursionError):
+            phase = read(_Phase, {name: report[name] for name in _PHASE if name in report}, "line.report")
+        except (TypeError, ValueError, RecursionError):
             broken += 1
             continue
-        reports.setdefault(nodeid, []).append(report)
-        if when == "teardown":
-            running.pop(nodeid, None)
-            ended += reports.pop(nodeid)
+        reports.setdefault(phase.nodeid, []).append(report)
+        if phase.when == "teardown":
+            running.pop(phase.nodeid, None)
+            ended += reports.pop(phase.nodeid)
     return Told(head, tuple(ended), running, broken)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.figures.search import DoesNotFit, Search, Trial
+from pytest_gpuperf.report.forms import SearchForm
 from pytest_gpuperf.report.properties import carried, carrying
 from pytest_gpuperf.report.table import Line
 from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value
@@ -37,7 +38,7 @@ def search_properties(test: str, searches: Iterable[Search]) -> list[tuple[str, 
 
 def searches_of(report: pytest.TestReport) -> list[Mapping[str, Any]]:
     """Return the tables that a report carries."""
-    return carried(report, SEARCHES_PROPERTY)
+    return carried(report, SEARCHES_PROPERTY, SearchForm)
 
 
 def headline(table: Mapping[str, Any]) -> str:

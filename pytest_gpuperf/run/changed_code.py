@@ -13,7 +13,8 @@ from types import ModuleType
 import pytest
 
 from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import GitFailed, Repository, git
+from pytest_gpuperf.arms.repository import Repository
+from pytest_gpuperf.git import GitFailed, git
 
 
 class ChangedCode:
@@ -57,7 +58,7 @@ class ChangedCode:
         if commit not in self._changed:
             try:
                 told = git(top, "diff", "--name-only", "-z", "--end-of-options", commit, "--")
-            except (CannotRace, GitFailed):
+            except GitFailed:
                 told = ""
             self._changed[commit] = frozenset(filter(None, told.split("\0")))
         return self._changed[commit]

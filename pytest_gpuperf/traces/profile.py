@@ -11,6 +11,8 @@ Kind: TypeAlias = Literal["compute", "communication", "copy", "host"]
 KINDS: tuple[Kind, ...] = ("compute", "communication", "copy", "host")
 """In the order in which a page shows them."""
 
+_LONGEST = 1e6  # seconds: no step takes days
+
 Interval: TypeAlias = tuple[float, float, str]
 """Seconds since the step began on this rank, duration in seconds, and name.
 
@@ -29,6 +31,12 @@ class Lane:
     """The stream or the thread, as the trace names it."""
     intervals: tuple[Interval, ...]
     """Sorted by start; they do not overlap."""
+
+    def __post_init__(self) -> None:
+        """Refuses times that no step has, and with which intervals could not be merged or drawn."""
+        for start, duration, _ in self.intervals:
+            if max(abs(start), abs(duration)) > _LONGEST:
+                raise ValueError(f"got an interval of {duration!r} s at {start!r} s, expected at most {_LONGEST:g} s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """A race's temporary folder, and those that races which were killed have left."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,30 @@ def test_one_whose_owner_lives_in_another_container_is_not(temporary: Path) -> N
         assert lock.try_lock()
         assert not remove_leftovers()
     assert folder.exists()
+
+
+def test_what_others_planted_is_left_alone(temporary: Path) -> None:
+    linked, piped, whole = (temporary / f"gpuperf-race-{ended()}-{name}" for name in ("a", "b", "c"))
+    target = temporary / "made-by-root"
+    for path in (linked, piped):
+        path.mkdir()
+    (linked / "owner").symlink_to(target)
+    os.mkfifo(piped / "owner")
+    elsewhere = temporary / "elsewhere"
+    elsewhere.mkdir()
+    whole.symlink_to(elsewhere)
+    assert not remove_leftovers()
+    assert not target.exists()
+    assert list(elsewhere.iterdir()) == []
+    assert all(os.path.lexists(path) for path in (linked, piped, whole))
+
+
+def test_a_folder_of_another_user_is_not_ours(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = temporary / f"gpuperf-race-{ended()}-abc"
+    left.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: left.stat().st_uid + 1)
+    assert not remove_leftovers()
+    assert list(left.iterdir()) == []
 
 
 def test_a_temporary_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.arms import repository, worktree
+from pytest_gpuperf.arms import worktree
 from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.arms.repository import GitFailed, Repository
+from pytest_gpuperf.arms.repository import Repository
 from pytest_gpuperf.arms.worktree import Worktree, prune
+from pytest_gpuperf.git import GitFailed
+from pytest_gpuperf.git import git as genuine
 from tests.arms.checkouts import commit, git, write
 
 
@@ -118,7 +120,6 @@ def test_what_git_cannot_do_is_told_with_a_way_out(
 
 
 def test_an_interruption_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    genuine = repository.git
 
     def interrupted(folder: Path, *arguments: str, timeout: float = 60) -> str:
         text = genuine(folder, *arguments, timeout=timeout)

@@ -306,6 +306,13 @@ FAULTS: list[tuple[str, Change, str, str, str]] = [
         "variables",
         "NCCL_ALGO=Tree (in /etc/nccl.conf)",
     ),
+    (
+        "dgx-h100",
+        lambda facts: facts.update(unreadable={"/etc/nccl.conf": "it is no regular file"}),
+        "unknown",
+        "variables",
+        "NCCL's configuration file /etc/nccl.conf cannot be read: it is no regular file",
+    ),
     # software
     ("dgx-h100", software(packages={}), "info", "torch", "torch is not installed in this Python"),
     ("dgx-h100", software(torch_cuda=""), "critical", "torch", "torch 2.11.0 is a build without CUDA"),

@@ -1,5 +1,6 @@
 """The readers, on trees of /proc and /sys that a test wrote, and on this machine."""
 
+import errno
 import os
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -15,7 +16,7 @@ from pytest_gpuperf.doctor.readers.processes import read_processes
 from pytest_gpuperf.doctor.readers.software import cuda_of, read_software
 from pytest_gpuperf.doctor.readers.system import read_system, read_xids
 from pytest_gpuperf.doctor.readers.text import spelled
-from pytest_gpuperf.doctor.readers.variables import read_configured, read_variables
+from pytest_gpuperf.doctor.readers.variables import read_configured, read_unreadable, read_variables
 from tests.hardware.fake_devices import FakeDevices
 
 
@@ -211,6 +212,22 @@ def test_nccls_files(tmp_path: Path) -> None:
     assert facts.settings == {"NCCL_ALGO": "Ring", "NCCL_SOCKET_IFNAME": "=eth0", "NCCL_DEBUG": "WARN"}
     (root / "conf").write_text("NCCL_PROTO=LL\n")
     assert list(read_configured(root, {"HOME": "/root", "NCCL_CONF_FILE": "/conf"})) == ["/etc/nccl.conf", "/conf"]
+
+
+def test_a_file_of_nccls_that_might_never_end_is_not_read(tmp_path: Path) -> None:
+    root = tree(tmp_path, etc__x="", root__x="")
+    os.mkfifo(root / "etc/nccl.conf")
+    (root / "root/.nccl.conf").write_text("NCCL_ALGO=Ring\n" * 100_000)
+    environ = {"HOME": "/root"}
+    assert read_configured(root, environ) == {}
+    assert read_unreadable(root, environ) == {
+        "/etc/nccl.conf": "it is no regular file",
+        "/root/.nccl.conf": "it holds more than 1 MiB",
+    }
+    (root / "conf").symlink_to(root / "conf")
+    assert read_unreadable(root, {"NCCL_CONF_FILE": "/conf"})["/conf"] == os.strerror(errno.ELOOP)
+    assert list(read_unreadable(root, {"NCCL_CONF_FILE": "/a\0b"})) == ["/etc/nccl.conf", "/a\0b"]
+    assert read_unreadable(root / "root", environ) == {}
 
 
 def test_whose_processes_are(tmp_path: Path) -> None:

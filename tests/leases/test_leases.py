@@ -139,6 +139,17 @@ def test_a_link_in_a_files_place_is_not_followed(leases: Leases, folder: Path, t
     assert treasure.read_text() == "mine"
 
 
+def test_another_name_of_a_file_in_a_files_place_is_refused(leases: Leases, folder: Path, tmp_path: Path) -> None:
+    treasure = tmp_path / "treasure"
+    treasure.write_text("mine")
+    treasure.chmod(0o644)
+    folder.mkdir()
+    (folder / f"{A}.lock").hardlink_to(treasure)
+    with pytest.raises(LeaseError, match=r"GPU-a\.lock': got another name of a file that is not shared, "):
+        leases.acquire([A], 1, holder="here", timeout=0)
+    assert treasure.read_text() == "mine"
+
+
 def test_a_pipe_in_a_files_place_is_refused(leases: Leases, folder: Path) -> None:
     folder.mkdir()
     os.mkfifo(folder / f"{A}.lock")

@@ -63,5 +63,27 @@ def test_a_page_that_cannot_be_written_fails_the_run(pytester: pytest.Pytester) 
     assert any("gpuperf: page not written: " in line and "cannot be written" in line for line in result.outlines)
 
 
+@pytest.mark.parametrize(
+    ("page", "what"),
+    [
+        ("out/r.json", "results"),
+        ("link/../out/r.json", "results"),
+        ("link/r.json", "results"),
+        ("page.html", "results"),
+        ("out/r.json.journal", "journal of the results"),
+    ],
+)
+def test_a_page_in_the_place_of_the_results_is_refused(pytester: pytest.Pytester, page: str, what: str) -> None:
+    pytester.makepyfile("def test_it(): raise SystemExit")
+    (pytester.path / "out").mkdir()
+    (pytester.path / "link").symlink_to("out")
+    (pytester.path / "page.html").symlink_to("out/r.json")
+    result = pytester.runpytest_inprocess("--gpuperf-json=out/r.json", f"--report={page}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    found = f"--report: got {page!r}, which is the {what} of --gpuperf-json, expected another file"
+    assert found in result.stderr.str()
+    assert not list((pytester.path / "out").iterdir())
+
+
 def test_an_arm_of_a_race_writes_none() -> None:
     assert NEUTRAL["report"] is None

@@ -189,6 +189,25 @@ def test_the_page_loads_nothing() -> None:
     assert "default-src 'none'" in text
 
 
+def test_no_form_sends_anything() -> None:
+    assert "; form-action 'none'\"" in page()
+
+
+def test_tooltips_are_escaped_whatever_is_in_them() -> None:
+    script = (files("pytest_gpuperf.page") / "assets" / "page.js").read_text()
+    shown = re.findall(r"\btip: (?!tip\()|tooltip\.formatter = \(item\) => (?!tip\(|item\.data\.tip;)", script)
+    assert shown == []
+    assert script.count("tip(") > 6
+    assert re.findall(r"^.*<br>.*$", script, flags=re.MULTILINE) == [
+        '  const tip = (...lines) => lines.map((line) => echarts.format.encodeHTML(line)).join("<br>");'
+    ]
+
+
+def test_a_number_beyond_json_is_left_out_of_a_chart() -> None:
+    extreme = replace(REGRESSED, metric=Metric(1e-300, "s", "lower", trace=(1e300, 1e300)))
+    assert '"trace":[null,null]' in page(Run("this run", results(extreme)))
+
+
 def test_the_policy_names_the_scripts_that_are_there() -> None:
     text = page()
     named = set(re.findall(r"'sha256-([^']+)'", unescape(markup(text))))

@@ -3,11 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_gpuperf.__main__ import main
 from pytest_gpuperf.baselines.json_files import update
+from pytest_gpuperf.baselines.plain import plain
 from pytest_gpuperf.report.results_file import Raced, load, write
 from tests.page.examples import (
     CURVE,
@@ -16,11 +18,14 @@ from tests.page.examples import (
     PROFILE,
     REGRESSED,
     SAME,
+    SEARCH,
     SKIPPED,
     SUMMARY,
     TOPOLOGY,
     results,
 )
+
+PLAIN: dict[str, Any] = plain(PROFILE)
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +118,27 @@ def test_the_properties_of_a_test_are_read_as_they_were_written() -> None:
     [
         ("topology", {"gpus": ["a"], "paths": [{"first": 0, "second": 3, "label": "NV18"}]}, "paths name GPUs [0, 3]"),
         ("profiles", [{"test": "t", "arm": "a"}], "file.profiles[0]: got ['arm', 'test'], expected a key 'file'"),
+        (
+            "profiles",
+            [{**PLAIN, "lanes": [{"rank": 0, "kind": "copy", "track": "t", "intervals": [[0.0, 1e300, "n"]]}]}],
+            "got an interval of 1e+300 s at 0.0 s, expected at most 1e+06 s",
+        ),
+        (
+            "curves",
+            [CURVE, {**CURVE, "seconds": [1e-5]}],
+            "file.curves[1]: got [10, 1, 10, 10] sizes, seconds, quartiles and bandwidths, expected as many of each",
+        ),
+        ("curves", [{**CURVE, "half_size": 0.0}], "file.curves[0].half_size: got 0.0, expected a number above 0"),
+        ("matrices", [{**MATRIX, "rows": [[None, 1.0]]}], "file.matrices[0]: matrix has rows of [2] figures"),
+        (
+            "searches",
+            [{**SEARCH, "trials": [SEARCH["trials"][-1]]}],
+            "file.searches[0]: got 1 trials without seconds, expected one at least that ran",
+        ),
+        ("summary", {**SUMMARY, "rows": [["a"]]}, "file.summary.rows[0]: got ['a'], expected more values"),
     ],
 )
-def test_a_topology_or_a_profile_that_makes_no_sense_is_refused(
+def test_a_part_that_makes_no_sense_is_refused(
     key: str, broken: object, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = json.loads(Path(stored("r.json")).read_text())

@@ -1,5 +1,6 @@
 """The findings of a run as Markdown."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -25,9 +26,9 @@ WHOLE = f"""\
 
 | verdict | value | baseline | change | spread | of limit | test and metric |
 |---|--:|--:|--:|--:|--:|---|
-| regressed | 354.0 GB/s | 356.0 GB/s | -16.3 % GB/s | 2.4 % | 78.7 % | <code>t.py::test_c&#91;a&#124;b&#96;c &#42;d&#42;&#93;</code> busbw |
-| same | 354.0 GB/s | 356.0 GB/s | -0.5 % GB/s | 2.4 % | 78.7 % | <code>t.py::test_a</code> busbw |
-| unjudged | 27.00 us |  |  |  |  | <code>t.py::test_b</code> time |
+| regressed | 354.0 GB/s | 356.0 GB/s | -16.3 % GB/s | 2.4 % | 78.7 % | <code>t.py::test_c&#91;a&#124;b&#96;c &#42;d&#42;&#93;</code> <code>busbw</code> |
+| same | 354.0 GB/s | 356.0 GB/s | -0.5 % GB/s | 2.4 % | 78.7 % | <code>t.py::test_a</code> <code>busbw</code> |
+| unjudged | 27.00 us |  |  |  |  | <code>t.py::test_b</code> <code>time</code> |
 
 <details><summary>1 test ran nowhere: no GPUs</summary>
 
@@ -87,6 +88,15 @@ def test_what_does_not_fit_is_left_out_and_counted(limit: int) -> None:
     assert text.splitlines()[-1] == f"{500 - rows + 2} more lines are left out: GitHub takes 1 MiB for each step."
     assert whole.startswith(text.rpartition("\n\n")[0])
     assert text.count("<details>") == text.count("</details>")
+
+
+def test_a_name_with_an_at_sign_notifies_nobody() -> None:
+    metric = replace(UNJUDGED.metric, unit="@unit")
+    found = findings(replace(UNJUDGED, metric=metric, metric_name="@someone", hardware_key="@key"))
+    found.unchecked.append(("t.py::test_a", "@unchecked"))
+    text = markdown(found, ["@closing"], MIB)
+    assert text.count("@") == 5
+    assert "@" not in re.sub("<code>.*?</code>", "", text)
 
 
 @pytest.mark.parametrize("room", [0, -5, 20])

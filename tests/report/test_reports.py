@@ -393,7 +393,7 @@ def test_the_job_summary_tells_all_figures_worst_first(reported: Reported) -> No
     assert [line.split()[1] for line in lines] == ["invalid"] + ["regressed"] * 4 + ["same"] * 2 + ["unjudged"]
     assert (
         "| regressed | 3.150 ms | 2.100 ms | +50.0 % time | 0.0 % |  | "
-        "<code>test_it.py::test_steady&#91;2ranks&#93;</code> time |"
+        "<code>test_it.py::test_steady&#91;2ranks&#93;</code> <code>time</code> |"
     ) in lines
 
 

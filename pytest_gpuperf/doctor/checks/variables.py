@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_gpuperf.doctor import names
 from pytest_gpuperf.doctor.facts import Facts
-from pytest_gpuperf.doctor.finding import Finding, critical, info, passed, warning
+from pytest_gpuperf.doctor.finding import Finding, critical, info, passed, unknown, warning
 from pytest_gpuperf.doctor.words import several
 
 _DIRECT = "direct access between GPUs"
@@ -46,7 +46,7 @@ _VERBOSE = ("INFO", "TRACE")
 def check(facts: Facts) -> Iterator[Finding]:
     """All of the module."""
     settings, before = facts.settings, 0
-    for finding in (*_misspelled(facts), *_costly(facts), *_visible(facts), *_loud(settings)):
+    for finding in (*_unread(facts), *_misspelled(facts), *_costly(facts), *_visible(facts), *_loud(settings)):
         before += 1
         yield finding
     if not before:
@@ -65,6 +65,16 @@ def origin(facts: Facts, name: str) -> str:
         return ""
     files = [file for file, variables in facts.configured.items() if name in variables]
     return f" (in {files[-1]})" if files else ""
+
+
+def _unread(facts: Facts) -> Iterator[Finding]:
+    for file, why in facts.unreadable.items():
+        yield unknown(
+            "variables",
+            f"NCCL's configuration file {file} cannot be read: {why}",
+            "NCCL may read settings there that nothing here checks, or hang as it opens the file",
+            "make it a text file that you may read, remove it, or name another one with NCCL_CONF_FILE",
+        )
 
 
 def _misspelled(facts: Facts) -> Iterator[Finding]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from io import FileIO
 from pathlib import Path
+
+MOST_BYTES = 1 << 20  # a file of settings has a few lines
 
 
 def read(path: Path) -> str | None:
@@ -11,6 +16,30 @@ def read(path: Path) -> str | None:
         return path.read_text(errors="replace").strip()
     except (OSError, ValueError):  # a ValueError: /sys answers some reads with EINVAL in the middle
         return None
+
+
+def read_given(path: Path) -> str | None:
+    """Return the text of a file that a user named, without the space around it; None if there is none.
+
+    Raises:
+        OSError: it is no regular file, which might never end, holds more than 1 MiB, or cannot be read.
+    """
+    try:
+        _require_regular(os.stat(path))  # to open a device may do something
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with FileIO(descriptor, "rb") as stream:
+        _require_regular(os.fstat(descriptor))
+        raw = stream.read(MOST_BYTES + 1) or b""
+    if len(raw) > MOST_BYTES:
+        raise OSError(f"it holds more than {MOST_BYTES >> 20} MiB")
+    return raw.decode(errors="replace").strip()
+
+
+def _require_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no regular file")
 
 
 def number(path: Path) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_gpuperf.doctor.readers.text import read
+from pytest_gpuperf.doctor.readers.text import read_given
 
 PREFIXES = (
     "NCCL_",
@@ -37,12 +37,29 @@ def read_configured(root: Path, environ: Mapping[str, str]) -> dict[str, dict[st
     NCCL takes what is set first: the environment, then the user's file, then the system's
     (NCCL 2.30, src/misc/param.cc). So the files are in the order in which a later one wins.
     """
-    home = environ.get("NCCL_CONF_FILE") or (f"{environ['HOME']}/.nccl.conf" if environ.get("HOME") else "")
-    paths = ["/etc/nccl.conf", *([home] if home else [])]
     found = {}
-    for path in paths:
-        text = read(root / path.lstrip("/"))
+    for path in _files(environ):
+        try:
+            text = read_given(root / path.lstrip("/"))
+        except (OSError, ValueError):
+            continue
         if text is not None:
             pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
             found[path] = {name.strip(): value.strip() for name, sign, value in pairs if sign and name.strip()}
     return found
+
+
+def read_unreadable(root: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return why NCCL's files that are there cannot be read, by file."""
+    found = {}
+    for path in _files(environ):
+        try:
+            read_given(root / path.lstrip("/"))
+        except (OSError, ValueError) as error:  # a ValueError: no path has a null
+            found[path] = getattr(error, "strerror", None) or str(error)
+    return found
+
+
+def _files(environ: Mapping[str, str]) -> list[str]:
+    home = environ.get("NCCL_CONF_FILE") or (f"{environ['HOME']}/.nccl.conf" if environ.get("HOME") else "")
+    return ["/etc/nccl.conf", *([home] if home else [])]

@@ -5,6 +5,8 @@
   const drawn = new Map();
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // A tooltip is HTML, and its lines have names and units that tests chose.
+  const tip = (...lines) => lines.map((line) => echarts.format.encodeHTML(line)).join("<br>");
   const short = (value) => (value === null || value === undefined ? "" : Number(value.toPrecision(4)).toString());
 
   function base(unit, description) {
@@ -44,9 +46,9 @@
     const band = drawing.bound ? [drawing.center * (1 - drawing.bound), drawing.center * (1 + drawing.bound)] : null;
     Object.assign(option.yAxis, span(values));
     option.series = [
-      { type: "scatter", symbolSize: 8, itemStyle: { color: colour("--quiet") }, data: rows.map((row) => ({ value: row[1], tip: `${moments[row[0]].map(echarts.format.encodeHTML).join("<br>")}<br>${short(row[1])} ${drawing.unit}` })), markLine: mark,
+      { type: "scatter", symbolSize: 8, itemStyle: { color: colour("--quiet") }, data: rows.map((row) => ({ value: row[1], tip: tip(...moments[row[0]], `${short(row[1])} ${drawing.unit}`) })), markLine: mark,
         markArea: band ? { silent: true, itemStyle: { color: colour("--grey-soft"), opacity: 0.6 }, data: [[{ yAxis: band[0] }, { yAxis: band[1] }]] } : undefined },
-      { type: "scatter", symbolSize: 13, symbol: "diamond", itemStyle: { color: colour(tone[drawing.outcome] || "--accent") }, data: [...rows.map(() => "-"), { value: drawing.now[0], tip: `this run<br>${short(drawing.now[0])} ${drawing.unit}` }] },
+      { type: "scatter", symbolSize: 13, symbol: "diamond", itemStyle: { color: colour(tone[drawing.outcome] || "--accent") }, data: [...rows.map(() => "-"), { value: drawing.now[0], tip: tip("this run", `${short(drawing.now[0])} ${drawing.unit}`) }] },
     ];
     option.tooltip.formatter = (item) => item.data.tip;
     return ["Launches of the baseline, and this run", option];
@@ -58,7 +60,7 @@
     Object.assign(option.yAxis, span([...drawing.trace, drawing.now[0]]));
     option.series = [{ type: "line", symbol: "circle", symbolSize: 4, lineStyle: { width: 1 }, color: colour("--accent"), data: drawing.trace,
       markLine: { symbol: "none", silent: true, data: [level(drawing.now[0], "median", "--accent"), ...(drawing.limit && drawing.limit < option.yAxis.max ? [level(drawing.limit, "limit", "--red")] : [])] } }];
-    option.tooltip.formatter = (item) => `sample ${item.name}<br>${short(item.value)} ${drawing.unit}`;
+    option.tooltip.formatter = (item) => tip(`sample ${item.name}`, `${short(item.value)} ${drawing.unit}`);
     return ["Samples in the order of time", option];
   }
 
@@ -66,7 +68,7 @@
     const option = base(drawing.unit, `${drawing.history.length} centres that commits recorded.`);
     option.xAxis.data = drawing.history.map((row) => moments[row[0]][0]);
     Object.assign(option.yAxis, span(drawing.history.map((row) => row[1])));
-    option.series = [{ type: "line", step: "end", symbolSize: 7, color: colour("--accent"), data: drawing.history.map((row) => ({ value: row[1], tip: `${moments[row[0]].map(echarts.format.encodeHTML).join(" ")}<br>${short(row[1])} ${drawing.unit}` })) }];
+    option.series = [{ type: "line", step: "end", symbolSize: 7, color: colour("--accent"), data: drawing.history.map((row) => ({ value: row[1], tip: tip(moments[row[0]].join(" "), `${short(row[1])} ${drawing.unit}`) })) }];
     option.tooltip.formatter = (item) => item.data.tip;
     return ["The baseline over commits", option];
   }
@@ -77,7 +79,7 @@
     Object.assign(option.yAxis, span([...drawing.runs.map((row) => row[1]), drawing.center]));
     option.series = [{ type: "line", symbolSize: 9, color: colour("--accent"), data: drawing.runs.map((row) => ({ value: row[1], itemStyle: { color: colour(tone[row[2]] || "--accent") } })),
       markLine: drawing.center ? { symbol: "none", silent: true, data: [level(drawing.center, "baseline", "--quiet")] } : undefined }];
-    option.tooltip.formatter = (item) => `${echarts.format.encodeHTML(item.name)}<br>${short(item.value)} ${drawing.unit}`;
+    option.tooltip.formatter = (item) => tip(item.name, `${short(item.value)} ${drawing.unit}`);
     return ["Runs on this page", option];
   }
 
@@ -94,15 +96,14 @@
       { name: "fit", type: "line", symbol: "none", color: colour("--quiet"), lineStyle: { type: "dotted" }, data: drawing.fit.map((value) => (value === null ? "-" : value)) },
     ];
     if (drawing.limit) option.yAxis.max = Math.max(drawing.limit, ...drawing.bandwidths) * 1.3;
-    option.tooltip.formatter = (item) => `${item.name} ${item.seriesName}<br>${short(item.value)} ${drawing.unit}`;
+    option.tooltip.formatter = (item) => tip(`${item.name} ${item.seriesName}`, `${short(item.value)} ${drawing.unit}`);
     return ["Bandwidth by size", option];
   }
 
   function frontier(drawing) {
     const best = drawing.trials[0], kept = drawing.trials.filter((row) => row[3]);
     const option = base(drawing.unit, `${drawing.trials.length} configurations by memory and time; ${best[0]} is the fastest with ${short(best[2])} ${drawing.unit} and ${short(best[1])} ${drawing.memory_unit}. On the frontier: ${kept.map((row) => row[0]).join(", ")}.`);
-    const tip = (row) => `${echarts.format.encodeHTML(row[0])}<br>${short(row[2])} ${drawing.unit}<br>${short(row[1])} ${drawing.memory_unit}`;
-    const point = (row) => ({ value: [row[1], row[2]], name: row[0], tip: tip(row) });
+    const point = (row) => ({ value: [row[1], row[2]], name: row[0], tip: tip(row[0], `${short(row[2])} ${drawing.unit}`, `${short(row[1])} ${drawing.memory_unit}`) });
     Object.assign(option.xAxis, { type: "value", scale: true, name: drawing.memory_unit, nameLocation: "middle", nameGap: 24, nameTextStyle: { color: colour("--quiet") } }, span(drawing.trials.map((row) => row[1])));
     Object.assign(option.yAxis, span(drawing.trials.map((row) => row[2])));
     option.grid.bottom = 44;
