@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks import malloc, nccl_debug, payload, scheduling, tracebacks
+from pytest_gpuperf.ranks import importable, malloc, nccl_debug, payload, scheduling, tracebacks
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
@@ -77,6 +77,7 @@ def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
         if start.cores:
             # Before any other thread of the rank: they inherit it. Memory is then taken from the cores' own node.
             os.sched_setaffinity(0, start.cores)
+        importable.install()
         rank = _Rank(start, Informant(inquiries, start.backend), connection)
         connection.send(Started(rank.store_port, threading.get_ident()))
         while True:
@@ -178,6 +179,7 @@ class _Rank:
         self._before = self._groups.sequence_numbers()
         before = _issued()
         entry, args, kwargs = payload.loads(task)
+        self._modules.arrived(importable.news())
         self._modules.note()
         self._seed(context.seed)  # now: what the program's module imports has its generators
         result = entry(context, *args, **kwargs)

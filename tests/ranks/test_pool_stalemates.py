@@ -138,8 +138,8 @@ def test_ranks_that_pass_unlike_numbers_of_elements_are_not_waited_for(run: Run)
 
     assert str(failure_of(run, program)) == (
         "program on 3 ranks (gloo) can never end: rank 2 waits in all_reduce Float[2000000]; rank 1 issued all_reduce "
-        "Float[1000000] in its place. Every rank of a group must issue each of its collectives, in the same order, with "
-        "as many elements"
+        "Float[1000000] in its place. Every rank of a group must issue each of its collectives, in the same order, "
+        "with as many elements"
     )
 
 
