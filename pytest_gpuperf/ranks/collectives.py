@@ -6,11 +6,15 @@ Only plain containers of it come here; this module loads no torch.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuperf.torch_internals import SAME_ON_ALL_RANKS
+
+_SHAPE = re.compile(r"\[([\d, ]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,19 @@ def last_of_each(issued: Mapping[int, Sequence[Collective]]) -> list[str]:
 def say_ranks(ranks: Sequence[int]) -> str:
     """``rank 1``, or ``ranks 0, 2, 3``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def sizes_differ(one: Collective, other: Collective) -> bool:
+    """Whether two ranks passed unlike numbers of elements to what must have the same on all ranks.
+
+    Shapes may differ: an all_reduce of ``[2, 2]`` and one of ``[4]`` are the same to a backend.
+    """
+    same = one.operation == other.operation and one.operation in SAME_ON_ALL_RANKS
+    return same and _elements(one.tensors) != _elements(other.tensors)
+
+
+def _elements(tensors: str) -> list[int]:
+    return [math.prod(map(int, shape.split(", "))) if shape else 1 for shape in _SHAPE.findall(tensors)]
 
 
 def _collective(entry: Mapping[str, object]) -> Collective:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.collectives import issued_since, latest
+from pytest_gpuperf.ranks.handling import Handled, handled
 from pytest_gpuperf.ranks.messages import Account, Inquiry
 from pytest_gpuperf.ranks.surroundings import is_tqdms
 from pytest_gpuperf.torch_internals import (
@@ -90,7 +91,10 @@ class Informant:
             tells_ends=self._backend == "nccl",
             group_is_the_tests=self._group_is_the_tests(),
         )
-        record = self._record() if inquiry.whole else None
+        if not inquiry.whole:
+            return account
+        account = replace(account, handling=self._handling())
+        record = self._record()
         if record is None:
             return account
         try:
@@ -102,6 +106,13 @@ class Informant:
         except Exception:  # a recorder that another torch keeps otherwise is no reason to end
             return account
         return replace(account, collectives=collectives, earlier=earlier, complete=complete)
+
+    def _handling(self) -> tuple[Handled, ...]:
+        own = [thread for thread in threading.enumerate() if _is_the_programs(thread, self._main)]
+        threads = {thread.ident: thread.name for thread in own if thread.ident is not None}
+        with contextlib.suppress(Exception):  # the exceptions' own code runs here
+            return handled({**threads, self._main: ""})
+        return ()
 
     def _record(self) -> Mapping[str, Any] | None:
         if self._dump is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pytest_gpuperf.ranks.collectives import Collective
+from pytest_gpuperf.ranks.handling import Handled
 from pytest_gpuperf.ranks.spec import Opening, Place
 
 
@@ -204,6 +205,8 @@ class Account:
     """Whether the default group is the one that was opened for the test: groups that a program opens reuse names."""
     tells_ends: bool = False
     """Whether ``Collective.done`` can be relied on: with NCCL."""
+    handling: tuple[Handled, ...] = ()
+    """Exceptions that the main thread and the program's own threads are handling; only in a whole account."""
 
     @property
     def everything(self) -> list[Collective] | None:

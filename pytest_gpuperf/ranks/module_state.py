@@ -38,6 +38,13 @@ class _Owner:
         before = _values(owner)
         return cls(label, owner, before, [] if SHARED in before else _bindings(owner))
 
+    def with_classes(self, module: str, classes: Mapping[str, type]) -> _Owner:
+        """The same with classes of its module as they are now; a class that is one of them is looked at again."""
+        if isinstance(self.owner, ModuleType):
+            return _Owner(self.label, self.owner, {**self.before, **classes}, [])
+        own = classes.get(self.label.removeprefix(f"{module}."))
+        return self if own is None else _Owner.of(self.label, own)
+
     def changes(self) -> Iterator[str]:
         """The names that are bound to something else now, and those that are new or gone."""
         # Nearly all owners stay as they were, and thousands are asked after each test. What ``before`` holds is alive,
@@ -65,6 +72,16 @@ class ModuleState:
             if name not in self._known:
                 self._known[name] = [_Owner.of(label, owner) for label, owner in owners(name, module)]
         self._looked_at = len(sys.modules)
+
+    def arrived(self, classes: Mapping[str, Mapping[str, type]]) -> None:
+        """Takes note of classes that were unpickled with a program: that changes them, and what their modules hold.
+
+        Args:
+            classes: by module and name.
+        """
+        for name, own in classes.items():
+            if name in self._known:
+                self._known[name] = [owner.with_classes(name, own) for owner in self._known[name]]
 
     def changed(self) -> list[str]:
         """What programs changed since ``note``, in words; empty if nothing."""

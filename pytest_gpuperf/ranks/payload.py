@@ -21,9 +21,10 @@ import cloudpickle
 from tblib import pickling_support
 
 from pytest_gpuperf import torch_internals
-from pytest_gpuperf.ranks import cloudpickle_internals
+from pytest_gpuperf.ranks import cloudpickle_internals, importable
 from pytest_gpuperf.ranks.channel import LARGE, Buffer, Parcel
 
+_OF_A_CLASS = 6  # values of cloudpickle's reduction of a class that travels by value
 _FLAGS = (bool, int, float, str)
 """What a parameter's attribute may be to travel with it: what marks it, and not a hook or a group."""
 
@@ -46,7 +47,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
                 return reduced
         if isinstance(obj, ModuleType) and _is_of_a_type_of_its_own(obj):
             return importlib.import_module, (obj.__name__,)
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != _OF_A_CLASS:
+            return reduced  # no class, or one that travels by reference
+        return importable.arriving(reduced) if importable.is_named(obj) else reduced
 
 
 def _code(make: Callable[..., CodeType], values: tuple[Any, ...], file: str) -> CodeType:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pytest_gpuperf.ranks.channel import EMPTY, Parcel
 from pytest_gpuperf.ranks.collectives import disagreement, say_ranks
-from pytest_gpuperf.ranks.endings import Answered, Died, Ending, undisturbed
+from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.inquiries import issued_by
@@ -255,14 +255,16 @@ class Pool:
     def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | None) -> None:
         __tracebackhide__ = True
         alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
-        issued, groups = issued_by(self._accounts(alive, whole=True)) if inquire_after(endings) else ({}, {})
+        accounts = self._accounts(alive, whole=True) if inquire_after(endings) else {}
+        issued, groups = issued_by(accounts)
+        handling = {rank: one.handling for rank, one in accounts.items() if isinstance(endings[rank], Stuck)}
         returned = all(isinstance(ending, Answered) for ending in endings)
         if returned and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
         self._group = None
         if not undisturbed(endings):
             self._clean = False
-        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate)
+        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling)
         raised = [isinstance(ending, Raised) and ending.usable for ending in endings]
         answered = [isinstance(ending, Answered) for ending in endings]
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):

@@ -21,12 +21,15 @@ from pytest_gpuperf.ranks.failures import (
     RemoteError,
     ResultError,
 )
+from pytest_gpuperf.ranks.handling import Handled, grouped, held_back, in_words, tracebacks_of
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.spec import rank_name
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
 from pytest_gpuperf.ranks.stalemate import Stalemate
+from pytest_gpuperf.ranks.tracebacks import headline
 
 _MISMATCHED = "mismatched collectives"
+_CLEANUP = "A cleanup (except, finally, __exit__) that not all ranks enter must not wait for the others"
 NOTICE = 0.5  # seconds by which a death may be noticed later than its peers raised for it
 RESULT_NOT_PICKLABLE = "pytest_gpuperf.ranks.rank.ResultNotPicklable"  # its type; the rank's main loads torch
 
@@ -92,8 +95,9 @@ def post_mortem(
     issued: Mapping[int, Sequence[Collective]] | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
     stalemate: Stalemate | None = None,
+    handling: Mapping[int, Sequence[Handled]] | None = None,
 ) -> PostMortem:
-    """Finds what happened first: the program's own exception, a death, or nothing but waiting.
+    """Finds what happened first: the program's own exception, a death, one that a cleanup holds back, or only waiting.
 
     Args:
         endings: one for each rank, in rank order; ``happened`` says that they are a failure.
@@ -101,17 +105,22 @@ def post_mortem(
         issued: the collectives of each rank whose record could be had.
         groups: global ranks of process groups that are not over all ranks.
         stalemate: why stuck ranks were given up before the timeout, if they were.
+        handling: exceptions that stuck ranks are handling.
     """
     issued = issued or {}
     failed = [(_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))]
     root = min(failed)[1] if failed else None
     parted = disagreement(issued, groups or {})
     hopeless = stalemate if root is None else None
+    handling = handling or {}
+    cause = held_back(handling, world.size) if root is None else None
+    lead = "" if cause is None else in_words(*cause)
+    handles = [line for group in grouped(handling) if (line := in_words(*group)) != lead]
     if hopeless is not None:
-        error: BaseException = _hopeless(hopeless, world)
+        error: BaseException = _hopeless(hopeless, world, lead)
     else:
-        error = _mismatch(endings, world) if _mismatched(endings) else _error(endings, root, world)
-    notes = [] if isinstance(error, RanksSkipped) else _others(endings, root)
+        error = _mismatch(endings, world) if _mismatched(endings) else _error(endings, root, world, lead)
+    notes = [] if isinstance(error, RanksSkipped) else handles + _others(endings, root)
     if parted is not None:
         notes.append(parted)
     if not isinstance(error, RanksSkipped):
@@ -122,10 +131,10 @@ def post_mortem(
     return PostMortem(
         error=error,
         rank=root,
-        cause=_MISMATCHED if hopeless is not None else _cause(endings, root),
-        place=_place(endings, root),
+        cause=_cause(endings, root, hopeless) if cause is None else cause[1].headline,
+        place=_place(endings, root) if cause is None else cause[1].origin,
         story=(_first_line(error), *notes),
-        sections=(*collectives, *_stacks(endings), *_tracebacks(endings, root)),
+        sections=(*tracebacks_of(handling), *collectives, *_stacks(endings), *_tracebacks(endings, root)),
     )
 
 
@@ -139,9 +148,9 @@ def describe_exit(code: int | None) -> str:
     return f"exited with code {code} before it returned"
 
 
-def _error(endings: Sequence[Ending], root: int | None, world: World) -> BaseException:
+def _error(endings: Sequence[Ending], root: int | None, world: World, lead: str = "") -> BaseException:
     if root is None:
-        return _timeout(endings, world)
+        return _timeout(endings, world, lead)
     ending = endings[root]
     where = f"{world.rank(root)} in {world.program}"
     if isinstance(ending, Died):
@@ -204,21 +213,29 @@ def _withdrawal(endings: Sequence[Ending], first: int, world: World) -> BaseExce
     )
 
 
-def _timeout(endings: Sequence[Ending], world: World) -> RankTimeout:
+def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
     longer = "give it longer by timeout=SECONDS of @pytest.mark.ranks, or of @on_ranks for an adopted class"
     cure = longer if world.own else "the stacks tell why"
     return RankTimeout(
-        f"{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "
-        f"{world.timeout:g} s; {cure}"
+        f"{_led(lead)}{say_ranks(stuck)} of {world.size} ({world.backend}) did not return from {world.program} within "
+        f"{world.timeout:g} s{f'. {_CLEANUP}' if lead else f'; {cure}'}"
     )
 
 
-def _hopeless(stalemate: Stalemate, world: World) -> CollectiveMismatch:
+def _hopeless(stalemate: Stalemate, world: World, lead: str) -> CollectiveMismatch:
+    rule = "Every rank of a group must issue each of its collectives, in the same order"
+    if stalemate.sizes_differ:
+        rule += ", with as many elements"
+    if lead:
+        rule = _CLEANUP
     return CollectiveMismatch(
-        f"{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}. Every rank of a group "
-        "must issue each of its collectives, in the same order"
+        f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}. {rule}"
     )
+
+
+def _led(lead: str) -> str:
+    return f"{lead}, and its cleanup has not returned: " if lead else ""
 
 
 def _mismatched(endings: Sequence[Ending]) -> bool:
@@ -291,8 +308,7 @@ def _end(ending: Died, where: str = "") -> str:
 
 
 def _headline(ending: Raised) -> str:
-    first = ending.message.strip().partition("\n")[0]
-    return f"{ending.kind}: {first}" if first else ending.kind
+    return headline(ending.kind, ending.message)
 
 
 def _first_line(error: BaseException) -> str:
@@ -303,7 +319,9 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
-def _cause(endings: Sequence[Ending], root: int | None) -> str:
+def _cause(endings: Sequence[Ending], root: int | None, hopeless: Stalemate | None) -> str:
+    if hopeless is not None:
+        return _MISMATCHED
     if root is None:
         return _MISMATCHED if _mismatched(endings) else "timeout"
     ending = endings[root]

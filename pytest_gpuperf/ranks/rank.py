@@ -19,13 +19,12 @@ import traceback
 import unittest
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from pytest_gpuperf.ranks import malloc, nccl_debug, payload, scheduling, stacks
+from pytest_gpuperf.ranks import importable, malloc, nccl_debug, payload, scheduling, tracebacks
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
@@ -78,6 +77,7 @@ def main(connection: Channel, inquiries: Channel, stacks_fd: int) -> None:
         if start.cores:
             # Before any other thread of the rank: they inherit it. Memory is then taken from the cores' own node.
             os.sched_setaffinity(0, start.cores)
+        importable.install()
         rank = _Rank(start, Informant(inquiries, start.backend), connection)
         connection.send(Started(rank.store_port, threading.get_ident()))
         while True:
@@ -137,16 +137,17 @@ class _Rank:
             return Letter(Returned(run, collectives), result)
         except BaseException as error:  # sys.exit() and pytest.skip() are outcomes of the program as well
             at = time.monotonic()
-            error.with_traceback(_without_harness(error.__traceback__))  # which needs no attribute that can be set
+            own = tracebacks.without_harness(error.__traceback__)
+            error.with_traceback(own)  # which needs no attribute that can be set
             self._raised = error if keep else None
             raised = Raised(
                 run=run,
                 at=at,
                 exception=payload.dump_exception(error),
-                kind=_kind(error),
-                message=_text(error),
+                kind=tracebacks.kind(error),
+                message=tracebacks.text(error),
                 text="".join(traceback.format_exception(error)),
-                place=_place(error.__traceback__),
+                place=tracebacks.place(own),
                 withdrew=_withdrawal(error),
                 usable=self._usable(),
                 groups=self._groups_if_silent(),
@@ -178,6 +179,7 @@ class _Rank:
         self._before = self._groups.sequence_numbers()
         before = _issued()
         entry, args, kwargs = payload.loads(task)
+        self._modules.arrived(importable.news())
         self._modules.note()
         self._seed(context.seed)  # now: what the program's module imports has its generators
         result = entry(context, *args, **kwargs)
@@ -209,7 +211,7 @@ class _Rank:
         threading.__excepthook__(args)  # prints it
         if args.exc_type is not SystemExit:
             name = "a thread" if args.thread is None else f"thread {args.thread.name}"
-            text = "" if args.exc_value is None else _text(args.exc_value)
+            text = "" if args.exc_value is None else tracebacks.text(args.exc_value)
             self._threads_raised.append(f"an exception in {name}: {args.exc_type.__qualname__}: {text}")
 
     def _debug(self) -> tuple[Parcel, int]:
@@ -258,37 +260,6 @@ def _unpicklable_named(result: object) -> Iterator[None]:
         ) from None
 
 
-def _without_harness(trace: TracebackType | None) -> TracebackType | None:
-    # The outer frames are this package's; the author of the program is shown what the program did.
-    while trace is not None and trace.tb_next is not None and _is_harness(trace):
-        trace = trace.tb_next
-    return trace
-
-
-def _is_harness(trace: TracebackType) -> bool:
-    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "pytest_gpuperf"
-
-
-def _place(trace: TracebackType | None) -> str:
-    frames: list[stacks.Frame] = []
-    while trace is not None:
-        if _is_harness(trace):  # what it called of libraries is not the program's
-            frames.clear()
-        else:
-            code = trace.tb_frame.f_code
-            frames.append(stacks.Frame(code.co_filename, trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
-    own = [frame for frame in frames if not stacks.is_library(frame.file)]
-    return str((own or frames)[-1]) if frames else ""
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as odd:  # the exception's own code runs here
-        return f"(its text cannot be had: {type(odd).__qualname__})"
-
-
 def _withdrawal(error: BaseException) -> Withdrawal | None:
     pytest, hypothesis = sys.modules.get("pytest"), sys.modules.get("hypothesis.errors")
     if isinstance(error, unittest.SkipTest) or (pytest is not None and isinstance(error, pytest.skip.Exception)):
@@ -304,11 +275,6 @@ def _leave_as_a_child() -> NoReturn:
     _flush_output()
     os.write(2, text.encode())
     os._exit(1)
-
-
-def _kind(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _open_store(address: str) -> dist.TCPStore:

@@ -5,7 +5,7 @@ for the whole grace:
 
 - Its main thread is in one and the same call, which waits for a collective, and it has issued nothing new.
 - Another rank of that collective's group has returned, has issued nothing new either, and runs no thread of the
-  program. Or that rank issued a collective of another kind in its place.
+  program. Or that rank issued a collective of another kind in its place, or one of tensors of another size.
 - The collective needs all ranks of its group, or the group has two.
 - The flight recorder holds everything that this conclusion needs.
 
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_gpuperf.ranks.collectives import Collective, say_ranks
+from pytest_gpuperf.ranks.collectives import Collective, say_ranks, sizes_differ
 from pytest_gpuperf.ranks.messages import Account
 
 _MOST_SPARED = 4  # times the grace for which ranks are not asked again for what their recorders hold
@@ -40,6 +40,11 @@ class Stalemate:
     """Ranks of its group that returned from the program and never issued it."""
     instead: Mapping[int, Collective]
     """What other ranks of its group issued in its place."""
+
+    @property
+    def sizes_differ(self) -> bool:
+        """Whether other ranks issued the same collective, of tensors of another size."""
+        return any(sizes_differ(self.collective, other) for other in self.instead.values())
 
     def __str__(self) -> str:
         waits = "waits" if len(self.waiting) == 1 else "wait"
@@ -125,7 +130,8 @@ def _absent(
         own = [one for one in everything if one.group == collective.group]
         same = next((one for one in own if one.number == collective.number), None)
         if same is not None:
-            if kind in _NEEDS_ALL and _kind(same, account.tells_ends) != kind:
+            unlike = _kind(same, account.tells_ends) != kind or sizes_differ(same, collective)
+            if kind in _NEEDS_ALL and unlike:
                 instead[other] = same
             continue
         # The recorder drops its oldest entries: the group's last is there if any of them is.

@@ -130,6 +130,19 @@ def test_ranks_in_different_collectives_are_not_waited_for(run: Run) -> None:
     )
 
 
+def test_ranks_that_pass_unlike_numbers_of_elements_are_not_waited_for(run: Run) -> None:
+    def program(ctx: Context) -> None:
+        group = dist.new_group([1, 2])
+        if ctx.rank:
+            dist.all_reduce(torch.ones(ctx.rank * 1_000_000), group=group)
+
+    assert str(failure_of(run, program)) == (
+        "program on 3 ranks (gloo) can never end: rank 2 waits in all_reduce Float[2000000]; rank 1 issued all_reduce "
+        "Float[1000000] in its place. Every rank of a group must issue each of its collectives, in the same order, "
+        "with as many elements"
+    )
+
+
 def test_a_subgroup_is_watched_too(run: Run) -> None:
     def program(ctx: Context) -> None:
         group = dist.new_group([1, 2])

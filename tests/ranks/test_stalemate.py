@@ -43,6 +43,31 @@ def test_a_rank_that_issued_another_in_its_place() -> None:
     assert str(found) == "rank 0 waits in all_reduce Float[4]; rank 1 issued broadcast Float[4] in its place"
 
 
+def of(tensors: str, operation: str = "all_reduce") -> Account:
+    return account(collectives=[Collective("0", 1, operation, tensors, done=False)])
+
+
+def test_a_rank_that_issued_it_with_another_number_of_elements() -> None:
+    found = verdict(of("Float[2, 4]"), of("Float[4]"))
+    assert str(found) == "rank 0 waits in all_reduce Float[2, 4]; rank 1 issued all_reduce Float[4] in its place"
+    assert found is not None
+    assert found.sizes_differ
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "operation"),
+    [
+        ("Float[2, 4]", "Float[8]", "all_reduce"),  # the same to a backend
+        ("Float[1]", "Float[]", "all_reduce"),
+        ("Float[4]", "Int[4]", "all_reduce"),  # wrong sums, which nobody waits for
+        ("Float[4]", "Float[8]", "all_gather"),  # each rank may have its own
+        ("Float[4]", "Float[8]", "all_to_all"),
+    ],
+)
+def test_tensors_that_need_not_be_alike_are_no_reason(one: str, other: str, operation: str) -> None:
+    assert verdict(of(one, operation), of(other, operation)) is None
+
+
 def test_all_that_wait_and_all_reasons_are_named() -> None:
     waiting = account("barrier", members=ALL)
     four = {"0": (0, 1, 2, 3)}
