@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.baselines import journal as journal_module
+from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.journal import Entry, Journal, JournalError, RecordingPlan, same_software
 from pytest_gpuperf.baselines.schema import LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
@@ -230,15 +230,15 @@ def test_the_file_that_an_ended_recording_removes_while_it_is_opened_is_made_aga
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending = Journal.begin(path, PLAN)
-    opened = journal_module.files.opened
+    opened = files.opened
 
     def ends_after(path: Path, flags: int) -> int:
         descriptor = opened(path, flags)
         ending.remove()
-        monkeypatch.setattr(journal_module.files, "opened", opened)
+        monkeypatch.setattr(files, "opened", opened)
         return descriptor
 
-    monkeypatch.setattr(journal_module.files, "opened", ends_after)
+    monkeypatch.setattr(files, "opened", ends_after)
     journal = Journal.begin(path, PLAN)
     journal.note(ENTRY)
     journal.close()
