@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,9 @@ from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
 from pytest_gpuperf.ranks.hash_seed import hash_seed
 from pytest_gpuperf.ranks.spec import ISOLATIONS
 from pytest_gpuperf.verdicts.rule import Policy
+
+LEASES = Path("/tmp/gpuperf-leases")
+"""The default folder of the leases. It does not depend on TMPDIR, because all runs of a machine must share it."""
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
@@ -234,7 +236,7 @@ _INI: tuple[tuple[str, str, str], ...] = (
         "seconds to wait for GPUs or cores that other tests on this machine have leased",
     ),
     ("gpuperf_node_timeout", "15", "seconds in which a node of a cluster must answer; one that does not is lost"),
-    ("gpuperf_leases", "", "folder of the leases, the same for all users of the machine (default: in the temp folder)"),
+    ("gpuperf_leases", "", "folder of the leases, one for all users of the machine (default: /tmp/gpuperf-leases)"),
     ("gpuperf_adopt_classes", "", "group, file or process: as the option --adopt-classes, which overrides it"),
     ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
     ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
@@ -517,7 +519,7 @@ def _profiles(config: pytest.Config, *, update: bool) -> Path | None:
 
 def _leases(config: pytest.Config) -> Path:
     folder = config.getini("gpuperf_leases")
-    return config.rootpath / folder if folder else Path(tempfile.gettempdir()) / "gpuperf-leases"
+    return config.rootpath / folder if folder else LEASES
 
 
 def _adopt_classes(config: pytest.Config) -> str | None:

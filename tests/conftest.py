@@ -53,8 +53,7 @@ def _plugins_are_known(monkeypatch: pytest.MonkeyPatch, _installed_plugins: list
 @pytest.fixture(autouse=True)
 def _leases_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Runs of pytest in this process wait for nobody else on the machine."""
-    folder = tmp_path_factory.getbasetemp() / "temporary"
-    monkeypatch.setattr(options, "tempfile", SimpleNamespace(gettempdir=lambda: str(folder)))
+    monkeypatch.setattr(options, "LEASES", tmp_path_factory.getbasetemp() / "leases")
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from pytest_gpuperf.adopted.settings import Adoption
 from pytest_gpuperf.ranks.context import Context
@@ -35,6 +35,28 @@ class Call:
     """Variables that differ from the ranks' own; None for one that is unset."""
 
 
+Code: TypeAlias = int | None
+"""The code with which a test left its process by ``sys.exit``; None if it came to its end, which no code shows."""
+
+
+def require_ends(codes: Sequence[Code], cure: str = "") -> None:
+    """Requires that the test came to its end on every rank. An exit with code 0 skips assertions, too.
+
+    Args:
+        codes: in rank order.
+        cure: what else than replacing the exit makes the test pass.
+
+    Raises:
+        AssertionError: a rank left.
+    """
+    left = ", ".join(f"rank {rank} by sys.exit({code})" for rank, code in enumerate(codes) if code is not None)
+    if left:
+        raise AssertionError(
+            f"the test left its process before its end: {left}; expected that it returns, raises or skips on every "
+            f"rank: replace sys.exit{cure}"
+        )
+
+
 class Runner(Protocol):
     """The run's ranks, as a harness in the pytest process sees them."""
 
@@ -52,7 +74,7 @@ class Runner(Protocol):
         """
         ...
 
-    def run(self, world_size: int, call: Call, timeout: float | None, *, outlives_deaths: bool = False) -> list[int]:
+    def run(self, world_size: int, call: Call, timeout: float | None, *, outlives_deaths: bool = False) -> list[Code]:
         """Runs the test on every rank; the codes with which it would have left its processes, in rank order.
 
         Args:

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call
+from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call, require_ends
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.spec import LAUNCHER_VARIABLES, MASTER_PORT
 
@@ -90,6 +90,4 @@ def _launch(case: Any, num_procs: int, init_method: str) -> None:
     details = {"state": cloudpickle.dumps(state), "init_method": init_method}
     call = Call(adopted.home, DeepSpeed.name, state.get(_CURRENT, "run"), details)
     adopted.runner.enlist(num_procs, adopted.adoption, launcher=True)
-    codes = adopted.runner.run(num_procs, call, float(case.exec_timeout))
-    if any(codes):
-        raise AssertionError(f"the test left its processes with the codes {codes}, in rank order")
+    require_ends(adopted.runner.run(num_procs, call, float(case.exec_timeout)))

@@ -19,8 +19,8 @@ from pytest_gpuperf.adopted.families import family_named
 from pytest_gpuperf.ranks.context import Context
 
 
-def run(context: Context, call: Call) -> int:
-    """Runs the test; the code with which it would have left its process, 0 if it came to its end.
+def run(context: Context, call: Call) -> int | None:
+    """Runs the test; the code with which it would have left its process, None if it came to its end.
 
     Raises:
         unittest.SkipTest: the test left with a code that means so in its harness.
@@ -41,7 +41,7 @@ def run(context: Context, call: Call) -> int:
                 if reason is not None:
                     raise unittest.SkipTest(reason) from None
                 return code
-    return 0
+    return None
 
 
 def found(home: Home) -> type:

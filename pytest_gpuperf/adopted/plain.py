@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call
+from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call, require_ends
 from pytest_gpuperf.ranks.context import Context
 
 _OF_THE_RANKS = ("setup_class", "setup_method", "teardown_method", "teardown_class")
@@ -66,9 +66,7 @@ def run_plain(adopted: Adopted, method: str, values: Mapping[str, Any]) -> None:
     (world_size,) = adopted.adoption.world_sizes
     adopted.runner.enlist(world_size, adopted.adoption, launcher=True)
     call = Call(adopted.home, Plain.name, method, {"values": cloudpickle.dumps(dict(values))})
-    codes = adopted.runner.run(world_size, call, None)
-    if any(codes):
-        raise AssertionError(f"the test left its processes with the codes {codes}, in rank order")
+    require_ends(adopted.runner.run(world_size, call, None))
 
 
 def _call(case: Any, name: str, method: Any) -> None:

@@ -73,19 +73,26 @@ class Journal:
         self._stream = stream
 
     @classmethod
-    def begin(cls, path: Path, plan: RecordingPlan) -> Journal:
+    def begin(cls, path: Path, plan: RecordingPlan, *, spare: bool = False) -> Journal:
         """Starts anew; what an earlier recording left is gone.
 
+        Args:
+            path: The file.
+            plan: What is recorded.
+            spare: Whether to refuse as ``spare`` does. The file is locked, so no other recording can write meanwhile.
+
         Raises:
-            JournalError: Another recording runs.
+            JournalError: Another recording runs, or what an interrupted one had measured would be lost.
             OSError: The file cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = cls(path, _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT))
         try:
+            if spare:
+                _require_nothing_kept(path, journal._stream, plan)
             journal._stream.truncate(0)
             journal._write(_FirstLine(plan))
-        except OSError:
+        except (OSError, JournalError):
             journal.close()
             raise
         return journal
@@ -122,23 +129,11 @@ class Journal:
             JournalError: There is such a journal, of this recording or of another; nobody can go on with a broken one.
         """
         try:
-            lines = files.read_bytes(path).splitlines()
-            kept = _plan(lines[0])
-            journal, entries = cls.resume(path, kept)
-        except (OSError, IndexError, ValueError, RecursionError, JournalError):
+            stream = _locked(path, os.O_RDWR)
+        except (OSError, JournalError):
             return
-        journal.close()
-        if not entries:
-            return
-        launches = f"{len({entry.number for entry in entries})} of the {kept.launches} launches"
-        try:
-            _same_plan(path, kept, plan)
-        except JournalError as other:
-            problem = f"it keeps figures of {launches} of another recording: {other.problem}"
-            cure = "go on with that one by its command and --resume, or drop it by --no-resume"
-            raise JournalError(path, problem, cure) from None
-        problem = f"it keeps figures of {launches} of this recording"
-        raise JournalError(path, problem, "go on with it by --resume, or drop it by --no-resume")
+        with stream:
+            _require_nothing_kept(path, stream, plan)
 
     def note(self, entry: Entry) -> None:
         """Keeps what a test measured, also if the machine stops now.
@@ -166,14 +161,42 @@ class Journal:
 
 
 def _locked(path: Path, flags: int) -> FileIO:
-    # No link: a journal is ours alone, and who plants one would have another file cut to nothing.
-    stream = FileIO(files.opened(path, flags), "r+b")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    while True:
+        # No link: a journal is ours alone, and who plants one would have another file cut to nothing.
+        stream = FileIO(files.opened(path, flags), "r+b")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A recording that ends removes its file. The lock of a file without a name would exclude nobody.
+            if os.path.samestat(os.fstat(stream.fileno()), os.lstat(path)):
+                return stream
+        except BlockingIOError as error:
+            stream.close()
+            raise JournalError(path, "another run is recording this hardware", "wait until it has ended") from error
+        except FileNotFoundError:
+            pass
         stream.close()
-        raise JournalError(path, "another run is recording this hardware", "wait until it has ended") from error
-    return stream
+
+
+def _require_nothing_kept(path: Path, stream: FileIO, plan: RecordingPlan) -> None:
+    """Refuses to lose what the locked file keeps; it does not keep a broken one, with which nobody can go on."""
+    try:
+        raw = files.contents(stream)
+        lines = raw[: raw.rfind(b"\n") + 1].splitlines()  # a kill may have cut the last line
+        kept = _plan(lines[0])
+        entries = _entries(path, lines, kept)
+    except (OSError, IndexError, ValueError, RecursionError, JournalError):
+        return
+    if not entries:
+        return
+    launches = f"{len({entry.number for entry in entries})} of the {kept.launches} launches"
+    try:
+        _same_plan(path, kept, plan)
+    except JournalError as other:
+        problem = f"it keeps figures of {launches} of another recording: {other.problem}"
+        cure = "go on with that one by its command and --resume, or drop it by --no-resume"
+        raise JournalError(path, problem, cure) from None
+    problem = f"it keeps figures of {launches} of this recording"
+    raise JournalError(path, problem, "go on with it by --resume, or drop it by --no-resume")
 
 
 def _contents(path: Path, stream: FileIO) -> bytes:

@@ -65,7 +65,7 @@ class ClusterLeasing:
         """
         return self._take(holder, alone=True)
 
-    def cores(self, count: int, holder: str, *, alone: bool = False) -> None:
+    def cores(self, count: int, holder: str) -> None:
         """Nothing to do."""
 
     def memory_is_scarce(self, gpus: Sequence[str]) -> bool:

@@ -44,7 +44,8 @@ class Folder:
         """Makes the folder if there is none.
 
         Raises:
-            LeaseError: Where there can be no such folder, or it is a link, or not writable for this user.
+            LeaseError: Where there can be no such folder, it is a link, not writable for this user, or another user's
+                without the sticky bit.
         """
         with self.failures():
             try:
@@ -55,7 +56,8 @@ class Folder:
                 # mkdir heeds the umask. Only what we made is opened to all: a folder that was given to us may be meant
                 # for one user. Another user who comes between these two calls is refused, once in a machine's life.
                 self.path.chmod(SHARED_FOLDER)
-            mode = os.lstat(self.path).st_mode
+            found = os.lstat(self.path)
+        mode = found.st_mode
         if not stat.S_ISDIR(mode):
             got = "a symbolic link" if stat.S_ISLNK(mode) else "a file"
             raise LeaseError(
@@ -66,6 +68,12 @@ class Folder:
             raise LeaseError(
                 f"the folder of leases {str(self.path)!r}: got mode {stat.S_IMODE(mode):o} and no right to write, "
                 f"expected {SHARED_FOLDER:o}: let its owner run chmod {SHARED_FOLDER:o}, or choose another folder"
+            )
+        if found.st_uid != os.geteuid() and not mode & stat.S_ISVTX:
+            raise LeaseError(
+                f"the folder of leases {str(self.path)!r}: got mode {stat.S_IMODE(mode):o} of user {found.st_uid}, in "
+                "which users can remove each other's locks, expected the sticky bit: let its owner run chmod "
+                f"{SHARED_FOLDER:o}, or choose another folder (gpuperf_leases)"
             )
 
     def lock(self, name: str) -> LockFile | None:
@@ -94,20 +102,39 @@ class Folder:
         Raises:
             LeaseError: Where files cannot be opened at all, for want of descriptors for example.
         """
-        with self.failures(name):
-            try:
-                file = self._open(name, os.O_RDONLY)
-            except (FileNotFoundError, PermissionError, _NotPlainError):
-                return None
-            except OSError as error:
-                if error.errno == errno.ELOOP:
-                    return None
-                raise
+        file = self._open_to_look(name)
+        if file is None:
+            return None
         # Holding the lock for this moment can make another's try fail, who tries again; two who look do not meet.
         try:
             return None if file.try_lock(shared=True) else file.read()
         finally:
             file.close()
+
+    def is_shared(self, name: str) -> bool:
+        """Whether somebody holds the file locked as shared. Processes of this package do so only while they look.
+
+        Raises:
+            LeaseError: Where files cannot be opened at all.
+        """
+        file = self._open_to_look(name)
+        if file is None:
+            return False
+        try:
+            return not file.try_lock() and file.try_lock(shared=True)
+        finally:
+            file.close()
+
+    def lockers(self, name: str) -> list[int]:
+        """The processes that hold the file locked, by the kernel's list; without those of other containers."""
+        try:
+            inode = os.stat(self.path / name, follow_symlinks=False).st_ino
+            lines = Path("/proc/locks").read_text().splitlines()
+        except OSError:
+            return []
+        # "1: FLOCK  ADVISORY  READ 4711 fd:01:131 0 EOF"; a waiter has "->" behind its number.
+        rows = [row for line in lines if len(row := line.split()) >= 6 and row[1] == "FLOCK"]
+        return sorted({int(row[4]) for row in rows if row[5].rpartition(":")[2] == str(inode) and int(row[4]) > 0})
 
     def post(self, name: str, line: str) -> LockFile:
         """Makes a new file, which is locked and written before it bears its name.
@@ -161,6 +188,18 @@ class Folder:
                 f"folder of mode {SHARED_FOLDER:o}, files of mode {SHARED_FILE:o}): set its mode, remove it, or choose "
                 "another folder"
             ) from error
+
+    def _open_to_look(self, name: str) -> LockFile | None:
+        """The file; None if it is none of ours."""
+        with self.failures(name):
+            try:
+                return self._open(name, os.O_RDONLY)
+            except (FileNotFoundError, PermissionError, _NotPlainError):
+                return None
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    return None
+                raise
 
     def _open_or_make(self, name: str) -> LockFile:
         while True:

@@ -20,6 +20,8 @@ from pytest_gpuperf.leases.residents import Residents
 SUFFIX = ".lock"
 LISTED = 8  # names in a message; a machine has up to 8 GPUs, and hundreds of cores
 NOTICE_SECONDS = 30.0  # between two words to somebody who waits
+SHARED_LOOKS = 3  # that find a lock shared: processes of this package share one for microseconds, while they look
+SHARED_SECONDS = 1.0  # between two of these looks
 
 # flock knows no timeout, and the signal that could end its waiting is the user's, so the lock is tried again and again:
 # soon after the beginning, for tests are short, and later seldom, for runs are long. A hand-over is noticed late by a
@@ -130,7 +132,7 @@ class Leases:
         It takes those on which the fewest other processes are. One process has one share at a time.
 
         Args:
-            candidates: The GPUs or cores to choose from.
+            candidates: The GPUs to choose from.
             count: How many of them.
             warm: Whole sets to take before others on which as many processes are; the first one that can be had.
             holder: What for, in words for others: a test's node id.
@@ -265,7 +267,8 @@ class Leases:
         meanwhile: Callable[[], None] | None,
     ) -> dict[str, LockFile]:
         began = time.monotonic()
-        notice = began + quiet
+        notice, look = began + quiet, began + SHARED_SECONDS
+        shared: dict[str, int] = {}
         with self._queue.ticket(request.holder, request.candidates, request.count, alone=request.alone) as own:
             while True:
                 files = self._take(request, own)
@@ -281,12 +284,31 @@ class Leases:
                         "allow more time (gpuperf_lease_timeout), let fewer processes run at once, name other GPUs in "
                         "CUDA_VISIBLE_DEVICES if it is GPUs that are wanted, or end a process that hangs"
                     )
+                if now >= look:
+                    look = now + SHARED_SECONDS
+                    shared = {name: shared.get(name, 0) + 1 for name in self._shared(request.candidates)}
+                    foreign = [name for name, looks in shared.items() if looks >= SHARED_LOOKS]
+                    if len(request.candidates) - len(foreign) < request.count:
+                        raise LeaseError(
+                            f"wanted {request.words()}; {self._shared_words(foreign)}, which no process of "
+                            "pytest-gpuperf does, expected locks of its own processes only: end those processes, or "
+                            "choose another folder (gpuperf_leases)"
+                        )
                 if on_wait is not None and now >= notice:
                     on_wait(f"waiting for {request.words()}; {self._in_the_way(request, own)}")
                     notice = now + NOTICE_SECONDS
                 first = self._queue.ahead(request.candidates, own) is None
                 longest = LONGEST_PAUSE_OF_FIRST if first else LONGEST_PAUSE
                 time.sleep(min(max(PAUSE_SHARE * (now - began), SHORTEST_PAUSE), longest, left))
+
+    def _shared(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if self._folder.is_shared(name + SUFFIX)]
+
+    def _shared_words(self, names: Sequence[str]) -> str:
+        files = [claimant.shown(str(self._folder.path / (name + SUFFIX))) for name in names[:LISTED]]
+        lockers = sorted({pid for name in names for pid in self._folder.lockers(name + SUFFIX)})
+        who = f"pid {', '.join(map(str, lockers[:LISTED]))}" if lockers else "a process of another container"
+        return f"{', '.join(files)} locked as shared by {who}"
 
     def _in_the_way(self, request: _Request, own: Ticket) -> str:
         now = time.time()
@@ -307,6 +329,8 @@ class Leases:
                 what.append(f"{_listed(sorted(other.running))} held by {other.who.words(now)}")
             if request.alone and (idle := other.resources - other.running):
                 what.append(f"{_listed(sorted(idle))} with idle ranks of {other.who.words(now)}")
+        if foreign := self._shared(request.candidates):
+            what.append(self._shared_words(foreign))
         if len(what) > LISTED:
             what[LISTED:] = [f"and {len(what) - LISTED} more"]
         return "; ".join(what) or "all free by now"

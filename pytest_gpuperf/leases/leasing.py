@@ -1,4 +1,4 @@
-"""What the running test has of the machine, beside every other pytest process: GPUs, or cores."""
+"""What the running test leases of the machine: GPUs, or cores if it is timed on CPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Leasing:
             timeout: seconds to wait for a lease.
             tell: told who is waited for.
             leave: ends the processes that stay on GPUs between leases; called where another must be alone there.
-            run: names the run to all of its workers, which share GPUs and cores; None if it has one process.
+            run: names the run to all of its workers, which share GPUs; None if it has one process.
         """
         self._leases = Leases(folder, machine.devices.used_memory if machine.gpus else None, run)
         self._devices = ExitStack()
@@ -75,20 +75,18 @@ class Leasing:
         self._take(everything, len(everything), holder, Lease, self._leases.acquire)
         return self._machine.gpu_uuids
 
-    def cores(self, count: int, holder: str, *, alone: bool = False) -> None:
-        """Takes so many cores, or all if there are fewer.
+    def cores(self, count: int, holder: str) -> None:
+        """Leases so many cores, or all if there are fewer, for a test that is timed on CPUs.
 
         Args:
             count: how many.
             holder: the test.
-            alone: whether tests of the run's other workers must not share them.
 
         Raises:
             LeaseError: others held them for longer than the run waits.
         """
         cores = tuple(f"{CORE}{core}" for core in sorted(os.sched_getaffinity(0)))
-        kind, give = (Lease, self._leases.acquire) if alone else (Share, self._leases.share)
-        self._take(cores, min(count, len(cores)), holder, kind, give)
+        self._take(cores, min(count, len(cores)), holder, Lease, self._leases.acquire)
 
     def memory_is_scarce(self, gpus: Sequence[str]) -> bool:
         """Whether one of the GPUs has less than half of its memory free."""

@@ -17,8 +17,8 @@ class Lessor(Protocol):
         """Leases all GPUs, so that nothing else is on them; returns those of the run."""
         ...
 
-    def cores(self, count: int, holder: str, *, alone: bool = False) -> None:
-        """Takes so many cores, or all if there are fewer; alone, or shared with tests of the run's other workers."""
+    def cores(self, count: int, holder: str) -> None:
+        """Leases so many cores, or all if there are fewer, so that no other timed test is on them."""
         ...
 
     def memory_is_scarce(self, gpus: Sequence[str]) -> bool:

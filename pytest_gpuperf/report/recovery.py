@@ -88,8 +88,7 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
 
 
 def _lines(kept: Told, broken: int) -> list[str]:
-    ended = len({report["nodeid"] for report in kept.reports})
-    lines = [f"the run was killed: {format_count(ended, 'test')} had ended"]
+    lines = [f"the run was killed: {format_count(kept.ended, 'test')} had ended"]
     lines += [f"running when the run was killed: {one_line(nodeid)}" for nodeid in kept.running]
     broken += kept.broken
     if broken:
@@ -115,14 +114,14 @@ class _Replay:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
         """Finds no test: none is run."""
-        session.testscollected = len({report["nodeid"] for report in self._kept.reports}) + len(self._kept.running)
+        session.testscollected = self._kept.ended + len(self._kept.running)
         return True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Logs what was reported, then each test that was running as one that failed."""
         hook = session.config.hook
-        for data in self._kept.reports:
+        for data in self._kept.reports():
             try:
                 report = hook.pytest_report_from_serializable(config=session.config, data=_with_tuple(data))
                 self._read(report)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -20,6 +20,13 @@ from pytest_gpuperf.report.command_error import CommandError
 
 Location: TypeAlias = tuple[str, int | None, str]
 """As pytest has it: file, line from 0, name."""
+
+MOST_LINE_BYTES = 16 << 20
+"""The writer keeps every line within this bound, and the reader refuses a longer one. The file has no bound, because
+the reader holds only one line and the reports of tests that run."""
+
+_OUTPUT = 1 << 14  # characters that a line keeps of each captured output, and of a failure in a line that is too long
+_OUTPUT_FRONT = 1 << 12  # of these; the end shows more of a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +41,30 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a journal holds."""
+    """What a journal holds, except for the reports."""
 
+    path: Path
     head: Head
-    reports: tuple[Mapping[str, Any], ...]
-    """Of tests that have ended, as pytest serializes them."""
+    ended: int
+    """How many tests have ended."""
     running: Mapping[str, Location]
     """Tests that began and did not end, by node id."""
     broken: int
     """Lines that cannot be read."""
+    size: int
+    """Bytes that were read: a run that lives may append more."""
+
+    def reports(self) -> Iterator[Mapping[str, Any]]:
+        """The reports of tests that have ended, as pytest serializes them. Reads the journal again, line by line.
+
+        Raises:
+            RunJournalError: The journal cannot be read any more.
+        """
+        try:
+            for reports in _lines(self.path, self.size, _Tests()):
+                yield from reports
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +144,11 @@ class RunJournal:
             self._stream.truncate(0)
         except OSError as error:
             self._problem = error
-        self._write({"head": plain(self._head)})
+        self._write(_encoded({"head": plain(self._head)}))
 
     def pytest_runtest_logstart(self, nodeid: str, location: Location) -> None:
         """Keeps which test runs."""
-        self._write({"start": nodeid, "location": list(location)})
+        self._write(_encoded({"start": nodeid, "location": list(location)}))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keeps one phase of a test."""
@@ -134,7 +156,7 @@ class RunJournal:
             hook = self._config.hook
             data = hook.pytest_report_to_serializable(config=self._config, report=report)
             # xdist's controller adds the worker, an object of this process alone.
-            self._write({"report": {name: value for name, value in data.items() if name != "node"}})
+            self._write(_report_line({name: value for name, value in data.items() if name != "node"}))
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
@@ -155,10 +177,9 @@ class RunJournal:
                 "that keeps the results of a killed run: make room, or name another folder with --gpuperf-json"
             )
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def _write(self, raw: bytes) -> None:
         if self._stream is None or self._problem is not None:
             return
-        raw = json.dumps(line, default=str).encode() + b"\n"
         try:
             if self._stream.write(raw) != len(raw):
                 raise OSError("only a part of a line was written: the disk is full")
@@ -172,32 +193,96 @@ def told(path: Path) -> Told:
     Raises:
         RunJournalError: It cannot be read, or its first line is broken.
     """
+    tests, ended = _Tests(), set[str]()
     try:
-        raw = files.read_bytes(path)
-        lines = raw[: raw.rfind(b"\n") + 1].splitlines()
-        head = read(Head, json.loads(lines[0])["head"], "head")
-    except (OSError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RunJournalError(
-            f"journal {str(path)!r} has no first line that can be read: got {error!r}: run the tests again"
-        ) from error
-    running: dict[str, Location] = {}
-    reports: dict[str, list[Mapping[str, Any]]] = {}
-    ended: list[Mapping[str, Any]] = []
-    broken = 0
-    for line in lines[1:]:
+        head, size = _head(path), path.stat().st_size
+        for reports in _lines(path, size, tests):
+            ended.update(report["nodeid"] for report in reports)
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _unreadable(path, error) from error
+    return Told(path, head, len(ended), tests.running, tests.broken, size)
+
+
+class _Tests:
+    """The tests of a journal that have begun and not ended, while its lines are read."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Location] = {}
+        self.broken = 0
+        self._reports: dict[str, list[Mapping[str, Any]]] = {}
+
+    def take(self, line: bytes) -> list[Mapping[str, Any]]:
+        """Takes a line; returns all reports of a test if this is its last one."""
         try:
             entry = json.loads(line)
             if "report" not in entry:
                 started = read(_Start, entry, "line")
-                running[started.start] = started.location
-                continue
+                self.running[started.start] = started.location
+                return []
             report = entry["report"]
             phase = read(_Phase, {name: report[name] for name in _PHASE if name in report}, "line.report")
-        except (TypeError, ValueError, RecursionError):
-            broken += 1
-            continue
-        reports.setdefault(phase.nodeid, []).append(report)
-        if phase.when == "teardown":
-            running.pop(phase.nodeid, None)
-            ended += reports.pop(phase.nodeid)
-    return Told(head, tuple(ended), running, broken)
+        except (KeyError, TypeError, ValueError, RecursionError):
+            self.broken += 1
+            return []
+        self._reports.setdefault(phase.nodeid, []).append(report)
+        if phase.when != "teardown":
+            return []
+        self.running.pop(phase.nodeid, None)
+        return self._reports.pop(phase.nodeid)
+
+
+def _head(path: Path) -> Head:
+    with FileIO(files.opened(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
+        line = stream.readline(MOST_LINE_BYTES)
+    if not line.endswith(b"\n"):
+        raise ValueError(f"a first line without an end within {MOST_LINE_BYTES} bytes")
+    head: Head = read(Head, json.loads(line)["head"], "head")
+    return head
+
+
+def _lines(path: Path, size: int, tests: _Tests) -> Iterator[list[Mapping[str, Any]]]:
+    """The reports of one test after another, in the order in which they ended."""
+    with FileIO(files.opened(path, os.O_RDONLY, follow=True), "rb") as raw, BufferedReader(raw) as stream:
+        stream.readline(MOST_LINE_BYTES)  # the head
+        while stream.tell() < size and (line := stream.readline(MOST_LINE_BYTES)):
+            whole = line.endswith(b"\n")
+            while not whole and (rest := stream.readline(MOST_LINE_BYTES)):
+                line, whole = b"", rest.endswith(b"\n")  # too long: broken
+            if whole:
+                yield tests.take(line)
+
+
+def _unreadable(path: Path, error: Exception) -> RunJournalError:
+    return RunJournalError(
+        f"journal {str(path)!r} has no first line that can be read: got {error!r}: run the tests again"
+    )
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, default=str).encode() + b"\n"
+
+
+def _report_line(report: Mapping[str, Any]) -> bytes:
+    """The line of a report; of long output it keeps the beginning and the end."""
+    sections = [(title, _cut(text)) for title, text in report.get("sections", ())]
+    line = _encoded({"report": {**report, "sections": sections}})
+    if len(line) <= MOST_LINE_BYTES:
+        return line
+    note = f"this report was longer than {MOST_LINE_BYTES} bytes, so the journal left out its output and properties"
+    less = {"sections": [("gpuperf", note)], "user_properties": [], "longrepr": _cut_failure(report.get("longrepr"))}
+    return _encoded({"report": {**report, **less}})
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - _OUTPUT
+    if left_out <= 0:
+        return text
+    kept = f"the journal of a killed run keeps {_OUTPUT} of an output"
+    note = f"[gpuperf: {left_out} characters are left out here: {kept}]"
+    return f"{text[:_OUTPUT_FRONT]}\n{note}\n{text[_OUTPUT_FRONT - _OUTPUT :]}"
+
+
+def _cut_failure(longrepr: Any) -> Any:
+    if isinstance(longrepr, Mapping):
+        longrepr = (longrepr.get("reprcrash") or {}).get("message")
+    return _cut(longrepr) if isinstance(longrepr, str) else longrepr

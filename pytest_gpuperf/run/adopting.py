@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call, Home
+from pytest_gpuperf.adopted.calls import ADOPTED, Adopted, Call, Code, Home
 from pytest_gpuperf.adopted.settings import Adoption, adoption_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.options import Options
@@ -127,7 +127,7 @@ class Adopting:
         marker = replace(marker, launcher_env=launcher)
         self._ranks.enlist(marker, Opening.NOTHING, self._environ)
 
-    def run(self, world_size: int, call: Call, timeout: float | None, *, outlives_deaths: bool = False) -> list[int]:
+    def run(self, world_size: int, call: Call, timeout: float | None, *, outlives_deaths: bool = False) -> list[Code]:
         """As ``Runner`` has it."""
         __tracebackhide__ = True
         from pytest_gpuperf.adopted import on_rank

@@ -494,8 +494,8 @@ class CurrentRanks:
 
     def _lease(self, current: CurrentTest, world_size: int) -> None:
         if not self.machine.gpus or current.marker.device == "cpu":
-            timed = current.launch is not None and self._launch.measured
-            self._leasing.cores(world_size, current.identity, alone=timed)
+            if current.launch is not None and self._launch.measured:
+                self._leasing.cores(world_size, current.identity)
         elif current.launch is not None:
             current.gpus = self._leasing.machine(current.identity)
         else:

@@ -88,13 +88,15 @@ class Recording:
         """What is recorded from now on belongs to this launch.
 
         Raises:
-            JournalError: another run is recording, or the one that was interrupted ran with other versions.
+            JournalError: another run is recording, the one that was interrupted ran with other versions, or another
+                recording was interrupted while this one waited for its lease.
         """
         self.launch = launch
         same_software(self.journal_path, self._restored, launch.info.environment)
         if self._plan is not None and self._journal is None and self.journal_problem is None:
             try:
-                self._journal = Journal.begin(self.journal_path, self._plan)
+                spare = self._options.resume is None
+                self._journal = Journal.begin(self.journal_path, self._plan, spare=spare)
             except OSError as error:
                 self._without_journal(error)
 

@@ -34,6 +34,8 @@ class GlooCase(MultiProcessTestCase):
         super().setUp()
         self.began = time.monotonic()
         os.environ["OF_SETUP"] = self.file_name
+        if self._testMethodName == "test_an_exit_is_seen_by_the_other_rank":
+            self.skip_return_code_checks = [getattr(self, self._testMethodName).__wrapped__]
         self._spawn_processes()
 
     def tearDown(self):
@@ -96,6 +98,15 @@ class GlooCase(MultiProcessTestCase):
     def test_fails_as_expected(self):
         raise ValueError("expected")
 
+    def test_leaves_before_its_assertions(self):
+        sys.exit(0)
+        self.assertEqual(0, 1)
+
+    def test_one_rank_leaves_before_its_assertions(self):
+        if self.rank == 1:
+            sys.exit()
+        self.assertEqual(self.rank, 0)
+
     def test_leaves_with_code_3(self):
         sys.exit(3 if self.rank == 1 else 0)
 
@@ -138,7 +149,9 @@ class Codes(MultiProcessTestCase):
     def setUp(self):
         super().setUp()
         test = getattr(self, self._testMethodName).__wrapped__
-        if self._testMethodName == "test_expected_end":
+        if self._testMethodName == "test_an_expected_exit_with_0":
+            self.special_return_code_checks = {test: 0}
+        elif self._testMethodName in ("test_expected_end", "test_another_end"):
             self.special_return_code_checks = {test: -6}
         else:
             self.skip_return_code_checks = [test]
@@ -149,6 +162,12 @@ class Codes(MultiProcessTestCase):
 
     def test_expected_end(self):
         os.abort()
+
+    def test_another_end(self):
+        pass
+
+    def test_an_expected_exit_with_0(self):
+        sys.exit(0)
 
     def test_any_end_and_a_failure_of_the_other(self):
         if self.rank == 1:
@@ -169,6 +188,7 @@ class First(Codes):
         global GROUP
         GROUP = object()
 
+    test_another_end = test_an_expected_exit_with_0 = None
     test_expected_end = test_any_end_and_a_failure_of_the_other = test_any_end_and_work_of_the_other = None
 
 
@@ -202,6 +222,7 @@ class Derived(DistributedTestBase):
         if test_name == "test_set_up_fails_on_one_rank" and rank == 1:
             raise RuntimeError("set up on rank 1")
         super()._run(rank, test_name, file_name, pipe, **kwargs)
+        sys.exit(0)  # as torch's distributed_test.py does
 
     def test_set_up_fails_on_one_rank(self):
         pass
@@ -250,7 +271,7 @@ class Plain(unittest.TestCase):
 """
 
 CONTINUOUS = """
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.common_distributed import MultiProcContinuousTest, MultiThreadedTestCase
 from torch.testing._internal.common_fsdp import FSDPTest
@@ -273,6 +294,9 @@ class InTurn(MultiProcContinuousTest):
         if self.rank == 1:
             raise ValueError("on rank 1")
         dist.barrier()
+
+    def test_leaves_before_its_assertions(self):
+        sys.exit()
 
     def test_runs_after_the_failure(self):
         dist.barrier()
@@ -395,7 +419,7 @@ class Partial:
 """
 
 LAUNCHED = """
-import enum, os
+import enum, os, sys
 from pathlib import Path
 import pytest, torch, torch.distributed as dist
 from deepspeed import state
@@ -447,6 +471,11 @@ class TestWorlds(DistributedTest):
         dist.barrier()
 
 
+    @pytest.mark.world_size(2)
+    def test_leaves_before_its_assertions(self):
+        sys.exit(0)
+
+
 class TestOpensItsGroup(DistributedTest):
     init_distributed = False
     non_daemonic_procs = True
@@ -485,6 +514,7 @@ class TestWithoutEnvironment(DistributedTest):
 """
 
 TORCHRUN = """
+import sys
 import pytest, torch, torch.distributed as dist
 from pytest_gpuperf import on_ranks
 
@@ -516,6 +546,9 @@ class TestUnderTorchrun:
         dist.all_reduce(x)
         assert x.item() == doubled
         assert (State.opened, self.of_the_class) == (1, True)
+
+    def test_leaves_before_its_assertions(self):
+        sys.exit(0)
 
     def test_fails_on_one_rank(self):
         if dist.get_rank() == 1:

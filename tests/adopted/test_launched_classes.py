@@ -33,6 +33,7 @@ def test_tests_of_both_kinds_pass_fail_and_skip(run: WholeRun) -> None:
         "TestWorlds::test_after_a_fixture_of_another_world": "PASSED",
         "TestWorlds::test_skips": "SKIPPED",
         "TestWorlds::test_fails_on_one_rank": "FAILED",
+        "TestWorlds::test_leaves_before_its_assertions": "FAILED",
         "TestOpensItsGroup::test_by_the_environment": "PASSED",
         "TestOpensItsGroup::test_skips": "SKIPPED",
         "TestLibrary::test_one": "PASSED",
@@ -41,12 +42,24 @@ def test_tests_of_both_kinds_pass_fail_and_skip(run: WholeRun) -> None:
         "TestUnderTorchrun::test_sums[1]": "PASSED",
         "TestUnderTorchrun::test_sums[2]": "PASSED",
         "TestUnderTorchrun::test_fails_on_one_rank": "FAILED",
+        "TestUnderTorchrun::test_leaves_before_its_assertions": "FAILED",
         **{
             f"{name}::{test}": "ERROR"
             for name in ("TestTwoWorlds", "TestNoWorld")
-            for test in ("test_sums[1]", "test_sums[2]", "test_fails_on_one_rank")
+            for test in (
+                "test_sums[1]",
+                "test_sums[2]",
+                "test_fails_on_one_rank",
+                "test_leaves_before_its_assertions",
+            )
         },
     }, run.text
+
+
+@pytest.mark.parametrize("name", ["TestWorlds", "TestUnderTorchrun"])
+def test_an_exit_with_0_is_a_failure(run: WholeRun, name: str) -> None:
+    report = run.report(f"{name}::test_leaves_before_its_assertions")
+    assert "the test left its process before its end: rank 0 by sys.exit(0), rank 1 by sys.exit(0); expected" in report
 
 
 @pytest.mark.parametrize("name", ["TestWorlds", "TestUnderTorchrun"])

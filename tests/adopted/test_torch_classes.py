@@ -49,8 +49,10 @@ def test_tests_pass_fail_and_skip_under_the_ids_of_unittest(run: WholeRun) -> No
             "test_draws": "PASSED",
             "test_fails_as_expected": "XFAIL",
             "test_leaves_at_once": "FAILED",
+            "test_leaves_before_its_assertions": "FAILED",
             "test_leaves_with_code_3": "FAILED",
             "test_needs_gpus": "SKIPPED",
+            "test_one_rank_leaves_before_its_assertions": "FAILED",
             "test_one_value_fails_k_1": "PASSED",
             "test_one_value_fails_k_2": "FAILED",
             "test_raises_on_one_rank": "FAILED",
@@ -89,7 +91,18 @@ def test_a_class_with_processes_of_its_own_gets_them_for_each_test(run: WholeRun
         ("GlooCase::test_raises_on_one_rank", "raised on rank 1 of 2 (gloo) in GlooCase.test_raises_on_one_rank"),
         ("GlooCase::test_raises_on_one_rank", "rank 1 never issued barrier"),
         ("GlooCase::test_raises_on_one_rank", 'pytest "test_it.py::GlooCase::test_raises_on_one_rank"'),
-        ("GlooCase::test_leaves_with_code_3", "the test left its process: rank 1 with code 3; expected 0 of rank 0"),
+        (
+            "GlooCase::test_leaves_with_code_3",
+            "the test left its process before its end: rank 0 by sys.exit(0), rank 1 by sys.exit(3); expected that it "
+            "returns, raises or skips on every rank: replace sys.exit, or list the test in skip_return_code_checks if "
+            "its ranks are meant to leave",
+        ),
+        ("GlooCase::test_leaves_before_its_assertions", "end: rank 0 by sys.exit(0), rank 1 by sys.exit(0); expected"),
+        ("GlooCase::test_one_rank_leaves_before_its_assertions", "before its end: rank 1 by sys.exit(0); expected"),
+        (
+            "Codes::test_another_end",
+            "the test ended on rank 0 with code 0; expected -6 by special_return_code_checks: correct the test, or its",
+        ),
         ("GlooCase::test_leaves_at_once", "exited with code 0 before it returned"),
         ("GlooCase::test_spawns", "calls _spawn_processes on a rank, which would start a whole world of processes"),
         ("GlooCase::test_subtests_that_fail_on_all_ranks", "in subtest (number=1)"),
@@ -128,7 +141,8 @@ def test_a_skip_has_its_reason(run: WholeRun, reason: str) -> None:
 
 
 def test_expected_exit_codes_pass(run: WholeRun) -> None:
-    assert run.outcomes["Codes::test_any_end"] == run.outcomes["Codes::test_expected_end"] == "PASSED"
+    ends = ("test_any_end", "test_expected_end", "test_an_expected_exit_with_0")
+    assert {run.outcomes[f"Codes::{name}"] for name in ends} == {"PASSED"}
 
 
 def test_after_a_death_that_a_test_expects_the_other_ranks_go_on(run: WholeRun, folder: Path) -> None:
@@ -148,6 +162,7 @@ def test_with_the_option_a_file_runs_as_it_is(unmarked: WholeRun) -> None:
     assert unmarked.outcomes == {
         "InTurn::test_all_reduce": "PASSED",
         "InTurn::test_fails": "FAILED",
+        "InTurn::test_leaves_before_its_assertions": "FAILED",
         "InTurn::test_runs_after_the_failure": "PASSED",
         "OnMesh::test_shards": "PASSED",
         "Sharded::test_needs_gpus": "SKIPPED",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.journal import Entry, Journal, JournalError, RecordingPlan, same_software
 from pytest_gpuperf.baselines.schema import LaunchInfo
 from pytest_gpuperf.figures.metric import Metric
@@ -213,3 +214,32 @@ def test_every_line_is_on_the_disk_when_its_test_ends(path: Path, monkeypatch: p
 def test_a_launch_keeps_what_it_ran_with(path: Path) -> None:
     info = LaunchInfo("now", "abc", "h9", {"nccl": "2"})
     assert resumed(left(path, replace(ENTRY, info=info)))[0].info == info
+
+
+def test_what_another_recording_left_meanwhile_is_spared_under_the_lock(path: Path) -> None:
+    Journal.spare(path, PLAN)
+    before = left(path, ENTRY).read_bytes()
+    with pytest.raises(JournalError, match="it keeps figures of 1 of the 5 launches of this recording: go on with it"):
+        Journal.begin(path, PLAN, spare=True)
+    assert path.read_bytes() == before
+    Journal.begin(path, PLAN, spare=False).close()
+    assert resumed(path) == []
+
+
+def test_the_file_that_an_ended_recording_removes_while_it_is_opened_is_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = Journal.begin(path, PLAN)
+    opened = files.opened
+
+    def ends_after(path: Path, flags: int) -> int:
+        descriptor = opened(path, flags)
+        ending.remove()
+        monkeypatch.setattr(files, "opened", opened)
+        return descriptor
+
+    monkeypatch.setattr(files, "opened", ends_after)
+    journal = Journal.begin(path, PLAN)
+    journal.note(ENTRY)
+    journal.close()
+    assert resumed(path) == [ENTRY]

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import socket
 import stat
 import time
@@ -181,6 +182,47 @@ def test_a_folder_that_one_may_not_write(leases: Leases, folder: Path, monkeypat
         leases.acquire([A], 1, holder="here", timeout=0)
 
 
+@pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o2770, True), (0o1777, False)])
+def test_another_users_folder_without_the_sticky_bit(
+    leases: Leases, folder: Path, monkeypatch: pytest.MonkeyPatch, mode: int, refused: bool
+) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    if not refused:
+        leases.acquire([A], 1, holder="here", timeout=0).release()
+        return
+    said = f"got mode {mode:o} of user {user}, in which users can remove each other's locks, expected the sticky bit"
+    with pytest.raises(LeaseError, match=f"{re.escape(repr(str(folder)))}: {said}: let its owner run chmod 1777"):
+        leases.acquire([A], 1, holder="here", timeout=0)
+
+
+def test_a_lock_that_a_foreign_process_shares_is_refused_by_name(
+    leases: Leases, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gpuperf.leases.leases.SHARED_SECONDS", 0.01)
+    leases.acquire([A, B], 2, holder="here", timeout=0).release()
+    named = rf"GPU-a\.lock'? locked as shared by pid {os.getpid()}"
+    with open(folder / f"{A}.lock") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(LeaseError, match=f"{named}, which no process of pytest-gpuperf does, expected locks of"):
+            leases.acquire([A, B], 2, holder="here", timeout=60)
+        with pytest.raises(LeaseError, match=f"got none within 0 s; .*{named}: allow more time"):
+            leases.acquire([A], 1, holder="here", timeout=0)
+        leases.acquire([A, B], 1, holder="here", timeout=0).release()  # another one does
+
+
+def test_a_lock_that_is_only_looked_at_is_waited_for(
+    leases: Leases, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gpuperf.leases.leases.SHARED_SECONDS", 0.01)
+    held = leases.acquire([A], 1, holder="here", timeout=0)
+    with pytest.raises(LeaseError, match=r"got none within 0\.2 s; GPU-a held by"):
+        Leases(folder).acquire([A], 1, holder="there", timeout=0.2)
+    held.release()
+
+
 def test_a_full_disk_is_told_and_frees_what_was_locked(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -320,11 +362,3 @@ def test_a_removed_folder_has_no_waiters(leases: Leases, folder: Path) -> None:
     folder.rmdir()
     assert not leases.wanted_alone([A])
     lease.release()
-
-
-def test_one_who_looks_is_no_owner_to_another_who_looks(leases: Leases, folder: Path) -> None:
-    leases.acquire([A], 1, holder="here", timeout=0).release()
-    with (folder / f"{A}.lock").open() as stream:
-        fcntl.flock(stream, fcntl.LOCK_SH)
-        with pytest.raises(LeaseError, match="all free by now"):
-            leases.acquire([A], 1, holder="here", timeout=0)

@@ -95,26 +95,13 @@ def test_a_share_of_all_gpus_does_not_do_for_a_perf_test(make: Make) -> None:
         make(run="a run", timeout=0.05).gpus(1, "test_y")
 
 
-def test_workers_of_a_run_spread_over_cores_and_share_them_if_there_are_too_few(
-    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    first, second, other = make(run="a run"), make(run="a run"), make(timeout=0.05)
-    first.cores(1, "a")
-    second.cores(1, "b")
-    assert [free(folder, f"core-{number}") for number in range(3)] == [False, False, True]
-    second.cores(3, "c")
-    with pytest.raises(LeaseError, match="core-0, core-1, core-2 held by"):
-        other.cores(1, "d")
-
-
-def test_cores_that_a_perf_test_has_alone_are_shared_with_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_of_a_timed_test_are_shared_with_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     first, second = make(run="a run"), make(run="a run", timeout=0.05)
-    first.cores(2, "test_perf", alone=True)
+    first.cores(2, "test_perf")
     with pytest.raises(LeaseError, match="core-0, core-1 held by"):
         second.cores(1, "test_x")
-    first.cores(2, "test_y")  # now shared
+    first.cores(1, "test_y")
     second.cores(1, "test_x")
 
 

@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from pytest_gpuperf import options
 from pytest_gpuperf.hardware.device import Gpu, HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.options import Options
+from pytest_gpuperf.options import LEASES, Options
 from tests import fake_gpus
 from tests.fake_gpus import without_ranks
 from tests.hardware.fake_devices import FakeDevices
@@ -264,10 +266,13 @@ def test_an_ini_key_that_is_no_positive_number_is_refused(pytester: pytest.Pytes
     assert usage_error(result) == f"ini key {key} must be a positive number, got {value!r}"
 
 
-def test_leases_lie_in_the_temporary_folder_unless_the_ini_key_says_otherwise(pytester: pytest.Pytester) -> None:
-    shared = Options.from_config(pytester.parseconfig()).leases
-    assert shared.name == "gpuperf-leases"
-    assert shared.parent.name == "temporary"  # stands in for the machine's
+def test_leases_lie_in_one_folder_whatever_tmpdir_is_unless_the_ini_key_says_otherwise(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "LEASES", LEASES)  # the tests' own stands in for it
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert Options.from_config(pytester.parseconfig()).leases == Path("/tmp/gpuperf-leases")
     assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=near")).leases == pytester.path / "near"
     assert Options.from_config(pytester.parseconfig("-o", "gpuperf_leases=/far")).leases == Path("/far")
 

@@ -256,6 +256,30 @@ def test_without_a_journal_a_recording_comes_to_its_end_and_says_so(
     assert f"baselines of 2 tests written to {baselines(project)}" in result.outlines
 
 
+MEANWHILE = """
+import shutil
+from pathlib import Path
+
+def pytest_runtest_logstart():
+    kept = Path(__file__).with_name("kept")
+    if kept.exists():
+        shutil.move(kept, {journal!r})
+"""
+
+
+def test_a_recording_that_waited_spares_what_another_one_left_meanwhile(project: pytest.Pytester) -> None:
+    interrupt(project)
+    ran(project)
+    kept = journal_of(project).read_bytes()
+    journal_of(project).rename(project.path / "kept")
+    project.makeconftest(MEANWHILE.format(journal=str(journal_of(project))))
+    result = record(project)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["*it keeps figures of 3 of the 5 launches of this recording: go on with it by*"])
+    assert journal_of(project).read_bytes() == kept
+    assert ran(project) == []
+
+
 KILLED = """
 import pytest
 from tests import fake_gpus

@@ -7,10 +7,14 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from pytest_gpuperf.report.run_journal import RunJournalError, journal_of, told
+from pytest_gpuperf.baselines import files
+from pytest_gpuperf.report import run_journal
+from pytest_gpuperf.report.run_journal import Head, RunJournal, RunJournalError, journal_of, told
 
 SOURCE = """
 import os, pathlib, time
@@ -113,3 +117,77 @@ def test_a_journal_without_its_first_line_is_an_error(tmp_path: Path) -> None:
     path.write_text('{"he')
     with pytest.raises(RunJournalError, match="has no first line that can be read"):
         told(path)
+
+
+def written(results: Path, config: pytest.Config, *reports: pytest.TestReport) -> Path:
+    """The journal of a run that was killed after these reports."""
+    journal = RunJournal(results, Head("key", {}, 0, str(results.parent)))
+    journal.pytest_sessionstart(cast("pytest.Session", SimpleNamespace(config=config)))
+    for report in reports:
+        journal.pytest_runtest_logreport(report)
+    journal.pytest_unconfigure()
+    return journal_of(results)
+
+
+def report_of(name: str, when: str = "teardown", **more: Any) -> pytest.TestReport:
+    longrepr = more.pop("longrepr", None)
+    outcome: Any = "failed" if longrepr else "passed"
+    return pytest.TestReport(name, ("test_it.py", 0, name), {}, outcome, longrepr, cast(Any, when), **more)
+
+
+def test_a_journal_larger_than_other_files_may_be_is_read(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 4000)
+    output = [("Captured stdout call", "x" * 1000)]
+    path = written(tmp_path / "r.json", pytestconfig, *(report_of(f"test_{n}", sections=output) for n in range(9)))
+    assert path.stat().st_size > files.MOST_BYTES
+    kept = told(path)
+    assert (kept.ended, kept.broken, dict(kept.running)) == (9, 0, {})
+    assert [report["nodeid"] for report in kept.reports()] == [f"test_{n}" for n in range(9)]
+
+
+def test_a_journal_keeps_the_beginning_and_the_end_of_a_long_output(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    output = [("Captured stdout call", f"first{'x' * (1 << 20)}last")]
+    path = written(tmp_path / "r.json", pytestconfig, report_of("test_a", sections=output))
+    assert path.stat().st_size < 20_000
+    (report,) = told(path).reports()
+    ((title, text),) = report["sections"]
+    left_out = (1 << 20) + 9 - (1 << 14)
+    note = f"[gpuperf: {left_out} characters are left out here: the journal of a killed run keeps 16384 of an output]"
+    assert title == "Captured stdout call"
+    assert text.startswith("firstx")
+    assert text.endswith("xlast")
+    assert note in text
+
+
+def test_no_line_is_longer_than_the_reader_takes(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_journal, "MOST_LINE_BYTES", 30_000)
+    many = [("name", "x" * 40_000)]
+    path = written(
+        tmp_path / "r.json",
+        pytestconfig,
+        report_of("test_a", "call", longrepr="y" * 40_000, user_properties=many),
+        report_of("test_a"),
+    )
+    kept = told(path)
+    assert (kept.ended, kept.broken) == (1, 0)
+    call, _ = kept.reports()
+    assert "this report was longer than 30000 bytes, so the journal left out its output" in call["sections"][0][1]
+    assert call["longrepr"].startswith("yyy")
+
+
+def test_a_line_that_is_too_long_is_left_out_and_the_next_ones_are_read(
+    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "r.json", pytestconfig, report_of("test_a"))
+    with path.open("a") as stream:
+        stream.write(f'{{"report": "{"x" * 9000}"}}\n')
+        stream.write('{"start": "test_b", "location": ["test_it.py", 1, "test_b"]}\n')
+    monkeypatch.setattr(run_journal, "MOST_LINE_BYTES", 2000)
+    kept = told(path)
+    assert (kept.ended, kept.broken, list(kept.running)) == (1, 1, ["test_b"])

@@ -205,6 +205,36 @@ def test_ranks_that_measure_run_on_their_gpus_nodes(
         session.close()
 
 
+@pytest.mark.parametrize(
+    ("launch", "measured", "leased"),
+    [(None, True, False), (1, False, False), (1, True, True)],
+    ids=["correctness", "not timed", "timed"],
+)
+def test_on_cpus_only_a_timed_test_leases_cores(
+    pytester: pytest.Pytester,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    launch: int | None,
+    measured: bool,
+    leased: bool,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
+    config = pytester.parseconfig("-o", f"gpuperf_leases={tmp_path / 'leases'}", "-o", "gpuperf_lease_timeout=0.05")
+    session = Session.of(config, Options.from_config(config), machine_of(2))
+    monkeypatch.setattr(session.launch, "measured", measured)
+    test = CurrentTest(request.node, "test_x", RanksMarker((2,), device="cpu"), 60, "group", 1, launch, 2)
+    try:
+        with Leases(tmp_path / "leases").acquire(("core-0",), 1, holder="another run", timeout=0):
+            if leased:
+                with pytest.raises(LeaseError, match=r"core-0 held by .*'another run'"):
+                    session.ranks._lease(test, 2)
+            else:
+                session.ranks._lease(test, 2)
+    finally:
+        session.close()
+
+
 NODES = mock.Mock(**{"site.return_value": Site("node-0, node-1", "2 GPUs", {})})
 
 

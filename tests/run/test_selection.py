@@ -37,7 +37,7 @@ def test_without():
         (4, False, ["test_wide[4ranks]", "test_narrow[2ranks]", "test_without", "test_speed[4ranks]"]),
         (0, True, ["test_wide[4ranks]", "test_narrow[2ranks]", "test_without", "test_speed[4ranks]"]),
     ],
-    ids=["workers share GPUs", "one process", "workers share cores"],
+    ids=["workers share GPUs", "one process", "workers on CPUs"],
 )
 def test_workers_that_share_gpus_run_small_tests_first(
     pytester: pytest.Pytester, gpus: int, shared: bool, names: list[str]
