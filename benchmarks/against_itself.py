@@ -109,7 +109,7 @@ class Run:
     changes: dict[str, float]
     """What the race measured of the present code against the same code, by step; above 0 is better."""
     launches: dict[str, int]
-    """Of each arm, by step."""
+    """Launches of each arm, by step."""
 
     @property
     def accused(self) -> bool:

@@ -9,7 +9,7 @@ the medians of their machines. A run on a *new* machine has the other machines' 
 drawn launches of a single other machine. A run on a *known* machine has ten drawn launches on it besides. A rate that
 is made of a time is no second figure. Each figure takes the whole way of a run (``simulated/course.py``).
 
-In a run of its own, one figure at random is slower by 5 %; *steady* are those that scatter by at most 1 %. An unchanged
+In another run, one random figure is slower by 5 %. *Steady* figures scatter by at most 1 %. An unchanged
 run is red if it accuses the code, or if the environment lost on known GPUs, or half of the speed on others. In CI
 undecided figures make it red as well. Seconds are those of later launches, at 1.1 s a test and launch and 15 s for a
 race to begin, as on 2 x H200.
@@ -50,7 +50,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = [ROOT / "baselines" / f"{count}x-nvidia-h200-nv18.json" for count in (2, 4)]
 SLOWER = math.log(1.05)
 SECONDS_A_TEST = 1.1
-"""Of one launch: 119 tests of 2 x H200 take 131 s."""
+"""Seconds of one test in one launch: 119 tests of 2 x H200 take 131 s."""
 SECONDS_TO_RACE = 15.0
 SECONDS_AT_MOST = 75.0
 STEADY = 0.01
@@ -72,7 +72,7 @@ class Figure:
 
     @cached_property
     def distances(self) -> list[float]:
-        """Of launches from the medians of their machines, as far as if these were known exactly."""
+        """Distances of launches from the medians of their machines, as if these were known exactly."""
         return [
             (launch - statistics.median(launches.values())) * math.sqrt(len(launches) / (len(launches) - 1))
             for launches in self.machines.values()
@@ -110,7 +110,7 @@ class Row:
     raced: int
     """Tests that raced, of all runs."""
     seconds: float
-    """Of the median run."""
+    """Seconds that the later launches of the median run take."""
 
     def __str__(self) -> str:
         """A line of the table."""
