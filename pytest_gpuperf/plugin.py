@@ -23,6 +23,7 @@ from pytest_gpuperf.run.clustering import joined
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.garbage import imports_are_spared
+from pytest_gpuperf.run.interrupting import interrupts_are_repeated
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
 from pytest_gpuperf.run.selection import (
@@ -155,8 +156,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Spares what the tests import the search for garbage."""
-    with imports_are_spared():
+    """Spares what the tests import the search for garbage; has Ctrl-C end it in any case."""
+    with interrupts_are_repeated(), imports_are_spared():
         return (yield)
 
 

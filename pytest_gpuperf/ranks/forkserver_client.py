@@ -141,7 +141,8 @@ class ForkserverClient:
         """
         control = self._started()
         hashes = {} if environ.get(VARIABLE) else self._hashes
-        request = {"environ": {**environ, **hashes, **self._mark}, "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
+        variables = {**environ, **hashes, **self._mark}
+        request = {"environ": variables, "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
                 file.write(json.dumps(request).encode())

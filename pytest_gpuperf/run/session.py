@@ -50,6 +50,7 @@ from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
+from pytest_gpuperf.run.interrupting import BriefInterrupt
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.packing import Packing
@@ -294,6 +295,8 @@ class Session:
             plugins.register(self.page, "gpuperf-page")
         if self.journal is not None:
             plugins.register(self.journal, "gpuperf-journal")
+        if not config.option.fulltrace:
+            plugins.register(BriefInterrupt(), "gpuperf-brief-interrupt")
         plugins.register(self.relaunching, "gpuperf-relaunching")
         if self.arm is not None:
             plugins.register(self.arm, "gpuperf-arm")

@@ -1,3 +1,5 @@
+"""A process's children, and what is found by its environment."""
+
 import os
 import subprocess
 import sys
@@ -41,8 +43,11 @@ def test_children_are_found_with_the_kernels_list_and_without_it(by: object) -> 
 
 
 def test_only_processes_with_the_mark_are_killed() -> None:
-    with process(**{descent.MARK: "/outer/this"}) as marked, process(**{descent.MARK: "/other"}) as other:
-        with process(ELSEWHERE="/outer/this") as elsewhere:
-            descent.kill_marked("this")
-            assert survivors([marked.pid]) == []
-            assert survivors([other.pid, elsewhere.pid], within=0.2) == [other.pid, elsewhere.pid]
+    with (
+        process(**{descent.MARK: "/outer/this"}) as marked,
+        process(**{descent.MARK: "/other"}) as other,
+        process(ELSEWHERE="/outer/this") as elsewhere,
+    ):
+        descent.kill_marked("this")
+        assert survivors([marked.pid]) == []
+        assert survivors([other.pid, elsewhere.pid], within=0.2) == [other.pid, elsewhere.pid]

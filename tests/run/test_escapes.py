@@ -158,7 +158,8 @@ def test_a_run_that_is_killed_leaves_none(tmp_path: Path, way: str, number: int)
     try:
         until = time.monotonic() + STARTED_WITHIN
         while not ((tmp_path / way).exists() and (tmp_path / way).read_text()):
-            assert process.poll() is None and time.monotonic() < until
+            assert process.poll() is None
+            assert time.monotonic() < until
             time.sleep(0.02)
         process.send_signal(number)
         process.wait()
