@@ -23,8 +23,8 @@ from pytest_gpuperf.run.clustering import joined
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.garbage import imports_are_spared
-from pytest_gpuperf.run.interrupting import interrupts_are_repeated
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
+from pytest_gpuperf.run.interrupting import interrupts_are_repeated
 from pytest_gpuperf.run.launches import identify, launch_of
 from pytest_gpuperf.run.selection import (
     LACKS,
