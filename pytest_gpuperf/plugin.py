@@ -15,7 +15,8 @@ from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import Options, add_options, is_worker
+from pytest_gpuperf.options import Options, add_options, add_short_options, is_worker, prefixed, without_values
+from pytest_gpuperf.parser_internals import registered
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
@@ -50,13 +51,15 @@ SESSION = pytest.StashKey[Session]()
 CHECKS = pytest.StashKey[Checks]()
 GLANCE: pytest.StashKey[Glance] = pytest.StashKey()
 """The doctor's look at a machine with GPUs, from the header on."""
+OTHERS = pytest.StashKey[list[str]]()
+"""Short names of our options that another plugin has, or a ``conftest.py``."""
 FAILURE = pytest.StashKey[BaseException]()
 """On a perf test that is judged or recorded, and has failed; until it has been torn down."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Registers options and ini keys."""
-    add_options(parser)
+    add_options(parser, registered(parser))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -100,6 +103,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [machine.describe() if session.cluster is None else session.cluster.describe()]
     if seed := session.options.hash_seed:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
+    if others := config.stash.get(OTHERS, []):
+        lines += [f"another plugin or conftest.py has {name}, so ours is {prefixed(name)}" for name in others]
     if machine.gpus and session.cluster is None:
         # Imported here: without GPUs no run waits for modules that it does not need.
         from pytest_gpuperf.doctor.gather import gather
@@ -152,6 +157,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Has perf tests put last, behind pytest's grouping of tests, which is registered next, so that it runs before."""
     session.config.pluginmanager.register(PerfLast(), "gpuperf-perf-last")
+
+
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Registers short names of options once plugins and ``conftest.py`` files have registered theirs."""
+    known = early_config.known_args_namespace
+    known.file_or_dir = without_values(known.file_or_dir, args)
+    yield
+    early_config.stash[OTHERS] = add_short_options(parser, registered(parser))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -130,7 +130,7 @@ class Session:
         console, root = Console(config), config.rootpath
         link = config.stash.get(LINK, None)
         preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
-        given = config.getoption("baselines") or ""
+        given = config.getoption("gpuperf_baselines") or ""
         race = options.race
         commands = Commands(
             root,
@@ -295,7 +295,7 @@ class Session:
             plugins.register(self.page, "gpuperf-page")
         if self.journal is not None:
             plugins.register(self.journal, "gpuperf-journal")
-        if not config.option.fulltrace:
+        if not config.getoption("fulltrace", False):
             plugins.register(BriefInterrupt(), "gpuperf-brief-interrupt")
         plugins.register(self.relaunching, "gpuperf-relaunching")
         if self.arm is not None:
