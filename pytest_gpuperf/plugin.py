@@ -20,7 +20,7 @@ from pytest_gpuperf.parser_internals import registered
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
-from pytest_gpuperf.run.clustering import joined
+from pytest_gpuperf.run.clustering import cluster_warning, joined
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.garbage import imports_are_spared
@@ -103,6 +103,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [machine.describe() if session.cluster is None else session.cluster.describe()]
     if seed := session.options.hash_seed:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
+    lines.append(cluster_warning(session.cluster))
     if others := config.stash.get(OTHERS, []):
         lines += [f"another plugin or conftest.py has {name}, so ours is {prefixed(name)}" for name in others]
     if machine.gpus and session.cluster is None:
