@@ -35,9 +35,10 @@ def test_without_a_token_the_error_says_what_to_do(tmp_path: Path, text: bytes |
         file.write_bytes(text)
     with pytest.raises(ClusterError) as caught:
         mode_of({"RAY_AUTH_TOKEN": " ", "RAY_AUTH_TOKEN_PATH": str(file)}, tmp_path)
+    cure = CURE.format(default=tmp_path / ".ray" / "auth_token")
     assert str(caught.value) == (
         "--cluster needs the token of the Ray cluster, because without one whoever reaches its ports can run code on "
-        f"the nodes: got {found} in {file}, and no RAY_AUTH_TOKEN: {CURE.format(default=tmp_path / '.ray' / 'auth_token')}"
+        f"the nodes: got {found} in {file}, and no RAY_AUTH_TOKEN: {cure}"
     )
 
 
