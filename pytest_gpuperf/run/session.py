@@ -50,7 +50,6 @@ from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.interrupting import BriefInterrupt
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.packing import Packing
@@ -295,8 +294,6 @@ class Session:
             plugins.register(self.page, "gpuperf-page")
         if self.journal is not None:
             plugins.register(self.journal, "gpuperf-journal")
-        if not config.getoption("fulltrace", False):
-            plugins.register(BriefInterrupt(), "gpuperf-brief-interrupt")
         plugins.register(self.relaunching, "gpuperf-relaunching")
         if self.arm is not None:
             plugins.register(self.arm, "gpuperf-arm")

@@ -1,0 +1,15 @@
+"""The run that a pytest process has once something has asked for the plugin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.run.session import Session
+
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
+"""On pytest's configuration; absent until something asks for the plugin."""
+OTHERS = pytest.StashKey[list[str]]()
+"""Short names of our options that another plugin has, or a ``conftest.py``."""
