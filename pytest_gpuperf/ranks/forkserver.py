@@ -35,7 +35,7 @@ NUM_FDS = 6  # of a request: the file that holds it, then connection, inquiries,
 LOAD = b"load "
 """Begins a request that brings no files: names of modules to import."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_CLEARING = 0.8  # seconds in which all that ranks started has to end; the controller waits for a second
+_CLEARING = 10.0  # seconds in which all that ranks started has to end; a controller that lives waits for one
 
 
 def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
