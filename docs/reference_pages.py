@@ -48,7 +48,7 @@ class _Parser:
 
 def _registered() -> _Parser:
     parser = _Parser()
-    add_options(parser, ())  # type: ignore[arg-type]
+    add_options(parser)  # type: ignore[arg-type]
     return parser
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,6 @@ import pytest
 from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
 from pytest_gpuperf.ranks.hash_seed import hash_seed
-from pytest_gpuperf.ranks.spec import ISOLATIONS
 
 if TYPE_CHECKING:
     from pytest_gpuperf.verdicts.rule import Policy
@@ -25,11 +24,10 @@ LEASES = Path("/tmp/gpuperf-leases")
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
-PROFILES = "gpuperf-profiles"
-"""The folder of ``--profile``, if the user names none."""
+_PREFIX = "--gpuperf-"
 
 
-class _ModeAction(argparse.Action):
+class ModeAction(argparse.Action):
     """A flag that means ``const``, and the same flag with another mode behind ``=``.
 
     Each mode is an option string of its own: with nargs="?", argparse would take the path in
@@ -42,6 +40,7 @@ class _ModeAction(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
+        """Sets the mode."""
         setattr(namespace, self.dest, str(option_string).partition("=")[2] or self.const)
 
 
@@ -100,20 +99,9 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--adopt-classes",
-        {
-            "action": _ModeAction,
-            "const": ISOLATIONS[0],
-            "default": None,
-            "help": "run the classes of other harnesses (torch's MultiProcessTestCase and MultiProcContinuousTest, "
-            "DeepSpeed's DistributedTest) on ranks, as if each had @pytest_gpuperf.on_ranks: on warm ranks (group, the "
-            "default), on ranks of each file (file) or of each test (process)",
-        },
-    ),
-    (
         "--update-baselines",
         {
-            "action": _ModeAction,
+            "action": ModeAction,
             "const": Mode.MOVED.value,
             "default": None,
             "help": "record what the perf tests measure as this hardware's baselines: where entries are missing, stale "
@@ -168,25 +156,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--report",
-        {
-            "default": None,
-            "metavar": "FILE",
-            "help": "write a page of HTML with figures, verdicts, charts and failures to FILE",
-        },
-    ),
-    (
-        "--profile",
-        {
-            "nargs": "?",
-            "const": PROFILES,
-            "default": None,
-            "metavar": "DIR",
-            "help": "after each perf test has measured, profile a few steps of its programs on all ranks, and write "
-            f"traces for Perfetto to DIR (default {PROFILES}); write it as --profile=DIR",
-        },
-    ),
-    (
         "--launches",
         {
             "type": int,
@@ -210,17 +179,16 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 
-_MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode], "--adopt-classes": ISOLATIONS}
+_MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
 
 _NEGATIONS = ("--no-resume", "--no-strict-baselines")
 OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
 """All options by their short names, with what ``addoption`` takes."""
-SHARED = ("--gpus", "--cluster", "--smoke", "--resume", "--explain", "--environment", "--report", "--profile")
-"""Short names that other plugins and ``conftest.py`` files use; these options have a name with our prefix, too."""
-_LATE = tuple(name for name in SHARED if name != "--report")
-"""Names that are registered last, so that another plugin or a ``conftest.py`` may have such a name.
+SHARED = ("--gpus", "--cluster", "--smoke", "--resume", "--explain", "--environment")
+"""Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
 
-Until then pytest takes their values for files, and looks for the rootdir beside those that exist: so not ``--report``.
+The short name is registered last, so that others may have it. Until then pytest takes the value for a file, and looks
+for the rootdir beside files that exist. So this is for no option whose value is a path.
 """
 
 _INI: tuple[tuple[str, str, str], ...] = (
@@ -247,7 +215,6 @@ _INI: tuple[tuple[str, str, str], ...] = (
     ),
     ("gpuperf_node_timeout", "15", "seconds in which a node of a cluster must answer; one that does not is lost"),
     ("gpuperf_leases", "", "folder of the leases, one for all users of the machine (default: /tmp/gpuperf-leases)"),
-    ("gpuperf_adopt_classes", "", "group, file or process: as the option --adopt-classes, which overrides it"),
     ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
     ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
 )
@@ -288,17 +255,11 @@ class Options:
     """Whether a figure without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
     """The file of the results as JSON."""
-    page: Path | None = None
-    """The file of the page."""
-    profiles: Path | None = None
-    """The folder of the traces; None if nothing is profiled."""
     race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool | None = None
     """Whether a run fails if the environment is slower; None: only on GPUs that the record knows."""
     undecided_fails: bool = False
     """Whether a run fails if a figure is undecided."""
-    adopt_classes: str | None = None
-    """The isolation of classes of other harnesses that are not marked; None if they stay on their own harness."""
     run: str | None = None
     """Names the run to all of its workers; None if it has one process."""
     cluster: str | None = None
@@ -364,9 +325,7 @@ class Options:
             )
         if update and not config.getoption("gpuperf_reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
-        results, page = config.getoption("gpuperf_json"), config.getoption("gpuperf_report")
-        _require_two_files(config.invocation_params.dir, results, page)
-        profiles = _profiles(config, update=update)
+        results = config.getoption("gpuperf_json")
         race = race_options(config)
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
@@ -410,15 +369,12 @@ class Options:
             run=_run(config),
             # Ranks of a cluster are forked on its nodes, whose environment is theirs.
             hash_seed=hash_seed(os.environ, _run(config)) if cluster is None else "",
-            adopt_classes=_adopt_classes(config),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("gpuperf_accept_regression")),
             resume=resume,
             strict_baselines=_in_ci() if (strict := config.getoption("gpuperf_strict_baselines")) is None else strict,
             results=None if results is None else config.invocation_params.dir / results,
-            page=None if page is None else config.invocation_params.dir / page,
-            profiles=profiles,
             race=race,
             environment_fails=_fails(config.getoption("gpuperf_environment")),
             undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
@@ -427,19 +383,6 @@ class Options:
             node_timeout=_positive(config, "gpuperf_node_timeout"),
             largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
         )
-
-
-def _require_two_files(folder: Path, results: str | None, page: str | None) -> None:
-    """Refuses a page that would replace the results, or the journal that they are recovered from."""
-    if results is None or page is None:
-        return
-    journal = f"{results}.journal"
-    for what, path in (("results", results), ("journal of the results", journal)):
-        if os.path.realpath(folder / path) == os.path.realpath(folder / page):
-            raise pytest.UsageError(
-                f"--report: got {page!r}, which is the {what} of --gpuperf-json, expected another file, as the page "
-                "would replace it: give each a name of its own"
-            )
 
 
 def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool, smoke: bool) -> None:
@@ -470,22 +413,22 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")  # xdist.is_xdist_worker() would import xdist, which may be absent
 
 
+def runs_tests(config: pytest.Config) -> bool:
+    """Whether tests are run, not only listed (``--collect-only``) or set up (``--setup-only``, ``--setup-plan``)."""
+    return not (config.option.collectonly or config.getoption("setuponly", False))
+
+
 def _run(config: pytest.Config) -> str | None:
     return str(vars(config)["workerinput"]["testrunuid"]) if is_worker(config) else None
 
 
-def add_options(parser: pytest.Parser, taken: Container[str]) -> None:
-    """Registers options and ini keys; without the short names of those options that have another.
-
-    Args:
-        parser: takes them.
-        taken: names of options that it has already.
-    """
+def add_options(parser: pytest.Parser) -> None:
+    """Registers options and ini keys; without the short names of those options that have another."""
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
     for name, settings in OPTIONS:
         modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
-        short = () if name in _LATE or (name in SHARED and name in taken) else (name, *modes)
-        group.addoption(*short, *([prefixed(name)] if name in SHARED else []), **{**settings, "dest": _dest(name)})
+        names = [prefixed(name)] if name in SHARED else [name, *modes]
+        group.addoption(*names, **{**settings, "dest": _dest(name)})
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
 
@@ -501,9 +444,14 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[s
     """
     group = parser.getgroup(GROUP)
     for name, settings in OPTIONS:
-        if name in _LATE and name not in taken:
+        if name in SHARED and name not in taken:
             group.addoption(name, **{**settings, "dest": _dest(name), "help": f"short for {prefixed(name)}"})
-    return [name for name in SHARED if taken.get(name, _dest(name)) != _dest(name)]
+    others = []
+    for long, attribute in taken.items():  # those of features, too
+        short = long.replace(_PREFIX, "--", 1)
+        if long.startswith(_PREFIX) and taken.get(short, attribute) != attribute:
+            others.append(short)
+    return others
 
 
 def without_values(words: Sequence[str], args: Sequence[str]) -> list[str]:
@@ -513,7 +461,7 @@ def without_values(words: Sequence[str], args: Sequence[str]) -> list[str]:
         words: what it took for files.
         args: the whole command line.
     """
-    takes_value = {name for name, settings in OPTIONS if name in _LATE and not settings.keys() & {"nargs", "action"}}
+    takes_value = {name for name, settings in OPTIONS if name in SHARED and not settings.keys() & {"nargs", "action"}}
     kept = list(words)
     for name, value in pairwise(args):
         if name in takes_value and value in kept:
@@ -523,7 +471,7 @@ def without_values(words: Sequence[str], args: Sequence[str]) -> list[str]:
 
 def prefixed(name: str) -> str:
     """The other name of an option."""
-    return name.replace("--", "--gpuperf-", 1)
+    return name.replace("--", _PREFIX, 1)
 
 
 def _dest(name: str) -> str:
@@ -563,36 +511,9 @@ def _baselines(config: pytest.Config) -> Path:
     return config.rootpath / str(config.getini("gpuperf_baselines"))
 
 
-def _profiles(config: pytest.Config, *, update: bool) -> Path | None:
-    given: str | None = config.getoption("gpuperf_profile")
-    if given is None:
-        return None
-    if not is_worker(config) and given in config.invocation_params.args:
-        # argparse takes the argument behind --profile for its value, be it a path of tests.
-        raise pytest.UsageError(
-            f"--profile took {given!r} for the folder of its traces: write --profile={PROFILES} {given}, or "
-            f"--profile={given} if you mean the folder"
-        )
-    if not given:
-        raise pytest.UsageError(f"--profile= names no folder: write --profile={PROFILES}, or --profile at the end")
-    if update:
-        raise pytest.UsageError(
-            "--profile starts fresh ranks after each test, and --update-baselines records launches in which all tests "
-            "share their ranks: drop one of them"
-        )
-    return config.invocation_params.dir / given
-
-
 def _leases(config: pytest.Config) -> Path:
     folder = config.getini("gpuperf_leases")
     return config.rootpath / folder if folder else LEASES
-
-
-def _adopt_classes(config: pytest.Config) -> str | None:
-    chosen = config.getoption("gpuperf_adopt_classes") or config.getini("gpuperf_adopt_classes") or None
-    if chosen is not None and chosen not in ISOLATIONS:
-        raise pytest.UsageError(f"ini key gpuperf_adopt_classes takes group, file or process, got {chosen!r}")
-    return chosen
 
 
 def _positive(config: pytest.Config, key: str) -> float:

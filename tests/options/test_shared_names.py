@@ -8,6 +8,8 @@ from pytest_gpuperf.options import SHARED
 from pytest_gpuperf.parser_internals import registered
 from tests.whole_run import WholeRun, run_pytest, write
 
+NAMES = (*SHARED, "--report", "--profile")
+
 # As pytest-smoke has it.
 THEIRS = """
 def pytest_addoption(parser):
@@ -19,11 +21,11 @@ def pytest_report_header(config):
 # All of them, and each without `dest`, so that pytest makes it of the name.
 ALL_OF_THEM = f"""
 def pytest_addoption(parser):
-    for name in {SHARED}:
+    for name in {NAMES}:
         parser.addoption(name, default="nothing")
 
 def pytest_report_header(config):
-    return [f"theirs: {{name}} {{config.getoption(name)}}" for name in {SHARED}]
+    return [f"theirs: {{name}} {{config.getoption(name)}}" for name in {NAMES}]
 """
 TEST = """
 import pytest
@@ -61,10 +63,10 @@ def test_a_plugin_that_has_smoke_keeps_it(
 
 def test_every_shared_name_may_be_another_plugins(tmp_path: Path) -> None:
     write(tmp_path, {"all_of_them.py": ALL_OF_THEM})
-    words = [word for name in SHARED for word in (name, "theirs")]
+    words = [word for name in NAMES for word in (name, "theirs")]
     found = run(tmp_path, "", "-p", "all_of_them", *words, "--gpuperf-smoke", "--gpuperf-report=page.html")
     assert found.outcomes == {"test_it[1rank]": "PASSED"}, found.text
-    for name in SHARED:
+    for name in NAMES:
         assert f"theirs: {name} theirs" in found.result.outlines
     assert (tmp_path / "page.html").exists()
 
