@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 from pytest_gpuperf import __main__ as command_line
 from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import add_options
+from pytest_gpuperf.options import SHARED, add_options
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 
@@ -33,10 +33,12 @@ class _Parser:
 
     def addoption(self, *names: str, **settings: Any) -> None:
         """Takes an option with its help."""
+        if (short := names[-1].replace("--gpuperf-", "--")) in SHARED:
+            names = (short, names[-1])
         value = settings.get("metavar")
         shown = [f"`{name}`" for name in names if "=" not in name or len(names) == 1]
         if value and not str(settings.get("nargs", "")):
-            shown = [f"`{names[0]}={value}`"]
+            shown = [f"`{names[0]}={value}`", *(f"`{name}`" for name in names[1:])]
         if settings.get("help") != argparse.SUPPRESS:
             self.options.append((", ".join(shown), settings["help"]))
 
