@@ -16,6 +16,7 @@ FEATURES = sorted(path.parent.name for path in (PACKAGE / "features").glob("*/__
 BROUGHT = {
     "page": ("--report=page.html", "report"),
     "profiling": ("--profile=traces", None),
+    "mutating": ("--mutate=60", None),
     "adopted": ("--adopt-classes", None),
     "doctor": (None, "doctor"),
     "fleet": (None, "fleet"),

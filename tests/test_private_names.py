@@ -17,6 +17,7 @@ ENUMS = ("_value_",)  # which enum documents for those who write a __new__
 ALLOWED = {
     "features/adopted/deepspeed_internals.py",
     "features/adopted/torch_testing_internals.py",
+    "features/mutating/c10d_internals.py",
     "cluster/ray_internals.py",
     "parser_internals.py",
     "ranks/accelerate_internals.py",

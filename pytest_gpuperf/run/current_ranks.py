@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -84,6 +84,20 @@ class CurrentTest:
     """Of its last runs that failed."""
 
 
+class Around(Protocol):
+    """What a feature puts between a test and its ranks."""
+
+    def enter(
+        self, entry: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
+        """What the ranks call in place of a program."""
+        ...
+
+    def leave(self, results: list[Any]) -> list[Any]:
+        """The results of the program, of what the ranks returned, in rank order."""
+        ...
+
+
 class CurrentRanks:
     """The ranks of one test after another. Starts them when a test first needs them."""
 
@@ -107,6 +121,8 @@ class CurrentRanks:
         self._current: CurrentTest | None = None
         self.reported: CurrentTest | None = None
         """The test that began last; its teardown is reported when it has ended."""
+        self.around: Around | None = None
+        """What stands around each program of a test that is not timed."""
         self._running = threading.Lock()
         self._output: dict[str, Excerpt] = {}
         """What ranks printed and no report has taken, by title."""
@@ -412,6 +428,9 @@ class CurrentRanks:
         __tracebackhide__ = True
         current = self.current
         name = name or name_of(program)
+        around = None if current.probes or current.launch is not None else self.around
+        if around is not None:
+            entry, args, kwargs = around.enter(entry, args, kwargs)
         task = self._packing.packed((entry, tuple(args), kwargs), program)
         pool = self._pool(world_size)
         start = time.monotonic()
@@ -446,7 +465,8 @@ class CurrentRanks:
                 self._renewals += 1  # the next run begins as this one did, without groups and without their keys
                 current.group = f"{current.group}, run {self._renewals}"
         current.longest = max(current.longest, time.monotonic() - start)
-        return read_results(payloads, pool.spec, name)
+        results = read_results(payloads, pool.spec, name)
+        return results if around is None else around.leave(results)
 
     def _watched(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]

@@ -1,0 +1,1 @@
+"""Communication coverage: which faults in what programs communicate no test notices."""

@@ -1,0 +1,86 @@
+"""Private names of torch's distributed operators, each in a function with a test that shows what is relied on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_KEYS = ("SparseCUDA", "SparseCPU", "Meta", "CUDA", "CPU")
+
+
+def run_kernel(operator: str, keyset: Any, args: Sequence[Any]) -> Any:
+    """Calls a backend's own kernel of an operator of ``torch.ops.c10d``, and lets other threads run meanwhile.
+
+    Publicly, ``torch.library.get_kernel`` has it, and keeps the GIL. Gloo's threads drop tensors under a mutex that the
+    next call wants, so ranks would hang.
+
+    Raises:
+        NotImplementedError: the tensors are of no kind that is known here.
+    """
+    keys = torch._C.DispatchKey
+    for name in _KEYS:
+        if keyset.has(key := getattr(keys, name)):
+            return getattr(torch.ops.c10d, operator).default._op_dk(key, *args)
+    raise NotImplementedError(f"--mutate knows tensors of CPUs and CUDA, and {operator} got others: run without it")
+
+
+def is_of_values(keyset: Any) -> bool:
+    """Whether the tensors of a call have values that can be read: they are dense and not of the meta device."""
+    keys = torch._C.DispatchKey
+    return not any(keyset.has(getattr(keys, name)) for name in _KEYS[:3])
+
+
+def then(work: Any, alter: Callable[[], None]) -> Any:
+    """The boxed work that is done once an operation's is and ``alter`` has been called.
+
+    Publicly, work can be waited for, which in the call itself would block programs that issue operations on two groups
+    in different orders on different ranks.
+    """
+
+    def altered(future: Any) -> Any:
+        value = future.value()
+        alter()
+        return value
+
+    unbox: Any = dist.Work.unbox
+    return _work_of(unbox(work).get_future().then(altered))
+
+
+def group_of(boxed: Any) -> Any:
+    """The process group that an operator got; publicly, operators cannot be seen."""
+    unbox: Any = dist.ProcessGroup.unbox
+    return unbox(boxed)
+
+
+def done(value: Any) -> Any:
+    """A boxed work that is done, for a call that communicates nothing."""
+    future: Any = torch.futures.Future()
+    future.set_result(value)
+    return _work_of(future)
+
+
+def _work_of(future: Any) -> Any:
+    from torch._C import _distributed_c10d as c10d
+
+    make: Any = vars(c10d)["_create_work_from_future"]  # which torch does not declare
+    return make(future).boxed()
+
+
+def frame_here() -> FrameType:
+    """The caller's caller's frame."""
+    return sys._getframe(2)
+
+
+def frame_of(thread: int | None) -> FrameType | None:
+    """The frame that another thread is in; None if it is in none."""
+    return None if thread is None else sys._current_frames().get(thread)
+
+
+def remove(library: torch.library.Library) -> None:
+    """Takes the kernels of a library away now; publicly, they go when it is collected as garbage."""
+    library._destroy()

@@ -1,0 +1,108 @@
+"""Call sites of communication, and the faults that are made at one.
+
+Both travel between the pytest process and the ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class Family(Enum):
+    """What an operation does with the ranks' tensors."""
+
+    REDUCE = "reduce"
+    GATHER = "gather"
+    EXCHANGE = "exchange"
+    """Each rank has a part for each other rank."""
+    COPY = "copy"
+    """One rank's tensors reach others."""
+    SEND = "send"
+    OTHER = "other"
+    """It carries nothing that is altered: a barrier, a receive, or Python objects as bytes."""
+
+
+class Kind(StrEnum):
+    """What a fault makes of a call; by its name in reports. The most telling ones come first."""
+
+    NOTHING = "nothing"
+    """Each rank keeps its own input."""
+    OVER = "1/R"
+    """The result is divided by the number of ranks: mean for sum."""
+    LEFT_OUT = "one rank left out"
+    """The last rank contributes zeros."""
+    SWAPPED = "shards swapped"
+    """The ranks' parts come in another order."""
+    STALE = "stale"
+    """The result is that of the call before."""
+    TIMES = "x R"
+    """The result is multiplied by the number of ranks: sum for mean."""
+    TAIL = "tail not sent"
+    """The last eighth of the elements stays as it was."""
+    MAX = "max"
+    """The largest of the ranks' values is taken."""
+    BF16 = "bf16"
+    """The result is rounded to bfloat16."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Site:
+    """A line of the user's code that causes communication."""
+
+    file: str
+    """Absolute path."""
+    line: int
+    operation: str
+    """What is called there, as a user knows it: ``all_reduce``, or ``all_reduce in Tensor.backward``."""
+    over: str
+    """Which ranks: empty for all of them, else words."""
+    part: int
+    """Which of several tensors of unlike sizes that torch sends there, from 1 on; 0 if the user sends it."""
+
+
+@dataclass(slots=True)
+class Calls:
+    """What a rank saw of a site in one program."""
+
+    family: Family
+    count: int = 0
+    group_size: int = 0
+    floating: bool = False
+    is_max: bool = False
+    """Whether it is known to be a maximum already."""
+
+    def add(self, other: Calls) -> None:
+        """Takes what another rank, program or test saw of the same site."""
+        self.count = max(self.count, other.count)
+        self.group_size = max(self.group_size, other.group_size)
+        self.floating |= other.floating
+        self.is_max |= other.is_max
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: each call of a site is altered in the same way."""
+
+    site: Site
+    kind: Kind
+
+
+def kinds(calls: Calls) -> list[Kind]:
+    """The faults that a site's calls can have, in the order of ``Kind``; none if there is no other rank."""
+    if calls.group_size < 2 or calls.family is Family.OTHER:
+        return []
+    found = {Kind.NOTHING, Kind.TAIL}
+    if calls.count > 1:
+        found.add(Kind.STALE)
+    if calls.floating:
+        found.add(Kind.BF16)
+    if calls.family is Family.REDUCE:
+        found |= {Kind.LEFT_OUT, Kind.TIMES}
+        found |= {Kind.OVER} if calls.floating else set()
+        found |= set() if calls.is_max else {Kind.MAX}
+    if calls.family is Family.GATHER:
+        found |= {Kind.LEFT_OUT, Kind.SWAPPED}
+    if calls.family is Family.EXCHANGE:
+        found.add(Kind.SWAPPED)
+    return [kind for kind in Kind if kind in found]

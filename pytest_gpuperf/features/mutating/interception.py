@@ -1,0 +1,197 @@
+"""Every c10d operation of a program is seen, and the calls of one site are altered. Runs in rank processes.
+
+The dispatcher's key BackendSelect lies below autograd and above the backends, and every caller of a process group comes
+by: Python, DDP's and FSDP's C++, functional and compiled collectives, pipelining's sends. No kernel is registered for
+it otherwise, so nothing is overridden, and nothing stays once the library is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf.features.mutating import c10d_internals, places
+from pytest_gpuperf.features.mutating.altering import alter, own_result, swap
+from pytest_gpuperf.features.mutating.digests import add_tensor
+from pytest_gpuperf.features.mutating.faults import Calls, Family, Fault, Kind, Site
+from pytest_gpuperf.features.mutating.operators import OPERATORS, REDUCTION, Operator, with_inputs
+
+_OBJECTS = "object"  # in the names of what sends pickled objects
+
+
+class Interception:
+    """Sees the operations of one program."""
+
+    def __init__(self, fault: Fault | None) -> None:
+        """Has seen nothing.
+
+        Args:
+            fault: that is made; None to see only.
+        """
+        self.sites: dict[Site, Calls] = {}
+        self.applied = 0
+        """How many calls were altered."""
+        self.changed = 0
+        """How many of these hold other bits than without the fault."""
+        self._fault = fault
+        self._inputs: dict[Site, Any] = {}
+        self._sizes: dict[Site, list[int]] = {}
+        self._previous: list[torch.Tensor] = []
+        self._held: list[Any] = []
+        self._lock = threading.Lock()
+        self._asking = threading.local()
+
+    def installed(self) -> AbstractContextManager[None]:
+        """Sees what is called within."""
+        return _installed(self)
+
+    def digest(self) -> bytes:
+        """A digest of what each site sent; sites of several threads have no order."""
+        whole = hashlib.blake2b()
+        for site in sorted(self._inputs):
+            whole.update(f"{site.operation}{site.line}".encode() + self._inputs[site].digest())
+        return whole.digest()
+
+    def call(self, name: str, keyset: Any, args: tuple[Any, ...]) -> Any:
+        """Makes one call of an operator, altered if it belongs to the fault's site."""
+        if (told := getattr(self._asking, "told", None)) is not None:
+            told.append(args[2])
+            return args[0], c10d_internals.done(args[0])
+        operator = OPERATORS[name]
+        if not c10d_internals.is_of_values(keyset):
+            return c10d_internals.run_kernel(name, keyset, args)
+        with self._lock:
+            site = self._see(operator, args)
+        fault = self._fault
+        if fault is None or fault.site != site or self.sites[site].group_size < 2:
+            return c10d_internals.run_kernel(name, keyset, args)
+        with torch.no_grad():
+            return self._altered(name, keyset, args, fault.kind)
+
+    def _see(self, operator: Operator, args: Sequence[Any]) -> Site:
+        group = c10d_internals.group_of(args[operator.group])
+        frame = c10d_internals.frame_here()
+        file, line, operation, by_torch = places.place_of(frame, operator.name)
+        site = Site(file, line, operation, _over(group), 0)
+        inputs = operator.inputs(args)
+        if by_torch:
+            sizes, size = self._sizes.setdefault(site, []), sum(tensor.numel() for tensor in inputs)
+            if size not in sizes:
+                sizes.append(size)
+            site = Site(file, line, operation, site.over, sizes.index(size) + 1)
+        calls = self.sites.get(site)
+        if calls is None:
+            family = Family.OTHER if _OBJECTS in operation else operator.family
+            is_max = family is Family.REDUCE and places.is_maximum(frame)
+            calls = self.sites[site] = Calls(family, 0, group.size(), False, is_max)
+            self._inputs[site] = hashlib.blake2b()
+        calls.count += 1
+        calls.floating |= any(tensor.is_floating_point() for tensor in inputs)
+        if not operator.name.startswith("recv") and calls.group_size > 1:
+            for tensor in inputs:
+                add_tensor(self._inputs[site], tensor)
+        return site
+
+    def _altered(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind) -> Any:
+        operator = OPERATORS[name]
+        group = c10d_internals.group_of(args[operator.group])
+        size, rank = group.size(), group.rank()
+        self.applied += 1
+        given = [tensor.clone() for tensor in operator.inputs(args)]
+        if operator.family is Family.SEND:
+            return self._sent(name, keyset, args, kind, given)
+        outputs = operator.outputs(args)
+        if kind is Kind.MAX:
+            changed = list(args)
+            changed[REDUCTION[operator.in_place]] = self._maximum(group, outputs[0])
+            self.changed += 1
+            return c10d_internals.run_kernel(name, keyset, changed)
+        if kind is Kind.LEFT_OUT:
+            return self._without_last(name, keyset, args, rank == size - 1)
+        before = [tensor.clone() for tensor in outputs] if operator.family is Family.COPY else []
+
+        def after() -> None:
+            with torch.no_grad():
+                right = [tensor.clone() for tensor in outputs]
+                if kind is Kind.SWAPPED:
+                    swap([tensor.data for tensor in outputs], size)
+                else:
+                    for index, tensor in enumerate(outputs):
+                        old = self._previous[index] if index < len(self._previous) else None
+                        untouched = before[index] if before else own_result(operator, given, tensor, index, rank, size)
+                        alter(tensor.data, kind, size, untouched, old)
+                self._previous = right
+                self.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
+
+        return _after(c10d_internals.run_kernel(name, keyset, args), after)
+
+    def _sent(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
+        right = [tensor.clone() for tensor in sent]
+        for index, tensor in enumerate(sent):
+            old = self._previous[index] if index < len(self._previous) else None
+            alter(tensor, kind, 1, torch.zeros_like(tensor), old)
+        self._previous = right
+        self._held.append(sent)  # until the program ends: it may wait for its own tensors only
+        self.changed += any(not torch.equal(*pair) for pair in zip(right, sent, strict=True))
+        return c10d_internals.run_kernel(name, keyset, [sent, *args[1:]])
+
+    def _without_last(self, name: str, keyset: Any, args: tuple[Any, ...], is_last: bool) -> Any:
+        operator = OPERATORS[name]
+        if not is_last:
+            return c10d_internals.run_kernel(name, keyset, args)
+        inputs = operator.inputs(args)
+        self.changed += any(bool(tensor.any()) for tensor in inputs)
+        if operator.in_place:
+            for tensor in inputs:
+                tensor.data.zero_()
+            return c10d_internals.run_kernel(name, keyset, args)
+        zeros = [torch.zeros_like(tensor) for tensor in inputs]
+        self._held.append(zeros)
+        return c10d_internals.run_kernel(name, keyset, with_inputs(operator, args, zeros))
+
+    def _maximum(self, group: Any, tensor: torch.Tensor) -> Any:
+        """The boxed reduction that takes the maximum, which Python cannot make: a call is asked what it was given."""
+        told: list[Any] = []
+        self._asking.told = told
+        try:
+            group.allreduce([tensor], dist.ReduceOp.MAX)
+        finally:
+            self._asking.told = None
+        return told[0]
+
+
+@contextmanager
+def _installed(interception: Interception) -> Any:
+    library = torch.library.Library("c10d", "IMPL")
+    try:
+        for name in OPERATORS:
+            library.impl(name, _override(interception, name), "BackendSelect", with_keyset=True)
+        yield
+    finally:
+        c10d_internals.remove(library)
+
+
+def _override(interception: Interception, name: str) -> Callable[..., Any]:
+    def override(keyset: Any, *args: Any) -> Any:
+        return interception.call(name, keyset, args)
+
+    return override
+
+
+def _after(result: Any, alter_outputs: Callable[[], None]) -> Any:
+    if isinstance(result, tuple | list):
+        return (*result[:-1], c10d_internals.then(result[-1], alter_outputs))
+    return c10d_internals.then(result, alter_outputs)
+
+
+def _over(group: Any) -> str:
+    described = str(group.group_desc)
+    if described.startswith("mesh_") and described != "mesh_default":
+        return described.removeprefix("mesh_")
+    return "" if group.size() == dist.get_world_size() else "a subgroup"

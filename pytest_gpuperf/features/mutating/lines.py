@@ -1,0 +1,84 @@
+"""What ``--mutate`` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_gpuperf.features.mutating.coverage import Coverage, Outcome
+from pytest_gpuperf.features.mutating.faults import Site, kinds
+from pytest_gpuperf.report.units import format_count
+
+_TESTS = 3  # that are named for a site
+
+
+def plan_line(faults: int, sites: int, seconds: float) -> str:
+    """What is about to be done.
+
+    Args:
+        faults: how many.
+        sites: where.
+        seconds: that they take if the fastest test notices each.
+    """
+    return (
+        f"--mutate: {format_count(faults, 'fault')} at {format_count(sites, 'call site')}, "
+        f"in {math.ceil(seconds)} s if the fastest test notices each"
+    )
+
+
+def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, verbose: bool) -> Iterator[str]:
+    """The report: the whole, the sites with faults that nobody noticed, the worst first, and what was left out."""
+    noticed, share = len(coverage.of(Outcome.NOTICED)), coverage.share
+    part = "" if share is None else f" ({share:.0f} %)"
+    yield (
+        f"{noticed} of {format_count(coverage.counted, 'fault')} noticed{part}, at "
+        f"{format_count(len(coverage.sites), 'call site')}, in {coverage.seconds:.0f} s"
+    )
+    if len(coverage.judged) < coverage.planned:
+        yield f"the time was up after {len(coverage.judged)} of {format_count(coverage.planned, 'fault')}"
+    guarded = 0
+    for site in sorted(coverage.sites, key=lambda site: (-_unnoticed_share(coverage, site), site)):
+        missed = [one.fault.kind for one in coverage.of(Outcome.UNNOTICED, site)]
+        if missed:
+            total = len(missed) + len(coverage.of(Outcome.NOTICED, site))
+            yield f"{site_text(site, root)}: {len(missed)} of {total} faults unnoticed: {', '.join(missed)}"
+            yield f"    reached by {_names(coverage.reached_by[site], verbose=verbose)}"
+        elif coverage.of(Outcome.NOTICED, site):
+            guarded += 1
+            if verbose:
+                yield f"{site_text(site, root)}: all noticed"
+    if guarded and not verbose:
+        yield f"every fault was noticed at {format_count(guarded, 'site')} (-v lists them)"
+    if apart := len(coverage.of(Outcome.EQUIVALENT)):
+        yield f"not counted: {format_count(apart, 'fault')} that changed no bit of what the programs came to"
+    if lost := len(coverage.of(Outcome.NOT_MADE)):
+        yield f"not counted: {format_count(lost, 'fault')} at sites that no program came by again"
+    bare = sum(not kinds(calls) for calls in coverage.sites.values())
+    if bare:
+        yield f"no fault is made at {format_count(bare, 'site')}: barriers, receives, objects, groups of one rank"
+    for test, why in coverage.left_out.items():
+        yield f"left out: {test}: {why}"
+    if fail_under is not None and (share is None or share < fail_under):
+        got = "no fault could be judged" if share is None else f"the tests notice {share:.1f} %"
+        yield f"FAILED --mutate-fail-under={fail_under:g}: {got}"
+
+
+def site_text(site: Site, root: Path) -> str:
+    """A site as reports name it."""
+    path = Path(site.file)
+    shown = path.relative_to(root) if path.is_relative_to(root) else path
+    over = f" over {site.over}" if site.over else ""
+    part = f", tensor {site.part}" if site.part > 1 else ""
+    return f"{shown}:{site.line} {site.operation}{over}{part}"
+
+
+def _unnoticed_share(coverage: Coverage, site: Site) -> float:
+    missed, noticed = len(coverage.of(Outcome.UNNOTICED, site)), len(coverage.of(Outcome.NOTICED, site))
+    return missed / (missed + noticed) if missed else 0.0
+
+
+def _names(tests: list[str], *, verbose: bool) -> str:
+    shown = tests if verbose else tests[:_TESTS]
+    more = f" and {len(tests) - len(shown)} more" if len(shown) < len(tests) else ""
+    return ", ".join(test.rpartition("::")[2] for test in shown) + more

@@ -1,0 +1,244 @@
+"""``--mutate``: collects call sites while tests run, then runs those tests again with one fault at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
+from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site, kinds
+from pytest_gpuperf.features.mutating.lines import coverage_lines, plan_line
+from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observed
+from pytest_gpuperf.run.launches import again, launch_of
+from pytest_gpuperf.run.pytest_internals import is_of_unittest, run_phases
+
+_LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
+_TIMES = 10.0  # as long as the test took without one
+
+
+class Current(Protocol):
+    """The test that runs, as far as its ranks know it."""
+
+    item: pytest.Item
+    timeout: float
+
+
+class ObservedRanks(Protocol):
+    """The ranks, and who stands between them and the test."""
+
+    around: Any
+
+    @property
+    def current(self) -> Current:
+        """The test that runs now."""
+        ...
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a test: what each of its programs came to, by rank."""
+
+    fault: Fault | None = None
+    timeout: float = math.inf
+    programs: list[list[Observation]] = field(default_factory=list)
+
+    @property
+    def sites(self) -> dict[Site, Calls]:
+        """All sites that a rank has seen."""
+        found: dict[Site, Calls] = {}
+        for ranks in self.programs:
+            for seen in ranks:
+                for site, calls in seen.sites.items():
+                    if site in found:
+                        found[site].add(calls)
+                    else:
+                        found[site] = calls
+        return found
+
+    @property
+    def digests(self) -> list[list[bytes]]:
+        """What each program came to on each rank."""
+        return [[seen.digest for seen in ranks] for ranks in self.programs]
+
+    def total(self, count: Callable[[Observation], int]) -> int:
+        """The sum over programs and ranks."""
+        return sum(count(seen) for ranks in self.programs for seen in ranks)
+
+
+@dataclass(slots=True)
+class Test:
+    """A test that passes."""
+
+    item: pytest.Function
+    run: Run
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its node id."""
+        return launch_of(self.item).identity
+
+
+class Mutating:
+    """Collects call sites, makes the faults, and reports; a plugin of pytest."""
+
+    def __init__(
+        self,
+        ranks: ObservedRanks,
+        tell: Callable[[str], None],
+        root: Path,
+        budget: float,
+        fail_under: float | None,
+    ) -> None:
+        """Stands between tests and ranks from now on.
+
+        Args:
+            ranks: of the test that runs.
+            tell: prints a line.
+            root: to which files are relative.
+            budget: seconds for all faults.
+            fail_under: the least share of noticed faults, in percent; None for any.
+        """
+        ranks.around = self
+        self._ranks = ranks
+        self._tell = tell
+        self._root = root
+        self._budget = budget
+        self._fail_under = fail_under
+        self._runs: dict[str, Run] = {}
+        """By the item's node id."""
+        self._outcomes: dict[str, list[pytest.TestReport]] = {}
+        self._number = 1
+        self.coverage: Coverage | None = None
+
+    def enter(
+        self, entry: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
+        """What the ranks call in place of a program."""
+        current = self._ranks.current
+        run = self._runs.setdefault(current.item.nodeid, Run())
+        current.timeout = min(current.timeout, run.timeout)
+        return observed, (run.fault, entry, tuple(args), kwargs), {}
+
+    def leave(self, results: Sequence[Observed]) -> list[Any]:
+        """The program's own results."""
+        self._runs[self._ranks.current.item.nodeid].programs.append([one.observation for one in results])
+        return [one.result for one in results]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes note of what becomes of each test."""
+        if report.when == "setup":
+            self._outcomes[report.nodeid] = []
+        self._outcomes.setdefault(report.nodeid, []).append(report)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Makes the faults once every test has run."""
+        result = yield
+        self._mutate(session.items)
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fails a run whose tests notice too little."""
+        if self.coverage is None or self._fail_under is None or session.exitstatus != pytest.ExitCode.OK:
+            return
+        if self.coverage.share is None or self.coverage.share < self._fail_under:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Prints what no test noticed, worst first."""
+        if self.coverage is None:
+            return
+        terminalreporter.write_sep("=", "communication coverage")
+        verbose = terminalreporter.config.get_verbosity() > 0
+        for line in coverage_lines(self.coverage, self._root, self._fail_under, verbose=verbose):
+            terminalreporter.write_line(line)
+
+    def _mutate(self, items: Sequence[pytest.Item]) -> None:
+        began = time.monotonic()
+        self.coverage = coverage = Coverage()
+        tests = [test for item in items if (test := self._passed(item, coverage)) is not None]
+        tests = [test for test in tests if self._is_repeatable(test, coverage)]
+        tests.sort(key=lambda test: test.seconds)
+        reached: dict[Site, list[Test]] = {}
+        for test in tests:
+            for site, calls in test.run.sites.items():
+                reached.setdefault(site, []).append(test)
+                coverage.see(site, calls, test.name)
+        plan = [Fault(site, kind) for site in reached for kind in kinds(coverage.sites[site])]
+        rounds = {fault: kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}
+        plan.sort(key=rounds.__getitem__)
+        self._tell(plan_line(len(plan), len(reached), sum(reached[fault.site][0].seconds for fault in plan)))
+        try:
+            for fault in plan:
+                if time.monotonic() - began > self._budget:
+                    break
+                coverage.judged.append(self._judge(fault, reached[fault.site]))
+        finally:
+            coverage.planned, coverage.seconds = len(plan), time.monotonic() - began
+
+    def _passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
+        run = self._runs.get(item.nodeid)
+        if run is None or not run.sites or not isinstance(item, pytest.Function):
+            return None
+        reports = self._outcomes.get(item.nodeid, [])
+        if not reports or not all(report.passed and not hasattr(report, "wasxfail") for report in reports):
+            return None
+        if is_of_unittest(item):
+            coverage.left_out[item.nodeid] = "it is a method of a unittest.TestCase"
+            return None
+        return Test(item, run)
+
+    def _is_repeatable(self, test: Test, coverage: Coverage) -> bool:
+        """Runs a test once or twice more without a fault, and takes its time."""
+        first = test.run
+        for _ in range(2):  # the first run may have met fixtures that tests before it had set up
+            before, began = test.run, time.monotonic()
+            passed, test.run = self._again(test, Run())
+            test.seconds = time.monotonic() - began
+            if not passed:
+                coverage.left_out[test.name] = "it does not pass when it is run again"
+                return False
+            if test.run.digests == before.digests:
+                return True
+        del first
+        coverage.left_out[test.name] = "two runs of it differ"
+        return False
+
+    def _again(self, test: Test, run: Run) -> tuple[bool, Run]:
+        self._number += 1
+        clone = again(test.item, self._number)
+        self._runs[clone.nodeid] = run
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of a program with a fault are nobody's
+            reports = run_phases(clone, None, log=False)
+        del self._runs[clone.nodeid]
+        return all(report.passed for report in reports), run
+
+    def _judge(self, fault: Fault, tests: Sequence[Test]) -> Judged:
+        outcome = Outcome.NOT_MADE
+        for test in tests:
+            timeout = max(_LEAST_TIMEOUT, _TIMES * test.seconds)
+            passed, run = self._again(test, Run(fault, timeout))
+            if not passed:
+                return Judged(fault, Outcome.NOTICED, test.name)
+            if not run.total(lambda seen: seen.applied):
+                continue
+            outcome = max(outcome, _equivalent(run, test.run))
+        return Judged(fault, outcome)
+
+
+def _equivalent(run: Run, base: Run) -> Outcome:
+    """Whether a fault changed anything of a run that passed."""
+    if not run.total(lambda seen: seen.changed):
+        return Outcome.EQUIVALENT
+    shows = all(seen.shows for ranks, seen_at in zip(run.programs, base.programs, strict=False) for seen in ranks)
+    return Outcome.EQUIVALENT if shows and run.digests == base.digests else Outcome.UNNOTICED

@@ -1,0 +1,76 @@
+"""A program is called, and what it communicated and came to is observed. Runs in rank processes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from pytest_gpuperf.features.mutating import digests
+from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site
+from pytest_gpuperf.features.mutating.interception import Interception
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a rank saw of one program."""
+
+    sites: Mapping[Site, Calls]
+    applied: int
+    """How many calls were altered."""
+    changed: int
+    """How many of these came to other bits."""
+    digest: bytes
+    """Of the result, the states of modules and optimizers, and all that was sent."""
+    shows: bool
+    """Whether the program returned anything or had a state, by which a fault can show afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A program's result, and what was observed."""
+
+    result: Any
+    observation: Observation
+
+
+def observed(
+    context: Any, fault: Fault | None, entry: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Observed:
+    """Calls ``entry(context, *args, **kwargs)``, with a fault if one is given."""
+    interception = Interception(fault)
+    with _states() as (modules, optimizers):
+        with interception.installed():
+            result = entry(context, *args, **kwargs)
+        digest = hashlib.blake2b(interception.digest())
+        digest.update(digests.of_states(modules.values(), optimizers.values()))
+        digests.add(digest, result)
+        shows = result is not None or bool(modules or optimizers)
+    seen = Observation(interception.sites, interception.applied, interception.changed, digest.digest(), shows)
+    return Observed(result, seen)
+
+
+@contextmanager
+def _states() -> Iterator[tuple[dict[int, torch.nn.Module], dict[int, torch.optim.Optimizer]]]:
+    """The modules that get parameters within, and the optimizers that step."""
+    modules: dict[int, torch.nn.Module] = {}
+    optimizers: dict[int, torch.optim.Optimizer] = {}
+
+    def registered(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
+        modules[id(module)] = module
+
+    def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        optimizers[id(optimizer)] = optimizer
+
+    hooks = register_module_parameter_registration_hook(registered), register_optimizer_step_post_hook(stepped)
+    try:
+        yield modules, optimizers
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,72 @@
+"""The user's line that causes an operation, and what it calls there. Runs in rank processes."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import torch
+
+import pytest_gpuperf
+from pytest_gpuperf.features.mutating.c10d_internals import frame_of
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_OWN = os.path.join(os.path.dirname(pytest_gpuperf.__file__), "")
+_INSTALLED = (_OWN, "<", *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")))
+_CALLED_BY_USERS = ("distributed_c10d.py", "_functional_collectives.py")
+_WRAPPERS = {"wrapper", "wrapped", "inner", "_fn", "_wrapped_call_impl", "_call_impl"}
+
+
+def place_of(frame: FrameType, name: str) -> tuple[str, int, str, bool]:
+    """The file and the line of the user's code, what is called there, and whether torch sends it by itself.
+
+    Args:
+        frame: in which an operator is called.
+        name: of the operator.
+    """
+    found = _place(frame, name)
+    if found is None:  # a thread of autograd's or of C++: what the main thread waits in
+        main = frame_of(threading.main_thread().ident)
+        found = None if main is None else _place(main, name)
+    return found or ("", 0, name, True)
+
+
+def _place(frame: FrameType, name: str) -> tuple[str, int, str, bool] | None:
+    called: FrameType | None = None
+    for one in _frames(frame):
+        file = one.f_code.co_filename
+        if file.startswith(_TORCH):
+            if one.f_code.co_name not in _WRAPPERS:
+                called = one
+        elif not file.startswith(_INSTALLED):
+            return file, one.f_lineno, *_operation(called, name)
+    return None
+
+
+def _operation(called: FrameType | None, name: str) -> tuple[str, bool]:
+    if called is None:
+        return name, False
+    what = called.f_code.co_qualname
+    if os.path.basename(called.f_code.co_filename) in _CALLED_BY_USERS:
+        return what, False
+    return f"{name} in {what}", True
+
+
+def is_maximum(frame: FrameType) -> bool:
+    """Whether a function of torch's that is being called was told to take the maximum."""
+    for one in _frames(frame):
+        if not one.f_code.co_filename.startswith((_TORCH, _OWN)):
+            return False
+        for name in ("op", "reduceOp", "opts"):
+            if "max" in str(one.f_locals.get(name, "")).lower():
+                return True
+    return False
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

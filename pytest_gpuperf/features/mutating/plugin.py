@@ -1,0 +1,118 @@
+"""``--mutate``: tests on ranks that pass run again, each time with one fault in what their programs communicate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuperf.options import GROUP, is_worker, runs_tests
+from pytest_gpuperf.parser_internals import registered
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.run.session import Session
+
+_DEST = "gpuperf_mutate"
+_UNDER = "gpuperf_mutate_fail_under"
+_ALL = "all"
+"""The value of the option without one: no budget."""
+_SHORT = ("--mutate", "--mutate-fail-under")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Registers the options under names that nobody else has."""
+    for name in _SHORT:
+        _add(parser, name, f"--gpuperf-{name.removeprefix('--')}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, None, None]:
+    """Registers the short names, unless another plugin has them, or a ``conftest.py``."""
+    yield
+    taken = registered(parser)
+    for name in _SHORT:
+        if name not in taken:
+            _add(parser, name, name)
+
+
+def _add(parser: pytest.Parser, option: str, name: str) -> None:
+    group = parser.getgroup(GROUP)
+    if option == "--mutate":
+        group.addoption(
+            name,
+            dest=_DEST,
+            nargs="?",
+            const=_ALL,
+            metavar="SECONDS",
+            help="run each test on ranks that passes again, each time with one fault in what it communicates, and list "
+            f"the faults that no test notices; stop after SECONDS (default: none); write it as {name}=SECONDS",
+        )
+    else:
+        group.addoption(
+            name,
+            dest=_UNDER,
+            metavar="PERCENT",
+            help="with --mutate: fail the run if the tests notice less than PERCENT of the faults",
+        )
+
+
+def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
+    """Returns whether faults are made."""
+    return config.getoption(_DEST) is not None
+
+
+def pytest_gpuperf_check_options(config: pytest.Config) -> None:
+    """Refuses values that cannot be meant."""
+    _budget(config)
+    under = _under(config)
+    if config.getoption(_DEST) is None:
+        if under is not None:
+            raise pytest.UsageError("--mutate-fail-under needs faults to judge by: add --mutate")
+        return
+    if config.getoption("usepdb", False):
+        raise pytest.UsageError("--mutate makes tests fail on purpose, and --pdb would stop at each: drop one of them")
+    if is_worker(config) or config.getoption("numprocesses", None):
+        raise pytest.UsageError("--mutate judges a fault by all tests, and workers have a part of them: drop -n")
+
+
+def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
+    """Registers what makes the faults, if any are to be made."""
+    if config.getoption(_DEST) is None or not runs_tests(config):
+        return
+    from pytest_gpuperf.features.mutating.mutating import Mutating
+
+    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, _budget(config), _under(config))
+    config.pluginmanager.register(mutating, "gpuperf-faults")
+
+
+def _budget(config: pytest.Config) -> float:
+    given: str | None = config.getoption(_DEST)
+    if given in (None, _ALL):
+        return math.inf
+    seconds = _number(given)
+    if seconds is None or not seconds > 0:
+        # argparse takes the argument behind --mutate for its value, be it a path of tests.
+        raise pytest.UsageError(
+            f"--mutate took {given!r} for the seconds that faults may take, which must be a number above 0: write "
+            "--mutate=60, or --mutate at the end of the line for no limit"
+        )
+    return seconds
+
+
+def _under(config: pytest.Config) -> float | None:
+    given: str | None = config.getoption(_UNDER)
+    if given is None:
+        return None
+    share = _number(given)
+    if share is None or not 0 <= share <= 100:
+        raise pytest.UsageError(f"--mutate-fail-under is a share in percent, 0 to 100, got {given!r}")
+    return share
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
