@@ -93,7 +93,7 @@ class Interception:
             self._inputs[site] = hashlib.blake2b()
         calls.count += 1
         calls.floating |= any(tensor.is_floating_point() for tensor in inputs)
-        if not operator.name.startswith("recv") and calls.group_size > 1:
+        if calls.group_size > 1 and _sends(operator, calls.family, args, group):
             for tensor in inputs:
                 add_tensor(self._inputs[site], tensor)
         return site
@@ -188,6 +188,13 @@ def _after(result: Any, alter_outputs: Callable[[], None]) -> Any:
     if isinstance(result, tuple | list):
         return (*result[:-1], c10d_internals.then(result[-1], alter_outputs))
     return c10d_internals.then(result, alter_outputs)
+
+
+def _sends(operator: Operator, family: Family, args: Sequence[Any], group: Any) -> bool:
+    """Whether this rank's inputs have values: those of a broadcast are its root's, and others hold anything."""
+    if family is Family.COPY:
+        return bool(args[operator.group + 1] == group.rank())
+    return family is not Family.OTHER
 
 
 def _over(group: Any) -> str:

@@ -199,7 +199,6 @@ class Mutating:
 
     def _is_repeatable(self, test: Test, coverage: Coverage) -> bool:
         """Runs a test once or twice more without a fault, and takes its time."""
-        first = test.run
         for _ in range(2):  # the first run may have met fixtures that tests before it had set up
             before, began = test.run, time.monotonic()
             passed, test.run = self._again(test, Run())
@@ -209,7 +208,6 @@ class Mutating:
                 return False
             if test.run.digests == before.digests:
                 return True
-        del first
         coverage.left_out[test.name] = "two runs of it differ"
         return False
 
@@ -240,5 +238,5 @@ def _equivalent(run: Run, base: Run) -> Outcome:
     """Whether a fault changed anything of a run that passed."""
     if not run.total(lambda seen: seen.changed):
         return Outcome.EQUIVALENT
-    shows = all(seen.shows for ranks, seen_at in zip(run.programs, base.programs, strict=False) for seen in ranks)
+    shows = all(seen.shows for ranks in run.programs for seen in ranks)
     return Outcome.EQUIVALENT if shows and run.digests == base.digests else Outcome.UNNOTICED
