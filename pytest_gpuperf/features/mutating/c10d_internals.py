@@ -39,7 +39,7 @@ def then(work: Any, alter: Callable[[], None]) -> Any:
     """The boxed work that is done once an operation's is and ``alter`` has been called.
 
     Publicly, work can be waited for, which in the call itself would block programs that issue operations on two groups
-    in different orders on different ranks.
+    in different orders on different ranks. That is done only for work without a future, such as gloo's reduce_scatter.
     """
 
     def altered(future: Any) -> Any:
@@ -48,7 +48,13 @@ def then(work: Any, alter: Callable[[], None]) -> Any:
         return value
 
     unbox: Any = dist.Work.unbox
-    return _work_of(unbox(work).get_future().then(altered))
+    try:
+        future = unbox(work).get_future()
+    except RuntimeError:
+        unbox(work).wait()
+        alter()
+        return done([])  # the work itself would write its result once more when it is waited for again
+    return _work_of(future.then(altered))
 
 
 def group_of(boxed: Any) -> Any:

@@ -1,0 +1,187 @@
+"""Each fault alters what a collective came to, on real ranks, and leaves nothing behind."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf.features.mutating import c10d_internals
+from pytest_gpuperf.features.mutating.faults import Fault, Kind, kinds
+from pytest_gpuperf.features.mutating.on_rank import Observed, observed
+
+Program = Callable[[Context], list[float]]
+
+
+def all_reduce(ctx: Context) -> list[float]:
+    x = torch.tensor([1.0, 3.001]) * (ctx.rank + 1)
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+def maximum(ctx: Context) -> list[float]:
+    x = torch.tensor([1.0 - ctx.rank])
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.tolist()
+
+
+def twice(ctx: Context) -> list[float]:
+    found = []
+    for step in (1.0, 2.0):
+        x = torch.tensor([step])
+        dist.all_reduce(x, async_op=True).wait()
+        found += x.tolist()
+    return found
+
+
+def all_gather(ctx: Context) -> list[float]:
+    parts = [torch.empty(1) for _ in range(2)]
+    dist.all_gather(parts, torch.tensor([ctx.rank + 1.0]))
+    return torch.cat(parts).tolist()
+
+
+def gather_into(ctx: Context) -> list[float]:
+    whole = torch.empty(2)
+    dist.all_gather_into_tensor(whole, torch.tensor([ctx.rank + 1.0]))
+    return whole.tolist()
+
+
+def reduce_scatter(ctx: Context) -> list[float]:
+    mine = torch.empty(1)
+    dist.reduce_scatter_tensor(mine, torch.tensor([1.0, 2.0]) + 10 * ctx.rank)
+    return mine.tolist()
+
+
+def scatter_lists(ctx: Context) -> list[float]:
+    mine = torch.empty(1)
+    dist.reduce_scatter(mine, [torch.tensor([1.0 + 10 * ctx.rank]), torch.tensor([2.0 + 10 * ctx.rank])])
+    return mine.tolist()
+
+
+def exchange(ctx: Context) -> list[float]:
+    got = torch.empty(2)
+    dist.all_to_all_single(got, torch.tensor([1.0, 2.0]) + 10 * ctx.rank)
+    return got.tolist()
+
+
+def broadcast(ctx: Context) -> list[float]:
+    x = torch.tensor([ctx.rank + 1.0])
+    dist.broadcast(x, 0)
+    return x.tolist()
+
+
+def send(ctx: Context) -> list[float]:
+    x = torch.tensor([ctx.rank + 1.0])
+    if ctx.rank == 0:
+        dist.send(x, 1)
+        return []
+    dist.recv(x, 0)
+    return x.tolist()
+
+
+def functional_sum(ctx: Context) -> list[float]:
+    summed: torch.Tensor = functional.all_reduce(torch.tensor([ctx.rank + 1.0]), "sum", dist.group.WORLD)
+    return summed.tolist()
+
+
+def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
+    """What the ranks come to if the program's collective has a fault."""
+    sites = {
+        site: calls
+        for one in ranks.run(observed, None, program, (), {})
+        for site, calls in one.observation.sites.items()
+    }
+    (site,) = [site for site, calls in sites.items() if kind in kinds(calls)]
+    assert site.file == __file__
+    return ranks.run(observed, Fault(site, kind), program, (), {})
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "expected"),
+    [
+        (all_reduce, Kind.NOTHING, [[1.0, 3.001], [2.0, 6.002]]),
+        (all_reduce, Kind.OVER, [[1.5, 4.5015]] * 2),
+        (all_reduce, Kind.TIMES, [[6.0, 18.006]] * 2),
+        (all_reduce, Kind.LEFT_OUT, [[1.0, 3.001]] * 2),
+        (all_reduce, Kind.MAX, [[2.0, 6.002]] * 2),
+        (all_reduce, Kind.BF16, [[3.0, 9.0]] * 2),
+        (all_reduce, Kind.TAIL, [[3.0, 3.001], [3.0, 6.002]]),
+        (twice, Kind.STALE, [[2.0, 2.0]] * 2),
+        (all_gather, Kind.NOTHING, [[1.0, 1.0], [2.0, 2.0]]),
+        (all_gather, Kind.SWAPPED, [[2.0, 1.0]] * 2),
+        (all_gather, Kind.LEFT_OUT, [[1.0, 0.0]] * 2),
+        (gather_into, Kind.NOTHING, [[1.0, 1.0], [2.0, 2.0]]),
+        (gather_into, Kind.SWAPPED, [[2.0, 1.0]] * 2),
+        (gather_into, Kind.LEFT_OUT, [[1.0, 0.0]] * 2),
+        (reduce_scatter, Kind.NOTHING, [[1.0], [12.0]]),
+        (reduce_scatter, Kind.LEFT_OUT, [[1.0], [2.0]]),
+        (reduce_scatter, Kind.MAX, [[11.0], [12.0]]),
+        (scatter_lists, Kind.NOTHING, [[1.0], [12.0]]),
+        (scatter_lists, Kind.LEFT_OUT, [[1.0], [2.0]]),
+        (exchange, Kind.NOTHING, [[1.0, 2.0], [11.0, 12.0]]),
+        (exchange, Kind.SWAPPED, [[11.0, 1.0], [12.0, 2.0]]),
+        (broadcast, Kind.NOTHING, [[1.0], [2.0]]),
+        (send, Kind.NOTHING, [[], [0.0]]),
+        (functional_sum, Kind.NOTHING, [[1.0], [2.0]]),
+        (functional_sum, Kind.MAX, [[2.0]] * 2),
+    ],
+)
+@pytest.mark.ranks(2)
+def test_a_fault_alters_what_a_collective_comes_to(
+    ranks: Ranks, program: Program, kind: Kind, expected: list[list[float]]
+) -> None:
+    found = with_fault(ranks, program, kind)
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.result == pytest.approx(wanted)
+    assert sum(one.observation.applied for one in found) > 0
+    assert sum(one.observation.changed for one in found) > 0
+
+
+@pytest.mark.ranks(2)
+def test_a_maximum_is_not_swapped_for_itself(ranks: Ranks) -> None:
+    (seen, _) = ranks.run(observed, None, maximum, (), {})
+    (calls,) = seen.observation.sites.values()
+    assert Kind.MAX not in kinds(calls)
+    assert Kind.TIMES in kinds(calls)
+
+
+def two_groups(ctx: Context) -> list[float]:
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    tensors = [torch.ones(2), torch.ones(2)]
+    for _ in range(50):
+        pairs = list(zip(tensors, (first, second), strict=True))
+        if ctx.rank:
+            pairs.reverse()
+        works = []
+        for tensor, group in pairs:
+            works.append(dist.all_reduce(tensor.fill_(1), group=group, async_op=True))
+        for work in works:
+            work.wait()
+    return [tensor[0].item() for tensor in tensors]
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_asynchronous_calls_on_two_groups_in_other_orders_do_not_hang(ranks: Ranks) -> None:
+    found = with_fault(ranks, two_groups, Kind.OVER)
+    assert [one.result for one in found] == [[1.0, 1.0]] * 2
+    assert [one.observation.applied for one in found] == [100, 100]
+
+
+def kernels(ctx: Context) -> list[str]:
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [name for name in ("allreduce_", "send", "barrier") if has(f"c10d::{name}", "BackendSelect")]
+
+
+@pytest.mark.ranks(2)
+def test_nothing_stays_on_a_rank(ranks: Ranks) -> None:
+    assert ranks.run(kernels) == [[], []]
+    seen = ranks.run(observed, None, kernels, (), {})
+    assert [one.result for one in seen] == [["allreduce_", "send", "barrier"]] * 2  # while a program is observed
+    assert ranks.run(kernels) == [[], []]
+
+
+def test_what_is_relied_on_is_there() -> None:
+    assert callable(torch.ops.c10d.allreduce_.default._op_dk)
+    assert c10d_internals.frame_of(None) is None
