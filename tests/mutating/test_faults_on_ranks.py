@@ -82,6 +82,7 @@ def send(ctx: Context) -> list[float]:
 
 
 def functional_sum(ctx: Context) -> list[float]:
+    assert dist.group.WORLD is not None
     summed: torch.Tensor = functional.all_reduce(torch.tensor([ctx.rank + 1.0]), "sum", dist.group.WORLD)
     return summed.tolist()
 

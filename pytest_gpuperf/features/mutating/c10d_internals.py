@@ -10,6 +10,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+REDUCE_SCATTER, ALL_GATHER = "_reduce_scatter_base_", "_allgather_base_"
+"""Operators of one tensor for all ranks."""
+CALLED_BY_USERS = ("distributed_c10d.py", "_functional_collectives.py")
+"""Files whose functions users call to communicate."""
+DECORATED = {"wrapper", "wrapped", "inner", "_fn"}
+"""Functions that only call another one."""
+CALLS_A_MODULE = "_wrapped_call_impl"
+"""The method by which a module is called."""
 _KEYS = ("SparseCUDA", "SparseCPU", "Meta", "CUDA", "CPU")
 
 

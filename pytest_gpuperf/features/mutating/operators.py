@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pytest_gpuperf.features.mutating.c10d_internals import ALL_GATHER, REDUCE_SCATTER
 from pytest_gpuperf.features.mutating.faults import Family
 
 
@@ -55,10 +56,10 @@ OPERATORS: Mapping[str, Operator] = {
     "allreduce_coalesced_": Operator("all_reduce_coalesced", Family.REDUCE, 1, True),
     "reduce_": Operator("reduce", Family.REDUCE, 1, True),
     "reduce_scatter_": Operator("reduce_scatter", Family.REDUCE),
-    "_reduce_scatter_base_": Operator("reduce_scatter_tensor", Family.REDUCE),
+    REDUCE_SCATTER: Operator("reduce_scatter_tensor", Family.REDUCE),
     "reduce_scatter_tensor_coalesced_": Operator("reduce_scatter_tensor", Family.REDUCE),
     "allgather_": Operator("all_gather", Family.GATHER),
-    "_allgather_base_": Operator("all_gather_into_tensor", Family.GATHER),
+    ALL_GATHER: Operator("all_gather_into_tensor", Family.GATHER),
     "allgather_into_tensor_coalesced_": Operator("all_gather_into_tensor", Family.GATHER),
     "gather_": Operator("gather", Family.GATHER),
     "alltoall_": Operator("all_to_all", Family.EXCHANGE),

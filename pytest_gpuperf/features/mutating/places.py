@@ -11,13 +11,11 @@ from types import FrameType
 import torch
 
 import pytest_gpuperf
-from pytest_gpuperf.features.mutating.c10d_internals import frame_of
+from pytest_gpuperf.features.mutating.c10d_internals import CALLED_BY_USERS, CALLS_A_MODULE, DECORATED, frame_of
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OWN = os.path.join(os.path.dirname(pytest_gpuperf.__file__), "")
 _INSTALLED = (_OWN, "<", *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")))
-_CALLED_BY_USERS = ("distributed_c10d.py", "_functional_collectives.py")
-_WRAPPERS = {"wrapper", "wrapped", "inner", "_fn", "_wrapped_call_impl", "_call_impl"}
 
 
 def place_of(frame: FrameType, name: str) -> tuple[str, int, str, bool]:
@@ -39,7 +37,7 @@ def _place(frame: FrameType, name: str) -> tuple[str, int, str, bool] | None:
     for one in _frames(frame):
         file = one.f_code.co_filename
         if file.startswith(_TORCH):
-            if one.f_code.co_name not in _WRAPPERS:
+            if one.f_code.co_name not in DECORATED:
                 called = one
         elif not file.startswith(_INSTALLED):
             return file, one.f_lineno, *_operation(called, name)
@@ -50,7 +48,9 @@ def _operation(called: FrameType | None, name: str) -> tuple[str, bool]:
     if called is None:
         return name, False
     what = called.f_code.co_qualname
-    if os.path.basename(called.f_code.co_filename) in _CALLED_BY_USERS:
+    if called.f_code.co_name == CALLS_A_MODULE:
+        what = f"{type(called.f_locals['self']).__name__}.forward"
+    if os.path.basename(called.f_code.co_filename) in CALLED_BY_USERS:
         return what, False
     return f"{name} in {what}", True
 
