@@ -17,7 +17,7 @@ from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site, kinds
 from pytest_gpuperf.features.mutating.lines import coverage_lines, plan_line
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observed
 from pytest_gpuperf.run.launches import again, launch_of
-from pytest_gpuperf.run.pytest_internals import is_of_unittest, run_phases
+from pytest_gpuperf.run.pytest_internals import is_of_unittest, run_phases, tear_down_before
 
 _LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
 _TIMES = 10.0  # as long as the test took without one
@@ -217,9 +217,11 @@ class Mutating:
         self._runs[clone.nodeid] = run
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of a program with a fault are nobody's
-            reports = run_phases(clone, None, log=False)
+            # Ranks stay for the next run, and fixtures of any scope do not: they may hold what a fault came to.
+            reports = run_phases(clone, test.item, log=False)
+            problems = tear_down_before(clone, None)
         del self._runs[clone.nodeid]
-        return all(report.passed for report in reports), run
+        return not problems and all(report.passed for report in reports), run
 
     def _judge(self, fault: Fault, tests: Sequence[Test]) -> Judged:
         outcome = Outcome.NOT_MADE
