@@ -19,6 +19,7 @@ from pytest_gpuperf.ranks.boot import command
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import LOAD, MAX_MESSAGE
 from pytest_gpuperf.ranks.hash_seed import VARIABLE
+from pytest_gpuperf.ranks.scene import module_path, working_directory
 from pytest_gpuperf.torch_internals import DYNAMO
 
 START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
@@ -137,7 +138,12 @@ class ForkserverClient:
         """
         control = self._started()
         hashes = {} if environ.get(VARIABLE) else self._hashes
-        request = {"environ": {**environ, **hashes}, "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
+        request = {
+            "environ": {**environ, **hashes},
+            "path": module_path(),
+            "cwd": working_directory(),
+            "modules": self._wanted(),
+        }
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
                 file.write(json.dumps(request).encode())
@@ -231,7 +237,7 @@ class ForkserverClient:
         self._told = set(self._wanted())
         modules = [*self._preload, *self._wanted()]
         return subprocess.Popen(
-            command(_SOURCE, str(control), json.dumps(_path()), json.dumps(modules), str(os.getpid())),
+            command(_SOURCE, str(control), json.dumps(module_path()), json.dumps(modules), str(os.getpid())),
             env={**os.environ, **_FORKABLE, **self._hashes},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,
@@ -285,14 +291,3 @@ class ForkserverClient:
             output = self._stderr.read().decode(errors="replace").strip()
         self.close()
         return LaunchError(f"the forkserver that starts ranks ended unexpectedly; it printed: {output or 'nothing'}")
-
-
-def _path() -> list[str]:
-    return [path for path in sys.path if isinstance(path, str)]  # the import system takes no notice of others
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # a test removed it; ranks stay where the forkserver is
-        return ""

@@ -13,6 +13,7 @@ from enum import Enum
 
 from pytest_gpuperf.ranks.collectives import Collective
 from pytest_gpuperf.ranks.handling import Handled
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import Opening, Place
 
 
@@ -79,6 +80,8 @@ class Run:
     """Whether all ranks have the same seed."""
     debug: bool = False
     """Whether to keep the frames of an exception for a Debug."""
+    scene: Scene = field(default_factory=Scene)
+    """What the program finds of the pytest process's state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from pytest_gpuperf.ranks.inquiries import issued_by
 from pytest_gpuperf.ranks.messages import Account, Compare, OpenGroup, Raised, Run, Settle, Settled
 from pytest_gpuperf.ranks.node_ranks import NodeRanks, Nodes, Request
 from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
 
@@ -120,6 +121,7 @@ class Pool:
         timeout: float,
         alike: bool = False,
         outlives_deaths: bool = False,
+        scene: Scene | None = None,
     ) -> list[Parcel]:
         """Sends the task to every rank and returns their results in rank order.
 
@@ -130,13 +132,14 @@ class Pool:
             timeout: seconds.
             alike: whether all ranks draw from this seed; else each adds its number to it.
             outlives_deaths: whether the other ranks have until the timeout after one died, and not just the grace.
+            scene: what the program finds of this process's state; None for what the ranks started with.
 
         Raises:
             BaseException: what the program raised on the rank that failed first, or a RankError.
         """
         __tracebackhide__ = True
         self._runs += 1
-        request = Run(self._runs, seed, alike, self._debug)
+        request = Run(self._runs, seed, alike, self._debug, scene or Scene())
         return self._exchange(request, program, timeout, task, outlives_deaths=outlives_deaths)
 
     def settle(self, *, rest: bool = False) -> list[str]:

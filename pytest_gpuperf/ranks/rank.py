@@ -45,6 +45,7 @@ from pytest_gpuperf.ranks.messages import (
     Withdrawal,
 )
 from pytest_gpuperf.ranks.module_state import ModuleState
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening, Place
 from pytest_gpuperf.ranks.surroundings import Surroundings, stays_behind
 from pytest_gpuperf.torch_internals import sequence_number
@@ -109,6 +110,7 @@ class _Rank:
         self.store_port = None if store is None else store.port
         self._groups = Groups(start, self._device, store)
         self._found = Surroundings.now()
+        self._usual = Scene.now({})
         self._modules = ModuleState()
         self._threads_raised: list[str] = []
         threading.excepthook = self._thread_raised
@@ -178,15 +180,16 @@ class _Rank:
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()
         before = _issued()
-        entry, args, kwargs = payload.loads(task)
-        self._modules.arrived(importable.news())
-        self._modules.note()
-        self._seed(context.seed)  # now: what the program's module imports has its generators
-        result = entry(context, *args, **kwargs)
-        self._synchronize()  # an error that the device meets later belongs to this run, not to the next
-        after = _issued()
-        with _unpicklable_named(result):
-            return payload.dumps(result), -1 if before is None or after is None else after - before
+        importable.begin(request.scene.files)
+        with request.scene.set_over(self._usual):
+            entry, args, kwargs = payload.loads(task)
+            self._modules.note()
+            self._seed(context.seed)  # now: what the program's module imports has its generators
+            result = entry(context, *args, **kwargs)
+            self._synchronize()  # an error that the device meets later belongs to this run, not to the next
+            after = _issued()
+            with _unpicklable_named(result):
+                return payload.dumps(result), -1 if before is None or after is None else after - before
 
     def _groups_if_silent(self) -> tuple[int, int] | None:
         try:

@@ -22,9 +22,13 @@ import torch.distributed as dist
 
 from pytest_gpuperf.torch_internals import COMPILER, global_module_hooks, is_of_data_loaders
 
-# What torch does by itself in the course of ordinary work is nobody's forgetfulness.
+# What torch and loaders do by themselves in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
-_CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
+_CHILDREN_OF_TORCH = (
+    "torch/_inductor/compile_worker",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+)
 _LIMIT_OF_COMPILER = 2000  # the compiler raises the recursion limit to it, and leaves it there
 _FIRST_LIMIT = sys.getrecursionlimit()
 _THAT_END = ("threads", "child processes")

@@ -35,6 +35,7 @@ from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.packing import Packing, name_of
+from pytest_gpuperf.run.patches import Patches, patch_warning
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
@@ -78,6 +79,8 @@ class CurrentTest:
     """Whether it only asks NCCL, on ranks like those of a launch."""
     first_timeout: float | None = None
     """Seconds that its first run that hung had; None if none has."""
+    patched: set[str] = field(default_factory=set)
+    """Names of what it had patched in this process when it ran programs, and was warned of."""
     longest: float = 0.0
     """Seconds of its longest run that returned."""
     failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
@@ -104,6 +107,7 @@ class CurrentRanks:
         self._packing = packing
         self._launch = launch
         self._cluster = cluster
+        self._patches = Patches(packing.travels)
         self._current: CurrentTest | None = None
         self.reported: CurrentTest | None = None
         """The test that began last; its teardown is reported when it has ended."""
@@ -152,6 +156,8 @@ class CurrentRanks:
         self._tests += 1
         examples = is_drawn(getattr(item, "obj", None))
         self._host.retire_owned(but=str(item.path))
+        if world_size is not None:
+            self._patches.begin()
         self._current = self.reported = CurrentTest(
             item=item,
             identity=identity,
@@ -346,6 +352,10 @@ class CurrentRanks:
             self._leasing.release(staying=self._host.gpus, await_memory=bool(self.machine.gpus))
         self._launch.end()
 
+    def close(self) -> None:
+        """The run is over."""
+        self._patches.close()
+
     def replace_ranks(self) -> None:
         """Ends all ranks; the next test of the launch, which goes on, has fresh ones."""
         self._host.retire_all()
@@ -413,6 +423,7 @@ class CurrentRanks:
         current = self.current
         name = name or name_of(program)
         task = self._packing.packed((entry, tuple(args), kwargs), program)
+        self._warn_of_patches(current)
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
@@ -423,6 +434,7 @@ class CurrentRanks:
                 timeout=current.timeout,
                 alike=current.marker.seed == "same",
                 outlives_deaths=outlives_deaths,
+                scene=self._packing.scene(),
             )
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
@@ -447,6 +459,12 @@ class CurrentRanks:
                 current.group = f"{current.group}, run {self._renewals}"
         current.longest = max(current.longest, time.monotonic() - start)
         return read_results(payloads, pool.spec, name)
+
+    def _warn_of_patches(self, current: CurrentTest) -> None:
+        new = [name for name in self._patches.missing(current.item) if name not in current.patched]
+        if new:
+            current.patched.update(new)
+            current.item.warn(patch_warning(current.identity, new))
 
     def _watched(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]

@@ -375,6 +375,7 @@ class Session:
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
+        self.ranks.close()
         self.host.close()
         self.leasing.close()
 

@@ -1,0 +1,26 @@
+"""What is relied on of multiprocessing's undocumented names."""
+
+import multiprocessing
+import sys
+from collections.abc import Callable
+from multiprocessing import spawn
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.ranks.multiprocessing_internals import add_to_path_of_children
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_import_from_further_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str) -> None:
+    monkeypatch.setattr(spawn, "get_preparation_data", spawn.get_preparation_data)  # put back in the end
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    (tmp_path / "only_in_children.py").write_text("def double(x):\n    return 2 * x\n")
+    folders: list[str] = []
+    add_to_path_of_children(lambda: folders)
+    folders.append(str(tmp_path))
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        path: Callable[[], list[str]] = sys.path.copy
+        assert pool.apply(eval, ("__import__('only_in_children').double(2)",)) == 4
+        assert str(tmp_path) not in path()
