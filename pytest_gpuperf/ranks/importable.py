@@ -34,6 +34,16 @@ class _Home:
     module: ModuleType
     executed: dict[str, Any] | None = None
     """The names that its file gave it; None before it was executed."""
+    nested: dict[str, type] = field(default_factory=dict)
+    """Classes that arrived and stand in others, by their names with dots."""
+
+    def put_nested(self) -> None:
+        """Puts the nested classes into those in which they stand, if these are there."""
+        for name, cls in self.nested.items():
+            *outer, own = name.split(".")
+            owner = _within(self.module, outer)
+            if owner is not None and getattr(owner, own, None) is not cls:
+                setattr(owner, own, cls)
 
     def begin(self) -> None:
         """Has it hold what its file gave it."""
@@ -42,6 +52,7 @@ class _Home:
         for name in names.keys() - self.executed.keys():
             del names[name]
         names.update(self.executed)
+        self.nested.clear()
 
 
 @dataclass(slots=True)
@@ -135,9 +146,10 @@ class Departing:
             return reduced
         make, (code, base, *others), state, items, pairs, set_state = reduced
         namespace = self._namespaces.setdefault(name, _Namespace(name, base))
-        of_name = (set_state, state)
-        arrives = arrived if getattr(module, function.__qualname__, None) is function else set_whole
-        return make, (code, namespace, *others), of_name, items, pairs, arrives
+        arguments = (code, namespace, *others)
+        if getattr(module, function.__qualname__, None) is not function:
+            return make, arguments, state, items, pairs, set_state
+        return arriving((make, arguments, state, items, pairs, set_state), function.__qualname__)
 
     def of_module(self, module: ModuleType) -> Any:
         """Return what the pickler is to write of a module; None for one that does not travel by value."""
@@ -159,17 +171,18 @@ class _Namespace:
 def is_named(obj: type) -> bool:
     """Whether the class is what its module has under its name; those of a script have no name elsewhere."""
     module = None if obj.__module__ == "__main__" else sys.modules.get(obj.__module__)
-    return module is not None and getattr(module, obj.__qualname__, None) is obj
+    return module is not None and _within(module, obj.__qualname__.split(".")) is obj
 
 
-def arriving(reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what a pickler is to write of a class that travels by value, so that it arrives under its name.
+def arriving(reduced: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+    """Return what a pickler is to write of a class or a function, so that it arrives under its name.
 
     Args:
         reduced: what cloudpickle writes: a constructor, arguments, state, two empty places, what sets the state.
+        name: in its module, with dots for a class that stands in another one.
     """
     make, arguments, state, items, pairs, set_state = reduced
-    return make, arguments, (set_state, state), items, pairs, arrived
+    return make, arguments, (set_state, state, name), items, pairs, arrived
 
 
 def namespace(name: str, base: dict[str, Any]) -> dict[str, Any]:
@@ -196,27 +209,24 @@ def fill(module: ModuleType, names: Mapping[str, Any]) -> None:
     vars(module).update(names)
 
 
-def set_whole(obj: Any, state: tuple[Callable[[Any, Any], object], Any]) -> None:
-    """Sets the state of what was unpickled.
-
-    Args:
-        obj: a function or a class.
-        state: what sets its state, and the state.
-    """
-    set_state, own = state
-    set_state(obj, own)
-
-
-def arrived(obj: Any, state: tuple[Callable[[Any, Any], object], Any]) -> None:
+def arrived(obj: Any, state: tuple[Callable[[Any, Any], object], Any, str]) -> None:
     """Sets the state of a function or a class that was unpickled, and keeps it under its name.
 
     Args:
         obj: the function or the class.
-        state: what sets its state, and the state.
+        state: what sets its state, the state, and the name.
     """
-    set_whole(obj, state)
-    if _homes.installed:
-        setattr(_homes.of(obj.__module__, None).module, obj.__qualname__, obj)
+    set_state, own, name = state
+    set_state(obj, own)
+    if not _homes.installed:
+        return
+    home = _homes.of(obj.__module__, None)
+    if "." in name:
+        obj.__qualname__ = name  # which cloudpickle leaves out
+        home.nested[name] = obj
+        home.put_nested()
+    else:
+        setattr(home.module, name, obj)
 
 
 class _Finder(MetaPathFinder):
@@ -272,6 +282,13 @@ class _Loader(Loader):
             names.update(set_before)
         if self._home is not None and not again:
             self._home.executed = executed
+            self._home.put_nested()
+
+
+def _within(obj: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        obj = getattr(obj, name, None)
+    return obj
 
 
 def _is_from(module: ModuleType, file: str | None) -> bool:

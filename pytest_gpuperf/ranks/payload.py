@@ -58,7 +58,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return reduced  # something else, or what travels by reference
         if isinstance(obj, FunctionType):
             return self.departing.of_function(obj, reduced)
-        return importable.arriving(reduced) if isinstance(obj, type) and importable.is_named(obj) else reduced
+        named = isinstance(obj, type) and importable.is_named(obj)
+        return importable.arriving(reduced, obj.__qualname__) if named else reduced
 
 
 def _code(make: Callable[..., CodeType], values: tuple[Any, ...], file: str) -> CodeType:
