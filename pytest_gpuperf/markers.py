@@ -10,6 +10,8 @@ from typing import Any, Final, Literal, get_args
 import pytest
 
 from pytest_gpuperf.figures.metric import Scope
+from pytest_gpuperf.ranks.hash_seed import VARIABLE as HASH_SEED
+from pytest_gpuperf.ranks.hash_seed import is_seed
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
 from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, OF_RANK, VISIBLE
 
@@ -248,6 +250,11 @@ def _environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str
             raise ValueError(
                 f"{where} takes env with {{rank}} or, for one rank apart, {{rank==2}} in a value, got {name}={text!r}"
             )
+    if not is_seed(OF_RANK.sub("0", value.get(HASH_SEED, ""))):
+        raise ValueError(
+            f"{where} takes env with {HASH_SEED} as a whole number up to 4294967295, 'random' or '{{rank}}', got "
+            f"{value[HASH_SEED]!r}"
+        )
     if value.get(VISIBLE, GPU) != GPU:
         raise ValueError(
             f"{where} cannot set {VISIBLE} to {value[VISIBLE]!r}: a test has the GPUs that it leased; write {GPU!r} to "

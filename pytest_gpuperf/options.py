@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuperf.baselines.merge import Mode
 from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES
 from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
-from pytest_gpuperf.ranks.hash_seed import hash_seed
+from pytest_gpuperf.ranks.hash_seed import hash_seed, seed_by_rank
 from pytest_gpuperf.ranks.spec import ISOLATIONS
 from pytest_gpuperf.verdicts.rule import Policy
 
@@ -88,6 +88,14 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "action": "store_true",
             "help": "run only the largest world of each test: of those that the GPUs hold, or of all on CPUs",
+        },
+    ),
+    (
+        "--hash-by-rank",
+        {
+            "action": "store_true",
+            "help": "seed Python's hashes differently on each rank that measures nothing, as launchers do: finds "
+            "collectives whose order comes from a set; ranks start afresh and slower, and stay warm",
         },
     ),
     (
@@ -301,6 +309,8 @@ class Options:
     """Whether each test has only the largest of its worlds."""
     hash_seed: str = ""
     """The value of PYTHONHASHSEED for all ranks of this machine; empty: each process has its own."""
+    hashes_by_rank: str = ""
+    """The same for ranks that measure nothing, with ``{rank}`` in it; empty: they have ``hash_seed``."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -399,7 +409,8 @@ class Options:
             leases=_leases(config),
             run=_run(config),
             # Ranks of a cluster are forked on its nodes, whose environment is theirs.
-            hash_seed=hash_seed(os.environ, _run(config)) if cluster is None else "",
+            hash_seed=(seed := hash_seed(os.environ, _run(config)) if cluster is None else ""),
+            hashes_by_rank=seed_by_rank(seed) if config.getoption("hash_by_rank") else "",
             adopt_classes=_adopt_classes(config),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,

@@ -54,6 +54,14 @@ WRONG = [
     ("2, env={'A': None}", "takes env with strings as values, got A=None: write 'None'"),
     ("2, env={'A': 'x\\0'}", "takes env with values that a variable can have, got A='x\\x00'"),
     (
+        "2, env={'PYTHONHASHSEED': 'many'}",
+        "takes env with PYTHONHASHSEED as a whole number up to 4294967295, 'random' or '{rank}', got 'many'",
+    ),
+    (
+        "2, env={'PYTHONHASHSEED': '5000000{rank}00'}",
+        "takes env with PYTHONHASHSEED as a whole number up to 4294967295, 'random' or '{rank}', got '5000000{rank}00'",
+    ),
+    (
         "2, env={'CUDA_VISIBLE_DEVICES': '0'}",
         "cannot set CUDA_VISIBLE_DEVICES to '0': a test has the GPUs that it leased; write '{gpu}' to show each rank "
         "its own GPU alone",

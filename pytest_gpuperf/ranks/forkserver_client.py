@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import IO, Any
 
-from pytest_gpuperf.ranks.boot import command
+from pytest_gpuperf.ranks.boot import FIND_INSTALLED_FIRST, command
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import LOAD, MAX_MESSAGE
 from pytest_gpuperf.ranks.hash_seed import VARIABLE
@@ -58,10 +58,8 @@ _FORKABLE = {
 }
 
 _SOURCE = (
-    # What is installed first: a test folder may hold a module of the name of one that torch imports.
-    "import json; sys.path += [path for path in json.loads(sys.argv[2]) if path not in sys.path]; "
-    "from pytest_gpuperf.ranks.forkserver import main; "
-    "main(int(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[4]))"
+    FIND_INSTALLED_FIRST + "from pytest_gpuperf.ranks.forkserver import main; "
+    "main(int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))"
 )
 
 
@@ -237,7 +235,7 @@ class ForkserverClient:
         self._told = set(self._wanted())
         modules = [*self._preload, *self._wanted()]
         return subprocess.Popen(
-            command(_SOURCE, str(control), json.dumps(module_path()), json.dumps(modules), str(os.getpid())),
+            command(_SOURCE, json.dumps(module_path()), str(control), json.dumps(modules), str(os.getpid())),
             env={**os.environ, **_FORKABLE, **self._hashes},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,

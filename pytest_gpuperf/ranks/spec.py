@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 
+from pytest_gpuperf.ranks.hash_seed import VARIABLE
+
 _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
 OF_RANK = re.compile(r"\{rank(?:==(\d+))?\}")
 """In a value that a test sets: ``{rank}`` is the rank's number; ``{rank==2}`` is 1 on rank 2, and 0 on all others."""
@@ -113,6 +115,8 @@ class PoolSpec:
     opening: Opening = Opening.GROUP
     owner: str = ""
     """The test file whose tests alone use the pool; empty if any test may."""
+    hash_seed: str = ""
+    """The seed of each rank's hashes, in which ``OF_RANK`` stands for its number; empty: all have that of the run."""
     nodes: tuple[Node, ...] = ()
     """The nodes of a cluster, each with its part of the ranks, in rank order; empty: all ranks on this machine."""
 
@@ -187,6 +191,7 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
         environ: of the pool's ranks, by ``rank_environ``.
     """
     gpu = spec.gpus[rank] if spec.gpus else ""
+    hashes = {VARIABLE: OF_RANK.sub(lambda told: _of_rank(told, rank), spec.hash_seed)} if spec.hash_seed else {}
     values = {name: OF_RANK.sub(lambda told: _of_rank(told, rank), value) for name, value in spec.environ}
     own = {
         name: values[name].replace(GPU, gpu) for name, value in spec.environ if OF_RANK.search(value) or GPU in value
@@ -195,7 +200,8 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
     launcher = launcher_environ(rank, spec.world_size, place) if spec.opening is Opening.LAUNCHER else {}
     part = spec.parts[place.node]
     visible = {VISIBLE: ",".join(spec.gpus[part.start : part.stop])} if spec.nodes else {}
-    return {**environ, **visible, **launcher, **own}
+    set_by_test = dict(spec.environ)
+    return {**environ, **visible, **launcher, **(hashes if VARIABLE not in set_by_test else {}), **own}
 
 
 def _of_rank(told: re.Match[str], rank: int) -> str:

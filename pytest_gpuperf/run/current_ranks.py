@@ -535,7 +535,8 @@ class CurrentRanks:
         marker = current.marker
         opening = Opening.LAUNCHER if marker.launcher_env else current.opening
         owner = str(current.item.path) if marker.isolation == "file" else ""
-        return PoolSpec(world_size, gpus, marker.env, cores, timed, opening, owner, nodes)
+        hashes = "" if timed else self._options.hashes_by_rank
+        return PoolSpec(world_size, gpus, marker.env, cores, timed, opening, owner, hashes, nodes)
 
     def _placed(self, cluster: Cluster, world_size: int) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         marker = self.current.marker
