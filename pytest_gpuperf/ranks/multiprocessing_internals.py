@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import multiprocessing.process
+import os
+from collections.abc import Callable, Iterator
 from multiprocessing import spawn
 from typing import Any
 
@@ -23,3 +26,25 @@ def add_to_path_of_children(folders: Callable[[], list[str]]) -> None:
         return {**data, "sys_path": [*data.get("sys_path", ()), *folders()]}
 
     spawn.get_preparation_data = with_folders
+
+
+@contextlib.contextmanager
+def as_child(name: str) -> Iterator[None]:
+    """Within the block this process is known to ``multiprocessing`` as one that its parent started.
+
+    Publicly, a process gets its name only as it is started, and its parent never again.
+
+    Args:
+        name: of the process, as ``multiprocessing.current_process()`` tells it.
+    """
+    process: Any = multiprocessing.process  # of which type checkers do not know all
+    current, before = multiprocessing.current_process(), process._parent_process
+    own_name, parent = current.name, os.getppid()
+    sentinel = os.pidfd_open(parent)  # readable when the parent has ended
+    try:
+        current.name = name
+        process._parent_process = process._ParentProcess("MainProcess", parent, sentinel)
+        yield
+    finally:
+        current.name, process._parent_process = own_name, before
+        os.close(sentinel)
