@@ -13,7 +13,7 @@ from pytest_gpuperf.figures.metric import Scope
 from pytest_gpuperf.ranks.hash_seed import VARIABLE as HASH_SEED
 from pytest_gpuperf.ranks.hash_seed import is_seed
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
-from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, OF_RANK, VISIBLE
+from pytest_gpuperf.ranks.spec import AGENT_STORE, GPU, ISOLATIONS, LAUNCHER_VARIABLES, OF_RANK, VISIBLE
 
 MARKERS = (
     "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
@@ -221,7 +221,7 @@ def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str
 
 def _launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
     wanted = _flag(keywords.get("launcher_env", False), "launcher_env", where)
-    both = sorted(LAUNCHER_VARIABLES.intersection(keywords.get("env") or {})) if wanted else []
+    both = sorted((LAUNCHER_VARIABLES - {AGENT_STORE}).intersection(keywords.get("env") or {})) if wanted else []
     if both:
         raise ValueError(f"{where} takes env without {both[0]}, which launcher_env=True sets")
     return wanted

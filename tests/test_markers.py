@@ -69,6 +69,7 @@ WRONG = [
     ("2, largest=1", "takes largest=True or largest=False, got 1"),
     ("2, largest=None", "takes largest=True or largest=False, got None"),
     ("2, launcher_env=1", "takes launcher_env=True or launcher_env=False, got 1"),
+    ("2, launcher_env=True, env={'MASTER_PORT': '1'}", "takes env without MASTER_PORT, which launcher_env=True sets"),
     ("2, launcher_env=True, env={'RANK': '0'}", "takes env without RANK, which launcher_env=True sets"),
     ("2, nodes=0", "takes nodes as an integer of 1 or more, got 0"),
     ("2, per_node=True", "takes per_node as an integer of 1 or more, got True"),

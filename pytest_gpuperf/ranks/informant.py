@@ -17,7 +17,8 @@ from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.collectives import issued_since, latest
 from pytest_gpuperf.ranks.handling import Handled, handled
 from pytest_gpuperf.ranks.messages import Account, Inquiry
-from pytest_gpuperf.ranks.surroundings import is_tqdms
+from pytest_gpuperf.ranks.surroundings import child_processes, is_tqdms
+from pytest_gpuperf.ranks.unserved import sought
 from pytest_gpuperf.torch_internals import (
     default_group,
     default_group_name,
@@ -86,6 +87,7 @@ class Informant:
             position=tuple((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lasti) for frame in stack),
             waits=bool(stack) and waits_for_a_collective(stack[0], self._backend),
             threads=any(_is_the_programs(thread, self._main) for thread in threading.enumerate()),
+            sought=sought(stack[0]) if stack else "",
             issued=groups_issued(),
             members=group_members(),
             tells_ends=self._backend == "nccl",
@@ -93,7 +95,7 @@ class Informant:
         )
         if not inquiry.whole:
             return account
-        account = replace(account, handling=self._handling())
+        account = replace(account, handling=self._handling(), children=bool(child_processes()))
         record = self._record()
         if record is None:
             return account

@@ -194,6 +194,10 @@ class Account:
     """Whether that call waits for a collective, as far as its name tells."""
     threads: bool = False
     """Whether the program's own threads run."""
+    sought: str = ""
+    """The address of the store that the main thread waits to reach while nobody listens there."""
+    children: bool = False
+    """Whether it has child processes; only in a whole account."""
     issued: tuple[tuple[str, int], ...] = ()
     """How many operations each process group has issued, by name."""
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire
 from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
 from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
+from pytest_gpuperf.ranks.unserved import Unserved
 
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
 GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
@@ -255,7 +256,7 @@ class Pool:
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
 
-    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | None) -> None:
+    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | Unserved | None) -> None:
         __tracebackhide__ = True
         alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
         accounts = self._accounts(alive, whole=True) if inquire_after(endings) else {}
@@ -286,12 +287,12 @@ class Pool:
         timeout: float,
         vigil: Vigil | None,
         graced: tuple[type[Ending], ...],
-    ) -> tuple[list[Ending], Stalemate | None]:
+    ) -> tuple[list[Ending], Stalemate | Unserved | None]:
         endings: dict[int, Ending] = {}
         for node in self._nodes:
             endings.update(node.post(request, task))
         waiting = [rank for rank in range(self.spec.world_size) if rank not in endings]
-        stalemate: Stalemate | None = None
+        stalemate: Stalemate | Unserved | None = None
         deadline = time.monotonic() + (
             self._grace if any(isinstance(one, graced) for one in endings.values()) else timeout
         )

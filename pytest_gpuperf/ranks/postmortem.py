@@ -27,6 +27,7 @@ from pytest_gpuperf.ranks.spec import rank_name
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
 from pytest_gpuperf.ranks.stalemate import Stalemate
 from pytest_gpuperf.ranks.tracebacks import headline
+from pytest_gpuperf.ranks.unserved import Unserved
 
 _MISMATCHED = "mismatched collectives"
 _CLEANUP = "A cleanup (except, finally, __exit__) that not all ranks enter must not wait for the others"
@@ -94,7 +95,7 @@ def post_mortem(
     world: World,
     issued: Mapping[int, Sequence[Collective]] | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
-    stalemate: Stalemate | None = None,
+    stalemate: Stalemate | Unserved | None = None,
     handling: Mapping[int, Sequence[Handled]] | None = None,
 ) -> PostMortem:
     """Finds what happened first: the program's own exception, a death, one that a cleanup holds back, or only waiting.
@@ -223,15 +224,16 @@ def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     )
 
 
-def _hopeless(stalemate: Stalemate, world: World, lead: str) -> CollectiveMismatch:
+def _hopeless(stalemate: Stalemate | Unserved, world: World, lead: str) -> RankError:
+    never = f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}"
+    if isinstance(stalemate, Unserved):
+        return RankTimeout(never)
     rule = "Every rank of a group must issue each of its collectives, in the same order"
     if stalemate.sizes_differ:
         rule += ", with as many elements"
     if lead:
         rule = _CLEANUP
-    return CollectiveMismatch(
-        f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}. {rule}"
-    )
+    return CollectiveMismatch(f"{never}. {rule}")
 
 
 def _led(lead: str) -> str:
@@ -319,9 +321,9 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
-def _cause(endings: Sequence[Ending], root: int | None, hopeless: Stalemate | None) -> str:
+def _cause(endings: Sequence[Ending], root: int | None, hopeless: Stalemate | Unserved | None) -> str:
     if hopeless is not None:
-        return _MISMATCHED
+        return "timeout" if isinstance(hopeless, Unserved) else _MISMATCHED
     if root is None:
         return _MISMATCHED if _mismatched(endings) else "timeout"
     ending = endings[root]

@@ -285,7 +285,10 @@ def _open_store(address: str) -> dist.TCPStore:
     # probed.
     listener = socket.create_server((address, 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    # Shared by stores that rank 0 opens on this port: without the launcher's store, env:// has it do so.
+    return dist.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.detach()
+    )
 
 
 def _flush_output() -> None:

@@ -65,6 +65,10 @@ class Place:
     """The node's name; empty without a cluster."""
 
 
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Unless it is ``True``, torch has rank 0 open the store of ``init_method``, and not the launcher."""
+
+
 def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]:
     """The variables that torchrun sets, except ``MASTER_PORT``, which rank 0's store provides later.
 
@@ -88,7 +92,7 @@ def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]
         "ROLE_NAME": "default",
         "MASTER_ADDR": place.store,
         "TORCHELASTIC_RUN_ID": "gpuperf",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        AGENT_STORE: "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
@@ -198,6 +202,8 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
     }
     place = spec.place(rank)
     launcher = launcher_environ(rank, spec.world_size, place) if spec.opening is Opening.LAUNCHER else {}
+    if launcher and AGENT_STORE in values:
+        launcher[AGENT_STORE] = values[AGENT_STORE]
     part = spec.parts[place.node]
     visible = {VISIBLE: ",".join(spec.gpus[part.start : part.stop])} if spec.nodes else {}
     set_by_test = dict(spec.environ)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from pytest_gpuperf.ranks.collectives import Collective, say_ranks, sizes_differ
 from pytest_gpuperf.ranks.messages import Account
+from pytest_gpuperf.ranks.unserved import Unserved, unserved
 
 _MOST_SPARED = 4  # times the grace for which ranks are not asked again for what their recorders hold
 SHORTEST = 0.25  # seconds that a rank is watched at least, however short the grace is
@@ -176,7 +177,7 @@ class Vigil:
         self._spared_until = 0.0
         self._returned = 0
 
-    def look(self, waiting: Collection[int], returned: Collection[int]) -> Stalemate | None:
+    def look(self, waiting: Collection[int], returned: Collection[int]) -> Stalemate | Unserved | None:
         """Looks once.
 
         Args:
@@ -191,10 +192,12 @@ class Vigil:
             self._returned, self._doubts, self._spared_until = len(returned), 0.0, 0.0
         accounts = self._ask([*waiting, *returned], False)
         still = self._still(accounts, returned, began)
-        if began >= self._spared_until and any(accounts[rank].waits for rank in still if rank in waiting):
+        suspects = [accounts[rank] for rank in still if rank in waiting]
+        if began >= self._spared_until and any(account.waits or account.sought for account in suspects):
             whole = self._ask([*waiting, *returned], True)
             still = self._still(whole, returned, began)
-            if (found := stalemate(whole, still, returned)) is not None:
+            found = stalemate(whole, still, returned) or unserved(whole, still, waiting)
+            if found is not None:
                 return found
             self._doubts = min(max(2 * self._doubts, self._still_for), _MOST_SPARED * self._still_for)
             self._spared_until = time.monotonic() + self._doubts

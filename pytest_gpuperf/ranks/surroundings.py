@@ -96,7 +96,7 @@ class Surroundings:
                 for thread in threading.enumerate()
                 if thread is not threading.main_thread() and not (_is_torchs(thread) or is_tqdms(thread))
             },
-            child_processes=_children(),
+            child_processes=child_processes(),
         )
 
 
@@ -179,7 +179,8 @@ def _working_directory() -> str:
         return "removed"
 
 
-def _children() -> dict[str, str]:
+def child_processes() -> dict[str, str]:
+    """Return the commands of this process's children that a program has started, with ``running``."""
     children = {}
     for task in Path("/proc/self/task").iterdir():
         try:
