@@ -52,6 +52,7 @@ from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.profiling import Profiling
 from pytest_gpuperf.run.racing import Racing
@@ -284,6 +285,7 @@ class Session:
         """Registers the parts that have hooks of their own; reports only in the process that has all of them."""
         plugins = config.pluginmanager
         plugins.register(self.seen, "gpuperf-seen")
+        plugins.register(LeftGroups(), "gpuperf-left-groups")
         if self.benchmarks is not None:
             plugins.register(self.benchmarks, "gpuperf-benchmark")
         if self.recording is not None:
