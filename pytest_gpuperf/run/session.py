@@ -51,6 +51,7 @@ from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.launcher_skips import LauncherSkips
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.packing import Packing
@@ -306,6 +307,7 @@ class Session:
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
+        plugins.register(LauncherSkips(), "gpuperf-launcher-skips")
         github = GitHub(self.summary.lines, self.findings, config.rootpath, commands=self.commands)
         plugins.register(github, "gpuperf-github")
 
