@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -20,51 +21,49 @@ _SHOWN = 3  # files that the line names
 
 
 class LauncherSkips:
-    """Counts the tests and modules that were skipped so, and names their files at the end of the run."""
-
-    def __init__(self) -> None:
-        self._skipped: list[tuple[str, str, bool]] = []
-        """File, reason, and whether it was a whole module."""
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes a test that was skipped."""
-        if report.skipped and not hasattr(report, "wasxfail"):
-            self._note(report, module=False)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Notes a module that was skipped."""
-        if report.skipped:
-            self._note(report, module=True)
+    """Names the files of such tests and modules at the end of the run, and counts them."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Reports what was skipped so."""
-        if (line := self.line()) is not None:
-            terminalreporter.write_line(line)
+        # A launcher has started this process, and this is a skip of another kind.
+        skipped = [] if _RANK in os.environ else terminalreporter.stats.get("skipped", [])
+        if (line := skips_line(skipped)) is not None:
+            terminalreporter.write_line(f"gpuperf: {line}")
 
-    def line(self) -> str | None:
-        """Return the line of the summary; None if nothing was skipped so."""
-        if _RANK in os.environ:
-            return None  # a launcher has started this process
-        reasons = {file: _reasons(file) for file, _, _ in self._skipped}
-        found = [one for one in self._skipped if _WORDS.search(one[1]) or one[1] in reasons[one[0]]]
-        if not found:
-            return None
-        tests, modules = [module for *_, module in found].count(False), [module for *_, module in found].count(True)
-        counts = ((tests, "test"), (modules, "module"))
-        parts = [f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count]
-        files = list(dict.fromkeys(file for file, _, _ in found))
-        more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-        shown = ", ".join(os.path.relpath(file) for file in files[:_SHOWN])
-        return (
-            f"gpuperf: {' and '.join(parts)} skipped because no launcher has set {_RANK} ({shown}{more}): run them "
-            "with torchrun, or on ranks with pytest.main() in a program under launcher_env=True"
-        )
 
-    def _note(self, report: pytest.TestReport | pytest.CollectReport, *, module: bool) -> None:
-        if isinstance(report.longrepr, tuple):
-            file, _, reason = report.longrepr
-            self._skipped.append((str(file), str(reason).removeprefix("Skipped: "), module))
+def skips_line(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> str | None:
+    """Return the line of the summary; None if nothing was skipped so.
+
+    Args:
+        reports: of what was skipped.
+    """
+    found = list(_of_launchers(reports))
+    if not found:
+        return None
+    counts = Counter("module" if isinstance(report, pytest.CollectReport) else "test" for _, report in found)
+    parts = [f"{counts[what]} {what}{'s' if counts[what] > 1 else ''}" for what in ("test", "module") if counts[what]]
+    files = list(dict.fromkeys(file for file, _ in found))
+    more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+    shown = ", ".join(os.path.relpath(file) for file in files[:_SHOWN])
+    return (
+        f"{' and '.join(parts)} skipped because no launcher has set {_RANK} ({shown}{more}): run them with torchrun, "
+        "or on ranks with pytest.main() in a program under launcher_env=True"
+    )
+
+
+def _of_launchers(
+    reports: Iterable[pytest.TestReport | pytest.CollectReport],
+) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
+    reasons: dict[str, frozenset[str]] = {}
+    for report in reports:
+        if not isinstance(report.longrepr, tuple):
+            continue
+        file, reason = str(report.longrepr[0]), str(report.longrepr[2]).removeprefix("Skipped: ")
+        if file not in reasons:
+            reasons[file] = _reasons(file)
+        if _WORDS.search(reason) or reason in reasons[file]:
+            yield file, report
 
 
 def _reasons(file: str) -> frozenset[str]:
