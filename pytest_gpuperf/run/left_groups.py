@@ -16,7 +16,7 @@ from pytest_gpuperf.torch_internals import default_group
 class LeftGroups:
     """Finds the default group that a test or its fixture left open, names the test, and destroys the group.
 
-    A group stays as long as the fixture that opened it. One that was there before the first test is nobody's.
+    A group stays as long as the fixture that opened it. One that a module or a hook has opened is no test's.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,17 @@ class LeftGroups:
             if group is not None and group is not before and not self._knows(group):
                 self._seen, self._opener = weakref.ref(group), fixturedef
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Notes a group that is there before the test."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self) -> None:
+        """Notes a group that is there before the body, and that no fixture has opened: a hook of a conftest.py did."""
         group = _default_group()
         if group is not None and not self._knows(group):
             self._seen, self._opener = weakref.ref(group), None
-        return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Notes a group that is there before the test."""
+        self.pytest_runtest_call()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:

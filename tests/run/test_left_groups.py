@@ -74,7 +74,11 @@ def test_last(tmp_path):
     assert not dist.is_initialized()
 """
 AT_IMPORT = """
-import torch.distributed as dist
+import pytest, torch.distributed as dist
+
+@pytest.mark.ranks(1)
+def test_ranks(ranks):
+    ranks.run(lambda ctx: None)
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
@@ -114,8 +118,34 @@ def test_the_test_that_left_it_is_named(run: WholeRun) -> None:
     )
 
 
-def test_a_group_that_a_module_opens_is_nobodys(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = write(tmp_path_factory.mktemp("at_import"), {"test_it.py": AT_IMPORT, "pytest.ini": "[pytest]\n"})
-    found = run_pytest(folder)
+BY_A_HOOK = """
+import pytest, torch.distributed as dist
+
+def pytest_runtest_setup(item):
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        item.config.opened = getattr(item.config, "opened", 0) + 1
+    assert item.config.opened == 1
+"""
+ASKS = """
+import pytest, torch.distributed as dist
+
+@pytest.mark.ranks(1)
+def test_ranks(ranks):
+    ranks.run(lambda ctx: None)
+
+def test_one():
+    dist.barrier()
+
+def test_two():
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("sources", [{"test_it.py": AT_IMPORT}, {"conftest.py": BY_A_HOOK, "test_it.py": ASKS}])
+def test_a_group_that_a_module_or_a_hook_opens_is_no_tests(
+    tmp_path_factory: pytest.TempPathFactory, sources: dict[str, str]
+) -> None:
+    found = run_pytest(write(tmp_path_factory.mktemp("others"), {**sources, "pytest.ini": "[pytest]\n"}))
     assert set(found.outcomes.values()) == {"PASSED"}, found.text
     assert "LeakWarning" not in found.text
