@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -235,3 +236,17 @@ def is_of_data_loaders(handler: object) -> bool:
     Torch has no public name for it. If a worker has failed, it raises. Otherwise it calls the handler before it.
     """
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
+
+
+def store_address(frame: FrameType) -> tuple[Any, Any] | None:
+    """Host and port of the store that a thread connects to as ``init_process_group`` opens one; None if it does not.
+
+    Publicly, nobody can ask. A frame of that function's name has variables of these names.
+
+    Args:
+        frame: the thread's innermost one.
+    """
+    code = frame.f_code
+    if code.co_name != "_create_c10d_store" or not code.co_filename.endswith("torch/distributed/rendezvous.py"):
+        return None
+    return frame.f_locals.get("hostname"), frame.f_locals.get("port")

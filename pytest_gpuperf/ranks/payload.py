@@ -245,6 +245,34 @@ def dumps(obj: Any, by_value: Iterable[ModuleType] = ()) -> Parcel:
         return Parcel(file.getvalue(), apart)
 
 
+class _Naming(_Pickler):
+    named: set[str]
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            self.named.update(obj.co_names)  # of what it imports, among others
+        elif isinstance(obj, ModuleType):
+            self.named.add(obj.__name__)
+        elif isinstance(obj, FunctionType | type):
+            self.named.add(obj.__module__)
+        return super().reducer_override(obj)
+
+
+def packages_named(obj: Any, by_value: Iterable[ModuleType] = ()) -> frozenset[str]:
+    """Return the names of packages that the code in an object's pickle may use itself, and a few that are none.
+
+    Args:
+        obj: a program, with its arguments.
+        by_value: modules that travel by value.
+    """
+    modules = tuple(by_value)
+    with _by_value(modules), submodules_looked_up(), io.BytesIO() as file:
+        pickler = _Naming(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=lambda buffer: False)
+        pickler.named = set()
+        pickler.dump(obj)
+    return frozenset(str(name).partition(".")[0] for name in pickler.named)
+
+
 def loads(parcel: Parcel) -> Any:
     """The object that ``dumps`` was given."""
     return pickle.loads(parcel.stream, buffers=parcel.buffers)

@@ -14,8 +14,8 @@ from types import FrameType
 
 from pytest_gpuperf.ranks.collectives import say_ranks
 from pytest_gpuperf.ranks.messages import Account
+from pytest_gpuperf.torch_internals import store_address
 
-_CONNECTS = ("torch/distributed/rendezvous.py", "_create_c10d_store")
 _PATIENCE = 0.2  # seconds for a connection; on loopback it is refused at once
 
 
@@ -57,10 +57,10 @@ def sought(frame: FrameType) -> str:
     Args:
         frame: the thread's innermost one.
     """
-    file, function = _CONNECTS
-    if frame.f_code.co_name != function or not frame.f_code.co_filename.endswith(file):
+    address = store_address(frame)
+    if address is None:
         return ""
-    host, port = frame.f_locals.get("hostname"), frame.f_locals.get("port")
+    host, port = address
     try:
         socket.create_connection((host, port), _PATIENCE).close()
     except ConnectionRefusedError:

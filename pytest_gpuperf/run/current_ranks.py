@@ -8,7 +8,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -423,7 +423,7 @@ class CurrentRanks:
         current = self.current
         name = name or name_of(program)
         task = self._packing.packed((entry, tuple(args), kwargs), program)
-        self._warn_of_patches(current)
+        self._warn_of_patches(current, lambda: self._packing.packages_named(entry, tuple(args), kwargs))
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
@@ -460,9 +460,11 @@ class CurrentRanks:
         current.longest = max(current.longest, time.monotonic() - start)
         return read_results(payloads, pool.spec, name)
 
-    def _warn_of_patches(self, current: CurrentTest) -> None:
-        new = [name for name in self._patches.missing(current.item) if name not in current.patched]
-        if new:
+    def _warn_of_patches(self, current: CurrentTest, packages: Callable[[], Set[str]]) -> None:
+        missing = [name for name in self._patches.missing(current.item) if name not in current.patched]
+        # A fixture for all tests may patch what no program uses.
+        used = packages() if missing else ()
+        if new := [name for name in missing if name.partition(".")[0] in used]:
             current.patched.update(new)
             current.item.warn(patch_warning(current.identity, new))
 

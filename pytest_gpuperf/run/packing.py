@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +69,10 @@ class Packing:
         with _named_if_it_cannot_be_sent(program):
             modules = self._by_value()
             return payload.dumps((self._stubs.before(entry), args, kwargs), by_value=modules)
+
+    def packages_named(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Set[str]:
+        """Return the names of packages that a program may use itself, which was packed before."""
+        return payload.packages_named((program, args, kwargs), by_value=self._by_value())
 
     def scene(self) -> Scene | None:
         """Return what a program finds of this process's state; None on a cluster, whose nodes have other files."""

@@ -1,5 +1,6 @@
 """What is relied on of torch's private names: with another version of torch, these tests tell whether it holds."""
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -199,3 +200,9 @@ def test_dynamo_and_the_compiler_are_modules(name: str) -> None:
 def test_nothing_is_loaded_for_the_names() -> None:
     code = "import sys, pytest_gpuperf.torch_internals; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_init_process_group_connects_to_a_store_in_a_function_with_these_variables() -> None:
+    function = sys.modules["torch.distributed.rendezvous"]._create_c10d_store
+    assert inspect.getfile(function).endswith("torch/distributed/rendezvous.py")
+    assert list(inspect.signature(function).parameters)[:2] == ["hostname", "port"]
