@@ -62,7 +62,20 @@ class _Homes:
     known: dict[str, _Home] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     """The sources of modules that travel by value, whether or not something of them has arrived."""
+    parents: set[str] = field(default_factory=set)
+    """The packages of all of them, by name."""
     installed: bool = False
+
+    def begin(self, files: Mapping[str, str]) -> None:
+        """Forgets what has arrived; the names of files that were executed stay as these gave them."""
+        for name, home in list(self.known.items()):
+            if home.executed is None:
+                del self.known[name]
+            else:
+                home.begin()
+        if files != self.files:
+            self.files = files
+            self.parents = {parent for name in (*files, *self.known) for parent in _parents(name)}
 
     def of(self, name: str, file: str | None) -> _Home:
         """The namespace of a module; a new one if there is none."""
@@ -74,11 +87,8 @@ class _Homes:
             else:
                 home = _Home(ModuleType(name))
             self.known[name] = home
+            self.parents.update(_parents(name))
         return home
-
-    def has_below(self, name: str) -> bool:
-        """Whether a module is in the package of this name."""
-        return any(module.startswith(f"{name}.") for module in (*self.known, *self.files))
 
 
 _homes = _Homes()
@@ -90,12 +100,7 @@ def begin(files: Mapping[str, str]) -> None:
     Args:
         files: the source of each module that travels by value, by the module's name.
     """
-    _homes.files = files
-    for name, home in list(_homes.known.items()):
-        if home.executed is None:
-            del _homes.known[name]
-        else:
-            home.begin()
+    _homes.begin(files)
 
 
 def is_home(name: str) -> bool:
@@ -234,11 +239,11 @@ class _Finder(MetaPathFinder):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         home = _homes.known.get(name)
-        if home is None and name not in _homes.files and not _homes.has_below(name):
+        if home is None and name not in _homes.files and name not in _homes.parents:
             return None
         spec = _by_file(name) or self._by_others(name, path, target)
         if spec is None:
-            spec = ModuleSpec(name, _Loader(None, home), is_package=_homes.has_below(name))
+            spec = ModuleSpec(name, _Loader(None, home), is_package=name in _homes.parents)
         elif home is not None and hasattr(spec.loader, "exec_module"):  # a namespace package has no loader
             spec.loader = _Loader(spec.loader, home)
         return spec
@@ -283,6 +288,11 @@ class _Loader(Loader):
         if self._home is not None and not again:
             self._home.executed = executed
             self._home.put_nested()
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _within(obj: Any, names: Sequence[str]) -> Any:
