@@ -119,7 +119,7 @@ class Session:
         console, root = Console(config), config.rootpath
         link = config.stash.get(LINK, None)
         preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
-        given = config.getoption("baselines") or ""
+        given = config.getoption("gpuperf_baselines") or ""
         race = options.race
         commands = Commands(
             root,
