@@ -379,7 +379,7 @@ class Options:
             run=_run(config),
             # Ranks of a cluster are forked on its nodes, whose environment is theirs.
             hash_seed=(seed := hash_seed(os.environ, _run(config)) if cluster is None else ""),
-            hashes_by_rank=seed_by_rank(seed) if config.getoption("hash_by_rank") else "",
+            hashes_by_rank=seed_by_rank(seed) if config.getoption("gpuperf_hash_by_rank") else "",
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("gpuperf_accept_regression")),
