@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -25,6 +26,8 @@ class _Parser:
 
     def __init__(self) -> None:
         self.options: list[tuple[str, str]] = []
+        self._groups = [SimpleNamespace(options=[])]  # a feature looks which names are taken
+        self._anonymous = self._groups[0]
         self.keys: list[tuple[str, str]] = []
 
     def getgroup(self, *_: str) -> _Parser:
@@ -33,7 +36,7 @@ class _Parser:
 
     def addoption(self, *names: str, **settings: Any) -> None:
         """Takes an option with its help."""
-        if (short := names[-1].replace("--gpuperf-", "--")) in SHARED:
+        if (short := names[-1].replace("--gpuperf-", "--")) in (*SHARED, "--profile"):
             names = (short, names[-1])
         value = settings.get("metavar")
         shown = [f"`{name}`" for name in names if "=" not in name or len(names) == 1]

@@ -20,10 +20,12 @@ BROUGHT = {
     "doctor": (None, "doctor"),
     "fleet": (None, "fleet"),
     "acceptance": (None, "accept"),
+    "github": (None, "comment"),
+    "recovery": (None, "recover"),
 }
 """The option and the command of a feature."""
-NEEDS = {"acceptance": {"doctor", "page"}}
-"""What a feature is made of: the command accept asks the doctor, and writes a page."""
+NEEDS = {"acceptance": {"doctor", "page", "recovery"}}
+"""What a feature is made of: accept asks the doctor, writes a page, and reads what a phase left that was killed."""
 TESTS = """
 import pytest
 from pytest_gpuperf import Metric
