@@ -235,3 +235,23 @@ def is_of_data_loaders(handler: object) -> bool:
     Torch has no public name for it. If a worker has failed, it raises. Otherwise it calls the handler before it.
     """
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
+
+
+def group_ranks(group: ProcessGroup) -> tuple[int, ...]:
+    """The global ranks of a group, none if it is closed; ``get_process_group_ranks`` raises then."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return tuple(c10d._world.pg_group_ranks.get(group, ()))
+
+
+def kernel_below(operation: Any) -> Callable[..., Any]:
+    """What runs an operation's kernel below BackendSelect, for the keys that a kernel there was called with.
+
+    Publicly, ``torch.library.get_kernel`` returns it. That one holds the GIL while it runs: gloo's thread may want it
+    to drop a tensor, under a mutex that the call waits for.
+    """
+    import torch
+
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    run = operation._handle.redispatch_boxed
+    return lambda keys, *arguments: run(keys & below, *arguments)

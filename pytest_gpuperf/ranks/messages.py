@@ -136,12 +136,29 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """What a rank issued on one group in a run, in short. Ranks that issued alike have equal ones."""
+
+    group: str
+    """The group's name."""
+    members: tuple[int, ...]
+    """Its global ranks."""
+    count: int
+    digest: int
+    """Of what all ranks must pass alike to each collective."""
+    balance: int
+    """All ranks' together are 0 if each sends to each what that one expects."""
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """The request came to its end on this rank; its result is enclosed."""
 
     run: int
     collectives: int = 0
     """How many collectives the program issued on the default group; below 0 where that cannot be told."""
+    tallies: tuple[Tally, ...] | None = None
+    """Of each group of more than one rank; None if the rank keeps none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +214,8 @@ class Account:
     """Global ranks of each process group that this rank is in and that has a name."""
     collectives: list[Collective] | None = None
     """Those of the run, in the order of issue; None if they cannot be had, or were not asked for."""
+    calls: list[Collective] | None = None
+    """The same as the rank itself noted them, with all that is known of each; None if it notes none."""
     earlier: list[Collective] = field(default_factory=list)
     """Those of the same default group before the run, as far as the recorder still holds them."""
     complete: bool = False

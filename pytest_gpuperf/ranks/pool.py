@@ -13,12 +13,13 @@ from pytest_gpuperf.ranks.collectives import disagreement, say_ranks
 from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.ranks.inquiries import issued_by
+from pytest_gpuperf.ranks.inquiries import issued_by, noted_by
 from pytest_gpuperf.ranks.messages import Account, Compare, OpenGroup, Raised, Run, Settle, Settled
 from pytest_gpuperf.ranks.node_ranks import NodeRanks, Nodes, Request
 from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
-from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
+from pytest_gpuperf.ranks.stalemate import Hopeless, Vigil
+from pytest_gpuperf.ranks.unlike import first_unlike, tallies_differ
 
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
 GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
@@ -237,7 +238,7 @@ class Pool:
         except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
             self.kill()
             raise
-        if happened(endings):
+        if happened(endings) or tallies_differ(endings):
             own = isinstance(request, Run)
             where = tuple(map(self.spec.whereabouts, range(self.spec.world_size))) if self.spec.nodes else ()
             self._fail(endings, World(self.spec.world_size, self.spec.backend, program, timeout, own, where), stalemate)
@@ -252,19 +253,23 @@ class Pool:
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
 
-    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | None) -> None:
+    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Hopeless | None) -> None:
         __tracebackhide__ = True
         alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
-        accounts = self._accounts(alive, whole=True) if inquire_after(endings) else {}
+        parted = all(isinstance(ending, Answered) for ending in endings)  # happened says that they differ
+        accounts = self._accounts(alive, whole=True) if parted or inquire_after(endings) else {}
         issued, groups = issued_by(accounts)
         handling = {rank: one.handling for rank, one in accounts.items() if isinstance(endings[rank], Stuck)}
-        returned = all(isinstance(ending, Answered) for ending in endings)
-        if returned and len(issued) == len(endings) and disagreement(issued, groups) is None:
+        noted = noted_by(accounts)
+        unlike = first_unlike(noted)
+        if parted and unlike is None and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
+        if parted and unlike is None and not happened(endings) and len(issued) < len(endings):
+            return  # which of them differ cannot be told
         self._group = None
         if not undisturbed(endings):
             self._clean = False
-        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling)
+        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling, unlike)
         raised = [isinstance(ending, Raised) and ending.usable for ending in endings]
         answered = [isinstance(ending, Answered) for ending in endings]
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
@@ -283,12 +288,12 @@ class Pool:
         timeout: float,
         vigil: Vigil | None,
         graced: tuple[type[Ending], ...],
-    ) -> tuple[list[Ending], Stalemate | None]:
+    ) -> tuple[list[Ending], Hopeless | None]:
         endings: dict[int, Ending] = {}
         for node in self._nodes:
             endings.update(node.post(request, task))
         waiting = [rank for rank in range(self.spec.world_size) if rank not in endings]
-        stalemate: Stalemate | None = None
+        stalemate: Hopeless | None = None
         deadline = time.monotonic() + (
             self._grace if any(isinstance(one, graced) for one in endings.values()) else timeout
         )

@@ -25,8 +25,9 @@ from pytest_gpuperf.ranks.handling import Handled, grouped, held_back, in_words,
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.spec import rank_name
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
-from pytest_gpuperf.ranks.stalemate import Stalemate
+from pytest_gpuperf.ranks.stalemate import Hopeless
 from pytest_gpuperf.ranks.tracebacks import headline
+from pytest_gpuperf.ranks.unlike import Unlike
 
 _MISMATCHED = "mismatched collectives"
 _CLEANUP = "A cleanup (except, finally, __exit__) that not all ranks enter must not wait for the others"
@@ -94,8 +95,9 @@ def post_mortem(
     world: World,
     issued: Mapping[int, Sequence[Collective]] | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
-    stalemate: Stalemate | None = None,
+    stalemate: Hopeless | None = None,
     handling: Mapping[int, Sequence[Handled]] | None = None,
+    unlike: Unlike | None = None,
 ) -> PostMortem:
     """Finds what happened first: the program's own exception, a death, one that a cleanup holds back, or only waiting.
 
@@ -106,6 +108,7 @@ def post_mortem(
         groups: global ranks of process groups that are not over all ranks.
         stalemate: why stuck ranks were given up before the timeout, if they were.
         handling: exceptions that stuck ranks are handling.
+        unlike: a collective to which ranks passed what does not fit together.
     """
     issued = issued or {}
     failed = [(_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))]
@@ -118,11 +121,17 @@ def post_mortem(
     handles = [line for group in grouped(handling) if (line := in_words(*group)) != lead]
     if hopeless is not None:
         error: BaseException = _hopeless(hopeless, world, lead)
+    elif all(isinstance(ending, Answered) for ending in endings):
+        error = _mismatch(endings, world) if unlike is None else _unlike(unlike, world)
     else:
-        error = _mismatch(endings, world) if _mismatched(endings) else _error(endings, root, world, lead)
+        error = _error(endings, root, world, lead)
     notes = [] if isinstance(error, RanksSkipped) else handles + _others(endings, root)
-    if parted is not None:
+    if unlike is not None and isinstance(error, CollectiveMismatch) and str(unlike) in str(error):
+        notes += unlike.places
+    elif parted is not None:
         notes.append(parted)
+    elif unlike is not None:
+        notes += [str(unlike), *unlike.places]
     if not isinstance(error, RanksSkipped):
         notes += [*world.nodes, *cures(endings)]
     for note in notes:
@@ -223,14 +232,10 @@ def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     )
 
 
-def _hopeless(stalemate: Stalemate, world: World, lead: str) -> CollectiveMismatch:
-    rule = "Every rank of a group must issue each of its collectives, in the same order"
-    if stalemate.sizes_differ:
-        rule += ", with as many elements"
-    if lead:
-        rule = _CLEANUP
+def _hopeless(hopeless: Hopeless, world: World, lead: str) -> CollectiveMismatch:
     return CollectiveMismatch(
-        f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}. {rule}"
+        f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {hopeless}. "
+        f"{_CLEANUP if lead else hopeless.rule}"
     )
 
 
@@ -245,6 +250,11 @@ def _mismatched(endings: Sequence[Ending]) -> bool:
 
 
 def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
+    if not _mismatched(endings):
+        return CollectiveMismatch(
+            f"all ranks returned from {world.program} ({world.backend}), but not from the same collectives. Every rank "
+            "of a group must issue each of its collectives"
+        )
     said: dict[int, list[int]] = {}
     for rank, ending in enumerate(endings):
         assert isinstance(ending, Answered)
@@ -253,6 +263,12 @@ def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
     return CollectiveMismatch(
         f"all ranks returned from {world.program}, but not from the same collectives on the default group "
         f"({world.backend}): {counts}. Every rank of a group must issue each of its collectives"
+    )
+
+
+def _unlike(unlike: Unlike, world: World) -> CollectiveMismatch:
+    return CollectiveMismatch(
+        f"all ranks returned from {world.program} ({world.backend}), but {unlike}. {unlike.rule}"
     )
 
 
@@ -319,11 +335,11 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
-def _cause(endings: Sequence[Ending], root: int | None, hopeless: Stalemate | None) -> str:
+def _cause(endings: Sequence[Ending], root: int | None, hopeless: Hopeless | None) -> str:
     if hopeless is not None:
         return _MISMATCHED
     if root is None:
-        return _MISMATCHED if _mismatched(endings) else "timeout"
+        return "timeout" if any(isinstance(ending, Stuck) for ending in endings) else _MISMATCHED
     ending = endings[root]
     if isinstance(ending, Raised):
         return _headline(ending)
