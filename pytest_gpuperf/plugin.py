@@ -25,6 +25,7 @@ from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.garbage import imports_are_spared
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
+from pytest_gpuperf.run.pytest_timeout_timer import set_timer
 from pytest_gpuperf.run.selection import (
     LACKS,
     PerfLast,
@@ -345,6 +346,12 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
         banner = iter([DEBUGGER_BANNER.format(rank=f"rank {failure.rank}") + "\n"])
         if not session.host.debug(failure, lambda text: session.console.ask(next(banner, "") + text)):
             session.console.say(NO_DEBUGGER)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool | None:
+    """With pytest-timeout's thread method: the timer tells of the ranks, and fails the test alone."""
+    return set_timer(item, settings, item.config.stash[SESSION].ranks.interruptions)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -66,9 +66,7 @@ def _group(wait: Wait) -> tuple[str, tuple[int, ...]]:
     return wait.collective.group, wait.collective.members
 
 
-def in_vain(
-    accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]
-) -> dict[int, Wait]:
+def in_vain(accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]) -> dict[int, Wait]:
     """The ranks that wait for what can never come, by what is known for certain.
 
     Args:
@@ -92,7 +90,9 @@ def in_vain(
         if needed:
             waits[rank] = Wait(call, needed)
     while True:  # who waits for a rank that may still move is none of them
-        vain = {rank: wait for rank, wait in waits.items() if all(one in waits or one in finished for one in wait.absent)}
+        vain = {
+            rank: wait for rank, wait in waits.items() if all(one in waits or one in finished for one in wait.absent)
+        }
         if len(vain) == len(waits):
             return vain
         waits = vain

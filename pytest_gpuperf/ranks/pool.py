@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -233,15 +234,24 @@ class Pool:
         __tracebackhide__ = True
         self.failure = None
         graced = (Raised,) if outlives_deaths else (Raised, Died)
+        found: dict[int, Ending] = {}
+        where = tuple(map(self.spec.whereabouts, range(self.spec.world_size))) if self.spec.nodes else ()
+        own = isinstance(request, Run)
+        world = World(self.spec.world_size, self.spec.backend, program, timeout, own, where)
         try:
-            endings, stalemate = self._gather(request, task, timeout, self._vigil(request), graced)
-        except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
-            self.kill()
+            stalemate = self._gather(request, task, timeout, self._vigil(request), graced, found)
+        except BaseException as error:  # Ctrl-C: the ranks are somewhere in the middle
+            told: PostMortem | None = None
+            try:
+                told = self.failure = self._interrupted(error, found, world) if own else None
+            finally:
+                self.kill()
+            if told is not None and not isinstance(error, Exception):
+                raise error.with_traceback(None) from None  # where the wait stood is of no interest
             raise
+        endings = [found[rank] for rank in range(self.spec.world_size)]
         if happened(endings) or tallies_differ(endings):
-            own = isinstance(request, Run)
-            where = tuple(map(self.spec.whereabouts, range(self.spec.world_size))) if self.spec.nodes else ()
-            self._fail(endings, World(self.spec.world_size, self.spec.backend, program, timeout, own, where), stalemate)
+            self._fail(endings, world, stalemate)
         return [ending.payload for ending in endings if isinstance(ending, Answered)]
 
     def _vigil(self, request: Request) -> Vigil | None:
@@ -252,6 +262,20 @@ class Pool:
             return self._accounts(ranks, whole=whole)
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
+
+    def _interrupted(self, error: BaseException, found: dict[int, Ending], world: World) -> PostMortem | None:
+        """Notes on what came from outside where each rank was; it costs some tenths of a second."""
+        with contextlib.suppress(Exception):  # what came is raised in any case
+            waiting = [rank for rank in range(world.size) if rank not in found]
+            found.update(self._collected(waiting, lambda node, ranks: node.give_up(ranks)))
+            endings = [found[rank] for rank in range(world.size)]
+            alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
+            accounts = self._accounts(alive, whole=True)
+            issued, groups = issued_by(accounts)
+            handling = {rank: accounts[rank].handling for rank in waiting if rank in accounts}
+            unlike = first_unlike(noted_by(accounts))
+            return post_mortem(endings, world, issued, groups, None, handling, unlike, error)
+        return None
 
     def _fail(self, endings: Sequence[Ending], world: World, stalemate: Hopeless | None) -> None:
         __tracebackhide__ = True
@@ -288,8 +312,8 @@ class Pool:
         timeout: float,
         vigil: Vigil | None,
         graced: tuple[type[Ending], ...],
-    ) -> tuple[list[Ending], Hopeless | None]:
-        endings: dict[int, Ending] = {}
+        endings: dict[int, Ending],
+    ) -> Hopeless | None:
         for node in self._nodes:
             endings.update(node.post(request, task))
         waiting = [rank for rank in range(self.spec.world_size) if rank not in endings]
@@ -319,7 +343,7 @@ class Pool:
                     if isinstance(ending, graced):
                         deadline = min(deadline, time.monotonic() + self._grace)
         self._listen()
-        return [endings[rank] for rank in range(self.spec.world_size)], stalemate
+        return stalemate
 
     def _accounts(self, ranks: Collection[int], *, whole: bool) -> dict[int, Account]:
         return self._collected(ranks, lambda node, some: node.ask(some, whole=whole))

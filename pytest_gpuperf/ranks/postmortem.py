@@ -98,6 +98,7 @@ def post_mortem(
     stalemate: Hopeless | None = None,
     handling: Mapping[int, Sequence[Handled]] | None = None,
     unlike: Unlike | None = None,
+    interruption: BaseException | None = None,
 ) -> PostMortem:
     """Finds what happened first: the program's own exception, a death, one that a cleanup holds back, or only waiting.
 
@@ -109,6 +110,7 @@ def post_mortem(
         stalemate: why stuck ranks were given up before the timeout, if they were.
         handling: exceptions that stuck ranks are handling.
         unlike: a collective to which ranks passed what does not fit together.
+        interruption: what ended the wait from outside, as Ctrl-C does; the story is noted on it.
     """
     issued = issued or {}
     failed = [(_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))]
@@ -118,14 +120,23 @@ def post_mortem(
     handling = handling or {}
     cause = held_back(handling, world.size) if root is None else None
     lead = "" if cause is None else in_words(*cause)
+    error: BaseException
     handles = [line for group in grouped(handling) if (line := in_words(*group)) != lead]
-    if hopeless is not None:
-        error: BaseException = _hopeless(hopeless, world, lead)
+    if interruption is not None:
+        error = interruption
+    elif hopeless is not None:
+        error = _hopeless(hopeless, world, lead)
     elif all(isinstance(ending, Answered) for ending in endings):
         error = _mismatch(endings, world) if unlike is None else _unlike(unlike, world)
     else:
         error = _error(endings, root, world, lead)
-    notes = [] if isinstance(error, RanksSkipped) else handles + _others(endings, root)
+    notes = (
+        []
+        if isinstance(error, RanksSkipped)
+        else handles + _others(endings, root, interrupted=interruption is not None)
+    )
+    if interruption is not None:
+        notes = [*_so_far(endings, root, world), *([lead] if lead else []), *notes]
     if unlike is not None and isinstance(error, CollectiveMismatch) and str(unlike) in str(error):
         notes += unlike.places
     elif parted is not None:
@@ -140,7 +151,7 @@ def post_mortem(
     return PostMortem(
         error=error,
         rank=root,
-        cause=_cause(endings, root, hopeless) if cause is None else cause[1].headline,
+        cause=_cause(endings, root, hopeless, interruption) if cause is None else cause[1].headline,
         place=_place(endings, root) if cause is None else cause[1].origin,
         story=(_first_line(error), *notes),
         sections=(*tracebacks_of(handling), *collectives, *_stacks(endings), *_tracebacks(endings, root)),
@@ -239,6 +250,13 @@ def _hopeless(hopeless: Hopeless, world: World, lead: str) -> CollectiveMismatch
     )
 
 
+def _so_far(endings: Sequence[Ending], root: int | None, world: World) -> list[str]:
+    stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
+    said = f"{say_ranks(stuck)} of {world.size} ({world.backend}) had not returned from {world.program} when this came"
+    first = [] if root is None else [f"rank {root} {_say(endings[root])}"]
+    return [said, *first] if stuck else [f"all ranks had ended {world.program} when this came", *first]
+
+
 def _led(lead: str) -> str:
     return f"{lead}, and its cleanup has not returned: " if lead else ""
 
@@ -267,12 +285,10 @@ def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
 
 
 def _unlike(unlike: Unlike, world: World) -> CollectiveMismatch:
-    return CollectiveMismatch(
-        f"all ranks returned from {world.program} ({world.backend}), but {unlike}. {unlike.rule}"
-    )
+    return CollectiveMismatch(f"all ranks returned from {world.program} ({world.backend}), but {unlike}. {unlike.rule}")
 
 
-def _others(endings: Sequence[Ending], root: int | None) -> list[str]:
+def _others(endings: Sequence[Ending], root: int | None, *, interrupted: bool) -> list[str]:
     first = None if root is None else endings[root]
     too: dict[int, str] = {}
     same: dict[str, list[int]] = {}
@@ -285,7 +301,7 @@ def _others(endings: Sequence[Ending], root: int | None) -> list[str]:
             same.setdefault(_say(ending), []).append(rank)
     said = _raised_too(too, first) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
     stuck = {rank: ending.stacks for rank, ending in enumerate(endings) if isinstance(ending, Stuck)}
-    if stuck and root is not None:
+    if stuck and root is not None and not interrupted:
         said.append(f"{say_ranks(list(stuck))} had not returned when killed:")
     return said + roll_call(stuck)
 
@@ -335,7 +351,11 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
-def _cause(endings: Sequence[Ending], root: int | None, hopeless: Hopeless | None) -> str:
+def _cause(
+    endings: Sequence[Ending], root: int | None, hopeless: Hopeless | None, interruption: BaseException | None
+) -> str:
+    if interruption is not None and root is None:
+        return _first_line(interruption)
     if hopeless is not None:
         return _MISMATCHED
     if root is None:

@@ -37,6 +37,7 @@ from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
+from pytest_gpuperf.report.interrupted import Interrupted
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import Raced, ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
@@ -303,6 +304,7 @@ class Session:
         plugins.register(
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
+        plugins.register(Interrupted(self.console, self.ranks.interrupted), "gpuperf-interrupted")
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
         github = GitHub(self.summary.lines, self.findings, config.rootpath, commands=self.commands)
         plugins.register(github, "gpuperf-github")
