@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import torch
     from torch.distributed import ProcessGroup, Store
 
@@ -255,3 +257,17 @@ def kernel_below(operation: Any) -> Callable[..., Any]:
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     run = operation._handle.redispatch_boxed
     return lambda keys, *arguments: run(keys & below, *arguments)
+
+
+def group_being_opened(stack: Sequence[FrameType]) -> tuple[str, tuple[int, ...]] | None:
+    """The name and the ranks of the group that a thread is opening by ``new_group``; no public name tells of it.
+
+    Args:
+        stack: the thread's frames.
+    """
+    for frame in stack:
+        if frame.f_code.co_name == "_new_group_with_tag":
+            found = frame.f_locals
+            name, ranks = found.get("group_name"), found.get("ranks")
+            return (str(name), tuple(ranks)) if name is not None and ranks is not None else None
+    return None

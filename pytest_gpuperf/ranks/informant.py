@@ -22,6 +22,7 @@ from pytest_gpuperf.torch_internals import (
     default_group,
     default_group_name,
     flight_recorder,
+    group_being_opened,
     group_members,
     groups_issued,
 )
@@ -94,6 +95,7 @@ class Informant:
             threads=any(_is_the_programs(thread, self._main) for thread in threading.enumerate()),
             issued=groups_issued(),
             members=group_members(),
+            opening=group_being_opened(stack),
             tells_ends=self._backend == "nccl",
             group_is_the_tests=self._group_is_the_tests(),
         )

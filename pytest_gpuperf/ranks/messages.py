@@ -212,6 +212,8 @@ class Account:
     """How many operations each process group has issued, by name."""
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Global ranks of each process group that this rank is in and that has a name."""
+    opening: tuple[str, tuple[int, ...]] | None = None
+    """The name and the ranks of the group that it is in the middle of opening."""
     collectives: list[Collective] | None = None
     """Those of the run, in the order of issue; None if they cannot be had, or were not asked for."""
     calls: list[Collective] | None = None

@@ -273,8 +273,7 @@ class Pool:
             accounts = self._accounts(alive, whole=True)
             issued, groups = issued_by(accounts)
             handling = {rank: accounts[rank].handling for rank in waiting if rank in accounts}
-            unlike = first_unlike(noted_by(accounts))
-            return post_mortem(endings, world, issued, groups, None, handling, unlike, error)
+            return post_mortem(endings, world, issued, groups, None, handling, noted_by(accounts), error)
         return None
 
     def _fail(self, endings: Sequence[Ending], world: World, stalemate: Hopeless | None) -> None:
@@ -288,12 +287,13 @@ class Pool:
         unlike = first_unlike(noted)
         if parted and unlike is None and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
-        if parted and unlike is None and not happened(endings) and len(issued) < len(endings):
-            return  # which of them differ cannot be told
+        own_groups = any(isinstance(ending, Answered) and ending.collectives < 0 for ending in endings)
+        if parted and unlike is None and not happened(endings) and (own_groups or len(issued) < len(endings)):
+            return  # a program that opens groups itself may end them as it likes; or what differs cannot be told
         self._group = None
         if not undisturbed(endings):
             self._clean = False
-        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling, unlike)
+        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling, noted)
         raised = [isinstance(ending, Raised) and ending.usable for ending in endings]
         answered = [isinstance(ending, Answered) for ending in endings]
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):

@@ -27,7 +27,7 @@ from pytest_gpuperf.ranks.spec import rank_name
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
 from pytest_gpuperf.ranks.stalemate import Hopeless
 from pytest_gpuperf.ranks.tracebacks import headline
-from pytest_gpuperf.ranks.unlike import Unlike
+from pytest_gpuperf.ranks.unlike import Unlike, first_unlike, shared_groups
 
 _MISMATCHED = "mismatched collectives"
 _CLEANUP = "A cleanup (except, finally, __exit__) that not all ranks enter must not wait for the others"
@@ -97,7 +97,7 @@ def post_mortem(
     groups: Mapping[str, Sequence[int]] | None = None,
     stalemate: Hopeless | None = None,
     handling: Mapping[int, Sequence[Handled]] | None = None,
-    unlike: Unlike | None = None,
+    noted: Mapping[int, Sequence[Collective]] | None = None,
     interruption: BaseException | None = None,
 ) -> PostMortem:
     """Finds what happened first: the program's own exception, a death, one that a cleanup holds back, or only waiting.
@@ -109,13 +109,14 @@ def post_mortem(
         groups: global ranks of process groups that are not over all ranks.
         stalemate: why stuck ranks were given up before the timeout, if they were.
         handling: exceptions that stuck ranks are handling.
-        unlike: a collective to which ranks passed what does not fit together.
+        noted: the collectives that ranks noted themselves, with all that is known of each.
         interruption: what ended the wait from outside, as Ctrl-C does; the story is noted on it.
     """
     issued = issued or {}
     failed = [(_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))]
     root = min(failed)[1] if failed else None
     parted = disagreement(issued, groups or {})
+    unlike = first_unlike(noted or {})
     hopeless = stalemate if root is None else None
     handling = handling or {}
     cause = held_back(handling, world.size) if root is None else None
@@ -143,6 +144,8 @@ def post_mortem(
         notes.append(parted)
     elif unlike is not None:
         notes += [str(unlike), *unlike.places]
+    if parted is not None or unlike is not None or any(isinstance(ending, Stuck) for ending in endings):
+        notes += shared_groups(noted or {})
     if not isinstance(error, RanksSkipped):
         notes += [*world.nodes, *cures(endings)]
     for note in notes:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pytest_gpuperf.ranks.collectives import Collective, say_ranks, sizes_differ
 from pytest_gpuperf.ranks.knots import Knot, in_vain
 from pytest_gpuperf.ranks.messages import Account
+from pytest_gpuperf.ranks.openings import Openings, differing
 from pytest_gpuperf.ranks.unlike import Unlike, first_unlike
 
 _MOST_SPARED = 4  # times the grace for which ranks are not asked again for what their recorders hold
@@ -87,7 +88,7 @@ def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned:
     return None if first is None else replace(first, waiting=_all_in(first, accounts, returned))
 
 
-Hopeless = Stalemate | Unlike | Knot
+Hopeless = Stalemate | Unlike | Knot | Openings
 """Why a run can never end well."""
 
 _Same = tuple[str, int, str]
@@ -171,6 +172,9 @@ def hopeless(accounts: Mapping[int, Account], still: Collection[int], returned: 
         still: ranks that have not moved for long enough, returned ones among them.
         returned: ranks that returned from the program.
     """
+    opened = differing(accounts)
+    if opened is not None:
+        return opened
     found = stalemate(accounts, still, returned)
     noted = {rank: account.calls for rank, account in accounts.items() if account.calls is not None}
     unlike = first_unlike(noted)
@@ -188,7 +192,7 @@ def hopeless(accounts: Mapping[int, Account], still: Collection[int], returned: 
 
 
 def _may_wait(account: Account) -> bool:
-    return account.waits or account.threads
+    return account.waits or account.threads or account.opening is not None
 
 
 class Vigil:

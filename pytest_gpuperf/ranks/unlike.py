@@ -117,6 +117,22 @@ def where(one: Collective) -> str:
     return one.place + (f", in its thread {one.thread}" if one.thread else "")
 
 
+def shared_groups(calls: Mapping[int, Sequence[Collective]]) -> list[str]:
+    """The groups on which several threads of a rank issue: which of them comes first may differ from rank to rank."""
+    said: dict[str, list[int]] = {}
+    for (name, members), lists in by_group(calls).items():
+        for rank, own in lists.items():
+            threads = list(dict.fromkeys(one.thread for one in own))
+            if len(threads) > 1:
+                names = " and ".join(f"its thread {thread}" if thread else "its main thread" for thread in threads)
+                said.setdefault(f"on group {name} ({say_ranks(members)}): {names}", []).append(rank)
+    return [
+        f"{say_ranks(ranks)} issue{'s' if len(ranks) == 1 else ''} from several threads {what}. Which comes first may "
+        "differ from rank to rank: give each thread a group of its own"
+        for what, ranks in said.items()
+    ]
+
+
 def _compared(issued: Mapping[int, Collective], key: Key) -> Unlike | None:
     difference = _difference(list(issued.values()))
     if difference:

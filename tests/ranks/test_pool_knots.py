@@ -1,6 +1,7 @@
 """Ranks that wait for each other, or for one that is gone, in collectives of any kind and group."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from pytest_gpuperf.ranks.forkserver_client import ForkserverClient
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.pool import Pool
 from pytest_gpuperf.ranks.spec import PoolSpec
+from tests.ranks.conftest import notes
 
 GRACE = 1.0
 SLOW = 3.0  # seconds: much more than the grace
@@ -186,3 +188,81 @@ def test_what_only_takes_long_is_waited_for(run: Run, program: Callable[[Context
     start = time.monotonic()
     run(program)
     assert time.monotonic() - start >= SLOW
+
+
+def other_lists(ctx: Context) -> None:
+    dist.new_group([0, 1] if ctx.rank == 0 else [1])
+
+
+def overlapping_lists(ctx: Context) -> None:
+    group = dist.new_group([0, 1] if ctx.rank == 0 else [1, 2])
+    if ctx.rank < 2:
+        dist.all_reduce(one(), group=group)
+
+
+def one_group_more(ctx: Context) -> None:
+    if ctx.rank == 0:
+        dist.new_group([0])
+    dist.new_group([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("program", "lists"),
+    [
+        (other_lists, "rank 0 passed [0, 1]; rank 1 passed [1]"),
+        (overlapping_lists, "rank 0 passed [0, 1]; rank 1 passed [1, 2]"),
+        (one_group_more, "rank 0 passed [0]; rank 1 passed [0, 1]"),
+    ],
+)
+def test_new_group_with_different_lists(run: Run, program: Callable[[Context], None], lists: str) -> None:
+    assert failure_of(run, program) == (
+        f"{program.__name__} on 3 ranks (gloo) can never end: the ranks passed different lists to new_group for group "
+        f"1: {lists}. Every rank must call new_group for each group, with the same list and in the same order, also for "
+        "those that it is not in"
+    )
+
+
+def groups_apart(ctx: Context) -> None:
+    if ctx.rank == 2:
+        time.sleep(SLOW)
+    pair = [dist.new_group([0, 1]), dist.new_group([2])][ctx.rank == 2]
+    dist.barrier(group=pair)
+    dist.barrier(group=dist.new_group([0, 1, 2]))
+
+
+def test_a_rank_that_comes_late_to_new_group_is_waited_for(run: Run) -> None:
+    run(groups_apart)
+
+
+def test_two_threads_of_a_rank_on_one_group(run: Run) -> None:
+    def program(ctx: Context) -> None:
+        other = threading.Thread(target=lambda: dist.broadcast(torch.ones(8), src=0), name="prefetch")
+        if ctx.rank == 1:
+            other.start()
+            other.join(0.3)
+        dist.all_reduce(one())
+        if ctx.rank != 1:
+            other.start()
+        other.join()
+
+    start = time.monotonic()
+    with pytest.raises(CollectiveMismatch) as caught:
+        run(program)
+    assert time.monotonic() - start < GRACE + SPARE
+    assert notes(caught.value)[-1] == (
+        "rank 1 issues from several threads on group 0 (ranks 0, 1, 2): its thread prefetch and its main thread. Which "
+        "comes first may differ from rank to rank: give each thread a group of its own"
+    )
+
+
+def test_a_thread_with_a_group_of_its_own_is_not_blamed(run: Run) -> None:
+    def program(ctx: Context) -> None:
+        own = dist.new_group([0, 1, 2])
+        other = threading.Thread(target=lambda: dist.broadcast(torch.ones(8), src=0, group=own), name="prefetch")
+        other.start()
+        dist.all_reduce(torch.ones(4, dtype=torch.int32 if ctx.rank else torch.float32))
+        other.join()
+
+    with pytest.raises(CollectiveMismatch, match="rank 0 passed Float") as caught:
+        run(program)
+    assert not any("threads" in note for note in notes(caught.value))
