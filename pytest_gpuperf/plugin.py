@@ -100,6 +100,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     lines = [machine.describe() if session.cluster is None else session.cluster.describe()]
     if seed := session.options.hash_seed:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
+    if (delays := session.options.delay_seed) is not None:
+        lines.append(f"ranks are delayed at random; --delay-ranks={delays} repeats it")
     if machine.gpus and session.cluster is None:
         # Imported here: without GPUs no run waits for modules that it does not need.
         from pytest_gpuperf.doctor.gather import gather

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.ranks.collectives import PAIRED, Collective
+from pytest_gpuperf.ranks.delays import Delays
 from pytest_gpuperf.ranks.messages import Tally
 from pytest_gpuperf.ranks.stacks import is_library, short
 from pytest_gpuperf.torch_internals import group_ranks, kernel_below
@@ -46,6 +48,7 @@ _KINDS = {
     "alltoall_base_": "all_to_all",
     "barrier": "barrier",
 }
+_POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
 _TYPES = {
     torch.float32: "Float",
     torch.float64: "Double",
@@ -136,6 +139,9 @@ class Calls:
         self._notes: dict[tuple[str, tuple[int, ...]], list[_Note]] = {}
         """By the group's name and members: a program may open groups of one name one after another."""
         self._order = 0
+        self._delays: Delays | None = None
+        self._delays_points = False
+        """Whether sends and receives are in the way, too."""
         self._libraries: dict[str, bool] = {}
         self._library = torch.library.Library("c10d", "IMPL")
         for name, kind in _KINDS.items():
@@ -144,8 +150,18 @@ class Calls:
                 kernel = self._kernel(operation.default, _Operation.of(operation.default._schema, kind))
                 self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
-    def begin(self) -> None:
-        """Forgets what was noted: a run begins."""
+    def begin(self, delays: Delays | None = None) -> None:
+        """Forgets what was noted: a run begins.
+
+        Args:
+            delays: of the run; None for none.
+        """
+        self._delays = delays
+        if delays is not None and not self._delays_points:
+            self._delays_points = True
+            for name in _POINT_TO_POINT:
+                operation = getattr(torch.ops.c10d, name).default
+                self._library.impl(name, self._delayed(operation), "BackendSelect", with_keyset=True)
         self._notes = {}
         self._order = 0
 
@@ -174,11 +190,26 @@ class Calls:
         ]
         return [collective for _, collective in sorted(found, key=lambda one: one[0])]
 
+    def delay(self) -> None:
+        """Waits for as long as the run's delays say next."""
+        if self._delays is not None:
+            time.sleep(self._delays.next())
+
+    def _delayed(self, operation: Any) -> Callable[..., Any]:
+        below = kernel_below(operation)
+
+        def delayed(keys: Any, *arguments: Any) -> Any:
+            self.delay()
+            return below(keys, *arguments)
+
+        return delayed
+
     def _kernel(self, operation: Any, about: _Operation) -> Callable[..., Any]:
         below = kernel_below(operation)
 
         def noted(keys: Any, *arguments: Any) -> Any:
             __tracebackhide__ = True
+            self.delay()
             remove = None
             try:
                 remove = self._note(about, arguments)

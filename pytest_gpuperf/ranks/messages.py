@@ -79,6 +79,8 @@ class Run:
     """Whether all ranks have the same seed."""
     debug: bool = False
     """Whether to keep the frames of an exception for a Debug."""
+    delays: int | None = None
+    """Seed of random delays, together with ``seed``; None for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Ranks that open different groups at one call of ``new_group``. Runs in the pytest process.
 
-Torch numbers the groups that a rank opens. A rank waits in ``new_group`` for the ranks that it named, and these may have
-given the number to another group.
+Torch numbers the groups that a rank opens. A rank waits in ``new_group`` for the ranks that it named, and these may
+have given the number to another group.
 """
 
 from __future__ import annotations

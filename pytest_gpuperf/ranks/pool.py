@@ -46,6 +46,7 @@ class Pool:
         environ: Mapping[str, str],
         *,
         grace: float = GRACE,
+        delays: int | None = None,
         listener: Listener | None = None,
         debug: bool = False,
     ) -> None:
@@ -56,6 +57,7 @@ class Pool:
             spec: how many, and on what.
             environ: the controller's environment.
             grace: seconds that the other ranks get after the first failure.
+            delays: seed of random delays of the ranks; None for none.
             listener: hears what ranks print as they print it; ``output`` then has nothing of it.
             debug: whether a rank whose program raised is kept for ``debug``.
 
@@ -68,6 +70,7 @@ class Pool:
         """How the last run ended, if it failed."""
         self._starter = nodes
         self._grace = grace
+        self._delays = None if spec.timed else delays
         self._listener = listener
         self._debug = debug
         self._group: str | None = None
@@ -138,7 +141,7 @@ class Pool:
         """
         __tracebackhide__ = True
         self._runs += 1
-        request = Run(self._runs, seed, alike, self._debug)
+        request = Run(self._runs, seed, alike, self._debug, self._delays)
         return self._exchange(request, program, timeout, task, outlives_deaths=outlives_deaths)
 
     def settle(self, *, rest: bool = False) -> list[str]:

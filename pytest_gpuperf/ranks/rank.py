@@ -29,6 +29,7 @@ from pytest_gpuperf.ranks.calls import Calls
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
+from pytest_gpuperf.ranks.delays import Delays
 from pytest_gpuperf.ranks.groups import Groups
 from pytest_gpuperf.ranks.informant import Informant
 from pytest_gpuperf.ranks.messages import (
@@ -185,11 +186,13 @@ class _Rank:
         self._before = self._groups.sequence_numbers()
         before = _issued()
         if self._calls is not None:
-            self._calls.begin()
+            self._calls.begin(Delays.of(request, self._start.rank))
         entry, args, kwargs = payload.loads(task)
         self._modules.arrived(importable.news())
         self._modules.note()
         self._seed(context.seed)  # now: what the program's module imports has its generators
+        if self._calls is not None:
+            self._calls.delay()
         result = entry(context, *args, **kwargs)
         self._synchronize()  # an error that the device meets later belongs to this run, not to the next
         after = _issued()

@@ -143,6 +143,7 @@ class Session:
             # for itself.
             bisects=race.python is None and cluster is None and not race.bisect,
             build=race.build or "",
+            delays=options.delay_seed,
         )
         # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
         if_used = PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}
@@ -150,6 +151,7 @@ class Session:
         host: RankHost = Pools(
             LocalNode(forkserver) if cluster is None else cluster,
             grace=options.grace,
+            delays=options.delay_seed,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )

@@ -216,9 +216,9 @@ def one_group_more(ctx: Context) -> None:
 )
 def test_new_group_with_different_lists(run: Run, program: Callable[[Context], None], lists: str) -> None:
     assert failure_of(run, program) == (
-        f"{program.__name__} on 3 ranks (gloo) can never end: the ranks passed different lists to new_group for group "
-        f"1: {lists}. Every rank must call new_group for each group, with the same list and in the same order, also for "
-        "those that it is not in"
+        f"{program.__name__} on 3 ranks (gloo) can never end: the ranks passed different lists to new_group for "
+        f"group 1: {lists}. Every rank must call new_group for each group, with the same list and in the same order, "
+        "also for those that it is not in"
     )
 
 
