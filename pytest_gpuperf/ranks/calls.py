@@ -25,29 +25,11 @@ from pytest_gpuperf.ranks.collectives import PAIRED, Collective
 from pytest_gpuperf.ranks.delays import Delays
 from pytest_gpuperf.ranks.messages import Tally
 from pytest_gpuperf.ranks.stacks import is_library, short
-from pytest_gpuperf.torch_internals import group_ranks, kernel_below
+from pytest_gpuperf.torch_internals import COLLECTIVES, group_ranks, kernel_below, reduction_named_by, signature
 
 MOST = 10_000
 """Collectives of a group that are noted in a run; later ones are not compared."""
 
-_KINDS = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "broadcast_": "broadcast",
-    "reduce_": "reduce",
-    "allgather_": "all_gather",
-    "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "reduce_scatter_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "barrier": "barrier",
-}
 _POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
 _TYPES = {
     torch.float32: "Float",
@@ -64,8 +46,6 @@ _TYPES = {
     torch.complex128: "ComplexDouble",
 }
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
-_PYTHON_API = "distributed_c10d.py"  # its functions have the options in a local variable
-_CALL_OF_AN_OPERATOR = "_ops.py"  # functional collectives pass the reduction by name
 
 Tensors = Sequence[torch.Tensor]
 
@@ -107,9 +87,8 @@ class _Operation:
     outputs: int
 
     @classmethod
-    def of(cls, schema: Any, kind: str) -> _Operation:
-        names = [argument.name for argument in schema.arguments]
-        kinds = [str(argument.type) for argument in schema.arguments]
+    def of(cls, arguments: Sequence[tuple[str, str]], kind: str) -> _Operation:
+        names, kinds = [name for name, _ in arguments], [type_ for _, type_ in arguments]
         tensors = [index for index, name in enumerate(kinds) if "Tensor" in name and "Optional" not in name]
         splits = None
         if "input_split_sizes" in names:
@@ -144,10 +123,10 @@ class Calls:
         """Whether sends and receives are in the way, too."""
         self._libraries: dict[str, bool] = {}
         self._library = torch.library.Library("c10d", "IMPL")
-        for name, kind in _KINDS.items():
+        for name, kind in COLLECTIVES.items():
             operation: Any = getattr(torch.ops.c10d, name, None)
             if operation is not None:  # which of them exist depends on the version
-                kernel = self._kernel(operation.default, _Operation.of(operation.default._schema, kind))
+                kernel = self._kernel(operation.default, _Operation.of(signature(operation.default), kind))
                 self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
     def begin(self, delays: Delays | None = None) -> None:
@@ -246,7 +225,7 @@ class Calls:
             types=tuple(dict.fromkeys(tensor.dtype for tensor in shown)),
             shapes=tuple(tensor.shape for tensor in shown),
             elements=0 if about.kind in PAIRED or not shown else sum(tensor.numel() for tensor in measured),
-            reduction=_reduction(frame) if about.reduces else "",
+            reduction=reduction_named_by(frame) if about.reduces else "",
             root=root,
             sends=sends,
             receives=receives,
@@ -327,19 +306,6 @@ def _split(tensor: torch.Tensor, splits: Sequence[int], size: int) -> tuple[int,
         return (tensor.numel() // size,) * size
     row = tensor.numel() // tensor.shape[0] if tensor.dim() and tensor.shape[0] else 0
     return tuple(row * rows for rows in splits)
-
-
-def _reduction(frame: FrameType | None) -> str:
-    """The reduction's name; empty if it cannot be told: torch hands over a sealed object."""
-    if frame is None:
-        return ""
-    file = frame.f_code.co_filename
-    if file.endswith(_PYTHON_API):
-        reduction = getattr(frame.f_locals.get("opts"), "reduceOp", None)
-        return str(getattr(getattr(reduction, "op", reduction), "name", ""))
-    if file.endswith(_CALL_OF_AN_OPERATOR):
-        return next((one.upper() for one in frame.f_locals.get("args", ()) if isinstance(one, str)), "")
-    return ""
 
 
 def _collective(name: str, members: tuple[int, ...], number: int, note: _Note) -> Collective:
