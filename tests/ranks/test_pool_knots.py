@@ -1,5 +1,6 @@
 """Ranks that wait for each other, or for one that is gone, in collectives of any kind and group."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -159,6 +160,39 @@ def test_ddp_with_an_uneven_number_of_batches_and_sums_of_as_many(run: Run) -> N
         dist.all_reduce(torch.ones(4160, dtype=torch.int32))
 
     assert "rank 1 passed Int[4160]" in failure_of(run, program)
+
+
+def test_ddp_with_buffers_that_it_sends_from_rank_0(run: Run) -> None:
+    def program(ctx: Context) -> None:
+        layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+        model = torch.nn.parallel.DistributedDataParallel(layers)
+        for _ in range(2 if ctx.rank == 1 else 3):
+            model(torch.ones(2, 8)).sum().backward()
+
+    said = failure_of(run, program)
+    assert "rank 1 returned without it" in said
+
+
+def test_ddp_of_which_one_rank_accumulates_gradients(run: Run) -> None:
+    def program(ctx: Context) -> None:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+        with model.no_sync() if ctx.rank == 1 else contextlib.nullcontext():
+            model(torch.ones(2, 64)).sum().backward()
+        dist.barrier()
+
+    assert "rank 1 issued barrier in its place" in failure_of(run, program)
+
+
+def test_fsdp_with_an_uneven_number_of_batches(run: Run) -> None:
+    def program(ctx: Context) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        model = torch.nn.Linear(6, 6)
+        fully_shard(model, mesh=ctx.mesh((3,)))
+        for _ in range(1 if ctx.rank == 1 else 2):
+            model(torch.ones(2, 6)).sum().backward()
+
+    assert "rank 1 returned without it" in failure_of(run, program)
 
 
 # Below are runs that end well if somebody waits.
