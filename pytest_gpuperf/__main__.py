@@ -19,7 +19,8 @@ from pathlib import Path
 from pytest_gpuperf.baselines import provenance
 from pytest_gpuperf.baselines.adopt import adopt
 from pytest_gpuperf.baselines.compare import compare
-from pytest_gpuperf.baselines.merge import RELATIVE_BOUND, Mode, UpdatePolicy
+from pytest_gpuperf.baselines.merge import RELATIVE_BOUND, UpdatePolicy
+from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.rename import RenameError, rename
 from pytest_gpuperf.baselines.schema import BaselineError

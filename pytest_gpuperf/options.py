@@ -7,16 +7,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.baselines.merge import Mode
-from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES
+from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
 from pytest_gpuperf.ranks.hash_seed import hash_seed
 from pytest_gpuperf.ranks.spec import ISOLATIONS
-from pytest_gpuperf.verdicts.rule import Policy
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.verdicts.rule import Policy
 
 LEASES = Path("/tmp/gpuperf-leases")
 """The default folder of the leases. It does not depend on TMPDIR, because all runs of a machine must share it."""
@@ -496,6 +497,15 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(key, text, default=default)
 
 
+def is_given(config: pytest.Config) -> bool:
+    """Whether the user gave an option of the plugin, or one of its ini keys."""
+    for name, settings in (*_OPTIONS, *RACE_OPTIONS):
+        destination = settings.get("dest", name.removeprefix("--").replace("-", "_"))
+        if getattr(config.option, destination) != settings.get("default", False):
+            return True
+    return any(config.getini(key) != default for key, default, _ in _INI)
+
+
 def _fails(given: str | None) -> bool | None:
     return None if given is None else given == "fail"
 
@@ -563,6 +573,8 @@ def _positive(config: pytest.Config, key: str) -> float:
 
 
 def _policy(config: pytest.Config) -> Policy:
+    from pytest_gpuperf.verdicts.rule import Policy  # each pytest run imports this module, and few judge
+
     tolerance, min_effect = _positive(config, "gpuperf_tolerance"), _positive(config, "gpuperf_min_effect")
     try:
         return Policy(detect=tolerance, min_effect=min_effect)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from pytest_gpuperf.markers import RanksMarker, checked_ranks
+from pytest_gpuperf.markers import ON_RANKS, RanksMarker, checked_ranks
 
 Class = TypeVar("Class", bound=type)
-
-ATTRIBUTE = "__gpuperf_on_ranks__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def on_ranks(*arguments: Any, **keywords: Any) -> Any:
 
 def adoption_of(cls: type) -> Adoption | None:
     """What the decorator of the class, or of one that it derives from, was given; None without."""
-    return getattr(cls, ATTRIBUTE, None)
+    return getattr(cls, ON_RANKS, None)
 
 
 def _marked(cls: Any, adoption: Adoption) -> Any:
@@ -69,5 +67,5 @@ def _marked(cls: Any, adoption: Adoption) -> Any:
         raise TypeError(
             f"on_ranks is written above a class, got {cls!r}: mark a function @pytest.mark.ranks and have it take ranks"
         )
-    setattr(cls, ATTRIBUTE, adoption)
+    setattr(cls, ON_RANKS, adoption)
     return cls
