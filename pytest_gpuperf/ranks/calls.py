@@ -119,7 +119,7 @@ class Calls:
         """By the group's name and members: a program may open groups of one name one after another."""
         self._order = 0
         self._delays: Delays | None = None
-        self._delays_points = False
+        self._delays_sends = False
         """Whether sends and receives are in the way, too."""
         self._libraries: dict[str, bool] = {}
         self._library = torch.library.Library("c10d", "IMPL")
@@ -136,8 +136,8 @@ class Calls:
             delays: of the run; None for none.
         """
         self._delays = delays
-        if delays is not None and not self._delays_points:
-            self._delays_points = True
+        if delays is not None and not self._delays_sends:
+            self._delays_sends = True
             for name in _POINT_TO_POINT:
                 operation = getattr(torch.ops.c10d, name).default
                 self._library.impl(name, self._delayed(operation), "BackendSelect", with_keyset=True)
@@ -157,11 +157,14 @@ class Calls:
             for (name, members), notes in list(self._notes.items())
         )
 
-    def issued(self) -> list[Collective] | None:
-        """The collectives of the run in the order of issue; None if they were too many."""
+    @property
+    def whole(self) -> bool:
+        """Whether all collectives of the run were noted."""
+        return all(len(notes) < MOST for notes in list(self._notes.values()))
+
+    def issued(self) -> list[Collective]:
+        """The collectives of the run that were noted, in the order of issue."""
         groups = [(key, list(notes)) for key, notes in list(self._notes.items())]
-        if any(len(notes) >= MOST for _, notes in groups):
-            return None
         found = [
             (note.order, _collective(name, members, number, note))
             for (name, members), notes in groups

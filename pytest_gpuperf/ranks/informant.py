@@ -102,7 +102,7 @@ class Informant:
         if not inquiry.whole:
             return account
         account = replace(account, handling=self._handling(), calls=self._noted())
-        if account.calls is not None and not account.tells_ends:
+        if account.calls is not None and self.calls is not None and self.calls.whole and not account.tells_ends:
             # The recorder of gloo knows nothing beyond them.
             return replace(account, collectives=account.calls, complete=True)
         record = self._record()

@@ -100,7 +100,9 @@ def in_vain(accounts: Mapping[int, Account], still: Collection[int], returned: C
 
 def _tells(account: Account | None) -> bool:
     # What the program's own threads will issue nobody knows. With NCCL the host does not wait where it issues.
-    return account is not None and account.calls is not None and not account.threads and not account.tells_ends
+    # Without the last ones of very many, nobody knows what a rank waits in.
+    known = account is not None and account.calls is not None and account.complete
+    return account is not None and known and not account.threads and not account.tells_ends
 
 
 def _needed(call: Collective, rank: int, missing: Collection[int], finished: Collection[int]) -> tuple[int, ...]:

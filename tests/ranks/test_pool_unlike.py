@@ -1,5 +1,6 @@
 """Ranks that pass unlike things to one collective: told at the end of the run, by rank."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -231,4 +232,23 @@ def test_no_number_of_calls_hangs_or_is_lost(call: Call) -> None:
         dist.all_reduce(torch.ones(4, dtype=torch.int32 if ctx.rank else torch.float32))
 
     with pytest.raises(CollectiveMismatch, match="collective 2001 of the program"):
+        call(program)
+
+
+@pytest.mark.parametrize(("issued", "fails"), [(2, True), (4, False)])
+def test_no_more_than_the_first_ones_of_a_group_are_compared(call: Call, issued: int, fails: bool) -> None:
+    def program(ctx: Context) -> None:
+        from pytest_gpuperf.ranks import calls
+
+        most, calls.MOST = calls.MOST, 3
+        try:
+            for _ in range(issued):
+                dist.all_reduce(torch.ones(4))
+            dtypes(ctx)
+            for _ in range(5):
+                dist.all_reduce(torch.ones(4))
+        finally:
+            calls.MOST = most
+
+    with pytest.raises(CollectiveMismatch, match="collective 3 of") if fails else contextlib.nullcontext():
         call(program)
