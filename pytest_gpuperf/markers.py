@@ -42,8 +42,6 @@ _KEYWORDS = (
     "nodes",
     "per_node",
 )
-ON_RANKS = "__gpuperf_on_ranks__"
-"""The attribute in which the decorator ``on_ranks`` keeps what it was given."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 _DEVICES = ("cuda", "cpu")
 _SEEDS = ("rank", "same")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pytest
 
@@ -14,7 +14,7 @@ from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.options import Options, is_worker
+from pytest_gpuperf.options import Options, is_worker, runs_tests
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
@@ -40,14 +40,9 @@ from pytest_gpuperf.run.selection import (
     sort_perf_last,
     world_size,
 )
-from pytest_gpuperf.run.session import Session
-
-if TYPE_CHECKING:
-    from pytest_gpuperf.doctor.glance import Glance
+from pytest_gpuperf.run.session import Session, if_used
 
 CHECKS = pytest.StashKey[Checks]()
-GLANCE: pytest.StashKey[Glance] = pytest.StashKey()
-"""The doctor's look at a machine with GPUs, from the header on."""
 FAILURE = pytest.StashKey[BaseException]()
 """On a perf test that is judged or recorded, and has failed; until it has been torn down."""
 SHOWN = pytest.StashKey[bool]()
@@ -57,7 +52,8 @@ SHOWN = pytest.StashKey[bool]()
 def begin(config: pytest.Config) -> None:
     """Reads the options and finds the GPUs; starts no process."""
     options = Options.from_config(config)
-    cluster = joined(options)
+    config.hook.pytest_gpuperf_check_options(config=config)
+    cluster = joined(options, partial(if_used, config))
     try:
         machine = Machine.of(options.gpus) if cluster is None else cluster.machine
         _require(options, machine)
@@ -69,8 +65,7 @@ def begin(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from error
         raise
     session.register(config)
-    if session.profiling is not None and _runs_tests(config):
-        session.profiling.require()
+    config.hook.pytest_gpuperf_begin(config=config, run=session)
 
 
 def _require(options: Options, machine: Machine) -> None:
@@ -95,13 +90,8 @@ def report_header(config: pytest.Config) -> list[str]:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
     if (delays := session.options.delay_seed) is not None:
         lines.append(f"ranks are delayed at random; --delay-ranks={delays} repeats it")
-    if machine.gpus and session.cluster is None:
-        # Imported here: without GPUs no run waits for modules that it does not need.
-        from pytest_gpuperf.doctor.gather import gather
-        from pytest_gpuperf.doctor.glance import Glance
-
-        config.stash[GLANCE] = glance = Glance(lambda: gather(machine.devices))
-        lines.append(glance.header())
+    for of_feature in config.hook.pytest_gpuperf_header(config=config, run=session):
+        lines += of_feature
     return [f"gpuperf: {line}" for line in lines if line]
 
 
@@ -109,12 +99,6 @@ def report_collectionfinish(config: pytest.Config) -> list[str]:
     """Reports what ranks run on if the run began after the header."""
     quiet = config.get_verbosity() < 0 or config.option.no_header
     return [] if SHOWN in config.stash or quiet else report_header(config)
-
-
-def terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Reports what is wrong with the machine, if that was not known when the header was printed."""
-    if GLANCE in config.stash and (line := config.stash[GLANCE].late()):
-        terminalreporter.write_line(f"gpuperf: {line}")
 
 
 def timeout_set_timer(item: pytest.Item, settings: object) -> bool | None:
@@ -128,23 +112,12 @@ def generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize(metafunc, len(session.machine.gpus), session.capacity.nodes, largest=session.options.largest_worlds)
 
 
-def pycollect_makeitem(collector: pytest.Collector, name: str, cls: type) -> None:
-    """Adopts a class of another harness."""
-    collector.config.stash[SESSION].adopting.look_at(collector, name, cls)
-
-
-def pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test of an adopted plain class on its ranks."""
-    __tracebackhide__ = True
-    return pyfuncitem.config.stash[SESSION].adopting.run_plain(pyfuncitem) or None
-
-
 def itemcollected(item: pytest.Item) -> None:
     """Knows tests by their fixtures, before anything is deselected or named otherwise."""
     identify(item)
     mark_items(item)
     ours = item.config.stash[SESSION]
-    if ours.machine.gpus and not ours.cluster and need_ranks([item]) and _runs_tests(item.config):
+    if ours.machine.gpus and not ours.cluster and need_ranks([item]) and runs_tests(item.config):
         # What ranks are forked from imports while this process does, whatever is deselected later. On CPUs ranks and
         # tests share the cores, and there is nothing to gain.
         ours.host.warm_up()
@@ -159,7 +132,7 @@ def collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> N
     """Skips, orders and repeats tests, after other plugins have deselected."""
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine, shared=is_worker(config), capacity=session.capacity)
-    if session.recording is not None and _runs_tests(config):
+    if session.recording is not None and runs_tests(config):
         try:
             measured = drop_measured(items, session.recording.plan(planned(items)))
         except JournalError as error:
@@ -176,7 +149,7 @@ def collection_finish(session: pytest.Session) -> None:
         return
     if ours.explaining is not None:
         ours.explaining.collected()
-    if (ours.machine.gpus or ours.cluster) and need_ranks(session.items) and _runs_tests(session.config):
+    if (ours.machine.gpus or ours.cluster) and need_ranks(session.items) and runs_tests(session.config):
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         keep_bodies(session.items)
@@ -210,7 +183,7 @@ def runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     racing = ours.racing
     if racing is None:
         result = yield
-        if _runs_tests(session.config):
+        if runs_tests(session.config):
             ours.record_choices(session.items)
         return result
     try:
@@ -230,8 +203,6 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
-    if (objection := session.adopting.objection(item)) is not None:
-        pytest.fail(objection, pytrace=False)
     if is_perf(item) and session.ranks.current.marker.launcher_env:
         pytest.fail(
             "a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
@@ -246,7 +217,7 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
         )
     try:
         yield
-        if _runs_tests(item.config):
+        if runs_tests(item.config):
             session.ranks.prepare()
     finally:
         _report_output(item, session, "setup")
@@ -279,8 +250,7 @@ def _judge(item: pytest.Item, session: Session) -> None:
     if isinstance(item, pytest.Function) and (checks is not None or is_perf(item)):
         checks = checks or Checks()
         checks.closed = True
-        session.publish(item, checks)
-        session.profile(item, checks, world_size(item) or 0)
+        item.config.hook.pytest_gpuperf_checked(item=item, checks=checks)
         session.concluding.conclude(item, checks)
 
 
@@ -338,8 +308,9 @@ def sessionfinish(session: pytest.Session) -> None:
     ours = session.config.stash[SESSION]
     recording = ours.recording
     saved = None if recording is None else recording.save(interrupted=is_interrupted(session))
-    # Both are written, whatever becomes of the other.
-    written = [file.write() for file in (ours.results, ours.page) if file is not None]
+    # All are written, whatever becomes of another.
+    written = [] if ours.results is None else [ours.results.write()]
+    written += session.config.hook.pytest_gpuperf_end(run=ours)
     ending = Ending(
         saved=None if saved is None else not saved.failed,
         left_out=recording is not None and not recording.resumable and bool(recording.left_out()),
@@ -351,11 +322,6 @@ def sessionfinish(session: pytest.Session) -> None:
     if ours.journal is not None:
         ours.journal.finished = not ending.results_problem
     session.exitstatus = exit_status(session.exitstatus, ending)
-
-
-def _runs_tests(config: pytest.Config) -> bool:
-    """Whether tests are run, not only listed (``--collect-only``) or set up (``--setup-only``, ``--setup-plan``)."""
-    return not (config.option.collectonly or config.getoption("setuponly", False))
 
 
 def ranks_of(request: pytest.FixtureRequest) -> Ranks:
@@ -378,8 +344,8 @@ def perf_of(request: pytest.FixtureRequest, ranks: Ranks) -> Perf:
             'for a perf test when it is collected, and request.getfixturevalue("perf") comes later',
             pytrace=False,
         )
-    profiled = session.profiling is not None and launch_of(request.node).number == 1
-    checks = request.node.stash[CHECKS] = Checks(request=request, measured=[] if profiled else None)
+    checks = request.node.stash[CHECKS] = Checks(request=request)
+    request.config.hook.pytest_gpuperf_measures(item=request.node, checks=checks)
     return session.perf(ranks, checks)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from pytest_gpuperf import options
-from pytest_gpuperf.doctor.glance import Glance
+from pytest_gpuperf.features.doctor.glance import Glance
 from pytest_gpuperf.hardware.device import Gpu, HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
