@@ -206,6 +206,8 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
+    if (objection := item.config.hook.pytest_gpuperf_objection(item=item)) is not None:
+        pytest.fail(objection, pytrace=False)
     if is_perf(item) and session.ranks.current.marker.launcher_env:
         pytest.fail(
             "a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "
