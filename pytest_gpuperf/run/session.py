@@ -42,7 +42,6 @@ from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
-from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.explaining import Explaining
@@ -60,6 +59,7 @@ from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.verdicts.contest import Contest
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
@@ -84,7 +84,7 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
-    judging: Judging | Contesting | None
+    judging: Judging | Contest | None
     """None if figures are recorded, or only shown."""
     racing: Racing | None
     """Goes with ``judging``."""
@@ -162,9 +162,9 @@ class Session:
         site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
         measured = _measured(machine, options)
         launch = CurrentLaunch(machine, site, root, measured=measured, recording=recording, hash_seed=options.hash_seed)
-        judging: Judging | Contesting | None = None
+        judging: Judging | Contest | None = None
         if link is None and raced is not None:
-            judging = Contesting(machine.key, options.policy, raced)
+            judging = Contest(machine.key, options.policy, raced)
         elif link is None and launch.measured and recording is None:
             judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
