@@ -34,6 +34,7 @@ from pytest_gpuperf.ranks.spec import Node, Opening, PoolSpec
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
+from pytest_gpuperf.run.interruptions import Interruptions
 from pytest_gpuperf.run.packing import Packing, name_of
 from pytest_gpuperf.run.patches import Patches, patch_warning
 
@@ -111,6 +112,8 @@ class CurrentRanks:
         self._current: CurrentTest | None = None
         self.reported: CurrentTest | None = None
         """The test that began last; its teardown is reported when it has ended."""
+        self.interruptions = Interruptions()
+        """Of runs, by what is outside of them."""
         self._running = threading.Lock()
         self._output: dict[str, Excerpt] = {}
         """What ranks printed and no report has taken, by title."""
@@ -366,6 +369,11 @@ class CurrentRanks:
         raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
         return next((failure for failure in reversed(failures) if failure.error in raised), None)
 
+    def interrupted(self, error: BaseException) -> tuple[str, PostMortem] | None:
+        """The test whose run this ended, and what is known of that run; None if it ended none."""
+        failure = self.failure_of(error)
+        return None if failure is None or self.reported is None else (self.reported.item.nodeid, failure)
+
     def take_output(self) -> list[tuple[str, str]]:
         """What ranks printed since the last call: title, text."""
         self._collect_output()
@@ -427,15 +435,16 @@ class CurrentRanks:
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
-            payloads = pool.run(
-                task,
-                program=name,
-                seed=current.seed,
-                timeout=current.timeout,
-                alike=current.marker.seed == "same",
-                outlives_deaths=outlives_deaths,
-                scene=self._packing.scene(),
-            )
+            with self.interruptions.admitted():
+                payloads = pool.run(
+                    task,
+                    program=name,
+                    seed=current.seed,
+                    timeout=current.timeout,
+                    alike=current.marker.seed == "same",
+                    outlives_deaths=outlives_deaths,
+                    scene=self._packing.scene(),
+                )
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
         except RankTimeout as error:

@@ -34,6 +34,7 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.interrupted import Interrupted
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import Raced, ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
@@ -41,7 +42,6 @@ from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
-from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.explaining import Explaining
@@ -61,6 +61,7 @@ from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.verdicts.contest import Contest
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
@@ -85,7 +86,7 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
-    judging: Judging | Contesting | None
+    judging: Judging | Contest | None
     """None if figures are recorded, or only shown."""
     racing: Racing | None
     """Goes with ``judging``."""
@@ -131,11 +132,13 @@ class Session:
             # for itself.
             bisects=race.python is None and cluster is None and not race.bisect,
             build=race.build or "",
+            delays=options.delay_seed,
         )
         forkserver = ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
         host: RankHost = Pools(
             LocalNode(forkserver) if cluster is None else cluster,
             grace=options.grace,
+            delays=options.delay_seed,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
@@ -161,9 +164,9 @@ class Session:
         site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
         measured = _measured(machine, options)
         launch = CurrentLaunch(machine, site, root, measured=measured, recording=recording, hash_seed=options.hash_seed)
-        judging: Judging | Contesting | None = None
+        judging: Judging | Contest | None = None
         if link is None and raced is not None:
-            judging = Contesting(machine.key, options.policy, raced)
+            judging = Contest(machine.key, options.policy, raced)
         elif link is None and launch.measured and recording is None:
             judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
@@ -277,6 +280,7 @@ class Session:
         plugins.register(
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
+        plugins.register(Interrupted(self.console, self.ranks.interrupted), "gpuperf-interrupted")
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
         plugins.register(LauncherSkips(), "gpuperf-launcher-skips")
         reported = Reported(self.summary.lines, self.findings, self.commands, config.rootpath)
