@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
     from pytest_gpuperf.run.current_ranks import LeakWarning
+    from pytest_gpuperf.run.patches import PatchWarning
     from pytest_gpuperf.timing.stepping import Resettable
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "MiB",
     "NcclLog",
     "Overlap",
+    "PatchWarning",
     "Perf",
     "ProfileWarning",
     "RankDied",
@@ -73,6 +75,7 @@ _HOMES = {
     "Metric": "figures.metric",
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
+    "PatchWarning": "run.patches",
     "Perf": "fixtures.perf",
     "ProfileWarning": "features.profiling.profiler",
     "RankDied": "ranks.failures",
