@@ -141,6 +141,17 @@ def test_zeros(ranks):
     assert lines[1] == "not counted: 7 faults that changed no bit of what the programs came to"
 
 
+def test_a_fault_that_changes_nothing_that_a_program_shows_is_not_held_against_a_test(tmp_path: Path) -> None:
+    tests = """
+def test_sign(ranks):
+    for positive in ranks.run(lambda ctx: programs.summed(torch.tensor([ctx.rank + 1.3])) > 0):
+        assert positive.all()
+"""
+    lines = run_pytest(write(tmp_path, sources(tests)), "--mutate").section("communication coverage")
+    assert lines[0].startswith("0 of 0 faults noticed, at 1 call site")
+    assert lines[1].startswith("not counted: ")
+
+
 def test_a_program_that_returns_nothing_hides_no_fault(tmp_path: Path) -> None:
     tests = """
 def program(ctx):
@@ -202,6 +213,7 @@ def test_shape_of_value(value):
     run = run_pytest(write(tmp_path, sources(tests, WEAK)), "--mutate")
     lines = run.section("communication coverage")
     # A fixture that were kept would carry its fault into the runs of the test that notices all the others.
+    assert lines[0].startswith("6 of 11 faults noticed (55 %)")
     assert "5 of 5 faults unnoticed" in lines[1]
     assert "reached by test_shape[2ranks]" in lines[2]
     assert "left out:" not in "\n".join(lines)
