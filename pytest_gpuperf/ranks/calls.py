@@ -46,6 +46,7 @@ _TYPES = {
     torch.complex128: "ComplexDouble",
 }
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_FEATURES = os.path.join(_PACKAGE, "features", "")
 
 Tensors = Sequence[torch.Tensor]
 
@@ -221,6 +222,8 @@ class Calls:
         sends, receives = _pairs(about, arguments, inputs, outputs, group, root)
         shown = () if about.kind == "barrier" else inputs or outputs
         frame = sys._getframe(1).f_back  # None on a thread of torch's backward pass
+        while frame is not None and frame.f_code.co_filename.startswith(_FEATURES):
+            frame = frame.f_back  # a feature's kernel that stands before this one
         thread, place = self._place(frame)
         note = _Note(
             order=self._order,

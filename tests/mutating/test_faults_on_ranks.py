@@ -1,5 +1,7 @@
 """Each fault alters what a collective came to, on real ranks, and leaves nothing behind."""
 
+import inspect
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from pytest_gpuperf import Context, Ranks
+from pytest_gpuperf import CollectiveMismatch, Context, Ranks
 from pytest_gpuperf.features.mutating import c10d_internals
 from pytest_gpuperf.features.mutating.faults import Fault, Kind, kinds
 from pytest_gpuperf.features.mutating.on_rank import Observed, observed
@@ -177,12 +179,41 @@ def kernels(ctx: Context) -> list[str]:
 
 @pytest.mark.ranks(2)
 def test_nothing_stays_on_a_rank(ranks: Ranks) -> None:
-    assert ranks.run(kernels) == [[], []]
+    before = ranks.run(kernels)
+    assert "send" not in before[0]
     seen = ranks.run(observed, None, kernels, (), {})
     assert [one.result for one in seen] == [["allreduce_", "send", "barrier"]] * 2  # while a program is observed
-    assert ranks.run(kernels) == [[], []]
+    assert ranks.run(kernels) == before
+
+
+def reduce_otherwise(ctx: Context) -> None:
+    dist.all_reduce(torch.ones(1), op=dist.ReduceOp.MAX if ctx.rank else dist.ReduceOp.SUM)
+
+
+@pytest.mark.ranks(2)
+def test_what_ranks_call_otherwise_is_found_while_a_program_is_observed(ranks: Ranks) -> None:
+    with pytest.raises(CollectiveMismatch):
+        ranks.run(observed, None, reduce_otherwise, (), {})
 
 
 def test_what_is_relied_on_is_there() -> None:
     assert callable(torch.ops.c10d.allreduce_.default._op_dk)
     assert c10d_internals.frame_of(None) is None
+
+
+def in_a_thread(ctx: Context) -> list[float]:
+    x = torch.tensor([ctx.rank + 1.0])
+    thread = threading.Thread(target=dist.all_reduce, args=(x,))
+    thread.start()
+    thread.join()
+    return x.tolist()
+
+
+@pytest.mark.ranks(2)
+def test_a_call_of_a_thread_without_a_line_of_the_user_is_named_by_the_main_threads(ranks: Ranks) -> None:
+    found = with_fault(ranks, in_a_thread, Kind.NOTHING)
+    assert [one.result for one in found] == [[1.0], [2.0]]
+    source, first = inspect.getsourcelines(in_a_thread)
+    for one in found:
+        (site,) = one.observation.sites
+        assert source[site.line - first].strip() in ("thread.start()", "thread.join()")

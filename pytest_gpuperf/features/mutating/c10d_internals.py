@@ -37,6 +37,19 @@ def run_kernel(operator: str, keyset: Any, args: Sequence[Any]) -> Any:
     raise NotImplementedError(f"--mutate knows tensors of CPUs and CUDA, and {operator} got others: run without it")
 
 
+def kernel_there(operator: str) -> Callable[..., Any] | None:
+    """The kernel that an operator has at BackendSelect, such as the one that notes collectives; None without one.
+
+    It is Python's, so that it may be called with the GIL: it releases it before it calls the backend's.
+    """
+    name = f"c10d::{operator}"
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect"):
+        return None
+    kernel: Any = torch.library.get_kernel(name, "BackendSelect")
+    called: Callable[..., Any] = kernel.call_boxed
+    return called
+
+
 def is_of_values(keyset: Any) -> bool:
     """Whether the tensors of a call have values that can be read: they are dense and not of the meta device."""
     keys = torch._C.DispatchKey

@@ -1,14 +1,15 @@
 """Every c10d operation of a program is seen, and the calls of one site are altered. Runs in rank processes.
 
 The dispatcher's key BackendSelect lies below autograd and above the backends, and every caller of a process group comes
-by: Python, DDP's and FSDP's C++, functional and compiled collectives, pipelining's sends. No kernel is registered for
-it otherwise, so nothing is overridden, and nothing stays once the library is gone.
+by: Python, DDP's and FSDP's C++, functional and compiled collectives, pipelining's sends. Nothing stays once the
+library is gone: the kernels that note collectives for reports of hangs are called by ours, and come back.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -39,6 +40,8 @@ class Interception:
         """How many calls were altered."""
         self.changed = 0
         """How many of these hold other bits than without the fault."""
+        self.there: dict[str, Callable[..., Any] | None] = {}
+        """The kernels that operators had before."""
         self._fault = fault
         self._inputs: dict[Site, Any] = {}
         self._sizes: dict[Site, list[int]] = {}
@@ -65,14 +68,19 @@ class Interception:
             return args[0], c10d_internals.done(args[0])
         operator = OPERATORS[name]
         if not c10d_internals.is_of_values(keyset):
-            return c10d_internals.run_kernel(name, keyset, args)
+            return self._run(name, keyset, args)
         with self._lock:
             site = self._see(operator, args)
         fault = self._fault
         if fault is None or fault.site != site or self.sites[site].group_size < 2:
-            return c10d_internals.run_kernel(name, keyset, args)
+            return self._run(name, keyset, args)
         with torch.no_grad():
             return self._altered(name, keyset, args, fault.kind)
+
+    def _run(self, name: str, keyset: Any, args: Sequence[Any]) -> Any:
+        """Makes a call as if nobody saw it: by the kernel that was there before, or the backend's own."""
+        there = self.there.get(name)
+        return c10d_internals.run_kernel(name, keyset, args) if there is None else there(keyset, *args)
 
     def _see(self, operator: Operator, args: Sequence[Any]) -> Site:
         group = c10d_internals.group_of(args[operator.group])
@@ -111,7 +119,7 @@ class Interception:
             changed = list(args)
             changed[REDUCTION[operator.in_place]] = self._maximum(group, outputs[0])
             self.changed += 1
-            return c10d_internals.run_kernel(name, keyset, changed)
+            return self._run(name, keyset, changed)
         if kind is Kind.LEFT_OUT:
             return self._without_last(name, keyset, args, rank == size - 1)
         before = [tensor.clone() for tensor in outputs] if operator.family is Family.COPY else []
@@ -129,7 +137,7 @@ class Interception:
                 self._previous = right
                 self.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
-        return _after(c10d_internals.run_kernel(name, keyset, args), after)
+        return _after(self._run(name, keyset, args), after)
 
     def _sent(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
         right = [tensor.clone() for tensor in sent]
@@ -139,21 +147,21 @@ class Interception:
         self._previous = right
         self._held.append(sent)  # until the program ends: it may wait for its own tensors only
         self.changed += any(not torch.equal(*pair) for pair in zip(right, sent, strict=True))
-        return c10d_internals.run_kernel(name, keyset, [sent, *args[1:]])
+        return self._run(name, keyset, [sent, *args[1:]])
 
     def _without_last(self, name: str, keyset: Any, args: tuple[Any, ...], is_last: bool) -> Any:
         operator = OPERATORS[name]
         if not is_last:
-            return c10d_internals.run_kernel(name, keyset, args)
+            return self._run(name, keyset, args)
         inputs = operator.inputs(args)
         self.changed += any(bool(tensor.any()) for tensor in inputs)
         if operator.in_place:
             for tensor in inputs:
                 tensor.data.zero_()
-            return c10d_internals.run_kernel(name, keyset, args)
+            return self._run(name, keyset, args)
         zeros = [torch.zeros_like(tensor) for tensor in inputs]
         self._held.append(zeros)
-        return c10d_internals.run_kernel(name, keyset, with_inputs(operator, args, zeros))
+        return self._run(name, keyset, with_inputs(operator, args, zeros))
 
     def _maximum(self, group: Any, tensor: torch.Tensor) -> Any:
         """The boxed reduction that takes the maximum, which Python cannot make: a call is asked what it was given."""
@@ -170,8 +178,12 @@ class Interception:
 def _installed(interception: Interception) -> Any:
     library = torch.library.Library("c10d", "IMPL")
     try:
-        for name in OPERATORS:
-            library.impl(name, _override(interception, name), "BackendSelect", with_keyset=True)
+        interception.there = {name: c10d_internals.kernel_there(name) for name in OPERATORS}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says once that a kernel is in another's place
+            for name in OPERATORS:
+                override = _override(interception, name)
+                library.impl(name, override, "BackendSelect", with_keyset=True, allow_override=True)
         yield
     finally:
         c10d_internals.remove(library)

@@ -1,0 +1,52 @@
+"""The report of communication coverage, of values made by hand."""
+
+from pathlib import Path
+
+from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
+from pytest_gpuperf.features.mutating.faults import Calls, Family, Fault, Kind, Site
+from pytest_gpuperf.features.mutating.lines import coverage_lines, site_text
+
+ROOT = Path("/work")
+
+
+def coverage() -> Coverage:
+    made = Coverage(planned=5, seconds=1.2)
+    sites = [
+        Site("/work/a.py", 3, "all_reduce", "", 0),
+        Site("/work/b.py", 4, "all_gather", "tp", 0),
+        Site("/other/c.py", 5, "all_reduce in Tensor.backward", "", 2),
+    ]
+    for site, tests in zip(sites, (1, 5, 1), strict=True):
+        for number in range(tests):
+            made.see(site, Calls(Family.REDUCE, 1, 2, True), f"test_it.py::test_{number}")
+    made.judged = [
+        Judged(Fault(sites[0], Kind.NOTHING), Outcome.NOTICED, "test_it.py::test_0"),
+        Judged(Fault(sites[0], Kind.BF16), Outcome.UNNOTICED),
+        Judged(Fault(sites[1], Kind.NOTHING), Outcome.UNNOTICED),
+        Judged(Fault(sites[2], Kind.NOTHING), Outcome.NOTICED, "test_it.py::test_0"),
+        Judged(Fault(sites[2], Kind.TAIL), Outcome.NOT_MADE),
+    ]
+    return made
+
+
+def test_the_worst_site_comes_first_and_a_guarded_one_is_counted() -> None:
+    assert list(coverage_lines(coverage(), ROOT, None, verbose=False)) == [
+        "2 of 4 faults noticed (50 %), at 3 call sites, in 1 s",
+        "b.py:4 all_gather over tp: 1 of 1 faults unnoticed: nothing",
+        "    reached by test_0, test_1, test_2 and 2 more",
+        "a.py:3 all_reduce: 1 of 2 faults unnoticed: bf16",
+        "    reached by test_0",
+        "every fault was noticed at 1 site (-v lists them)",
+        "not counted: 1 fault at sites that no program came by again",
+    ]
+
+
+def test_verbose_lines_name_every_test_and_every_site() -> None:
+    lines = list(coverage_lines(coverage(), ROOT, None, verbose=True))
+    assert "    reached by test_0, test_1, test_2, test_3, test_4" in lines
+    assert "/other/c.py:5 all_reduce in Tensor.backward, tensor 2: all noticed" in lines
+    assert not any("-v lists" in line for line in lines)
+
+
+def test_a_file_outside_of_the_root_keeps_its_whole_path() -> None:
+    assert site_text(Site("/other/c.py", 5, "send", "a subgroup", 1), ROOT) == "/other/c.py:5 send over a subgroup"
