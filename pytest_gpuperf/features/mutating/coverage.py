@@ -42,7 +42,8 @@ class Coverage:
     judged: list[Judged] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     """Tests that no fault was tried on, and why."""
-    planned: int = 0
+    left_over: int = 0
+    """Faults for which there was no time."""
     seconds: float = 0.0
 
     def see(self, site: Site, calls: Calls, test: str) -> None:

@@ -35,15 +35,16 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
         f"{noticed} of {format_count(coverage.counted, 'fault')} noticed{part}, at "
         f"{format_count(len(coverage.sites), 'call site')}, in {coverage.seconds:.0f} s"
     )
-    if len(coverage.judged) < coverage.planned:
-        yield f"the time was up after {len(coverage.judged)} of {format_count(coverage.planned, 'fault')}"
+    if coverage.left_over:
+        yield f"the time was up before {format_count(coverage.left_over, 'more fault')}"
     guarded = 0
     for site in sorted(coverage.sites, key=lambda site: (-_unnoticed_share(coverage, site), site)):
         missed = [one.fault.kind for one in coverage.of(Outcome.UNNOTICED, site)]
         if missed:
             total = len(missed) + len(coverage.of(Outcome.NOTICED, site))
             yield f"{site_text(site, root)}: {len(missed)} of {total} faults unnoticed: {', '.join(missed)}"
-            yield f"    reached by {_names(coverage.reached_by[site], verbose=verbose)}"
+            tests = [test for test in coverage.reached_by[site] if test not in coverage.left_out]
+            yield f"    reached by {_names(tests, verbose=verbose)}"
         elif coverage.of(Outcome.NOTICED, site):
             guarded += 1
             if verbose:
@@ -57,7 +58,7 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
     bare = sum(not kinds(calls) for calls in coverage.sites.values())
     if bare:
         yield f"no fault is made at {format_count(bare, 'site')}: barriers, receives, objects, groups of one rank"
-    for test, why in coverage.left_out.items():
+    for test, why in sorted(coverage.left_out.items()):
         yield f"left out: {test}: {why}"
     if fail_under is not None and (share is None or share < fail_under):
         got = "no fault could be judged" if share is None else f"the tests notice {share:.1f} %"

@@ -78,7 +78,10 @@ class Test:
 
     item: pytest.Function
     run: Run
-    seconds: float = 0.0
+    seconds: float
+    """How long it took when it ran last without a fault."""
+    repeatable: bool | None = None
+    """Whether two runs of it come to the same; None until that was tried."""
 
     @property
     def name(self) -> str:
@@ -166,7 +169,6 @@ class Mutating:
         began = time.monotonic()
         self.coverage = coverage = Coverage()
         tests = [test for item in items if (test := self._passed(item, coverage)) is not None]
-        tests = [test for test in tests if self._is_repeatable(test, coverage)]
         tests.sort(key=lambda test: test.seconds)
         reached: dict[Site, list[Test]] = {}
         for test in tests:
@@ -180,10 +182,13 @@ class Mutating:
         try:
             for fault in plan:
                 if time.monotonic() - began > self._budget:
+                    coverage.left_over = len(plan) - plan.index(fault)
                     break
-                coverage.judged.append(self._judge(fault, reached[fault.site]))
+                tests = [test for test in reached[fault.site] if self._is_repeatable(test, coverage)]
+                if tests:
+                    coverage.judged.append(self._judge(fault, tests))
         finally:
-            coverage.planned, coverage.seconds = len(plan), time.monotonic() - began
+            coverage.seconds = time.monotonic() - began
 
     def _passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
         run = self._runs.get(item.nodeid)
@@ -195,21 +200,27 @@ class Mutating:
         if is_of_unittest(item):
             coverage.left_out[item.nodeid] = "it is a method of a unittest.TestCase"
             return None
-        return Test(item, run)
+        return Test(item, run, sum(report.duration for report in reports))
 
     def _is_repeatable(self, test: Test, coverage: Coverage) -> bool:
-        """Runs a test once or twice more without a fault, and takes its time."""
+        """Runs a test once or twice more without a fault, before its first one, and takes its time."""
+        if test.repeatable is None:
+            why = self._varies(test)
+            test.repeatable = not why
+            if why:
+                coverage.left_out[test.name] = why
+        return test.repeatable
+
+    def _varies(self, test: Test) -> str:
         for _ in range(2):  # the first run may have met fixtures that tests before it had set up
             before, began = test.run, time.monotonic()
             passed, test.run = self._again(test, Run())
             test.seconds = time.monotonic() - began
             if not passed:
-                coverage.left_out[test.name] = "it does not pass when it is run again"
-                return False
+                return "it does not pass when it is run again"
             if test.run.digests == before.digests:
-                return True
-        coverage.left_out[test.name] = "two runs of it differ"
-        return False
+                return ""
+        return "two runs of it differ"
 
     def _again(self, test: Test, run: Run) -> tuple[bool, Run]:
         self._number += 1
