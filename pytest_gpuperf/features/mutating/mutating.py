@@ -46,7 +46,8 @@ class Run:
     """One run of a test: what each of its programs came to, by rank."""
 
     fault: Fault | None = None
-    timeout: float = math.inf
+    until: float = math.inf
+    """When its time is up, by ``time.monotonic()``: hypothesis would run a program that hangs again and again."""
     programs: list[list[Observation]] = field(default_factory=list)
 
     @property
@@ -115,7 +116,7 @@ class Mutating:
         self._root = root
         self._budget = budget
         self._fail_under = fail_under
-        self._runs: dict[str, Run] = {}
+        self.runs: dict[str, Run] = {}
         """By the item's node id."""
         self._outcomes: dict[str, list[pytest.TestReport]] = {}
         self._number = 1
@@ -126,13 +127,16 @@ class Mutating:
     ) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
         """What the ranks call in place of a program."""
         current = self._ranks.current
-        run = self._runs.setdefault(current.item.nodeid, Run())
-        current.timeout = min(current.timeout, run.timeout)
+        run = self.runs.setdefault(current.item.nodeid, Run())
+        left = run.until - time.monotonic()
+        if left <= 0:
+            pytest.fail("the time of this fault is up, so that it counts as noticed", pytrace=False)
+        current.timeout = min(current.timeout, left)
         return observed, (run.fault, entry, tuple(args), kwargs), {}
 
     def leave(self, results: Sequence[Observed]) -> list[Any]:
         """The program's own results."""
-        self._runs[self._ranks.current.item.nodeid].programs.append([one.observation for one in results])
+        self.runs[self._ranks.current.item.nodeid].programs.append([one.observation for one in results])
         return [one.result for one in results]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -191,7 +195,7 @@ class Mutating:
             coverage.seconds = time.monotonic() - began
 
     def _passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
-        run = self._runs.get(item.nodeid)
+        run = self.runs.get(item.nodeid)
         if run is None or not run.sites or not isinstance(item, pytest.Function):
             return None
         reports = self._outcomes.get(item.nodeid, [])
@@ -225,20 +229,20 @@ class Mutating:
     def _again(self, test: Test, run: Run) -> tuple[bool, Run]:
         self._number += 1
         clone = again(test.item, self._number)
-        self._runs[clone.nodeid] = run
+        self.runs[clone.nodeid] = run
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of a program with a fault are nobody's
             # Ranks stay for the next run, and fixtures of any scope do not: they may hold what a fault came to.
             reports = run_phases(clone, test.item, log=False)
             problems = tear_down_before(clone, None)
-        del self._runs[clone.nodeid]
+        del self.runs[clone.nodeid]
         return not problems and all(report.passed for report in reports), run
 
     def _judge(self, fault: Fault, tests: Sequence[Test]) -> Judged:
         outcome = Outcome.NOT_MADE
         for test in tests:
             timeout = max(_LEAST_TIMEOUT, _TIMES * test.seconds)
-            passed, run = self._again(test, Run(fault, timeout))
+            passed, run = self._again(test, Run(fault, time.monotonic() + timeout))
             if not passed:
                 return Judged(fault, Outcome.NOTICED, test.name)
             if not run.total(lambda seen: seen.applied):
