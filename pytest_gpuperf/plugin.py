@@ -45,6 +45,9 @@ from pytest_gpuperf.run.session import Session
 if TYPE_CHECKING:
     from pytest_gpuperf.doctor.glance import Glance
 
+pytest_plugins = ("pytest_gpuperf.parity.plugin",)
+"""Features in folders of their own, each of which can be deleted with its line here."""
+
 SESSION = pytest.StashKey[Session]()
 CHECKS = pytest.StashKey[Checks]()
 GLANCE: pytest.StashKey[Glance] = pytest.StashKey()

@@ -1,0 +1,198 @@
+"""The operations that a reference ran: what was computed from what, so that a wrong tensor can be taken apart."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+_TORCH, _OWN = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+_ROOM = 1 << 28
+"""Bytes of snapshots that are kept; a larger reference is judged without its operations."""
+_DRAWS = frozenset(
+    """bernoulli bernoulli_ exponential_ multinomial native_dropout normal normal_ rand rand_like randint randint_like
+    randn randn_like random_ randperm uniform_ rrelu_with_noise""".split()
+)
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor at a point of the run."""
+
+    tensor: torch.Tensor
+    """A snapshot, detached."""
+    operation: Operation | None
+    """Which operation made it; None of what was there before."""
+    index: int = 0
+    """Which of the operation's results it is."""
+
+
+@dataclass(eq=False)
+class Operation:
+    """One operation of the reference."""
+
+    number: int
+    name: str
+    function: Any
+    args: Any
+    """Arguments, with a ``Value`` in place of each tensor."""
+    kwargs: dict[str, Any]
+    line: str
+    """The user's line that ran it, as ``model.py:12``; of a backward pass, the line that called it."""
+    inputs: list[Value] = field(default_factory=list)
+
+    def again(self, **replaced: Any) -> Any:
+        """Runs it again; ``args=`` replaces the arguments, which hold a ``Value`` or a tensor for each tensor."""
+        args = tree_map_only(Value, lambda value: value.tensor, replaced.get("args", self.args))
+        return self.function(*args, **tree_map_only(Value, lambda value: value.tensor, self.kwargs))
+
+
+_Place = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+
+
+class Operations(TorchDispatchMode):
+    """Keeps each operation with snapshots of what it took and returned, up to 256 MiB."""
+
+    def __init__(self, room: int = _ROOM) -> None:
+        super().__init__()
+        self._values: dict[_Place, Value] = {}
+        self._made: dict[_Place, int] = {}
+        self._written: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._count = 0
+        self._room = room
+
+    @property
+    def complete(self) -> bool:
+        """Whether all operations had room."""
+        return self._room >= 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.complete:
+            return func(*args, **kwargs)
+        name = str(func).split(".")[1]
+        inputs: list[Value] = []
+
+        def taken(tensor: torch.Tensor) -> Value:
+            value = self._value_of(tensor)
+            inputs.append(value)
+            return value
+
+        kept_args = tree_map_only(torch.Tensor, taken, args)
+        kept_kwargs = tree_map_only(torch.Tensor, taken, kwargs)
+        out = func(*args, **kwargs)
+        self._count += 1
+        operation = Operation(self._count, name, func, kept_args, kept_kwargs, _line(), inputs)
+        in_place = name.endswith("_")
+        results = args[0] if in_place and args else out
+        for index, tensor in enumerate(results if isinstance(results, list | tuple) else [results]):
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                self._keep(tensor, Value(self._snapshot(tensor), operation, index))
+        self._note_writes(name, args, out)
+        if not self.complete:
+            self._values.clear(), self._made.clear(), self._written.clear(), self._alive.clear()
+        return out
+
+    def _note_writes(self, name: str, args: Any, out: Any) -> None:
+        results = args[0] if name.endswith("_") and args else out
+        for tensor in results if isinstance(results, list | tuple) else [results]:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                pointer = storage.data_ptr()
+                if name.endswith("_") or pointer not in self._written:
+                    self._written[pointer] = self._count
+                    self._alive.append(storage)  # its address must not be used again
+
+    def _snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._room -= tensor.numel() * tensor.element_size()
+        return tensor.detach().clone()
+
+    def _keep(self, tensor: torch.Tensor, value: Value) -> None:
+        place = _place(tensor)
+        self._values[place] = value
+        self._made[place] = self._count
+        if value.operation is not None and value.operation.name.endswith("_"):
+            self._written[place[0]] = self._count
+
+    def _value_of(self, tensor: torch.Tensor) -> Value:
+        if tensor.layout != torch.strided:
+            return Value(tensor.detach(), None)
+        place = _place(tensor)
+        known = self._values.get(place)
+        if known is not None and self._made[place] >= self._written.get(place[0], 0):
+            return known
+        value = Value(self._snapshot(tensor), None)  # a leaf, or a view of what was written since
+        self._keep(tensor, value)
+        self._alive.append(tensor.untyped_storage())
+        return value
+
+    @property
+    def count(self) -> int:
+        """How many operations have run."""
+        return self._count
+
+    def order(self, tensor: torch.Tensor) -> int:
+        """The number of the operation that wrote the tensor last; 0 if none did."""
+        if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return 0
+        return self._written.get(tensor.untyped_storage().data_ptr(), 0)
+
+    def value(self, tensor: torch.Tensor) -> Value | None:
+        """What is known of a tensor that the reference holds; None if nothing is."""
+        if not self.complete or tensor.layout != torch.strided:
+            return None
+        place = _place(tensor)
+        known = self._values.get(place)
+        return known if known is not None and self._made[place] >= self._written.get(place[0], 0) else None
+
+
+def _line() -> str:
+    frame = inspect.currentframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _OWN)) and not file.startswith("<"):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _place(tensor: torch.Tensor) -> _Place:
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+
+
+def ancestors(value: Value) -> Iterator[Value]:
+    """The value, and all that it was computed from."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if one.operation is not None:
+            stack += one.operation.inputs
+
+
+def draws(value: Value) -> list[str]:
+    """Names of the operations that drew random numbers for a value, without those that made it a leaf's content.
+
+    A whole tensor that is drawn and then trained on (weights, data) is drawn by everybody alike from a seed; what
+    matters is a draw that depends on something computed: its arguments hold a value that an operation made.
+    """
+    found = []
+    for one in ancestors(value):
+        operation = one.operation
+        if operation is None or operation.name not in _DRAWS:
+            continue
+        made = [other for other in operation.inputs if other.operation is not None]
+        if any(other.operation is not None and other.operation.inputs for other in made):
+            found.append(operation.name.strip("_"))
+    return sorted(set(found))
