@@ -26,6 +26,11 @@ class Groups:
     ranks: tuple[tuple[int, ...], ...]
 
     @property
+    def who(self) -> str:
+        """A group's ranks, in words."""
+        return f"the {self.size} ranks" + (f" of {self.text}" if len(self.ranks) > 1 else "")
+
+    @property
     def size(self) -> int:
         """How many ranks a group has."""
         return len(self.ranks[0])
@@ -60,7 +65,7 @@ class Case:
     shares: Sequence[torch.Tensor] = ()
     """The reference's tensor on each rank's share of the batch."""
     drawn: Sequence[str] = ()
-    """Operations that drew random numbers on the way to it."""
+    """Operations of the reference that drew random numbers by what was computed."""
 
     def fits(self, held: torch.Tensor, rank: int, want: torch.Tensor | None = None, room: float = 2.0) -> bool:
         """Whether a tensor equals what the rank should hold, up to rounding."""
@@ -116,8 +121,7 @@ class Case:
 
     def numbers(self) -> Iterator[tuple[float, str]]:
         """Factors that a layout explains, by value; the most telling ones first."""
-        seen: set[float] = set()
-        plain = [(group.size, f"the {group.size} ranks of {group.text}") for group in self.groups if group.size > 1]
+        plain = [(group.size, group.who) for group in self.groups if group.size > 1]
         # Sizes of one number are one factor: which axis it is remains open.
         named: dict[int, list[str]] = {}
         for size, text in plain:
@@ -137,10 +141,7 @@ class Case:
         )
         for shape, form in shapes:
             for size, texts in named.items():
-                value = shape(size)
-                if value not in seen:
-                    seen.add(value)
-                    yield value, form.format(" or ".join(dict.fromkeys(texts[:2])))
+                yield shape(size), form.format(" or ".join(dict.fromkeys(texts[:2])))
 
 
 def factor(held: torch.Tensor, want: torch.Tensor) -> float:

@@ -41,6 +41,7 @@ class _Reference:
     trace: Trace
     values: dict[Key, Value]
     vectors: list[tuple[str, torch.Tensor]]
+    drawn: tuple[str, ...]
 
 
 @final
@@ -131,6 +132,7 @@ class Parity:
             microbatches=microbatches,
             values=whole.values,
             vectors=whole.vectors,
+            drawn=whole.drawn,
             shares=shares,
         )
         verdict = judge(question)
@@ -173,7 +175,7 @@ class Parity:
             order = {name: operations.order(tensor) for name, tensor in tensors.items()}
             trace = _merged(steps.trace(returned), trace, order)
         _require_finite(trace)
-        return _Reference(trace, values, vectors_of(list(values.values())))
+        return _Reference(trace, values, vectors_of(list(values.values())), operations.drew)
 
     def _plain(self, call: Callable[[], Any], where: str) -> Trace:
         steps = OptimizerSteps()

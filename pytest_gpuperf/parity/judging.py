@@ -15,7 +15,7 @@ from pytest_gpuperf.parity.causes.find import find, where
 from pytest_gpuperf.parity.causes.places import outside
 from pytest_gpuperf.parity.causes.reductions import partial
 from pytest_gpuperf.parity.layout import WHOLE, Layout, LayoutError, Part, declared, infer
-from pytest_gpuperf.parity.operations import Value, ancestors, draws
+from pytest_gpuperf.parity.operations import Value, ancestors
 from pytest_gpuperf.parity.records import Key, Kind, Record, Trace
 from pytest_gpuperf.parity.tolerance import BLIND, Tolerance, Tolerances, as_real
 
@@ -53,6 +53,8 @@ class Question:
     values: Mapping[Key, Value] = field(default_factory=dict)
     """Where the reference's tensors are among its operations."""
     vectors: Sequence[tuple[str, torch.Tensor]] = ()
+    drawn: Sequence[str] = ()
+    """Operations of the reference that drew random numbers by what was computed."""
     shares: Sequence[Trace] = ()
     """The reference's traces on each rank's share of the batch."""
 
@@ -327,7 +329,7 @@ class _Judge:
             vectors=self._ask.vectors,
             value=value,
             shares=self._weights_of_shares(shares, whole),
-            drawn=draws(value) if value is not None else (),
+            drawn=self._ask.drawn,
         )
 
     @staticmethod

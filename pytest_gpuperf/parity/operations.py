@@ -20,6 +20,11 @@ _DRAWS = frozenset(
     randn randn_like random_ randperm uniform_ rrelu_with_noise""".split()
 )
 
+_MOVES = frozenset(
+    """alias as_strided cat clone constant_pad_nd contiguous copy_ detach expand flatten index_select permute reshape select slice
+    squeeze stack t transpose unflatten unsqueeze view lift_fresh _reshape_alias _to_copy _unsafe_view""".split()
+)
+
 
 @dataclass(eq=False)
 class Value:
@@ -66,6 +71,7 @@ class Operations(TorchDispatchMode):
         self._written: dict[int, int] = {}
         self._alive: list[Any] = []
         self._count = 0
+        self._drew: set[str] = set()
         self._room = room
 
     @property
@@ -90,6 +96,8 @@ class Operations(TorchDispatchMode):
         out = func(*args, **kwargs)
         self._count += 1
         operation = Operation(self._count, name, func, kept_args, kept_kwargs, _line(), inputs)
+        if name in _DRAWS and any(one.operation is not None and one.operation.inputs for one in inputs):
+            self._drew.add(name.strip("_"))
         in_place = name.endswith("_")
         results = args[0] if in_place and args else out
         for index, tensor in enumerate(results if isinstance(results, list | tuple) else [results]):
@@ -134,15 +142,23 @@ class Operations(TorchDispatchMode):
         return value
 
     @property
+    def drew(self) -> tuple[str, ...]:
+        """Operations that drew random numbers by what was computed, such as ``multinomial``."""
+        return tuple(sorted(self._drew))
+
+    @property
     def count(self) -> int:
         """How many operations have run."""
         return self._count
 
     def order(self, tensor: torch.Tensor) -> int:
-        """The number of the operation that wrote the tensor last; 0 if none did."""
-        if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            return 0
-        return self._written.get(tensor.untyped_storage().data_ptr(), 0)
+        """The number of the operation that computed the tensor last; copies, stacks and views do not count.
+
+        Returns:
+            0 of a tensor that is computed from no other, such as counts and drawn samples: it follows from nothing.
+        """
+        value = self.value(tensor)
+        return _computed_at(value) if value is not None else 0
 
     def value(self, tensor: torch.Tensor) -> Value | None:
         """What is known of a tensor that the reference holds; None if nothing is."""
@@ -167,6 +183,22 @@ def _place(tensor: torch.Tensor) -> _Place:
     return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
 
 
+def _computed_at(value: Value) -> int:
+    latest, stack, seen = 0, [value], {id(value)}
+    while stack:
+        operation = stack.pop().operation
+        if operation is None or not operation.inputs:
+            continue
+        if operation.name not in _MOVES:
+            latest = max(latest, operation.number)
+            continue
+        for one in operation.inputs:
+            if id(one) not in seen:
+                seen.add(id(one))
+                stack.append(one)
+    return latest
+
+
 def ancestors(value: Value) -> Iterator[Value]:
     """The value, and all that it was computed from."""
     seen: set[int] = set()
@@ -179,20 +211,3 @@ def ancestors(value: Value) -> Iterator[Value]:
         yield one
         if one.operation is not None:
             stack += one.operation.inputs
-
-
-def draws(value: Value) -> list[str]:
-    """Names of the operations that drew random numbers for a value, without those that made it a leaf's content.
-
-    A whole tensor that is drawn and then trained on (weights, data) is drawn by everybody alike from a seed; what
-    matters is a draw that depends on something computed: its arguments hold a value that an operation made.
-    """
-    found = []
-    for one in ancestors(value):
-        operation = one.operation
-        if operation is None or operation.name not in _DRAWS:
-            continue
-        made = [other for other in operation.inputs if other.operation is not None]
-        if any(other.operation is not None and other.operation.inputs for other in made):
-            found.append(operation.name.strip("_"))
-    return sorted(set(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +12,20 @@ from torch.utils._pytree import tree_map_only
 
 from pytest_gpuperf.parity.operations import Operation, Value
 
-Follow = Callable[[torch.Tensor], torch.Tensor]
-"""Carries a term on to the tensor that it is a term of."""
+Mask = tuple[int, torch.Tensor, int]
+"""A dimension, the chunk of each position along it, and the chunk that is kept."""
 
 _LINEAR = frozenset(
     """clone detach view t transpose permute reshape alias expand squeeze unsqueeze contiguous neg neg_ select slice
     mul div mul_ div_ lift_fresh unflatten flatten squeeze_copy view_copy expand_copy diagonal narrow
     _to_copy _unsafe_view _reshape_alias""".split()
 )
+_LINEAR_BACKWARD = frozenset(
+    """elu_backward gelu_backward hardtanh_backward leaky_relu_backward select_backward sigmoid_backward silu_backward
+    slice_backward softplus_backward tanh_backward threshold_backward _log_softmax_backward_data
+    _softmax_backward_data""".split()
+)
+"""Backward passes that are linear in the gradient, which is their first argument."""
 _MOST_TERMS = 64
 _DEPTH = 200
 
@@ -40,18 +47,39 @@ class Split:
 
 
 @dataclass(frozen=True)
+class _Step:
+    """An operation that is linear in one of its arguments, and carries a term on."""
+
+    run: Callable[[torch.Tensor], torch.Tensor]
+    argument: Value
+    summed: tuple[int, ...] = ()
+    """Dimensions of the argument that it sums over."""
+
+
+@dataclass(frozen=True)
 class _Term:
     value: Value
-    path: tuple[Follow, ...]
+    path: tuple[_Step, ...]
 
-    def carried(self, tensor: torch.Tensor) -> torch.Tensor:
-        for follow in self.path:
-            tensor = follow(tensor)
+    def carried(self, at: int = -1, mask: Mask | None = None) -> torch.Tensor:
+        """The term in the shape of the whole; ``mask`` keeps a chunk of what the step numbered ``at`` takes."""
+        tensor = self.value.tensor.double()
+        for number, step in enumerate(self.path):
+            if number == at and mask is not None:
+                dim, owner, chunk = mask
+                shape = [1] * tensor.dim()
+                shape[dim] = -1
+                tensor = tensor * (owner == chunk).reshape(shape)
+            tensor = step.run(tensor)
         return tensor
+
+    def last_sum(self) -> int:
+        """The number of the step nearest to the whole that sums; -1 if none does."""
+        return max((number for number, step in enumerate(self.path) if step.summed), default=-1)
 
 
 def splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
-    """Ways to take a value apart, those with few terms first.
+    """Ways to take a value apart, those that stay near to it first.
 
     Args:
         value: of the reference.
@@ -61,33 +89,31 @@ def splits(value: Value, counts: Sequence[int]) -> Iterator[Split]:
     if squared and value.operation is not None and value.operation.name == "linalg_vector_norm":
         yield from _norms(value, counts)
         return
-    terms = list(_terms(value))
-    if not terms or len(terms) > _MOST_TERMS:
-        return
-    whole = sum((_double(term.carried(term.value.tensor)) for term in terms), torch.zeros(()))
-    if not torch.allclose(whole, value.tensor.double(), rtol=1e-3, atol=1e-6 * float(value.tensor.double().abs().max() + 1e-300)):
-        return  # an operation was not as linear as its name
-    if len(terms) > 1:
-        yield Split(
-            f"the {len(terms)} terms that the reference adds up",
-            tuple(_name(index, term) for index, term in enumerate(terms)),
-            tuple(_double(term.carried(term.value.tensor)) for term in terms),
-            squared,
-        )
-    for count in counts:
-        if count * len(terms) > _MOST_TERMS:
+    seen: set[int] = set()
+    for through in (None, 0, 1):
+        terms = list(itertools.islice(_terms(value, through), _MOST_TERMS + 1))
+        if not terms or len(terms) > _MOST_TERMS or (through is not None and len(terms) in seen):
             continue
-        for way in _chunk_ways(terms, count):
-            yield Split(way.text, way.names, way.terms, squared, chunked=True)
-
-
-def _double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double()
+        seen.add(len(terms))
+        carried = tuple(term.carried() for term in terms)
+        whole, size = torch.stack(carried).sum(0), float(value.tensor.double().norm())
+        if whole.shape != value.tensor.shape or not float((whole - value.tensor.double()).norm()) <= 1e-3 * size:
+            continue  # an operation was not as linear as its name
+        if len(terms) > 1:
+            names = tuple(_name(index, term) for index, term in enumerate(terms))
+            yield Split(f"the {len(terms)} terms that the reference adds up", names, carried, squared)
+        for count in counts:
+            for text, cut in (("of the rows that are summed", _contiguous), ("of the sequence", _along_sequence)):
+                way = _chunked(terms, count, f"{count} chunks {text}", cut)
+                if way is not None:
+                    yield Split(way.text, way.names, way.terms, squared, chunked=True)
 
 
 def _name(index: int, term: _Term) -> str:
     line = term.value.operation.line if term.value.operation is not None else ""
     made = term.value.operation.name.strip("_") if term.value.operation is not None else "an input"
+    if term.value.operation is None and term.value.tensor.numel() == 1:
+        made = f"the number {float(term.value.tensor):g}"
     return f"term {index} ({made}{f', {line}' if line else ''})"
 
 
@@ -129,94 +155,113 @@ def _norms(value: Value, counts: Sequence[int]) -> Iterator[Split]:
             yield Split(f"{count} chunks of the squares in it", tuple(f"chunk {i}" for i in range(len(squares))), squares, True, True)
 
 
-def _terms(value: Value, path: tuple[Follow, ...] = (), depth: int = 0) -> Iterator[_Term]:
+def _terms(value: Value, through: int | None, path: tuple[_Step, ...] = ()) -> Iterator[_Term]:
+    """The terms that a value is the sum of.
+
+    Args:
+        value: of the reference.
+        through: which argument of products is followed to more terms behind them; None stops at the first sum.
+        path: the steps from the value to the whole.
+    """
     operation = value.operation
-    if operation is None or depth > _DEPTH:
+    if operation is None or len(path) > _DEPTH or (through is None and any(step.summed for step in path)):
         yield _Term(value, path)
         return
-    name, inputs = operation.name, operation.inputs
+    name, inputs, args = operation.name, operation.inputs, operation.args
+    shape = value.tensor.shape
     if name in ("add", "add_", "sub", "sub_") and inputs:
-        shape, alpha = value.tensor.shape, operation.kwargs.get("alpha", 1)
-        signs = (1.0, float(alpha) * (-1 if name.startswith("sub") else 1))
-        for argument, sign in zip(operation.args[:2], signs, strict=False):
-
-            def scaled(tensor: torch.Tensor, sign: float = sign, shape: torch.Size = shape) -> torch.Tensor:
-                return (tensor.double() * sign).expand(shape)
-
-            if isinstance(argument, Value):
-                yield from _terms(argument, (scaled, *path), depth + 1)
-            else:
-                constant = torch.tensor(float(argument), dtype=torch.float64)
-                yield _Term(Value(constant, None), (scaled, *path))
-        return
-    if name == "copy_" and len(inputs) == 2:
-        shape = value.tensor.shape
-        yield from _terms(inputs[1], (lambda tensor: tensor.expand(shape), *path), depth + 1)
-        return
-    if name in _LINEAR and inputs and isinstance(operation.args[0], Value):
-        if len(inputs) > 1 and inputs[0].tensor.shape != value.tensor.shape:
-            yield _Term(value, path)
-            return
-        yield from _terms(inputs[0], (_again(operation, 0, value.index), *path), depth + 1)
-        return
-    if name in ("sum", "mean") and inputs[0].operation is not None and inputs[0].operation.name == "stack":
-        stacked = inputs[0].operation
-        dim = int(stacked.args[1]) if len(stacked.args) > 1 else int(stacked.kwargs.get("dim", 0))
-        count = inputs[0].tensor.shape[dim]
-        over = operation.args[1] if len(operation.args) > 1 else None
-        if not over or list(over) == [dim]:
-            scale = 1.0 if name == "sum" else 1.0 / (inputs[0].tensor.numel() if not over else count)
-            for part in stacked.inputs:
-
-                def summed(tensor: torch.Tensor, scale: float = scale, all_: bool = not over) -> torch.Tensor:
-                    return (tensor.double().sum() if all_ else tensor.double()) * scale
-
-                yield from _terms(part, (summed, *path), depth + 1)
-            return
-    if name == "addmm" and len(inputs) == 3:
-        shape = value.tensor.shape
-        yield from _terms(inputs[0], (lambda tensor: tensor.expand(shape), *path), depth + 1)
-        product = Value(inputs[1].tensor @ inputs[2].tensor, None)
-        product.operation = Operation(
+        alpha = float(operation.kwargs.get("alpha", 1)) * (-1 if name.startswith("sub") else 1)
+        for argument, sign in zip(args[:2], (1.0, alpha), strict=False):
+            if not isinstance(argument, Value):
+                argument = Value(torch.tensor(float(argument), dtype=torch.float64), None)
+            yield from _terms(argument, through, (_Step(_scaled(sign, shape), argument), *path))
+    elif name == "copy_" and len(inputs) == 2:
+        yield from _terms(inputs[1], through, (_Step(_scaled(1.0, shape), inputs[1]), *path))
+    elif name in ("sum", "mean") and (parts := _stacked(operation)):
+        for part, scale in parts:
+            yield from _terms(part, through, (_Step(_reduced(scale, shape), part), *path))
+    elif name == "addmm" and len(inputs) == 3:
+        yield from _terms(inputs[0], through, (_Step(_scaled(1.0, shape), inputs[0]), *path))
+        product = Operation(
             operation.number, "mm", torch.ops.aten.mm.default, (inputs[1], inputs[2]), {}, operation.line, inputs[1:]
         )
-        yield _Term(product, path)
-        return
-    yield _Term(value, path)
+        yield from _terms(Value(inputs[1].tensor @ inputs[2].tensor, product), through, path)
+    elif (sums := _summed(operation, through or 0)) is not None:
+        position, dims = sums
+        step = _Step(_again(operation, position, value.index), args[position], dims)
+        yield from _terms(args[position], through, (step, *path))
+    elif _is_linear(operation, shape, deep=through is not None):
+        yield from _terms(inputs[0], through, (_Step(_again(operation, 0, value.index), inputs[0]), *path))
+    else:
+        yield _Term(value, path)
 
 
-def _again(operation: Operation, position: int, index: int) -> Follow:
-    """Runs an operation on another tensor in place of its argument ``position``."""
+def _is_linear(operation: Operation, shape: torch.Size, *, deep: bool) -> bool:
+    if not operation.inputs or not isinstance(operation.args[0], Value):
+        return False
+    if operation.name in _LINEAR:
+        return len(operation.inputs) == 1 or operation.inputs[0].tensor.shape == shape
+    return deep and operation.name in _LINEAR_BACKWARD
 
-    def follow(tensor: torch.Tensor) -> torch.Tensor:
-        name = operation.name
-        if name in ("_to_copy", "lift_fresh"):
+
+def _scaled(sign: float, shape: torch.Size) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: (tensor * sign).expand(shape)
+
+
+def _reduced(scale: float, shape: torch.Size) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: (tensor if tensor.shape == shape else tensor.sum().expand(shape)) * scale
+
+
+def _stacked(operation: Operation) -> list[tuple[Value, float]]:
+    """The tensors that a sum or mean was stacked of, with their weights; none if it is of something else."""
+    stacked = operation.inputs[0].operation
+    if stacked is None or stacked.name != "stack":
+        return []
+    dim = int(stacked.args[1]) if len(stacked.args) > 1 else int(stacked.kwargs.get("dim", 0))
+    over = operation.args[1] if len(operation.args) > 1 else None
+    if over and list(over) != [dim]:
+        return []
+    tensor = operation.inputs[0].tensor
+    count = tensor.shape[dim] if over else tensor.numel()
+    return [(part, 1.0 if operation.name == "sum" else 1.0 / count) for part in stacked.inputs]
+
+
+def _again(operation: Operation, position: int, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Runs an operation on another tensor in place of its argument ``position``, in float64."""
+
+    def double(value: Value) -> torch.Tensor:
+        return value.tensor.double() if value.tensor.is_floating_point() else value.tensor
+
+    def run(tensor: torch.Tensor) -> torch.Tensor:
+        if operation.name in ("_to_copy", "lift_fresh"):
             return tensor
-        args = list(operation.args)
-        rest = tree_map_only(Value, lambda value: value.tensor.double(), args)
-        rest[position] = tensor.double().clone() if name.endswith("_") else tensor.double()
-        kwargs = tree_map_only(Value, lambda value: value.tensor, operation.kwargs)
-        out = operation.function(*rest, **kwargs)
-        return out[index] if isinstance(out, list | tuple) else out
+        args = list(tree_map_only(Value, double, list(operation.args)))
+        args[position] = tensor.clone() if operation.name.endswith("_") else tensor
+        if operation.name.endswith("backward_data"):
+            args[-1] = torch.float64  # of the input
+        out = operation.function(*args, **tree_map_only(Value, double, operation.kwargs))
+        result: torch.Tensor = out[index] if isinstance(out, list | tuple) else out
+        return result
 
-    return follow
+    return run
 
 
-def _summed_dims(operation: Operation) -> tuple[int, tuple[int, ...]] | None:
-    """Which argument an operation sums over, and along which of its dimensions."""
+def _summed(operation: Operation, through: int) -> tuple[int, tuple[int, ...]] | None:
+    """Which argument an operation sums over, and along which of its dimensions; None if it does not sum."""
     name, inputs = operation.name, operation.inputs
     if not inputs or not isinstance(operation.args[0], Value):
         return None
     dims = inputs[0].tensor.dim()
-    if name in ("mm", "mv"):
+    if name in ("mm", "bmm"):
+        last = dims - 1
+        return (0, (last,)) if through == 0 else (1, (last - 1,))
+    if name == "mv":
         return 0, (1,)
-    if name == "bmm":
-        return 0, (2,)
     if name == "dot":
         return 0, (0,)
     if name in ("sum", "mean"):
         over: Any = operation.args[1] if len(operation.args) > 1 else None
-        return 0, tuple(d % dims for d in over) if over else tuple(range(dims))
+        return 0, tuple(dim % dims for dim in over) if over else tuple(range(dims))
     if name in ("embedding_dense_backward", "native_layer_norm_backward", "_fused_rms_norm_backward"):
         return 0, tuple(range(max(1, dims - 1)))
     return None
@@ -241,26 +286,41 @@ def _lead(value: Value) -> tuple[int, ...]:
     return ()
 
 
-def _chunk_ways(terms: Sequence[_Term], count: int) -> Iterator[Split]:
-    """Cuts the last sum in each term into chunks; a term that is no sum stays whole."""
-    masks: list[tuple[str, Callable[[Value, int, int], torch.Tensor | None]]] = [
-        (f"{count} chunks of the rows that are summed", _contiguous),
-        (f"{count} chunks of the sequence", _along_sequence),
-    ]
-    for text, mask in masks:
-        names, found, cut = [], [], False
-        for index, term in enumerate(terms):
-            pieces = _pieces(term, count, mask)
-            if pieces is None:
-                pieces = [term.value.tensor]
-            else:
-                cut = True
-            for number, piece in enumerate(pieces):
-                label = f"chunk {number}" if len(pieces) > 1 else _name(index, term)
-                names.append(label if len(terms) == 1 or len(pieces) == 1 else f"{label} of {_name(index, term)}")
-                found.append(_double(term.carried(piece)))
-        if cut and 1 < len(found) <= _MOST_TERMS:
-            yield Split(text, tuple(names), tuple(found))
+Cut = Callable[[Value, int, int], "torch.Tensor | None"]
+
+
+def _chunked(terms: Sequence[_Term], count: int, text: str, cut: Cut) -> Split | None:
+    """Cuts the sum in each term into chunks; a term without a sum stays whole."""
+    names: list[str] = []
+    found: list[torch.Tensor] = []
+    is_cut = False
+    for index, term in enumerate(terms):
+        mask = _mask(term, count, cut)
+        label = _name(index, term)
+        if mask is None:
+            names.append(label)
+            found.append(term.carried())
+            continue
+        is_cut = True
+        dim, owner = mask
+        for chunk in range(int(owner.max()) + 1):
+            names.append(f"chunk {chunk}" + (f" of {label}" if len(terms) > 1 else ""))
+            found.append(term.carried(term.last_sum(), (dim, owner, chunk)))
+            if len(found) > _MOST_TERMS:
+                return None
+    return Split(text, tuple(names), tuple(found)) if is_cut and len(found) > 1 else None
+
+
+def _mask(term: _Term, count: int, cut: Cut) -> tuple[int, torch.Tensor] | None:
+    at = term.last_sum()
+    if at < 0:
+        return None
+    step = term.path[at]
+    for dim in step.summed:
+        owner = cut(step.argument, dim, count)
+        if owner is not None and int(owner.max()) > 0:
+            return dim, owner
+    return None
 
 
 def _contiguous(value: Value, dim: int, count: int) -> torch.Tensor | None:
@@ -270,8 +330,7 @@ def _contiguous(value: Value, dim: int, count: int) -> torch.Tensor | None:
     lead = _lead(value)
     if len(lead) > 1 and lead[0] % count == 0:
         return (torch.arange(size) // (size // lead[0])) // (lead[0] // count)
-    step = -(-size // count)
-    return torch.arange(size) // step
+    return torch.arange(size) // -(-size // count)
 
 
 def _along_sequence(value: Value, dim: int, count: int) -> torch.Tensor | None:
@@ -279,31 +338,3 @@ def _along_sequence(value: Value, dim: int, count: int) -> torch.Tensor | None:
     if len(lead) < 2 or lead[0] < 2 or lead[0] * lead[1] != size or lead[1] < count:
         return None
     return (torch.arange(size) % lead[1]) // -(-lead[1] // count)
-
-
-def _pieces(
-    term: _Term, count: int, mask: Callable[[Value, int, int], torch.Tensor | None]
-) -> list[torch.Tensor] | None:
-    operation = term.value.operation
-    if operation is None:
-        return None
-    summed = _summed_dims(operation)
-    if summed is None:
-        return None
-    position, dims = summed
-    argument = operation.args[position]
-    for dim in dims:
-        owner = mask(argument, dim, count)
-        if owner is None:
-            continue
-        shape = [1] * argument.tensor.dim()
-        shape[dim] = -1
-        pieces = []
-        for number in range(int(owner.max()) + 1):
-            kept = argument.tensor * (owner == number).reshape(shape)
-            args = list(operation.args)
-            args[position] = kept
-            out = operation.again(args=tuple(args))
-            pieces.append(out[term.value.index] if isinstance(out, list | tuple) else out)
-        return pieces
-    return None

@@ -26,7 +26,7 @@ def key_weights(case: Case, rank: int) -> list[float] | None:
     held, tau = case.got[rank].flatten(), case.tau[rank].flatten()
     columns = torch.stack([case.parts[rank].of(one).flatten() for one in values], 1)
     totals = torch.stack([case.parts[rank].of(one).flatten() for one in sums], 1)
-    if len(held) < 2 * columns.shape[1]:
+    if len(held) < columns.shape[1] + 4:
         return None
     # got * sum(w p) = sum(w p v): the weights are the null vector.
     scale = torch.linalg.vector_norm(totals, dim=0).clamp(min=1e-300)
@@ -42,7 +42,7 @@ def key_weights(case: Case, rank: int) -> list[float] | None:
     least = float(weights[weights > 0].min())
     weights = torch.round(weights / least * 1e4) / 1e4
     got = (columns @ weights) / (totals @ weights).clamp(min=1e-300)
-    if not bool(((got - held).abs() <= 4 * tau).all()) or float(weights.max()) > 1e3:
+    if not bool(((got - held).abs() <= 4 * tau).all()) or float(weights.max()) > 1e3 or len(set(weights.tolist())) > 3:
         return None
     return None if bool((weights == 1).all()) else [float(one) for one in weights]
 

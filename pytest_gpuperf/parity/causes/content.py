@@ -17,10 +17,9 @@ def not_finite(case: Case) -> Cause | None:
 
 def zeros(case: Case) -> Cause | None:
     """Nothing but zeros."""
-    bad = [r for r in case.wrong if not bool(case.got[r].any()) and bool((case.want[r].abs() > 2 * case.tau[r]).any())]
-    if not bad:
+    if any(bool(case.got[rank].any()) for rank in case.wrong):
         return None
-    return Cause("zeros", f"it is all zeros on {ranks_text(bad, len(case.got))}: never written, or zeroed after it was")
+    return Cause("zeros", f"it is all zeros on {ranks_text(case.wrong, len(case.got))}")
 
 
 def rounded(case: Case) -> Cause | None:
@@ -94,11 +93,25 @@ def apart(case: Case) -> Cause | None:
         for ranks in copies.values()
         if len(ranks) > 1 and any(not torch.equal(case.got[rank], case.got[ranks[0]]) for rank in ranks)
     ]
-    if not case.drawn or not case.right or not differing:
+    if not case.drawn or not differing or not case.is_count:
         return None
+    # Once one rank has gone astray, the others follow: the first wrong entry tells.
+    entries = {rank: _first_wrong(case, rank) for rank in case.got}
+    first = min(entries.values())
+    right = [rank for rank in sorted(case.got) if entries[rank] > first]
+    wrong = [rank for rank in sorted(case.got) if entries[rank] == first]
+    if not right:
+        return None
+    at = f" at entry {first}" if case.whole.dim() else ""
     return Cause(
         "drawn apart",
-        f"{ranks_text(case.right)} {'are' if len(case.right) > 1 else 'is'} right, {ranks_text(case.wrong)} "
-        f"{'differ' if len(case.wrong) > 1 else 'differs'}, and it depends on a draw ({', '.join(case.drawn)}): each rank "
-        "draws its own; draw on one rank and broadcast, or seed all ranks alike",
+        f"{ranks_text(right)} {'are' if len(right) > 1 else 'is'} right{at}, {ranks_text(wrong)} "
+        f"{'differ' if len(wrong) > 1 else 'differs'}, and what is computed is drawn from ({', '.join(case.drawn)}): each "
+        "rank draws its own; draw on one rank and broadcast, or seed all ranks alike",
     )
+
+
+def _first_wrong(case: Case, rank: int) -> int:
+    off = (case.got[rank] - case.want[rank]).abs() > case.tau[rank]
+    at = (off.reshape(off.shape[0], -1).any(1) if off.dim() else off[None]).nonzero().flatten()
+    return int(at[0]) if len(at) else 1 << 62

@@ -54,6 +54,8 @@ def blocks(case: Case) -> Cause | None:
     held, want, tau = case.got[rank], case.want[rank], case.tau[rank]
     if len(torch.unique(want)) < 3:
         return None  # equal entries are in any order
+    if (lost := _lost_position(held, want, tau, case)) is not None:
+        return lost
     sizes = {2, 3, 4, 6, 8, case.world, 2 * case.world, *(g.size for g in case.groups), case.microbatches}
     for dim in range(held.dim()):
         n = held.shape[dim]
@@ -85,23 +87,6 @@ def _order(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, dim: int, 
 def _order_cause(order: list[int], dim: int, n: int, case: Case) -> Cause | None:
     count = len(order)
     what = "entries" if count == n else "blocks"
-    wrong = [index for index, other in enumerate(order) if index != other]
-    first = wrong[0]
-    # From one place on, what comes is what should come some places later or earlier: a position that was lost.
-    tail = order[first:]
-    if count == n and len(tail) > 2 and first:
-        if tail == list(range(len(tail))):
-            return Cause(
-                "state lost",
-                f"from entry {first} on it repeats itself from entry 0: a generator, a loader or a counter began anew",
-            )
-        ahead = order[first] - first
-        run = [index for index in range(first, count) if order[index] == index + ahead]
-        if ahead > 0 and run == list(range(first, count - ahead)) and len(run) > 1:
-            return Cause(
-                "position",
-                f"from entry {first} on it holds what should come {ahead} entries later: its position, or a schedule's, was advanced twice",
-            )
     shown = f"{order[:12]}" + (", ..." if count > 12 else "")
     if len(set(order)) == count:
         return Cause("order", f"its {count} {what} along dimension {dim} come in the order {shown}")
@@ -111,6 +96,37 @@ def _order_cause(order: list[int], dim: int, n: int, case: Case) -> Cause | None
         f"its {count} {what} along dimension {dim} are those numbered {shown}: some twice, and {lost[:6]} missing, as "
         "if they were overwritten before they were read, or cut at the wrong place",
     )
+
+
+def _lost_position(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, case: Case) -> Cause | None:
+    """From one entry on, what comes is what should come some entries later or at the start: a position was lost."""
+    count = held.shape[0] if held.dim() else 0
+    if not 3 < count <= 4096:
+        return None
+    off = ((held - want).abs() > tau).reshape(count, -1).any(1).nonzero().flatten()
+    first = int(off[0]) if len(off) else 0
+    enough = 3 if case.is_count else 2
+
+    def same(begin: int, other: int, length: int) -> bool:
+        mine, theirs, room = held[begin : begin + length], want[other : other + length], tau[begin : begin + length]
+        telling = len(torch.unique(theirs)) >= enough
+        return length >= enough and telling and bool(((mine - theirs).abs() <= 2 * room).all())
+
+    if not first:
+        return None
+    if same(first, 0, count - first):
+        return Cause(
+            "state lost",
+            f"from entry {first} on it repeats itself from entry 0: a generator, a loader or a counter began anew",
+        )
+    for ahead in range(1, count - first):
+        if same(first, first + ahead, count - first - ahead):
+            return Cause(
+                "position",
+                f"from entry {first} on it holds what should come {ahead} entries later: a position or a schedule is ahead "
+                f"by {ahead}, as if it was restored twice",
+            )
+    return None
 
 
 def _interleaved(case: Case, rank: int) -> Cause | None:
@@ -179,11 +195,15 @@ def masked(case: Case) -> Cause | None:
     ranks = sorted(case.got)
     if all(bool((case.want[rank] != 0).all()) for rank in ranks):
         return None
+    kept_twice = 0
     for rank in case.wrong:
         held, want = case.got[rank], case.want[rank]
         both = (held != 0) & (want != 0)
+        kept_twice += int(both.sum())
         if bool(((held - want).abs() > 2 * case.tau[rank])[both].any()) or bool(((held != 0) == (want != 0)).all()):
             return None
+    if kept_twice < 4:
+        return None  # nothing shows that what is kept is right
     borrowed = []
     for rank in case.wrong:
         kept = case.got[rank] != 0

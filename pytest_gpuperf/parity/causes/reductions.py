@@ -196,7 +196,7 @@ def constant(case: Case) -> Cause | None:
             way = "once per rank" if number > 0 else "on one rank only"
             return Cause(
                 "constant",
-                f"off by {number:.6g} = {'-' if number < 0 else ''}log of the {groups.size} ranks of {groups.text}: "
+                f"off by {number:.6g} = {'-' if number < 0 else ''}log({groups.size}), of {groups.who}: "
                 f"a normaliser (a sum of exponentials) is counted {way}",
             )
     return None
@@ -228,7 +228,7 @@ def same_rows(case: Case) -> Cause | None:
         if k == groups.size - 1:
             return Cause(
                 "bias",
-                f"every row is off by {k:g} times {name}: each of the {groups.size} ranks of {groups.text} adds it "
+                f"every row is off by {k:g} times {name}: each of {groups.who} adds it "
                 "before the sum; add it after the sum, or on one rank",
             )
     return Cause("bias", f"every row is off by {k:g} times {name}")
@@ -286,7 +286,7 @@ def affine(case: Case) -> Cause | None:
     for rank in sorted(case.got):
         held, want = case.got[rank].flatten(), case.want[rank].flatten()
         kept = (want != 0) | (held != 0)  # what a mask leaves out is 0 on both sides
-        if int(kept.sum()) < 5:
+        if int(kept.sum()) < 4:
             return None
         columns = torch.stack([want[kept], torch.ones(int(kept.sum()), dtype=want.dtype)], 1)
         if not float(torch.linalg.svdvals(columns)[-1]) > 1e-9:
