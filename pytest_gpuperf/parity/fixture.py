@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -94,7 +95,7 @@ class Parity:
             reference: as in ``check``.
             program: as in ``check``.
             *args: for the program.
-            share: ``share(rank)`` runs the reference on the rank's share of the batch. It names causes of wrong weights.
+            share: ``share(rank)`` runs the reference on the rank's share of the batch. It helps to name causes.
             mesh: names and sizes of the mesh's axes, the last one counting fastest; by default that of ``ctx.mesh``.
             layouts: how ranks hold a tensor, by name (``*`` stands for any text), where shapes do not say it:
                 ``replicated``, ``shard(0)``, ``zigzag(0)``, ``interleaved(0)``, ``rank-local``, ``partial(sum)``,
@@ -121,7 +122,7 @@ class Parity:
         runs = [self._rounded(reference, number, unit) for number in range(samples)]
         shares = []
         if share is not None:
-            shares = [self._plain(lambda rank=rank: share(rank), "share()") for rank in range(self._ranks.world_size)]
+            shares = [self._plain(partial(share, rank), "share()") for rank in range(self._ranks.world_size)]
         shaken = clock()
         question = Question(
             reference=whole.trace,
@@ -190,8 +191,8 @@ class Parity:
             other = again.records.get(key)
             if other is None or not _equal(record.tensor, other.tensor):
                 raise ValueError(
-                    f"reference() is not repeatable: {first.title(key)} differs between two runs of the same seed. It must "
-                    "not change what it closes over (build the model and copy the inputs inside), nor draw from a "
+                    f"reference() is not repeatable: {first.title(key)} differs between two runs of the same seed. It "
+                    "must not change what it closes over (build the model and copy the inputs inside), nor draw from a "
                     "generator that goes on between runs"
                 )
 
@@ -269,8 +270,8 @@ def _require_finite(trace: Trace) -> None:
         wide = tensor.float() if tensor.element_size() == 1 else tensor
         if bool(wide.isnan().any()):
             raise ValueError(
-                f"reference() is not finite: {trace.title(record.key)} holds {int(wide.isnan().sum())} NaN of {wide.numel()} "
-                "elements; nothing can be compared with it"
+                f"reference() is not finite: {trace.title(record.key)} holds {int(wide.isnan().sum())} NaN of "
+                f"{wide.numel()} elements; nothing can be compared with it"
             )
 
 
@@ -280,7 +281,7 @@ def _require_names(reference: Trace, traces: Sequence[Trace]) -> None:
     if not any(len(trace) for trace in traces) or not len(reference):
         who = "reference()" if not len(reference) else "no rank"
         raise ValueError(f"{who} returned {'no' if not len(reference) else 'any'} tensors: there is nothing to compare")
-    if mine and not theirs or theirs and not mine:
+    if bool(mine) != bool(theirs):
         raise ValueError(
             f"{'reference()' if mine else 'the program'} returned tensors by name, and the other a trace of watch(): "
             "return the same from both"
@@ -288,4 +289,6 @@ def _require_names(reference: Trace, traces: Sequence[Trace]) -> None:
     lacking = [f"only reference() returns {name!r}" for name in sorted(mine - theirs)]
     lacking += [f"only ranks return {name!r}" for name in sorted(theirs - mine)]
     if lacking:
-        raise ValueError("names differ: " + "; ".join(lacking[:8]) + ": return each tensor by the same name on both sides")
+        raise ValueError(
+            "names differ: " + "; ".join(lacking[:8]) + ": return each tensor by the same name on both sides"
+        )

@@ -35,6 +35,8 @@ class Judged:
     """Norm of the difference, relative to the reference's; the largest of all ranks."""
     slack: float
     """The smallest relative fault (norm) that is seen."""
+    strain: float = 0.0
+    """The larger of its two statistics, relative to their limits; above 1 it is wrong."""
     note: str = ""
     """Why it was not judged, or what is wrong with its shape."""
     case: Case | None = None
@@ -134,7 +136,9 @@ class _Judge:
         unused = [name for name in self._ask.layouts if name not in self._used]
         if unused:
             names = sorted({record.key.name for record in self._ask.reference if not record.key.auto})
-            raise LayoutError(f"layouts= names {', '.join(map(repr, unused))}, and the reference holds {', '.join(names[:20])}")
+            raise LayoutError(
+                f"layouts= names {', '.join(map(repr, unused))}, and the reference holds {', '.join(names[:20])}"
+            )
         undecided = [one for one in judged if one.ok and one.note and one.key.is_judged]
         wrong = [one for one in judged if not one.ok]
         blamed = [one for one in wrong if one.key.is_judged]
@@ -187,7 +191,7 @@ class _Judge:
         title = self._ask.reference.title(key)
         if not held:
             if key.is_judged and key.kind in self._kinds:
-                return Judged(key, title, False, math.inf, math.inf, "no rank holds it")
+                return Judged(key, title, False, math.inf, math.inf, math.inf, "no rank holds it")
             return None
         whole = as_real(record.tensor)
         got = {rank: as_real(one.tensor) for rank, one in held.items()}
@@ -196,10 +200,10 @@ class _Judge:
         if layout is None:
             if not key.is_judged:
                 return None
-            shapes = sorted({tuple(one.shape) for one in got.values()})
-            note = f"ranks hold the shape{'s' if len(shapes) > 1 else ''} {', '.join(map(str, shapes))}, which no layout of {tuple(whole.shape)} gives"
+            shapes = ", ".join(map(str, sorted({tuple(one.shape) for one in got.values()})))
+            note = f"ranks hold {shapes}, which no layout of {tuple(whole.shape)} gives"
             case = self._case(record, got, dict.fromkeys(got, WHOLE), whole, tolerance)
-            return Judged(key, title, False, math.inf, math.inf, note, case)
+            return Judged(key, title, False, math.inf, math.inf, math.inf, note, case)
         if key.kind is Kind.START:
             self._known[key.auto, key.name] = layout.parts
         return self._compared(record, title, got, layout, whole, tolerance)
@@ -278,7 +282,9 @@ class _Judge:
             want, tau = part.of(whole), part.of(bound)
             difference = (got[rank] - want).abs()
             same = (got[rank] == want) | (got[rank].isnan() & want.isnan())
-            difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf).masked_fill(same | tau.isinf(), 0.0)
+            difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf).masked_fill(
+                same | tau.isinf(), 0.0
+            )
             if not difference.numel():
                 continue
             size, room = float(want.norm()), tolerance.norm * float(part.of(spread).norm())
@@ -299,7 +305,7 @@ class _Judge:
             return None
         # A case of no judged tensor only serves to place the first fault.
         case = None if ok else self._case(record, got, layout.parts, whole, tolerance)
-        return Judged(key, title, ok, off, slack, note if ok else "", case)
+        return Judged(key, title, ok, off, slack, max(worst, norm), note if ok else "", case)
 
     def _case(
         self,

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -111,12 +112,14 @@ def declared(text: str, rank: int, mesh: Mapping[str, int], world: int, shape: S
         LayoutError: the text is none of these, or names an axis that the mesh lacks.
     """
     coordinate, rest = {}, rank
-    for axis in reversed(mesh):
+    for axis in reversed(list(mesh)):
         coordinate[axis] = rest % mesh[axis]
         rest //= mesh[axis]
     index = _positions(shape)
     for piece in text.split(","):
-        found = re.fullmatch(r"\s*(replicated|shard|zigzag|interleaved|rank-local)(?:\((-?\d+)\))?(?: over (\w+))?\s*", piece)
+        found = re.fullmatch(
+            r"\s*(replicated|shard|zigzag|interleaved|rank-local)(?:\((-?\d+)\))?(?: over (\w+))?\s*", piece
+        )
         if found is None:
             raise LayoutError(
                 f"layout {text!r} cannot be read: write replicated, shard(0), zigzag(0), interleaved(0), rank-local, "
@@ -124,7 +127,9 @@ def declared(text: str, rank: int, mesh: Mapping[str, int], world: int, shape: S
             )
         kind, dim, axis = found[1], int(found[2] or 0), found[3]
         if axis is not None and axis not in mesh:
-            raise LayoutError(f"layout {text!r} names axis {axis!r}, and the mesh has {', '.join(mesh) or 'no axes'}: give mesh=")
+            raise LayoutError(
+                f"layout {text!r} names axis {axis!r}, and the mesh has {', '.join(mesh) or 'no axes'}: give mesh="
+            )
         position, count = (coordinate[axis], mesh[axis]) if axis is not None else (rank, world)
         if kind == "shard":
             index = _chunk(index, count, position, dim)
@@ -136,7 +141,9 @@ def declared(text: str, rank: int, mesh: Mapping[str, int], world: int, shape: S
             if position >= index.shape[0]:
                 raise LayoutError(f"layout {text!r}: the reference has {index.shape[0]} entries for {count} ranks")
             index = index[position]
-    return Part(f"{text} of {rank}" if "rank" in text or "(" in text else "whole", index)
+    if index.shape == tuple(shape) and torch.equal(index, _positions(shape)):
+        return WHOLE
+    return Part(f"{text}: {tuple(index.flatten()[:1].tolist())} {tuple(index.shape)} {int(index.sum())}", index)
 
 
 def _of_dtensor(placement: Placement, cutter: _Cutter) -> Part:
@@ -186,31 +193,48 @@ def _assignments(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter:
     if len(mine) == len(shape):
         yield from _boxes(shape, mine, holders, cutter)
     if len(mine) == len(shape) - 1 and shape and holders % shape[0] == 0:
-        for axis in _axes(shape[0], holders):
-            rows = [axis.at(rank) for rank in range(holders)]
-            if mine == shape[1:]:
-                yield [cutter.part(f"[{row}]", lambda index, row=row: index[row]) for row in rows]
-            else:
-                for way in _dim_ways(shape[1:], mine, holders, extra=axis):
-                    yield [
-                        cutter.part(f"[{row}]{text}", lambda index, row=row, cut=cut: cut(index[row]))
-                        for row, (text, cut) in zip(rows, way, strict=True)
-                    ]
+        yield from _rows(shape, mine, holders, cutter)
     size, whole = math.prod(mine), math.prod(shape)
     if size == whole and mine != shape:
-        yield [cutter.part(f"flat {mine}", lambda index: index.reshape(mine))] * holders
-    elif len(mine) == 1 and size and size < whole and size * holders >= whole > size * (holders - 1):
-        # FSDP1 and ZeRO cut the flattened parameter, and pad it; the padding is compared with the last element.
-        def flat(index: torch.Tensor, rank: int) -> torch.Tensor:
-            return torch.arange(rank * size, (rank + 1) * size).clamp(max=whole - 1)
-
-        if whole == size * holders:
-            yield [cutter.part(f"flat {rank}", lambda index, rank=rank: flat(index, rank)) for rank in range(holders)]
+        yield [cutter.part(f"flat {mine}", partial(_reshaped, shape=mine))] * holders
+    elif len(mine) == 1 and whole == size * holders:
+        # FSDP1 and ZeRO cut the flattened parameter.
+        yield [cutter.part(f"flat {rank}", partial(_flat, begin=rank * size, size=size)) for rank in range(holders)]
 
 
-def _boxes(
-    shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: _Cutter
-) -> Iterable[list[Part]]:
+def _reshaped(index: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return index.reshape(shape)
+
+
+def _flat(index: torch.Tensor, begin: int, size: int) -> torch.Tensor:
+    return index.reshape(-1)[begin : begin + size]
+
+
+def _row(index: torch.Tensor, row: int, cut: Cut | None = None) -> torch.Tensor:
+    return index[row] if cut is None else cut(index[row])
+
+
+def _narrowed(index: torch.Tensor, dim: int, begin: int, size: int) -> torch.Tensor:
+    return index.narrow(dim, begin, size)
+
+
+def _fused(index: torch.Tensor, fused: int, count: int, position: int) -> torch.Tensor:
+    return torch.cat([_chunk(piece, count, position, 0) for piece in index.chunk(fused)])
+
+
+def _rows(shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: _Cutter) -> Iterable[list[Part]]:
+    """The whole stacks what ranks, or groups of them, have for themselves."""
+    for axis in _axes(shape[0], holders):
+        rows = [axis.at(rank) for rank in range(holders)]
+        if mine == shape[1:]:
+            yield [cutter.part(f"[{row}]", partial(_row, row=row)) for row in rows]
+            continue
+        for way in _dim_ways(shape[1:], mine, holders, extra=axis):
+            pairs = zip(rows, way, strict=True)
+            yield [cutter.part(f"[{row}] {text}", partial(_row, row=row, cut=cut)) for row, (text, cut) in pairs]
+
+
+def _boxes(shape: tuple[int, ...], mine: tuple[int, ...], holders: int, cutter: _Cutter) -> Iterable[list[Part]]:
     for way in _dim_ways(shape, mine, holders):
         yield [cutter.part(text, cut) for text, cut in way]
     cut_dims = [dim for dim, (n, m) in enumerate(zip(shape, mine, strict=True)) if n != m]
@@ -219,22 +243,19 @@ def _boxes(
     dim = cut_dims[0]
     count = shape[dim] // mine[dim]
     for axis in _axes(count, holders):
-        at = [axis.at(rank) for rank in range(holders)]
-        if mine[dim] % 2 == 0:
-            yield [
-                cutter.part(f"zigzag {dim} {p}/{count}", lambda index, p=p: _zigzag(index, count, p, dim)) for p in at
-            ]
-        yield [
-            cutter.part(f"interleaved {dim} {p}/{count}", lambda index, p=p: _interleaved(index, count, p, dim))
-            for p in at
+        ways: list[tuple[str, Callable[..., torch.Tensor]]] = [
+            (f"interleaved {dim}", partial(_interleaved, count=count, dim=dim))
         ]
-        for fused in (2, 3):
-            if dim == 0 and mine[0] % fused == 0:
-
-                def rows(index: torch.Tensor, p: int, fused: int = fused) -> torch.Tensor:
-                    return torch.cat([_chunk(piece, count, p, 0) for piece in index.chunk(fused)])
-
-                yield [cutter.part(f"fused {fused} {p}/{count}", lambda index, p=p, rows=rows: rows(index, p)) for p in at]
+        if mine[dim] % 2 == 0:
+            ways.insert(0, (f"zigzag {dim}", partial(_zigzag, count=count, dim=dim)))
+        ways += [
+            (f"fused {fused}", partial(_fused, fused=fused, count=count))
+            for fused in (2, 3)
+            if dim == 0 and mine[0] % fused == 0
+        ]
+        for text, cut in ways:
+            at = [axis.at(rank) for rank in range(holders)]
+            yield [cutter.part(f"{text} {p}/{count}", partial(cut, position=p)) for p in at]
 
 
 def _dim_ways(
@@ -250,16 +271,18 @@ def _dim_ways(
         if _overlap(axes, holders):
             continue  # two dimensions that go by the same axis would leave parts that nobody holds
 
-        def cut(index: torch.Tensor, rank: int, chosen: tuple[_Axis | None, ...] = chosen) -> torch.Tensor:
-            for dim, axis in enumerate(chosen):
-                if axis is not None:
-                    index = _chunk(index, axis.count, axis.at(rank), dim)
-            return index
+        yield [(_dims_text(chosen, rank), partial(_cut_dims, chosen=chosen, rank=rank)) for rank in range(holders)]
 
-        def text(rank: int, chosen: tuple[_Axis | None, ...] = chosen) -> str:
-            return " ".join(f"{d}:{a.at(rank)}/{a.count}" for d, a in enumerate(chosen) if a is not None)
 
-        yield [(text(rank), lambda index, rank=rank, cut=cut: cut(index, rank)) for rank in range(holders)]
+def _cut_dims(index: torch.Tensor, chosen: Sequence[_Axis | None], rank: int) -> torch.Tensor:
+    for dim, axis in enumerate(chosen):
+        if axis is not None:
+            index = _chunk(index, axis.count, axis.at(rank), dim)
+    return index
+
+
+def _dims_text(chosen: Sequence[_Axis | None], rank: int) -> str:
+    return " ".join(f"{dim}:{axis.at(rank)}/{axis.count}" for dim, axis in enumerate(chosen) if axis is not None)
 
 
 def _overlap(axes: Sequence[_Axis], holders: int) -> bool:
@@ -285,13 +308,10 @@ def _uneven(shape: tuple[int, ...], locals_: list[tuple[int, ...]], cutter: _Cut
             if sum(lengths) != shape[dim]:
                 continue
             begins = [sum(lengths[:position]) for position in range(count)]
-
-            def cut(index: torch.Tensor, p: int, begins: list[int] = begins, lengths: list[int] = lengths) -> torch.Tensor:
-                return index.narrow(dim, begins[p], lengths[p])
-
+            boxes = [(begins[axis.at(rank)], lengths[axis.at(rank)]) for rank in range(holders)]
             yield [
-                cutter.part(f"{dim}:{begins[axis.at(r)]}+{lengths[axis.at(r)]}", lambda index, p=axis.at(r), cut=cut: cut(index, p))
-                for r in range(holders)
+                cutter.part(f"{dim}:{begin}+{size}", partial(_narrowed, dim=dim, begin=begin, size=size))
+                for begin, size in boxes
             ]
 
 
@@ -348,8 +368,8 @@ def infer(held: Mapping[int, Record], whole: torch.Tensor, known: Parts | None =
     return Layout(dict(zip(ranks, best[1], strict=True)), "shape" if count == 1 else source)
 
 
-def _shape_of(part: Part, whole: torch.Tensor) -> tuple[int, ...]:
+def _shape_of(part: Part, whole: torch.Tensor) -> tuple[int, ...] | None:
     if part.index is None:
         return tuple(whole.shape)
     fits = not part.index.numel() or int(part.index.max()) < whole.numel()
-    return tuple(part.index.shape) if fits else ()
+    return tuple(part.index.shape) if fits else None  # a scalar state of a cut parameter

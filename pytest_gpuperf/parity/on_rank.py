@@ -21,6 +21,7 @@ class Traced:
         self.__qualname__ = getattr(program, "__qualname__", repr(program))
 
     def __call__(self, ctx: Context, *args: Any) -> Trace:
+        """Runs the program."""
         steps = OptimizerSteps()
         with steps:
             returned = self._program(ctx, *args)

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+
+from pytest_gpuperf.parity.dispatch_internals import OperationsMode, mapped
 
 _TORCH, _OWN = os.path.dirname(torch.__file__), os.path.dirname(__file__)
 _ROOM = 1 << 28
 """Bytes of snapshots that are kept; a larger reference is judged without its operations."""
 _DRAWS = frozenset(
     """bernoulli bernoulli_ exponential_ multinomial native_dropout normal normal_ rand rand_like randint randint_like
-    randn randn_like random_ randperm uniform_ rrelu_with_noise""".split()
+    randn randn_like random_ randperm uniform_ rrelu_with_noise""".split()  # noqa: SIM905
 )
 
 _MOVES = frozenset(
-    """alias as_strided cat clone constant_pad_nd contiguous copy_ detach expand flatten index_select permute reshape select slice
-    squeeze stack t transpose unflatten unsqueeze view lift_fresh _reshape_alias _to_copy _unsafe_view""".split()
+    """alias as_strided cat clone constant_pad_nd contiguous copy_ detach expand flatten index_select permute reshape
+    select slice squeeze stack t transpose unflatten unsqueeze view lift_fresh _reshape_alias _to_copy _unsafe_view""".split()  # noqa: SIM905
 )
 
 
@@ -33,7 +33,7 @@ class Value:
     tensor: torch.Tensor
     """A snapshot, detached."""
     operation: Operation | None
-    """Which operation made it; None of what was there before."""
+    """Which operation made it; None if it was there before."""
     index: int = 0
     """Which of the operation's results it is."""
 
@@ -54,14 +54,14 @@ class Operation:
 
     def again(self, **replaced: Any) -> Any:
         """Runs it again; ``args=`` replaces the arguments, which hold a ``Value`` or a tensor for each tensor."""
-        args = tree_map_only(Value, lambda value: value.tensor, replaced.get("args", self.args))
-        return self.function(*args, **tree_map_only(Value, lambda value: value.tensor, self.kwargs))
+        args = mapped(Value, lambda value: value.tensor, replaced.get("args", self.args))
+        return self.function(*args, **mapped(Value, lambda value: value.tensor, self.kwargs))
 
 
 _Place = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
-class Operations(TorchDispatchMode):
+class Operations(OperationsMode):
     """Keeps each operation with snapshots of what it took and returned, up to 256 MiB."""
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -79,11 +79,10 @@ class Operations(TorchDispatchMode):
         """Whether all operations had room."""
         return self._room >= 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not self.complete:
-            return func(*args, **kwargs)
-        name = str(func).split(".")[1]
+    def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs an operation, and keeps it."""
+        if self._room < 0:
+            return function(*args, **kwargs)
         inputs: list[Value] = []
 
         def taken(tensor: torch.Tensor) -> Value:
@@ -91,11 +90,11 @@ class Operations(TorchDispatchMode):
             inputs.append(value)
             return value
 
-        kept_args = tree_map_only(torch.Tensor, taken, args)
-        kept_kwargs = tree_map_only(torch.Tensor, taken, kwargs)
-        out = func(*args, **kwargs)
+        kept_args = mapped(torch.Tensor, taken, args)
+        kept_kwargs = mapped(torch.Tensor, taken, kwargs)
+        out = function(*args, **kwargs)
         self._count += 1
-        operation = Operation(self._count, name, func, kept_args, kept_kwargs, _line(), inputs)
+        operation = Operation(self._count, name, function, kept_args, kept_kwargs, _line(), inputs)
         if name in _DRAWS and any(one.operation is not None and one.operation.inputs for one in inputs):
             self._drew.add(name.strip("_"))
         in_place = name.endswith("_")
@@ -104,8 +103,9 @@ class Operations(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 self._keep(tensor, Value(self._snapshot(tensor), operation, index))
         self._note_writes(name, args, out)
-        if not self.complete:
-            self._values.clear(), self._made.clear(), self._written.clear(), self._alive.clear()
+        if self._room < 0:
+            for kept in (self._values, self._made, self._written, self._alive):
+                kept.clear()
         return out
 
     def _note_writes(self, name: str, args: Any, out: Any) -> None:
@@ -180,7 +180,12 @@ def _line() -> str:
 
 
 def _place(tensor: torch.Tensor) -> _Place:
-    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+    return (
+        tensor.untyped_storage().data_ptr(),
+        int(tensor.storage_offset()),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+    )
 
 
 def _computed_at(value: Value) -> int:

@@ -30,6 +30,11 @@ class Report:
         return max((one.slack for one in self._counted), default=0.0)
 
     @property
+    def strain(self) -> float:
+        """The largest statistic of a judged tensor, relative to its limit; above 1 it is wrong."""
+        return max((one.strain for one in self._counted), default=0.0)
+
+    @property
     def _counted(self) -> list[Judged]:
         return [one for one in self.verdict.judged if one.key.is_judged and not one.note]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+
+from pytest_gpuperf.parity.dispatch_internals import OperationsMode, mapped
 
 AMPLITUDE = 4.0
 """How many unit roundoffs an operation's result moves at most. It is the safety factor of all tolerances, and lies
@@ -24,7 +24,7 @@ _MOVES = frozenset(
     normal_ one_hot ones ones_like rand rand_like randint randn randn_like random_ randperm relu relu_ repeat resize_
     roll scalar_tensor scatter scatter_ select_backward select_scatter set_ sign slice_backward slice_scatter sort
     stack threshold_backward topk tril triu unbind_copy uniform uniform_ unique_dim where zero_ zeros zeros_like
-    _foreach_copy_ _foreach_zero_ _local_scalar_dense _to_copy _unique2 _unsafe_view _reshape_alias""".split()
+    _foreach_copy_ _foreach_zero_ _local_scalar_dense _to_copy _unique2 _unsafe_view _reshape_alias""".split()  # noqa: SIM905
 )
 # These add up many numbers: what cancels inside shows only if their inputs move too.
 _SUMS = frozenset(
@@ -36,12 +36,12 @@ _SUMS = frozenset(
     _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
     _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
-    _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward""".split()
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward""".split()  # noqa: SIM905
 )
 _POOL = 1 << 20  # random factors that are drawn once; each use begins at another place
 
 
-class RandomRounding(TorchDispatchMode):
+class RandomRounding(OperationsMode):
     """Multiplies results, and what sums take, by ``1 + AMPLITUDE u xi`` with xi uniform in [-1, 1] for each element.
 
     Args:
@@ -75,15 +75,14 @@ class RandomRounding(TorchDispatchMode):
             hook.remove()
         super().__exit__(kind, error, traceback)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = str(func).split(".")[1]
-        if name in _MOVES or func.is_view:
-            return func(*args, **kwargs)
+    def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs an operation, and shakes what it takes and returns."""
+        if name in _MOVES or function.is_view:
+            return function(*args, **kwargs)
         in_place = name.endswith("_") or "out" in kwargs
         if name in _SUMS and not in_place:
-            args = tree_map_only(torch.Tensor, self._shaken, args)
-        out = func(*args, **kwargs)
+            args = mapped(torch.Tensor, self._shaken, args)
+        out = function(*args, **kwargs)
         if in_place:
             targets = args[0] if args else kwargs.get("out")
             for target in targets if isinstance(targets, list | tuple) else [targets]:
@@ -91,7 +90,7 @@ class RandomRounding(TorchDispatchMode):
                 if isinstance(target, torch.Tensor) and not (self._stepping and target.dim() == 0):
                     self._shake(target)
         else:
-            tree_map_only(torch.Tensor, self._shake, out)
+            mapped(torch.Tensor, self._shake, out)
         return out
 
     def _factors(self, tensor: torch.Tensor) -> torch.Tensor:

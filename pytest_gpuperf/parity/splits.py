@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
+from pytest_gpuperf.parity.dispatch_internals import mapped
 from pytest_gpuperf.parity.operations import Operation, Value
 
 Mask = tuple[int, torch.Tensor, int]
@@ -18,14 +18,18 @@ Mask = tuple[int, torch.Tensor, int]
 _LINEAR = frozenset(
     """clone detach view t transpose permute reshape alias expand squeeze unsqueeze contiguous neg neg_ select slice
     mul div mul_ div_ lift_fresh unflatten flatten squeeze_copy view_copy expand_copy diagonal narrow
-    _to_copy _unsafe_view _reshape_alias""".split()
+    _to_copy _unsafe_view _reshape_alias""".split()  # noqa: SIM905
 )
 _LINEAR_BACKWARD = frozenset(
     """elu_backward gelu_backward hardtanh_backward leaky_relu_backward select_backward sigmoid_backward silu_backward
     slice_backward softplus_backward tanh_backward threshold_backward _log_softmax_backward_data
-    _softmax_backward_data""".split()
+    _softmax_backward_data""".split()  # noqa: SIM905
 )
 """Backward passes that are linear in the gradient, which is their first argument."""
+_WEIGHTS_BACKWARD = frozenset(
+    "embedding_dense_backward native_layer_norm_backward _fused_rms_norm_backward".split()  # noqa: SIM905
+)
+_AS_THEY_ARE = frozenset("_to_copy lift_fresh".split())  # noqa: SIM905  # terms are float64 already
 _MOST_TERMS = 64
 _DEPTH = 200
 
@@ -152,7 +156,13 @@ def _norms(value: Value, counts: Sequence[int]) -> Iterator[Split]:
     for count in counts:
         if flat.dim() and count <= flat.shape[0]:
             squares = tuple(piece.sum() for piece in flat.chunk(count))
-            yield Split(f"{count} chunks of the squares in it", tuple(f"chunk {i}" for i in range(len(squares))), squares, True, True)
+            yield Split(
+                f"{count} chunks of the squares in it",
+                tuple(f"chunk {i}" for i in range(len(squares))),
+                squares,
+                True,
+                True,
+            )
 
 
 def _terms(value: Value, through: int | None, path: tuple[_Step, ...] = ()) -> Iterator[_Term]:
@@ -233,13 +243,13 @@ def _again(operation: Operation, position: int, index: int) -> Callable[[torch.T
         return value.tensor.double() if value.tensor.is_floating_point() else value.tensor
 
     def run(tensor: torch.Tensor) -> torch.Tensor:
-        if operation.name in ("_to_copy", "lift_fresh"):
+        if operation.name in _AS_THEY_ARE:
             return tensor
-        args = list(tree_map_only(Value, double, list(operation.args)))
+        args = list(mapped(Value, double, list(operation.args)))
         args[position] = tensor.clone() if operation.name.endswith("_") else tensor
         if operation.name.endswith("backward_data"):
             args[-1] = torch.float64  # of the input
-        out = operation.function(*args, **tree_map_only(Value, double, operation.kwargs))
+        out = operation.function(*args, **mapped(Value, double, operation.kwargs))
         result: torch.Tensor = out[index] if isinstance(out, list | tuple) else out
         return result
 
@@ -262,7 +272,7 @@ def _summed(operation: Operation, through: int) -> tuple[int, tuple[int, ...]] |
     if name in ("sum", "mean"):
         over: Any = operation.args[1] if len(operation.args) > 1 else None
         return 0, tuple(dim % dims for dim in over) if over else tuple(range(dims))
-    if name in ("embedding_dense_backward", "native_layer_norm_backward", "_fused_rms_norm_backward"):
+    if name in _WEIGHTS_BACKWARD:
         return 0, tuple(range(max(1, dims - 1)))
     return None
 

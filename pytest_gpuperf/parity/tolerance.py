@@ -98,7 +98,7 @@ class Tolerances:
             unit = max(unit, self._unit)
         if key.kind in (Kind.START, Kind.PARAMETER, Kind.STATE):
             unit = max(unit, self._stored)
-        level = spread.square().mean().sqrt() if spread.numel() else spread.sum()
+        level = _levels(spread)
         # Few draws of few elements may come out small by chance.
         scarce = 1 + 3 / math.sqrt(max(1, len(moved)) * max(1, spread.numel()))
         finite = torch.nan_to_num(base.abs(), nan=0.0, posinf=0.0)
@@ -118,7 +118,9 @@ class Tolerances:
             self._doubt[who] = doubt if old is None or old.shape != doubt.shape else torch.maximum(old, doubt)
         if key.kind is not Kind.PARAMETER or who not in self._doubt or not self._divides(key):
             return bound, spread
-        before = Key(0, Kind.START, key.name, key.auto) if key.step == 1 else Key(key.step - 1, key.kind, key.name, key.auto)
+        before = (
+            Key(0, Kind.START, key.name, key.auto) if key.step == 1 else Key(key.step - 1, key.kind, key.name, key.auto)
+        )
         old_record = self._reference.records.get(before)
         if old_record is None or self._doubt[who].shape != base.shape:
             return bound, spread
@@ -129,3 +131,24 @@ class Tolerances:
 
     def _divides(self, key: Key) -> bool:
         return Key(key.step, Kind.STATE, f"{key.name}.exp_avg_sq") in self._reference.records
+
+
+def _levels(spread: torch.Tensor) -> torch.Tensor:
+    """What an element moves by, as its row, its column and the whole tensor have it.
+
+    Six runs tell little of one element: some come out still by chance. Rows and columns move alike.
+    """
+    if not spread.numel():
+        return spread
+    square = spread.square()
+    mean = square.mean()
+    level = mean.expand_as(square)
+    if spread.dim() > 1 and float(mean):
+        separable = torch.ones_like(square)
+        for dim in range(spread.dim()):
+            others = [other for other in range(spread.dim()) if other != dim]
+            along = square.mean(others, keepdim=True)
+            level = torch.maximum(level, along.expand_as(square))
+            separable = separable * along / mean
+        level = torch.maximum(level, separable * mean)
+    return level.sqrt()

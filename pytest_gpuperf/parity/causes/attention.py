@@ -8,7 +8,8 @@ from pytest_gpuperf.parity.case import Case
 from pytest_gpuperf.parity.operations import Value
 
 _MOVES = frozenset(
-    "view reshape permute transpose t clone contiguous detach squeeze unsqueeze expand slice select copy_ alias _unsafe_view".split()
+    """alias clone contiguous copy_ detach expand permute reshape select slice squeeze t transpose unsqueeze view
+    _unsafe_view""".split()  # noqa: SIM905
 )
 _MOST_KEYS = 96
 
@@ -68,7 +69,8 @@ def _contributions(case: Case) -> tuple[list[torch.Tensor], list[torch.Tensor]] 
     keys = p.shape[-1] if left else p.shape[-2]
     if not 2 < keys <= _MOST_KEYS:
         return None
-    values, sums = [], []
+    values: list[torch.Tensor] = []
+    sums: list[torch.Tensor] = []
     for key in range(keys):
         if left:
             value = p[..., key : key + 1] @ v[..., key : key + 1, :]

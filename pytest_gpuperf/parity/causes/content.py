@@ -24,7 +24,7 @@ def zeros(case: Case) -> Cause | None:
 
 def rounded(case: Case) -> Cause | None:
     """Rounded through a coarser type."""
-    if case.evidence < 1 or case.is_count and not _large(case):
+    if case.evidence < 1 or (case.is_count and not _large(case)):
         return None
     for dtype in (torch.bfloat16, torch.float16):
         if all(torch.equal(case.got[rank].to(dtype).double(), case.got[rank]) for rank in case.got):
@@ -58,10 +58,13 @@ def miscounted(case: Case) -> Cause | None:
     rank = case.wrong[0]
     held, want = case.got[rank], case.want[rank]
     if case.is_scalar:
-        return Cause("count", f"it counts {float(held):g} where the reference counts {float(want):g} ({float(held - want):+g})")
+        return Cause(
+            "count", f"it counts {float(held):g} where the reference counts {float(want):g} ({float(held - want):+g})"
+        )
     offs = torch.unique(held - want)
-    if len(offs) == 1 and case.wrong == sorted(case.got):
-        return Cause("count", f"all {held.numel()} entries are off by {float(offs[0]):+g}: {float(held.flatten()[0]):g}, not {float(want.flatten()[0]):g}, in the first")
+    if len(offs) == 1 and not case.right:
+        first = f"{float(held.flatten()[0]):g}, not {float(want.flatten()[0]):g}"
+        return Cause("count", f"all {held.numel()} entries are off by {float(offs[0]):+g} (the first is {first})")
     return None
 
 
@@ -78,8 +81,8 @@ def padded(case: Case) -> Cause | None:
             return None
     return Cause(
         "padding",
-        "where it is wrong first it is exactly 0, and all right numbers are negative: an entry of the padding wins; mask "
-        "the padding with -inf before the maximum",
+        "where it is wrong first it is exactly 0, and all right numbers are negative: an entry of the padding wins; "
+        "mask the padding with -inf before the maximum",
     )
 
 
@@ -106,8 +109,8 @@ def apart(case: Case) -> Cause | None:
     return Cause(
         "drawn apart",
         f"{ranks_text(right)} {'are' if len(right) > 1 else 'is'} right{at}, {ranks_text(wrong)} "
-        f"{'differ' if len(wrong) > 1 else 'differs'}, and what is computed is drawn from ({', '.join(case.drawn)}): each "
-        "rank draws its own; draw on one rank and broadcast, or seed all ranks alike",
+        f"{'differ' if len(wrong) > 1 else 'differs'}, and what is computed is drawn from ({', '.join(case.drawn)}): "
+        "each rank draws its own; draw on one rank and broadcast, or seed all ranks alike",
     )
 
 

@@ -40,7 +40,12 @@ HYPOTHESES: tuple[tuple[str, Callable[[Case], Cause | None]], ...] = (
 
 
 def find(case: Case) -> Cause | None:
-    """The first hypothesis that the tensor agrees with; None if it agrees with none."""
+    """The first hypothesis that the tensor agrees with; None if it agrees with none.
+
+    A fault that is hardly larger than rounding has no cause: too many hypotheses would do.
+    """
+    if case.is_faint:
+        return None
     for _, hypothesis in HYPOTHESES:
         try:
             cause = hypothesis(case)
@@ -60,7 +65,9 @@ def where(case: Case) -> list[str]:
     """Where the tensor is wrong: ranks, places, since when. These are facts, and no causes."""
     facts = []
     if case.right:
-        facts.append(f"{ranks_text(case.right)} {'is' if len(case.right) == 1 else 'are'} right, {ranks_text(case.wrong)} wrong")
+        facts.append(
+            f"{ranks_text(case.right)} {'is' if len(case.right) == 1 else 'are'} right, {ranks_text(case.wrong)} wrong"
+        )
     copies: dict[str, list[int]] = {}
     for rank in sorted(case.got):
         copies.setdefault(case.parts[rank].text, []).append(rank)

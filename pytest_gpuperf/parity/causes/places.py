@@ -33,7 +33,9 @@ def permuted(case: Case) -> Cause | None:
     owners = {holds[rank] for rank in ranks}
     if len(owners) == 1:
         owner = owners.pop()
-        return Cause("order", f"all ranks hold the part of rank {owner}: it was broadcast, saved or drawn as if of one replica")
+        return Cause(
+            "order", f"all ranks hold the part of rank {owner}: it was broadcast, saved or drawn as if of one replica"
+        )
     pairs = [(a, b) for a in wrong for b in wrong if a < b and holds[a] == b and holds[b] == a]
     if len(pairs) * 2 == len(wrong):
         text = " and ".join(f"ranks {a} and {b}" for a, b in pairs)
@@ -123,8 +125,8 @@ def _lost_position(held: torch.Tensor, want: torch.Tensor, tau: torch.Tensor, ca
         if same(first, first + ahead, count - first - ahead):
             return Cause(
                 "position",
-                f"from entry {first} on it holds what should come {ahead} entries later: a position or a schedule is ahead "
-                f"by {ahead}, as if it was restored twice",
+                f"from entry {first} on it holds what should come {ahead} entries later: a position or a schedule is "
+                f"ahead by {ahead}, as if it was restored twice",
             )
     return None
 
@@ -139,7 +141,8 @@ def _interleaved(case: Case, rank: int) -> Cause | None:
             dealt = want.unflatten(dim, (count, n // count)).transpose(dim, dim + 1).flatten(dim, dim + 1)
             if case.fits(held, rank, dealt):
                 return Cause(
-                    "order", f"dimension {dim} is interleaved: {count} blocks of {n // count} became {n // count} of {count}"
+                    "order",
+                    f"dimension {dim} is interleaved: {count} blocks of {n // count} became {n // count} of {count}",
                 )
     if want.dim() == 2 and want.shape[0] == want.shape[1] and case.fits(held, rank, want.T):
         return Cause("transposed", "it is transposed")
@@ -155,7 +158,7 @@ def misplaced(case: Case) -> Cause | None:
         if held.dim() < 2 or held.shape[-1] < 2 or held.numel() // held.shape[-1] > _MOST_ROWS:
             return None
         rows, right, room = (t.reshape(-1, t.shape[-1]) for t in (held, want, tau))
-        wrong = ((rows - right).abs() > room).any(1).nonzero().flatten().tolist()
+        wrong = ((rows - right).abs() > 2 * room).any(1).nonzero().flatten().tolist()
         found = {}
         for row in wrong:
             for name, source in sources:
@@ -207,7 +210,14 @@ def masked(case: Case) -> Cause | None:
     borrowed = []
     for rank in case.wrong:
         kept = case.got[rank] != 0
-        other = next((o for o in ranks if o != rank and kept.shape == case.want[o].shape and torch.equal(kept, case.want[o] != 0)), None)
+        other = next(
+            (
+                o
+                for o in ranks
+                if o != rank and kept.shape == case.want[o].shape and torch.equal(kept, case.want[o] != 0)
+            ),
+            None,
+        )
         if other is not None and bool(kept.any() | (case.want[other] == 0).all()):
             borrowed.append((rank, other))
     text = f"on {ranks_text(case.wrong)} a mask keeps the wrong elements; what is kept on both sides is right"
@@ -230,8 +240,8 @@ def keys(case: Case) -> Cause | None:
     if missing:
         return Cause(
             "keys",
-            f"on rank {rank} attention leaves out keys {_span(missing)} of {len(weights)}: their ranks are not in the group, "
-            "or the ring ends too early",
+            f"on rank {rank} attention leaves out keys {_span(missing)} of {len(weights)}: their ranks are not in the "
+            "group, or the ring ends too early",
         )
     many = [index for index, weight in enumerate(weights) if weight != min(usual, *weights)]
     if not many:
@@ -239,7 +249,9 @@ def keys(case: Case) -> Cause | None:
     times = weights[many[0]] / min(weights)
     known = next((f" = {text}" for value, text in case.numbers() if abs(times - value) < 1e-3), "")
     return Cause(
-        "keys", f"on rank {rank} attention counts keys {_span(many)} of {len(weights)} {times:.4g} times{known}; each must count once"
+        "keys",
+        f"on rank {rank} attention counts keys {_span(many)} of {len(weights)} {times:.4g} times{known}; each must "
+        "count once",
     )
 
 
@@ -265,9 +277,11 @@ def outside(case: Case) -> Cause | None:
         if n > m and torch.equal(held[:m], want) and n - m <= m and torch.equal(held[m:], want[: n - m]):
             return Cause(
                 "duplicates",
-                f"it has {n} entries, not {m}: the last {n - m} repeat the first, as a sampler pads the last round to the "
-                "number of ranks; cut them off",
+                f"it has {n} entries, not {m}: the last {n - m} repeat the first, as a sampler pads the last round to "
+                "the number of ranks; cut them off",
             )
         if n < m and torch.equal(held, want[:n]):
-            return Cause("missing entries", f"it has {n} entries, not {m}: the last {m - n} are missing, as with drop_last")
+            return Cause(
+                "missing entries", f"it has {n} entries, not {m}: the last {m - n} are missing, as with drop_last"
+            )
     return None

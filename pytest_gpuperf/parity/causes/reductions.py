@@ -30,11 +30,11 @@ def partial(case: Case) -> Cause | None:
         for word, divide in (("sum", False), ("mean", True)):
             if all(_adds_up(case, group, divide) for group in members):
                 verb = "an all_reduce" if word == "sum" else "an all_reduce with the mean"
-                declare = f"partial({word})"
+                declare = f'layouts={{"{case.key.name}": "partial({word})"}}'
                 return Cause(
                     f"partial {word}",
                     f"each rank holds a part: their {word} over {groups.text} is right; {verb} over {groups.text} is "
-                    f'missing (if ranks are meant to hold parts, declare it: layouts={{"{case.key.name}": "{declare}"}})',
+                    f"missing (if ranks are meant to hold parts, declare it: {declare})",
                 )
     return None
 
@@ -65,7 +65,11 @@ def scaled(case: Case) -> Cause | None:
 
 def _meaning(value: float, text: str) -> str:
     if "square root" in text:
-        return "a sum of squares counts copies several times" if value > 1 else "a sum of squares is divided as if of copies"
+        return (
+            "a sum of squares counts copies several times"
+            if value > 1
+            else "a sum of squares is divided as if of copies"
+        )
     if value > 1:
         return "the mean is missing, or it is summed once too often"
     return "the mean is taken once too often, or a sum is missing"
@@ -102,7 +106,9 @@ def _weights(case: Case, way: Split) -> dict[int, list[float]] | None:
         held, tau = case.got[rank].flatten(), case.tau[rank].flatten()
         if way.squared:
             held, tau = held.square(), 2 * held.abs() * tau
-        weights = _solved(columns, held, tau) if len(held) >= 2 * len(way.terms) + 4 else _tried(case, columns, held, tau)
+        weights = (
+            _solved(columns, held, tau) if len(held) >= 2 * len(way.terms) + 4 else _tried(case, columns, held, tau)
+        )
         if weights is None:
             return None
         found[rank] = weights
@@ -153,20 +159,20 @@ def _weights_text(case: Case, way: Split, found: dict[int, list[float]]) -> Caus
     mean = [sum(column) / len(column) for column in zip(*rows, strict=True)]
     close = 1e-3
     if any(abs(a - b) > close * max(1.0, abs(b)) for row in rows for a, b in zip(row, mean, strict=True)):
-        shown = "; ".join(f"{_shown(row)} on rank {rank}" for rank, row in list(found.items())[:4])
-        return Cause("weights", f"ranks weigh {way.text} differently: {shown}; all weights should be 1")
+        by_rank = "; ".join(f"{_shown(row)} on rank {rank}" for rank, row in list(found.items())[:4])
+        return Cause("weights", f"ranks weigh {way.text} differently: {by_rank}; all weights should be 1")
     missing = [index for index, weight in enumerate(mean) if abs(weight) < close]
     off = [index for index, weight in enumerate(mean) if abs(weight - 1) > close]
     if not off:
         return None
-    names = lambda indices: ", ".join(way.names[index] for index in indices[:4])  # noqa: E731
+    shown = ", ".join(way.names[index] for index in off[:4])
     if missing == off:
-        return Cause("missing terms", f"of {way.text}, these are missing: {names(missing)}")
+        return Cause("missing terms", f"of {way.text}, these are missing: {shown}")
     values = {round(mean[index], 3) for index in off}
     if len(values) == 1 and len(off) < len(mean):
         weight = mean[off[0]]
         known = next((f" = {text}" for value, text in case.numbers() if abs(weight - value) < close * value), "")
-        return Cause("weights", f"of {way.text}, these count {weight:.4g} times{known}: {names(off)}")
+        return Cause("weights", f"of {way.text}, these count {weight:.4g} times{known}: {shown}")
     text = f"{way.text} have the weights {_shown(mean)}, which should all be 1"
     if min(mean) > close and len(mean) > 1:
         # With n_r tokens of N on R ranks, the mean of the ranks' means gives rank r the weight N / (R n_r).
@@ -220,7 +226,9 @@ def same_rows(case: Case) -> Cause | None:
                     multiples.add((name, round(k, 4)))
                     break
     if len(multiples) != 1:
-        return Cause("rows", "every row is off by the same vector: something is added to all rows too often, or not at all")
+        return Cause(
+            "rows", "every row is off by the same vector: something is added to all rows too often, or not at all"
+        )
     name, k = multiples.pop()
     if k == -1:
         return Cause("bias", f"every row lacks {name}: it is added on no rank")
@@ -253,8 +261,12 @@ def combined(case: Case) -> Cause | None:
             k = factors[0]
             if max(factors) - min(factors) > 1e-3 * abs(k) or abs(k) * float(other.norm()) < 0:
                 continue
-            text = next((f" ({text})" for value, text in ((1.0, "once"), (-1.0, "it is missing")) if abs(k - value) < 1e-3), "")
-            return Cause("another tensor", f"off by {k:.4g} times {name}{text}: it was added to it, or left in its buffer")
+            text = next(
+                (f" ({text})" for value, text in ((1.0, "once"), (-1.0, "it is missing")) if abs(k - value) < 1e-3), ""
+            )
+            return Cause(
+                "another tensor", f"off by {k:.4g} times {name}{text}: it was added to it, or left in its buffer"
+            )
     return None
 
 
@@ -272,8 +284,8 @@ def by_rank(case: Case) -> Cause | None:
     if max(factors.values()) - min(factors.values()) < 1e-3 * abs(max(factors.values(), key=abs)):
         return Cause(
             "one factor",
-            f"times {factors[0] if 0 in factors else next(iter(factors.values())):.6g} on all ranks, which no number of "
-            "ranks explains: a norm, a count or a rate that it is multiplied with is wrong",
+            f"times {next(iter(factors.values())):.6g} on all ranks, which no number of ranks explains: a norm, a "
+            "count or a rate that it is multiplied with is wrong",
         )
     return Cause("factor by rank", f"each rank has a factor of its own: {shown}; they should agree, and be 1")
 
@@ -298,12 +310,24 @@ def affine(case: Case) -> Cause | None:
         found[rank] = scale, shift
     classes: dict[tuple[float, float], list[int]] = {}
     for rank, (scale, shift) in found.items():
-        near = next((key for key in classes if math.isclose(key[0], scale, rel_tol=1e-6) and math.isclose(key[1], shift, rel_tol=1e-6, abs_tol=1e-9)), None)
+        near = next(
+            (
+                key
+                for key in classes
+                if math.isclose(key[0], scale, rel_tol=1e-6) and math.isclose(key[1], shift, rel_tol=1e-6, abs_tol=1e-9)
+            ),
+            None,
+        )
         classes.setdefault(near or (scale, shift), []).append(rank)
     together = "; ".join(ranks_text(ranks) for ranks in classes.values())
     if len(classes) == 1:
-        return Cause("statistics", "it is shifted and scaled by the same numbers on all ranks: its mean and spread are of other elements")
-    axis = next((groups.text for groups in case.groups if sorted(map(list, groups.ranks)) == sorted(classes.values())), "")
+        return Cause(
+            "statistics",
+            "it is shifted and scaled by the same numbers on all ranks: its mean and spread are of other elements",
+        )
+    axis = next(
+        (groups.text for groups in case.groups if sorted(map(list, groups.ranks)) == sorted(classes.values())), ""
+    )
     over = f", the groups of {axis}" if axis else ""
     return Cause(
         "statistics",

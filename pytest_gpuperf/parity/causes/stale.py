@@ -37,7 +37,9 @@ def unchanged(case: Case) -> Cause | None:
     bad = [
         rank
         for rank in case.wrong
-        if rank in case.base and case.base[rank].shape == case.got[rank].shape and torch.equal(case.base[rank], case.got[rank])
+        if rank in case.base
+        and case.base[rank].shape == case.got[rank].shape
+        and torch.equal(case.base[rank], case.got[rank])
     ]
     if not bad or any(torch.equal(case.base[rank], case.want[rank]) for rank in bad):
         return None
@@ -53,7 +55,10 @@ def earlier(case: Case) -> Cause | None:
             continue
         was = {rank: case.parts[rank].of(old) for rank in case.wrong}
         if all(case.fits(case.got[rank], rank, was[rank], room=1.0) for rank in case.wrong):
-            return Cause("stale", f"on {ranks_text(case.wrong, len(case.got))} it is {text}: not updated since, or not fetched again")
+            return Cause(
+                "stale",
+                f"on {ranks_text(case.wrong, len(case.got))} it is {text}: not updated since, or not fetched again",
+            )
     for text, old in case.earlier:
         if old.shape != case.whole.shape or not old.dim():
             continue
@@ -62,8 +67,8 @@ def earlier(case: Case) -> Cause | None:
             continue
         kept = {}
         for rank in case.wrong:
-            held, was = case.got[rank].chunk(count), old.chunk(count)
-            kept[rank] = [i for i in range(count) if torch.equal(held[i], was[i])]
+            held, then = case.got[rank].chunk(count), old.chunk(count)
+            kept[rank] = [i for i in range(count) if torch.equal(held[i], then[i])]
         if all(len(found) >= count - 1 for found in kept.values()) and any(kept.values()):
             own = all(found == [i for i in range(count) if i != rank] for rank, found in kept.items())
             which = "all but its own block" if own else f"blocks {next(iter(kept.values()))} of {count}"
@@ -109,7 +114,9 @@ def rescaled_update(case: Case) -> Cause | None:
     if room > 0.1:
         return None
     known = next((f" = {text}" for value, text in case.numbers() if abs(k - value) <= 2 * room * value), "")
-    return Cause("update", f"the update is {k:.5g} times the right one{known}: another learning rate, count of steps or clip")
+    return Cause(
+        "update", f"the update is {k:.5g} times the right one{known}: another learning rate, count of steps or clip"
+    )
 
 
 def _decay(case: Case) -> Cause | None:
