@@ -52,6 +52,7 @@ class Parity:
     def __init__(self, ranks: Ranks, seed: int = 0) -> None:
         self._ranks = ranks
         self._seed = seed
+        self._is_small = True
 
     def check(self, reference: Callable[[], Any], program: Callable[..., Any], *args: Any, **options: Any) -> Report:
         """Fails unless ranks hold what the reference computes, up to rounding.
@@ -109,15 +110,17 @@ class Parity:
         require_callable(program)
         clock = time.perf_counter
         begin = clock()
+        self._is_small = True
         whole = self._recorded(reference)
         self._require_repeatable(reference, whole.trace)
         ran = clock()
+        self._is_small = (ran - begin) / 2 < _LONG
         traces = self._on_ranks(program, args)
         _require_names(whole.trace, traces)
         held = clock()
         unit = unit_of(precision) if precision is not None else coarser_unit(whole.trace, traces, _ACTIVATIONS)
         stored = coarser_unit(whole.trace, traces, (Kind.START,))
-        if (ran - begin) / 2 > _LONG:
+        if not self._is_small:
             samples = max(2, samples // 2)
         runs = [self._rounded(reference, number, unit) for number in range(samples)]
         shares = []
@@ -136,7 +139,8 @@ class Parity:
             drawn=whole.drawn,
             shares=shares,
         )
-        verdict = judge(question)
+        with self._alike():
+            verdict = judge(question)
         seconds = {
             "reference": (ran - begin) / 2,
             "program": held - ran,
@@ -151,14 +155,21 @@ class Parity:
 
     @contextlib.contextmanager
     def _alike(self) -> Iterator[None]:
-        """Seeds the process, runs compiled functions eagerly, and puts the generators back."""
-        state, numbers = torch.random.get_rng_state(), random.getstate()
+        """Seeds the process, runs compiled functions eagerly, and puts the generators back.
+
+        Small references run on one thread. Ranks have the cores too, and threads that wait for each other after each
+        operation made small references ten times slower.
+        """
+        state, numbers, threads = torch.random.get_rng_state(), random.getstate(), torch.get_num_threads()
         torch.manual_seed(self._seed)
         random.seed(self._seed)
+        if self._is_small:
+            torch.set_num_threads(1)
         try:
             with torch.compiler.set_stance("force_eager"):
                 yield
         finally:
+            torch.set_num_threads(threads)
             torch.random.set_rng_state(state)
             random.setstate(numbers)
 
@@ -168,15 +179,16 @@ class Parity:
         with self._alike(), steps, operations:
             returned = _called(reference)
         trace = as_trace(returned, "reference()")
-        values = {}
         if not isinstance(returned, Trace):
             tensors = _tensors(returned)
-            known = {name: operations.value(tensor) for name, tensor in tensors.items()}
-            values = {Key(0, Kind.VALUE, name): value for name, value in known.items() if value is not None}
+            found = {Key(0, Kind.VALUE, name): operations.value(tensor) for name, tensor in tensors.items()}
             order = {name: operations.order(tensor) for name, tensor in tensors.items()}
             trace = _merged(steps.trace(returned), trace, order)
+        else:  # watch has made its copies within the run
+            found = {record.key: operations.value(record.tensor) for record in trace}
+        values = {key: value for key, value in found.items() if value is not None}
         _require_finite(trace)
-        return _Reference(trace, values, vectors_of(list(values.values())), operations.drew)
+        return _Reference(trace, values, vectors_of(trace, list(values.values())), operations.drew)
 
     def _plain(self, call: Callable[[], Any], where: str) -> Trace:
         steps = OptimizerSteps()

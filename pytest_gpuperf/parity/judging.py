@@ -154,7 +154,7 @@ class _Judge:
 
     @staticmethod
     def _facts(first: Judged) -> list[str]:
-        return where(first.case) if first.case is not None else [first.note] if first.note else []
+        return where(first.case) if first.case is not None and not first.note else []
 
     @staticmethod
     def _cause(judged: Judged) -> Cause | None:
@@ -345,7 +345,7 @@ class _Judge:
         if len(tensors) < 2 or any(one.shape != whole.shape for one in tensors):
             return []
         columns = torch.stack([one.flatten() for one in tensors], 1)
-        if columns.shape[0] < 2 * columns.shape[1] + 4:
+        if columns.shape[0] <= columns.shape[1]:
             return []
         weights = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution.flatten()
         return [one * weight for one, weight in zip(tensors, weights.tolist(), strict=True)]
@@ -392,11 +392,17 @@ class _Judge:
         return found[:64]
 
 
-def vectors_of(values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:
-    """Vectors that operations added to rows: biases and the like, by where they were used."""
+def vectors_of(reference: Trace, values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:
+    """Vectors that may be added to rows: parameters of one dimension by name, and others by where they were added."""
+    named = [
+        (f"parameter {record.key.name} at the start", record.tensor.double())
+        for record in reference
+        if record.key.kind is Kind.START and not record.key.auto and record.tensor.dim() == 1
+    ]
     found: dict[int, tuple[str, torch.Tensor]] = {}
+    seen: set[int] = set()
     for value in values:
-        for one in ancestors(value):
+        for one in ancestors(value, seen):
             operation = one.operation
             if operation is None or operation.name not in ("addmm", "add", "add_"):
                 continue
@@ -404,4 +410,4 @@ def vectors_of(values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:
                 if taken.tensor.dim() == 1 and taken.tensor.is_floating_point() and id(taken) not in found:
                     line = f" in {operation.line}" if operation.line else ""
                     found[id(taken)] = (f"the vector of {len(taken.tensor)} that is added{line}", taken.tensor.double())
-    return list(found.values())
+    return named + list(found.values())

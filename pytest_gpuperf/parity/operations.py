@@ -21,8 +21,9 @@ _DRAWS = frozenset(
 )
 
 _MOVES = frozenset(
-    """alias as_strided cat clone constant_pad_nd contiguous copy_ detach expand flatten index_select permute reshape
-    select slice squeeze stack t transpose unflatten unsqueeze view lift_fresh _reshape_alias _to_copy _unsafe_view""".split()  # noqa: SIM905
+    """alias as_strided cat clone constant_pad_nd contiguous copy_ detach expand flatten index_select lift_fresh
+    permute reshape select slice squeeze stack t transpose unflatten unsqueeze view
+    _reshape_alias _to_copy _unsafe_view""".split()  # noqa: SIM905
 )
 
 
@@ -204,9 +205,8 @@ def _computed_at(value: Value) -> int:
     return latest
 
 
-def ancestors(value: Value) -> Iterator[Value]:
-    """The value, and all that it was computed from."""
-    seen: set[int] = set()
+def ancestors(value: Value, seen: set[int]) -> Iterator[Value]:
+    """The value and all that it was computed from, without those in ``seen``, to which they are added."""
     stack = [value]
     while stack:
         one = stack.pop()

@@ -17,6 +17,8 @@ NORM = 1.5
 """How many times the spread's norm the norm of a difference may be."""
 BLIND = 0.5
 """A tensor is not judged if rounding alone moves it by this share of its norm."""
+_NEIGHBOURS = 16
+"""Elements of about the same size, on each side, by which one element's spread is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,10 @@ class Tolerances:
             unit = max(unit, self._unit)
         if key.kind in (Kind.START, Kind.PARAMETER, Kind.STATE):
             unit = max(unit, self._stored)
-        level = _levels(spread)
+        finite = torch.nan_to_num(base.abs(), nan=0.0, posinf=0.0)
+        level = torch.maximum(_levels(spread), _by_size(spread, finite))
         # Few draws of few elements may come out small by chance.
         scarce = 1 + 3 / math.sqrt(max(1, len(moved)) * max(1, spread.numel()))
-        finite = torch.nan_to_num(base.abs(), nan=0.0, posinf=0.0)
         bound = scarce * self._tail / AMPLITUDE * math.sqrt(2) * torch.maximum(spread, level) + 2 * unit * finite
         spread = (spread.square() + (2 * unit * finite).square()).sqrt()
         bound, spread = self._with_signs(key, base, bound, spread)
@@ -152,3 +154,23 @@ def _levels(spread: torch.Tensor) -> torch.Tensor:
             separable = separable * along / mean
         level = torch.maximum(level, separable * mean)
     return level.sqrt()
+
+
+def _by_size(spread: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """What a large element moves by, as others of about its size do, relative to their size.
+
+    Squares of gradients need it: the largest of them move most, and are few in their rows and columns.
+    """
+    count = spread.numel()
+    if count < 2 * _NEIGHBOURS:
+        return torch.zeros_like(spread)
+    flat = size.flatten()
+    order = flat.argsort()[count // 2 :]  # the small half moves as all do
+    large = flat[order]
+    ratio = torch.where(large > 0, spread.flatten()[order] / large.clamp(min=1e-300), torch.zeros_like(large)).square()
+    sums = torch.cat([ratio.new_zeros(1), ratio.cumsum(0)])
+    at = torch.arange(len(order))
+    begin, end = (at - _NEIGHBOURS).clamp(min=0), (at + _NEIGHBOURS + 1).clamp(max=len(order))
+    level = torch.zeros_like(flat)
+    level[order] = ((sums[end] - sums[begin]).clamp(min=0) / (end - begin)).sqrt() * large
+    return level.reshape(spread.shape)

@@ -108,11 +108,11 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
                 self._note(Kind.GRADIENT, name, parameter.grad)
 
     def _end_step(self) -> None:
-        for name, parameter in self._parameters():
-            self._note(Kind.PARAMETER, name, parameter)
         assert self._optimizer is not None
         for name, parameter in self._parameters():
             for entry, state in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(state, torch.Tensor):
                     self._note(Kind.STATE, f"{name}.{entry}", state)
+        for name, parameter in self._parameters():  # which are updated by the state
+            self._note(Kind.PARAMETER, name, parameter)
         self._step += 1

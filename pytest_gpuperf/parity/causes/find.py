@@ -13,12 +13,12 @@ from pytest_gpuperf.parity.causes.cause import Cause
 HYPOTHESES: tuple[tuple[str, Callable[[Case], Cause | None]], ...] = (
     ("a count of steps", stale.counted),
     ("numbers that are not finite", content.not_finite),
-    ("other parameters at the start", stale.start),
     ("another mask", places.masked),
     ("zeros", content.zeros),
     ("a missing update", stale.unchanged),
     ("a missing reduction", reductions.partial),
     ("parts of other ranks", places.permuted),
+    ("other parameters at the start", stale.start),
     ("a value of an earlier step", stale.earlier),
     ("a value that does not move", stale.frozen),
     ("blocks in another order", places.blocks),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -210,36 +210,49 @@ def constant(case: Case) -> Cause | None:
 
 def same_rows(case: Case) -> Cause | None:
     """One vector was added to every row: a bias too often, or not at all."""
-    multiples: set[tuple[str, float]] = set()
-    for rank in case.wrong:
-        off = case.got[rank] - case.want[rank]
-        if off.dim() < 2 or off.shape[-1] < 2 or off.numel() // off.shape[-1] < 2:
-            return None
-        rows, tau = off.reshape(-1, off.shape[-1]), case.tau[rank].reshape(-1, off.shape[-1])
-        vector = rows.mean(0)
-        if not bool(((rows - vector).abs() <= 2 * tau).all()):
-            return None
-        for name, known in case.vectors:
-            if known.shape == vector.shape and float(known.norm()):
-                k = factor(vector, known)
-                if abs(k) > 1e-6 and bool(((rows - k * known).abs() <= 3 * tau).all()):
-                    multiples.add((name, round(k, 4)))
-                    break
-    if len(multiples) != 1:
+    offs = {rank: case.got[rank] - case.want[rank] for rank in case.wrong}
+    found = _added_vector(case, offs)
+    if found is None and not case.right and len({case.parts[rank] for rank in case.got}) == 1 and len(case.got) > 1:
+        # Ranks hold addends that somebody adds up later, each with the vector in it.
+        total = torch.stack(list(case.got.values())).sum(0)
+        first = case.wrong[0]
+        found = _added_vector(case, {first: total - case.want[first]})
+    if found is None:
+        return None
+    name, k = found
+    if not name:
         return Cause(
             "rows", "every row is off by the same vector: something is added to all rows too often, or not at all"
         )
-    name, k = multiples.pop()
     if k == -1:
         return Cause("bias", f"every row lacks {name}: it is added on no rank")
     for groups in case.groups:
         if k == groups.size - 1:
             return Cause(
                 "bias",
-                f"every row is off by {k:g} times {name}: each of {groups.who} adds it "
-                "before the sum; add it after the sum, or on one rank",
+                f"every row is off by {k:g} times {name}: each of {groups.who} adds it before the sum; add it after the "
+                "sum, or on one rank",
             )
     return Cause("bias", f"every row is off by {k:g} times {name}")
+
+
+def _added_vector(case: Case, offs: Mapping[int, torch.Tensor]) -> tuple[str, float] | None:
+    """The vector that every row is off by, and how often; without a name if it is none that is known."""
+    multiples: set[tuple[str, float]] = set()
+    for rank, off in offs.items():
+        if off.dim() < 2 or off.shape[-1] < 2 or off.numel() // off.shape[-1] < 2:
+            return None
+        rows, tau = off.reshape(-1, off.shape[-1]), case.tau[rank].reshape(-1, off.shape[-1])
+        vector = rows.mean(0)
+        if not bool(((rows - vector).abs() <= 2 * tau * math.sqrt(len(case.got))).all()):
+            return None
+        for name, known in case.vectors:
+            if known.shape == vector.shape and float(known.norm()):
+                k = factor(vector, known)
+                if abs(k) > 1e-6 and bool(((rows - k * known).abs() <= 3 * tau * (1 + abs(k))).all()):
+                    multiples.add((name, round(k, 3)))
+                    break
+    return multiples.pop() if len(multiples) == 1 else ("", 0.0)
 
 
 def combined(case: Case) -> Cause | None:
