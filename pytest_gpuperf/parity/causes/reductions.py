@@ -106,9 +106,10 @@ def _weights(case: Case, way: Split) -> dict[int, list[float]] | None:
         held, tau = case.got[rank].flatten(), case.tau[rank].flatten()
         if way.squared:
             held, tau = held.square(), 2 * held.abs() * tau
-        weights = (
-            _solved(columns, held, tau) if len(held) >= 2 * len(way.terms) + 4 else _tried(case, columns, held, tau)
-        )
+        # More numbers than weights must agree, so many that they cannot by chance.
+        spare = len(held) - len(way.terms)
+        enough = spare > 0 and spare * math.log10(max(case.rough, 1e-300)) < -10
+        weights = _solved(columns, held, tau) if enough else _tried(case, columns, held, tau)
         if weights is None:
             return None
         found[rank] = weights
@@ -212,28 +213,29 @@ def same_rows(case: Case) -> Cause | None:
     """One vector was added to every row: a bias too often, or not at all."""
     offs = {rank: case.got[rank] - case.want[rank] for rank in case.wrong}
     found = _added_vector(case, offs)
+    summed = "every row is"
     if found is None and not case.right and len({case.parts[rank] for rank in case.got}) == 1 and len(case.got) > 1:
         # Ranks hold addends that somebody adds up later, each with the vector in it.
         total = torch.stack(list(case.got.values())).sum(0)
         first = case.wrong[0]
         found = _added_vector(case, {first: total - case.want[first]})
+        summed = "each rank holds a part, and every row of their sum is"
+        if found is not None and not found[0]:
+            return None
     if found is None:
         return None
     name, k = found
     if not name:
-        return Cause(
-            "rows", "every row is off by the same vector: something is added to all rows too often, or not at all"
-        )
-    if k == -1:
+        return Cause("rows", "every row is off by the same vector: it is added to all of them too often, or never")
+    if k == -1 and summed == "every row is":
         return Cause("bias", f"every row lacks {name}: it is added on no rank")
     for groups in case.groups:
         if k == groups.size - 1:
             return Cause(
                 "bias",
-                f"every row is off by {k:g} times {name}: each of {groups.who} adds it before the sum; add it after the "
-                "sum, or on one rank",
+                f"{summed} off by {k:g} times {name}: each of {groups.who} adds it; add it once, after the sum",
             )
-    return Cause("bias", f"every row is off by {k:g} times {name}")
+    return Cause("bias", f"{summed} off by {k:g} times {name}")
 
 
 def _added_vector(case: Case, offs: Mapping[int, torch.Tensor]) -> tuple[str, float] | None:
