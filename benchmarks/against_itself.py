@@ -1,6 +1,6 @@
 """Races of a commit against itself: how often is code accused that has not changed?
 
-    python benchmarks/against_itself.py [--runs 60] [--gpus N] [--against-python PATH] [--json FILE] [--check]
+    python benchmarks/against_itself.py [--runs 60] [--steps NAME ...] [--gpus N] [--json FILE] [--check]
 
 Each run is a whole run of pytest with ``--against=HEAD`` in a small git repository. Its tests time steps that depend on
 the host: dictionaries, sets, strings, objects and small layers of torch on one rank, and with --gpus kernels so small
@@ -117,9 +117,8 @@ class Run:
         return "regressed" in self.outcomes.values()
 
 
-def make(folder: Path, gpus: int) -> None:
-    """Makes the repository with the tests."""
-    steps = (*STEPS, *(ON_GPUS if gpus else ()))
+def make(folder: Path, steps: Sequence[str]) -> None:
+    """Makes the repository with the tests of these steps."""
     tests = "".join(TEST.format(step=step) for step in steps)
     (folder / "programs.py").write_text(PROGRAMS)
     (folder / "test_it.py").write_text(f"import programs\nimport pytest\n{tests}")
@@ -192,6 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=60, help="default 60")
     parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--steps", nargs="+", choices=(*STEPS, *ON_GPUS), help="default: all that the device can run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add the runs to this file, and count those in it")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(argv)
@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json is not None and options.json.exists():
         runs = [Run(**one) for one in json.loads(options.json.read_text())]
     with tempfile.TemporaryDirectory() as name:
-        make(Path(name), options.gpus)
+        make(Path(name), options.steps or (*STEPS, *(ON_GPUS if options.gpus else ())))
         for _ in range(options.runs):
             runs.append(run_once(Path(name), options.gpus))
             if options.json is not None:

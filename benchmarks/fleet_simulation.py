@@ -22,8 +22,8 @@ import numpy as np
 # Run as a script, the folder of the script is on the path and not the repository's root.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pytest_gpuperf.fleet.outliers import compare
-from pytest_gpuperf.fleet.results_of_hosts import Figure
+from pytest_gpuperf.features.fleet.outliers import compare
+from pytest_gpuperf.features.fleet.results_of_hosts import Figure
 
 SLOWDOWN, SLOW = 0.10, 3
 NOISE = {"1 %": (0.01, 0.01), "half 0.2 %, half 3 %": (0.002, 0.03)}

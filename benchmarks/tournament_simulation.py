@@ -23,8 +23,8 @@ from pathlib import Path
 # Run as a script, the folder of the script is on the path and not the repository's root.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pytest_gpuperf.fleet.acceptance import slow_parts
-from pytest_gpuperf.fleet.tournament import judge, rounds
+from pytest_gpuperf.features.fleet.acceptance import slow_parts
+from pytest_gpuperf.features.fleet.tournament import judge, rounds
 from tests.fleet.clusters import NOISE, figures
 from tests.fleet.clusters import names as hosts_of
 

@@ -7,7 +7,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_gpuperf.adopted.settings import on_ranks
+    from pytest_gpuperf.features.adopted.settings import on_ranks
+    from pytest_gpuperf.features.profiling.profiler import ProfileWarning
     from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.matrix import Matrix
     from pytest_gpuperf.figures.metric import Metric
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
     from pytest_gpuperf.run.current_ranks import LeakWarning
-    from pytest_gpuperf.run.profiling import ProfileWarning
     from pytest_gpuperf.timing.stepping import Resettable
 
 __all__ = [
@@ -74,7 +74,7 @@ _HOMES = {
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
     "Perf": "fixtures.perf",
-    "ProfileWarning": "run.profiling",
+    "ProfileWarning": "features.profiling.profiler",
     "RankDied": "ranks.failures",
     "RankError": "ranks.failures",
     "RankTimeout": "ranks.failures",
@@ -87,7 +87,7 @@ _HOMES = {
     "Timing": "figures.timing",
     "Trial": "figures.search",
     "Work": "figures.work",
-    "on_ranks": "adopted.settings",
+    "on_ranks": "features.adopted.settings",
 }
 
 

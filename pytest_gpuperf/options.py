@@ -7,27 +7,25 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.baselines.merge import Mode
-from pytest_gpuperf.baselines.schema import LEAST_LAUNCHES
+from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
 from pytest_gpuperf.ranks.hash_seed import hash_seed
-from pytest_gpuperf.ranks.spec import ISOLATIONS
-from pytest_gpuperf.verdicts.rule import Policy
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.verdicts.rule import Policy
 
 LEASES = Path("/tmp/gpuperf-leases")
 """The default folder of the leases. It does not depend on TMPDIR, because all runs of a machine must share it."""
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
-PROFILES = "gpuperf-profiles"
-"""The folder of ``--profile``, if the user names none."""
 
 
-class _ModeAction(argparse.Action):
+class ModeAction(argparse.Action):
     """A flag that means ``const``, and the same flag with another mode behind ``=``.
 
     Each mode is an option string of its own: with nargs="?", argparse would take the path in
@@ -40,6 +38,7 @@ class _ModeAction(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
+        """Sets the mode."""
         setattr(namespace, self.dest, str(option_string).partition("=")[2] or self.const)
 
 
@@ -98,20 +97,9 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--adopt-classes",
-        {
-            "action": _ModeAction,
-            "const": ISOLATIONS[0],
-            "default": None,
-            "help": "run the classes of other harnesses (torch's MultiProcessTestCase and MultiProcContinuousTest, "
-            "DeepSpeed's DistributedTest) on ranks, as if each had @pytest_gpuperf.on_ranks: on warm ranks (group, the "
-            "default), on ranks of each file (file) or of each test (process)",
-        },
-    ),
-    (
         "--update-baselines",
         {
-            "action": _ModeAction,
+            "action": ModeAction,
             "const": Mode.MOVED.value,
             "default": None,
             "help": "record what the perf tests measure as this hardware's baselines: where entries are missing, stale "
@@ -168,26 +156,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "--report",
-        {
-            "default": None,
-            "metavar": "FILE",
-            "help": "write a page of HTML with figures, verdicts, charts and failures to FILE",
-        },
-    ),
-    (
-        "--profile",
-        {
-            "dest": "gpuperf_profile",
-            "nargs": "?",
-            "const": PROFILES,
-            "default": None,
-            "metavar": "DIR",
-            "help": "after each perf test has measured, profile a few steps of its programs on all ranks, and write "
-            f"traces for Perfetto to DIR (default {PROFILES}); write it as --profile=DIR",
-        },
-    ),
-    (
         "--launches",
         {
             "type": int,
@@ -211,7 +179,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 
-_MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode], "--adopt-classes": ISOLATIONS}
+_MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
 
 _INI: tuple[tuple[str, str, str], ...] = (
     ("gpuperf_baselines", "baselines", "folder of the baselines, relative to the rootdir"),
@@ -237,7 +205,6 @@ _INI: tuple[tuple[str, str, str], ...] = (
     ),
     ("gpuperf_node_timeout", "15", "seconds in which a node of a cluster must answer; one that does not is lost"),
     ("gpuperf_leases", "", "folder of the leases, one for all users of the machine (default: /tmp/gpuperf-leases)"),
-    ("gpuperf_adopt_classes", "", "group, file or process: as the option --adopt-classes, which overrides it"),
     ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
     ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
 )
@@ -278,17 +245,11 @@ class Options:
     """Whether a figure without a baseline fails, whatever a model of the hardware says."""
     results: Path | None = None
     """The file of the results as JSON."""
-    page: Path | None = None
-    """The file of the page."""
-    profiles: Path | None = None
-    """The folder of the traces; None if nothing is profiled."""
     race: RaceOptions = field(default_factory=RaceOptions)
     environment_fails: bool | None = None
     """Whether a run fails if the environment is slower; None: only on GPUs that the record knows."""
     undecided_fails: bool = False
     """Whether a run fails if a figure is undecided."""
-    adopt_classes: str | None = None
-    """The isolation of classes of other harnesses that are not marked; None if they stay on their own harness."""
     run: str | None = None
     """Names the run to all of its workers; None if it has one process."""
     cluster: str | None = None
@@ -354,9 +315,7 @@ class Options:
             )
         if update and not config.getoption("reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
-        results, page = config.getoption("gpuperf_json"), config.getoption("report")
-        _require_two_files(config.invocation_params.dir, results, page)
-        profiles = _profiles(config, update=update)
+        results = config.getoption("gpuperf_json")
         race = race_options(config)
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
@@ -400,15 +359,12 @@ class Options:
             run=_run(config),
             # Ranks of a cluster are forked on its nodes, whose environment is theirs.
             hash_seed=hash_seed(os.environ, _run(config)) if cluster is None else "",
-            adopt_classes=_adopt_classes(config),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("accept_regression")),
             resume=resume,
             strict_baselines=_in_ci() if (strict := config.getoption("strict_baselines")) is None else strict,
             results=None if results is None else config.invocation_params.dir / results,
-            page=None if page is None else config.invocation_params.dir / page,
-            profiles=profiles,
             race=race,
             environment_fails=_fails(config.getoption("environment")),
             undecided_fails=_in_ci() if (fails := _fails(config.getoption("undecided"))) is None else fails,
@@ -417,19 +373,6 @@ class Options:
             node_timeout=_positive(config, "gpuperf_node_timeout"),
             largest_worlds=bool(config.getoption("largest_worlds")),
         )
-
-
-def _require_two_files(folder: Path, results: str | None, page: str | None) -> None:
-    """Refuses a page that would replace the results, or the journal that they are recovered from."""
-    if results is None or page is None:
-        return
-    journal = f"{results}.journal"
-    for what, path in (("results", results), ("journal of the results", journal)):
-        if os.path.realpath(folder / path) == os.path.realpath(folder / page):
-            raise pytest.UsageError(
-                f"--report: got {page!r}, which is the {what} of --gpuperf-json, expected another file, as the page "
-                "would replace it: give each a name of its own"
-            )
 
 
 def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool, smoke: bool) -> None:
@@ -460,6 +403,11 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")  # xdist.is_xdist_worker() would import xdist, which may be absent
 
 
+def runs_tests(config: pytest.Config) -> bool:
+    """Whether tests are run, not only listed (``--collect-only``) or set up (``--setup-only``, ``--setup-plan``)."""
+    return not (config.option.collectonly or config.getoption("setuponly", False))
+
+
 def _run(config: pytest.Config) -> str | None:
     return str(vars(config)["workerinput"]["testrunuid"]) if is_worker(config) else None
 
@@ -472,6 +420,15 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(name, *modes, **settings)
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
+
+
+def is_given(config: pytest.Config) -> bool:
+    """Whether the user gave an option of the plugin, or one of its ini keys."""
+    for name, settings in (*_OPTIONS, *RACE_OPTIONS):
+        destination = settings.get("dest", name.removeprefix("--").replace("-", "_"))
+        if getattr(config.option, destination) != settings.get("default", False):
+            return True
+    return any(config.getini(key) != default for key, default, _ in _INI)
 
 
 def _fails(given: str | None) -> bool | None:
@@ -497,36 +454,9 @@ def _baselines(config: pytest.Config) -> Path:
     return config.rootpath / str(config.getini("gpuperf_baselines"))
 
 
-def _profiles(config: pytest.Config, *, update: bool) -> Path | None:
-    given: str | None = config.getoption("gpuperf_profile")
-    if given is None:
-        return None
-    if not is_worker(config) and given in config.invocation_params.args:
-        # argparse takes the argument behind --profile for its value, be it a path of tests.
-        raise pytest.UsageError(
-            f"--profile took {given!r} for the folder of its traces: write --profile={PROFILES} {given}, or "
-            f"--profile={given} if you mean the folder"
-        )
-    if not given:
-        raise pytest.UsageError(f"--profile= names no folder: write --profile={PROFILES}, or --profile at the end")
-    if update:
-        raise pytest.UsageError(
-            "--profile starts fresh ranks after each test, and --update-baselines records launches in which all tests "
-            "share their ranks: drop one of them"
-        )
-    return config.invocation_params.dir / given
-
-
 def _leases(config: pytest.Config) -> Path:
     folder = config.getini("gpuperf_leases")
     return config.rootpath / folder if folder else LEASES
-
-
-def _adopt_classes(config: pytest.Config) -> str | None:
-    chosen = config.getoption("adopt_classes") or config.getini("gpuperf_adopt_classes") or None
-    if chosen is not None and chosen not in ISOLATIONS:
-        raise pytest.UsageError(f"ini key gpuperf_adopt_classes takes group, file or process, got {chosen!r}")
-    return chosen
 
 
 def _positive(config: pytest.Config, key: str) -> float:
@@ -541,6 +471,8 @@ def _positive(config: pytest.Config, key: str) -> float:
 
 
 def _policy(config: pytest.Config) -> Policy:
+    from pytest_gpuperf.verdicts.rule import Policy  # each pytest run imports this module, and few judge
+
     tolerance, min_effect = _positive(config, "gpuperf_tolerance"), _positive(config, "gpuperf_min_effect")
     try:
         return Policy(detect=tolerance, min_effect=min_effect)

@@ -15,8 +15,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "pytest_gpuperf"
 ENUMS = ("_value_",)  # which enum documents for those who write a __new__
 ALLOWED = {
-    "adopted/deepspeed_internals.py",
-    "adopted/torch_testing_internals.py",
+    "features/adopted/deepspeed_internals.py",
+    "features/adopted/torch_testing_internals.py",
     "cluster/ray_internals.py",
     "ranks/accelerate_internals.py",
     "ranks/cloudpickle_internals.py",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pytest_gpuperf.baselines import results
 from pytest_gpuperf.baselines.match import difference
-from pytest_gpuperf.baselines.merge import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.results import ResultsError
 from pytest_gpuperf.baselines.schema import Baselines, TestBaseline

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from pytest_gpuperf.baselines.losses import Loss, changes, comparable, gain, losses, unlike
 from pytest_gpuperf.baselines.match import united
+from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import (
-    LEAST_LAUNCHES,
     Anchor,
     Baselines,
     Change,
@@ -27,19 +26,6 @@ MIN_EFFECT = 0.015  # the smallest change of a centre that means anything
 MOVED = MIN_EFFECT / 3  # what is less than this changes no verdict, and would only change lines to review
 
 FEWEST_APPENDED = 3  # launches whose median tells a loss: that of fewer does not outvote a bad one
-
-
-class Mode(Enum):
-    """Which entries an update replaces."""
-
-    MOVED = "moved"
-    """The missing, the stale, and those whose centre moved."""
-    NEW = "new"
-    """The missing alone: entries, and metrics of entries of the same body."""
-    ALL = "all"
-    """All that ran."""
-    APPEND = "append"
-    """None: adds launches to what is there."""
 
 
 @dataclass(frozen=True, slots=True)

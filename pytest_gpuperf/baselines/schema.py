@@ -30,7 +30,6 @@ from pytest_gpuperf.figures.metric import Better, finite
 
 SCHEMA = 2  # 1 had no anchors, expectations, modes and changes; it is read all the same
 
-LEAST_LAUNCHES = 5  # below five the spread between launches is hardly known
 RESTORE = "restore it from version control, or delete it and record it again with --update-baselines"
 KEY_LETTERS = "letters, digits, '+', '.', '_' and '-' alone"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")  # names a file: no way into another folder

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.report.curves import curves_of
+from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.profiles import profiles_of
-from pytest_gpuperf.report.properties import RANKS_KEYWORD, failed_by_itself, is_final, unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import failed_by_itself, is_final, unchecked_of, verdicts_of
 from pytest_gpuperf.report.searches import searches_of
 from pytest_gpuperf.traces.profile import Profile
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason

@@ -23,9 +23,6 @@ UNCHECKED_PROPERTY = "gpuperf_unchecked"
 FRESH_LAUNCH_PROPERTY = "gpuperf_fresh_launch"
 """Name of the one that names the fresh launch, and its phase, by which a test failed, and not by its verdicts."""
 
-RANKS_KEYWORD = "gpuperf: test on ranks"
-"""Among a report's keywords where the test runs on ranks; "ranks" alone may be the name of a folder too."""
-
 
 def forget_properties(item: pytest.Item) -> None:
     """Takes away what an earlier attempt has told of itself, where a plugin runs the item again."""

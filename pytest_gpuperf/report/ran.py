@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 import pytest
 
 from pytest_gpuperf.baselines.plain import OMITTED
-from pytest_gpuperf.report.properties import RANKS_KEYWORD, is_final
+from pytest_gpuperf.report.keyword import RANKS_KEYWORD
+from pytest_gpuperf.report.properties import is_final
 
 End: TypeAlias = Literal["passed", "failed", "skipped"]
 

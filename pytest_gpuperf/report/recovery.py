@@ -16,10 +16,11 @@ from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.findings import Findings
 from pytest_gpuperf.report.github import GitHub
+from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.profiles import profiles_of
-from pytest_gpuperf.report.properties import RANKS_KEYWORD, unchecked_of, verdicts_of
+from pytest_gpuperf.report.properties import unchecked_of, verdicts_of
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile, load
 from pytest_gpuperf.report.run_journal import RunJournalError, Told, journal_of, told
 from pytest_gpuperf.report.searches import searches_of

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
 from pytest_gpuperf.options import Options
-from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED
+from pytest_gpuperf.ranks.forkserver_client import PRELOAD
 from pytest_gpuperf.report.one_line import one_line
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
 
 
-def joined(options: Options) -> Cluster | None:
+def joined(options: Options, if_used: Callable[[int], Mapping[str, str]]) -> Cluster | None:
     """The cluster of the run; None without ``--cluster``. Ray is imported for it alone.
+
+    Args:
+        options: what the user said.
+        if_used: Returns the modules that ranks shall find loaded, by those that ask for them, for a number of GPUs.
 
     Raises:
         pytest.UsageError: Ray is not installed, or the run cannot have the nodes.
@@ -32,13 +36,12 @@ def joined(options: Options) -> Cluster | None:
     from pytest_gpuperf.cluster.cluster import Cluster
     from pytest_gpuperf.cluster.failures import ClusterError
 
-    if_used = {**PRELOAD_IF_USED, **OF_HARNESSES} if options.gpus == 0 else PRELOAD_IF_USED
     try:
         return Cluster.joined(
             options.cluster,
             options.gpus,
             PRELOAD,
-            if_used,
+            if_used(1 if options.gpus is None else options.gpus),
             patience=options.node_timeout,
             unlike=options.unlike_nodes,
         )

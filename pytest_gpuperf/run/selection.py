@@ -13,7 +13,7 @@ from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.markers import ALL, RanksMarker, ranks_marker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
-from pytest_gpuperf.report.properties import RANKS_KEYWORD
+from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.launches import launch_of, repeated
 from pytest_gpuperf.run.pytest_internals import fixture_definitions, is_of_unittest, is_skipped, parameter
@@ -105,12 +105,9 @@ def is_perf(item: pytest.Item) -> bool:
     return item.get_closest_marker("perf") is not None and not foreign(item, "perf")
 
 
-class PerfLast:
-    """Puts perf tests last, as ``arrange`` will: ``--stepwise`` takes what is before a failure for passed."""
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """In the order in which tests run; other plugins deselect by it."""
-        items.sort(key=lambda item: (1, *_processes(item)) if is_perf_function(item) else (0,))
+def sort_perf_last(items: list[pytest.Item]) -> None:
+    """Puts perf tests last in place, as ``arrange`` will; other plugins deselect by that order."""
+    items.sort(key=lambda item: (1, *_processes(item)) if is_perf_function(item) else (0,))
 
 
 def arrange(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
 from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.arms.arms import Arms
 from pytest_gpuperf.arms.blueprint import Blueprint
@@ -32,7 +31,6 @@ from pytest_gpuperf.ranks.host import RankHost
 from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
-from pytest_gpuperf.report.benchmark_plugin import BenchmarkPlugin, asked_for
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
@@ -41,7 +39,6 @@ from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import Raced, ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
 from pytest_gpuperf.report.terminal import Summary
-from pytest_gpuperf.run.adopting import Adopting
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
@@ -53,7 +50,6 @@ from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.packing import Packing
-from pytest_gpuperf.run.profiling import Profiling
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
@@ -67,7 +63,6 @@ from pytest_gpuperf.timing.sampling import Sampling
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
-    from pytest_gpuperf.page.page_file import PageFile
 
 _NO_RACE_ON_A_CLUSTER = "on a cluster the record alone decides, since no older commit is checked out on its nodes"
 
@@ -98,21 +93,14 @@ class Session:
     summary: SummaryLines
     seen: SeenTests
     findings: Findings
-    benchmarks: BenchmarkPlugin | None
-    """None without pytest-benchmark."""
     results: ResultsFile | None
-    """None unless this process writes the file of results, or a page of them."""
-    page: PageFile | None
-    """None unless this process writes a page."""
+    """None unless this process gathers the results, for a file or for a feature."""
     journal: RunJournal | None
     """Goes with the file of results."""
-    profiling: Profiling | None
-    """None unless perf tests are profiled."""
     relaunching: Relaunching
     explaining: Explaining | None
     """None unless the user asked what moved figures."""
     choosing: Choosing
-    adopting: Adopting
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
 
@@ -143,9 +131,7 @@ class Session:
             bisects=race.python is None and cluster is None and not race.bisect,
             build=race.build or "",
         )
-        # The harnesses of torch ask for GPUs when they are imported, which must not happen before a fork.
-        if_used = PRELOAD_IF_USED if machine.gpus else {**PRELOAD_IF_USED, **OF_HARNESSES}
-        forkserver = ForkserverClient(preload, if_used, options.hash_seed)
+        forkserver = ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
         host: RankHost = Pools(
             LocalNode(forkserver) if cluster is None else cluster,
             grace=options.grace,
@@ -193,7 +179,7 @@ class Session:
             explaining = Explaining(judging, spending, open_arms, ranks.vacate, choosing.ask, console.print_line)
         same_code = None
         if isinstance(judging, Judging) and options.race.python is None and options.race.build is None:
-            same_code = SameCode(judging, root, _written(options))
+            same_code = SameCode(judging, root, _written(config, options))
         racing = (
             None
             if judging is None
@@ -213,7 +199,8 @@ class Session:
             )
         )
         results = None
-        if not worker and (options.results is not None or options.page is not None):
+        gathers = options.results is not None or any(config.hook.pytest_gpuperf_needs_results(config=config))
+        if not worker and gathers:
             results = ResultsFile(
                 options.results,
                 machine.key,
@@ -244,7 +231,7 @@ class Session:
                 recording,
                 commands,
                 smoke=options.smoke,
-                results=options.results is not None or options.page is not None,
+                results=gathers,
                 explains=options.race.explain,
             ),
             summary=SummaryLines(
@@ -259,24 +246,13 @@ class Session:
             ),
             seen=seen,
             findings=Findings(),
-            # pytest-benchmark asks about the machine while it is configured, which is later.
-            benchmarks=BenchmarkPlugin(
-                machine, lambda: launch.software, is_perf, smoke=options.smoke, table=asked_for(config)
-            )
-            if config.pluginmanager.hasplugin("benchmark")
-            else None,
             results=results,
-            page=None if results is None or options.page is None else _page(options.page, results, options.baselines),
             journal=None
             if options.results is None or worker
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
-            profiling=None
-            if options.profiles is None
-            else Profiling(options.profiles, config.invocation_params.dir, ranks),
             relaunching=relaunching,
             explaining=explaining,
             choosing=choosing,
-            adopting=Adopting(ranks, options, machine),
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
 
@@ -284,14 +260,10 @@ class Session:
         """Registers the parts that have hooks of their own; reports only in the process that has all of them."""
         plugins = config.pluginmanager
         plugins.register(self.seen, "gpuperf-seen")
-        if self.benchmarks is not None:
-            plugins.register(self.benchmarks, "gpuperf-benchmark")
         if self.recording is not None:
             plugins.register(RecordedRun(self.recording), "gpuperf-recording")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
-        if self.page is not None:
-            plugins.register(self.page, "gpuperf-page")
         if self.journal is not None:
             plugins.register(self.journal, "gpuperf-journal")
         plugins.register(self.relaunching, "gpuperf-relaunching")
@@ -348,25 +320,11 @@ class Session:
         """The object that a perf test holds, with what the user asked for."""
         return Perf(self.ranks, ranks, checks, Sampling(smoke=self.options.smoke))
 
-    def profile(self, item: pytest.Item, checks: Checks, world_size: int) -> None:
-        """Profiles what a test has measured, if it is to be, in the test's first launch."""
-        measured, checks.measured = checks.measured, None  # which holds the programs' arguments
-        launch = launch_of(item)
-        if self.profiling is not None and launch.number == 1 and measured:
-            self.profiling.profile(item, launch.identity, world_size, measured)
-
     def rerun_command(self) -> str:
         """The command that runs the test that began last alone."""
         reported = self.ranks.reported
         assert reported is not None
         return self.commands.run(reported.identity, reported.item.path)
-
-    def publish(self, item: pytest.Item, checks: Checks) -> None:
-        """Makes a benchmark of what the test has measured in its first launch, if pytest-benchmark is there."""
-        # One benchmark for each test, under one name in every run; later launches are for the baselines.
-        first = launch_of(item).number == 1
-        if self.benchmarks is not None and first and checks.timing is not None and checks.request is not None:
-            self.benchmarks.publish(checks.request, checks.timing, {**checks.metrics, **checks.shown})
 
     def record_choices(self, items: Sequence[pytest.Item]) -> None:
         """Has a recording keep what NCCL chose, once all launches have been measured."""
@@ -379,18 +337,26 @@ class Session:
         self.leasing.close()
 
 
-def _page(path: Path, results: ResultsFile, baselines: Path) -> PageFile:
-    from pytest_gpuperf.page.page_file import PageFile  # a tenth of the plugin's own imports, and few runs write a page
+def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:
+    """Modules that ranks shall find loaded, by the module whose import by a test asks for them.
 
-    return PageFile(path, results, baselines)
+    Args:
+        config: pytest's.
+        gpus: how many the run uses.
+    """
+    merged = dict(PRELOAD_IF_USED)
+    for of_feature in config.hook.pytest_gpuperf_preload(config=config, gpus=gpus):
+        merged.update(of_feature)
+    return merged
 
 
-def _written(options: Options) -> Iterator[Path]:
+def _written(config: pytest.Config, options: Options) -> Iterator[Path]:
     """The files and folders that runs with such options write, which are no code of the tests."""
     yield options.baselines
     if options.results is not None:
         yield from (options.results, journal_of(options.results))
-    yield from filter(None, (options.page, options.profiles))
+    for of_feature in config.hook.pytest_gpuperf_writes(config=config):
+        yield from of_feature
 
 
 def _raced(race: RaceOptions, launch: CurrentLaunch, root: Path) -> Raced | None:

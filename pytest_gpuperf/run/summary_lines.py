@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from pytest_gpuperf.arms.arm import CannotRace
 from pytest_gpuperf.arms.repository import Repository
-from pytest_gpuperf.baselines.merge import Mode
+from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.provenance import UNKNOWN, commit_of
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.report.commands import Commands

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from pytest_gpuperf import Matrix
-from pytest_gpuperf.fleet.acceptance import Alone, Gpu, Slow, gpu_name, slow_parts
+from pytest_gpuperf.features.fleet.acceptance import Alone, Gpu, Slow, gpu_name, slow_parts
 from suites.multi_node.programs.hosts import Load, Seen
 from suites.multi_node.programs.layouts import Task
 from suites.shared.step import Tensors

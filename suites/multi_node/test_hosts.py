@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_gpuperf import Context, GiB, Metric, MiB, Perf, Ranks
-from pytest_gpuperf.fleet import tournament
+from pytest_gpuperf.features.fleet import tournament
 from suites.multi_node import reference
 from suites.multi_node.programs import hosts
 from suites.multi_node.programs.hosts import Drag, Load, Rounds, Seen

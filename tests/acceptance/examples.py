@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gpuperf.acceptance.verdict import Acceptance, Row, Seen, accepted
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
-from pytest_gpuperf.doctor.finding import Finding, critical, warning
+from pytest_gpuperf.features.acceptance.verdict import Acceptance, Row, Seen, accepted
+from pytest_gpuperf.features.doctor.finding import Finding, critical, warning
 from pytest_gpuperf.figures.conditions import Gate, Tripped
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion, Saying

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.acceptance import command
-from pytest_gpuperf.acceptance.command import _references
+from pytest_gpuperf.features.acceptance import accepting as command
+from pytest_gpuperf.features.acceptance.accepting import _references
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.references.schema import References, Source
 from pytest_gpuperf.references.shelf import Shelf

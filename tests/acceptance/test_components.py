@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.acceptance.components import MACHINE, component_of, explained_by, is_number, is_soak, subject_of
-from pytest_gpuperf.doctor.diagnosis import diagnose
-from pytest_gpuperf.doctor.finding import Severity
+from pytest_gpuperf.features.acceptance.components import (
+    MACHINE,
+    component_of,
+    explained_by,
+    is_number,
+    is_soak,
+    subject_of,
+)
+from pytest_gpuperf.features.doctor.diagnosis import diagnose
+from pytest_gpuperf.features.doctor.finding import Severity
 from tests.acceptance.collected import node_ids
 from tests.acceptance.examples import SOAK, node_id, ran
 from tests.doctor.machines import NAMES, machine
@@ -55,7 +62,7 @@ def every_metric() -> list[tuple[str, str]]:
 def severities_by_check() -> dict[str, set[str]]:
     """The checks in the doctor's source: the severities with which each reports findings."""
     found: dict[str, set[str]] = defaultdict(set)
-    for file in (ROOT / "pytest_gpuperf" / "doctor" / "checks").glob("*.py"):
+    for file in (ROOT / "pytest_gpuperf" / "features" / "doctor" / "checks").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 severity = node.func.id

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuperf.acceptance.components import MACHINE, NUMBERS
-from pytest_gpuperf.acceptance.lines import MOST, document, lines, title
-from pytest_gpuperf.acceptance.verdict import Acceptance, Row, State
+from pytest_gpuperf.features.acceptance.components import MACHINE, NUMBERS
+from pytest_gpuperf.features.acceptance.lines import MOST, document, lines, title
+from pytest_gpuperf.features.acceptance.verdict import Acceptance, Row, State
 
 LONG = "all_reduce[2ranks-bfloat16-64MiB] busbw 1.000 GB/s, usually 360.0 GB/s;\n  " * 12
 WELL = [Row(component.name, State.OK, "1 figure: your record") for component in MACHINE]

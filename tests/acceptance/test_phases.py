@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.acceptance.phases import (
+from pytest_gpuperf.features.acceptance.phases import (
     FIRST_LOOK,
     FIRST_NUMBERS,
     LEFT_OUT,
@@ -128,7 +128,7 @@ def wait_until_running(folder: Path) -> None:
 
 PRINTS_WHAT_IS_FOUND = """
 import pathlib, sys
-from pytest_gpuperf.acceptance.phases import found
+from pytest_gpuperf.features.acceptance.phases import found
 
 print("before")
 print([(one.test.partition("::")[2], one.outcome) for one in found(pathlib.Path(sys.argv[1])).ran])

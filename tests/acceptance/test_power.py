@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_gpuperf.acceptance.power import seen_power, soaked_in_words
+from pytest_gpuperf.features.acceptance.power import seen_power, soaked_in_words
 
 
 def missed(power: int, compared: int) -> float:

@@ -1,1 +1,1 @@
-"""Tests of ``pytest_gpuperf.adopted``."""
+"""Tests of ``pytest_gpuperf.features.adopted``."""

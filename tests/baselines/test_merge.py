@@ -7,7 +7,8 @@ from datetime import date
 import pytest
 
 from pytest_gpuperf.baselines.losses import Loss
-from pytest_gpuperf.baselines.merge import Merged, Mode, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.merge import Merged, Stamp, UpdatePolicy, enough, joined, merge
+from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.baselines.reviewed import KnownRegression
 from pytest_gpuperf.baselines.schema import Anchor, Baselines, LaunchFigure, MetricBaseline, TestBaseline
 from tests.baselines.examples import KEY, launch

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuperf.baselines.plain import read
-from pytest_gpuperf.doctor.facts import Facts
+from pytest_gpuperf.features.doctor.facts import Facts
 
 FOLDER = Path(__file__).parent / "machines"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

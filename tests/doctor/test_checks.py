@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.doctor import checks
-from pytest_gpuperf.doctor.diagnosis import CHECKS, diagnose
-from pytest_gpuperf.doctor.facts import Facts
+from pytest_gpuperf.features.doctor import checks
+from pytest_gpuperf.features.doctor.diagnosis import CHECKS, diagnose
+from pytest_gpuperf.features.doctor.facts import Facts
 from tests.doctor.machines import machine
 
 Change = Callable[[dict[str, Any]], object]

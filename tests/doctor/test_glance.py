@@ -2,8 +2,8 @@
 
 import threading
 
-from pytest_gpuperf.doctor.facts import Facts
-from pytest_gpuperf.doctor.glance import Glance
+from pytest_gpuperf.features.doctor.facts import Facts
+from pytest_gpuperf.features.doctor.glance import Glance
 from tests.doctor.machines import machine
 
 

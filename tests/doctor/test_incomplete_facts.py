@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.doctor.diagnosis import diagnose
-from pytest_gpuperf.doctor.facts import Facts
-from pytest_gpuperf.doctor.lines import report, suggestions
-from pytest_gpuperf.doctor.suggest import suggest
+from pytest_gpuperf.features.doctor.diagnosis import diagnose
+from pytest_gpuperf.features.doctor.facts import Facts
+from pytest_gpuperf.features.doctor.lines import report, suggestions
+from pytest_gpuperf.features.doctor.suggest import suggest
 from tests.doctor.machines import FOLDER, NAMES, machine
 
 

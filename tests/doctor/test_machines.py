@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pytest_gpuperf.doctor.diagnosis import blocks, diagnose
-from pytest_gpuperf.doctor.finding import Severity
-from pytest_gpuperf.doctor.topology_table import table
+from pytest_gpuperf.features.doctor.diagnosis import blocks, diagnose
+from pytest_gpuperf.features.doctor.finding import Severity
+from pytest_gpuperf.features.doctor.topology_table import table
 from pytest_gpuperf.hardware.topology import labels
 from tests.doctor.machines import FOLDER, NAMES, machine
 

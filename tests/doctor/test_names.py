@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_gpuperf.doctor import names
+from pytest_gpuperf.features.doctor import names
 
 
 @pytest.mark.parametrize(

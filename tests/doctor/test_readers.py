@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines.plain import plain, read
-from pytest_gpuperf.doctor.facts import Facts, InterfaceFacts, ProcessFacts, RdmaPort
-from pytest_gpuperf.doctor.gather import gather
-from pytest_gpuperf.doctor.readers.isolation import container, read_isolation
-from pytest_gpuperf.doctor.readers.network import read_network
-from pytest_gpuperf.doctor.readers.processes import read_processes
-from pytest_gpuperf.doctor.readers.software import cuda_of, read_software
-from pytest_gpuperf.doctor.readers.system import read_system, read_xids
-from pytest_gpuperf.doctor.readers.text import spelled
-from pytest_gpuperf.doctor.readers.variables import read_configured, read_unreadable, read_variables
+from pytest_gpuperf.features.doctor.facts import Facts, InterfaceFacts, ProcessFacts, RdmaPort
+from pytest_gpuperf.features.doctor.gather import gather
+from pytest_gpuperf.features.doctor.readers.isolation import container, read_isolation
+from pytest_gpuperf.features.doctor.readers.network import read_network
+from pytest_gpuperf.features.doctor.readers.processes import read_processes
+from pytest_gpuperf.features.doctor.readers.software import cuda_of, read_software
+from pytest_gpuperf.features.doctor.readers.system import read_system, read_xids
+from pytest_gpuperf.features.doctor.readers.text import spelled
+from pytest_gpuperf.features.doctor.readers.variables import read_configured, read_unreadable, read_variables
 from tests.hardware.fake_devices import FakeDevices
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.doctor import names
-from pytest_gpuperf.doctor.lines import suggestions
-from pytest_gpuperf.doctor.suggest import suggest
+from pytest_gpuperf.features.doctor import names
+from pytest_gpuperf.features.doctor.lines import suggestions
+from pytest_gpuperf.features.doctor.suggest import suggest
 from tests.doctor.machines import NAMES, machine
 
 

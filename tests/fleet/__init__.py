@@ -1,1 +1,1 @@
-"""Tests of pytest_gpuperf.fleet and of what is printed of it."""
+"""Tests of pytest_gpuperf.features.fleet and of what is printed of it."""

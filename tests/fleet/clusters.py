@@ -6,8 +6,8 @@ import itertools
 import random
 from collections.abc import Mapping
 
-from pytest_gpuperf.fleet.acceptance import Alone, Gpu
-from pytest_gpuperf.fleet.tournament import rounds
+from pytest_gpuperf.features.fleet.acceptance import Alone, Gpu
+from pytest_gpuperf.features.fleet.tournament import rounds
 
 NOISE = 0.01  # of a measurement, as a logarithm
 

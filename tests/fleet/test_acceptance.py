@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from pytest_gpuperf.fleet.acceptance import Slow, slow_parts
-from pytest_gpuperf.fleet.tournament import rounds
+from pytest_gpuperf.features.fleet.acceptance import Slow, slow_parts
+from pytest_gpuperf.features.fleet.tournament import rounds
 from tests.fleet.clusters import Losses, figures, names
 
 CLUSTERS = [(2, 1), (2, 2), (2, 8), (3, 1), (4, 1), (4, 8), (5, 1), (8, 2), (16, 8), (64, 1)]

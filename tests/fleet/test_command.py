@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.__main__ import main
-from pytest_gpuperf.fleet.component import component_of
+from pytest_gpuperf.features.fleet.component import component_of
 from tests.fleet.hosts import KEY, TEST, result
 from tests.fleet.test_outliers import scattered
 

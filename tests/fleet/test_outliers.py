@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks import fleet_simulation
-from pytest_gpuperf.fleet.outliers import LEAST_HOSTS, LEAST_LOSS, compare, spread_of
-from pytest_gpuperf.fleet.results_of_hosts import Figure
+from pytest_gpuperf.features.fleet.outliers import LEAST_HOSTS, LEAST_LOSS, compare, spread_of
+from pytest_gpuperf.features.fleet.results_of_hosts import Figure
 
 
 def figure(values: list[float], *, better: str = "higher", name: str = "busbw") -> Figure:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import tournament_simulation
-from pytest_gpuperf.fleet.tournament import Pair, judge, rounds
+from pytest_gpuperf.features.fleet.tournament import Pair, judge, rounds
 
 
 @given(st.integers(2, 70))

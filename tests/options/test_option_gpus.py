@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from pytest_gpuperf import options
-from pytest_gpuperf.doctor.glance import Glance
+from pytest_gpuperf.features.doctor.glance import Glance
 from pytest_gpuperf.hardware.device import Gpu, HardwareError
 from pytest_gpuperf.hardware.linkage import Linkage
 from pytest_gpuperf.hardware.machine import Machine
@@ -97,11 +97,22 @@ def test_gpus_that_cannot_be_described_are_a_usage_error(
         ("auto", "ranks run on 8 GPUs with NCCL, hardware key 8x-nvidia-h200-nv18"),
         ("2", "ranks run on 2 GPUs with NCCL, hardware key 2x-nvidia-h200-nv18"),
         ("1", "ranks run on 1 GPUs with NCCL, hardware key 1x-nvidia-h200"),
-        ("0", "ranks run on * CPU cores with gloo; correctness only"),
     ],
 )
 def test_the_header_says_what_ranks_run_on(pytester: pytest.Pytester, value: str, line: str) -> None:
     pytester.runpytest_inprocess(f"--gpus={value}").stdout.fnmatch_lines([f"gpuperf: {line}"])
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",), ("--no-header",)])
+def test_on_cpus_it_is_said_behind_the_header_once_a_test_uses_ranks(
+    pytester: pytest.Pytester, quiet: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(test_plain="def test_it(): pass")
+    pytester.runpytest_inprocess(*quiet).stdout.no_fnmatch_line("gpuperf: *")
+    pytester.makepyfile(test_ranks="import pytest\n@pytest.mark.ranks(1)\ndef test_it(ranks): pass")
+    result = pytester.runpytest_inprocess(*quiet, "--collect-only")
+    said = [line for line in result.outlines if line.startswith("gpuperf: ranks run on")]
+    assert len(said) == (0 if quiet else 1)
 
 
 @pytest.mark.usefixtures("eight_gpus")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.options import PROFILES, Options
+from pytest_gpuperf.features.profiling.plugin import FOLDER, folder_of
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error
 
@@ -15,7 +15,7 @@ def _no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def folder(pytester: pytest.Pytester, *options: str) -> Path | None:
-    return Options.from_config(pytester.parseconfig(*options)).profiles
+    return folder_of(pytester.parseconfig(*options))
 
 
 def test_nothing_is_profiled_without_it(pytester: pytest.Pytester) -> None:
@@ -27,7 +27,7 @@ def test_the_folder_is_relative_to_where_pytest_was_called(
 ) -> None:
     deeper = pytester.mkdir("deeper")
     monkeypatch.chdir(deeper)
-    assert folder(pytester, "--profile") == deeper / PROFILES
+    assert folder(pytester, "--profile") == deeper / FOLDER
     assert folder(pytester, "--profile=traces/new") == deeper / "traces" / "new"
     assert folder(pytester, f"--profile={pytester.path / 'absolute'}") == pytester.path / "absolute"
 

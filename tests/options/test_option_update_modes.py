@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuperf.baselines.merge import Mode
+from pytest_gpuperf.baselines.mode import Mode
 from pytest_gpuperf.options import Options
 from tests.fake_gpus import without_ranks
 from tests.options.test_option_gpus import usage_error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo, MetricBaseline, TestBaseline
-from pytest_gpuperf.page.history import history
+from pytest_gpuperf.features.page.history import history
 
 KEY = "2x-gpu"
 

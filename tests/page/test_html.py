@@ -9,12 +9,12 @@ from html import unescape
 from importlib.resources import files
 
 from pytest_gpuperf.baselines.schema import Baselines, LaunchFigure, LaunchInfo
+from pytest_gpuperf.features.page.content import Content, Run
+from pytest_gpuperf.features.page.history import Recorded
+from pytest_gpuperf.features.page.html import html
+from pytest_gpuperf.features.page.timelines import MOST, timelines
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.topology import Topology
-from pytest_gpuperf.page.content import Content, Run
-from pytest_gpuperf.page.history import Recorded
-from pytest_gpuperf.page.html import html
-from pytest_gpuperf.page.timelines import MOST, timelines
 from pytest_gpuperf.report.ran import Ran
 from pytest_gpuperf.report.results_file import Raced
 from pytest_gpuperf.traces.profile import Lane
@@ -194,7 +194,7 @@ def test_no_form_sends_anything() -> None:
 
 
 def test_tooltips_are_escaped_whatever_is_in_them() -> None:
-    script = (files("pytest_gpuperf.page") / "assets" / "page.js").read_text()
+    script = (files("pytest_gpuperf.features.page") / "assets" / "page.js").read_text()
     shown = re.findall(r"\btip: (?!tip\()|tooltip\.formatter = \(item\) => (?!tip\(|item\.data\.tip;)", script)
     assert shown == []
     assert script.count("tip(") > 6
@@ -310,8 +310,8 @@ def test_what_differs_from_the_baselines_is_marked() -> None:
 
 
 def test_the_charts_library_is_the_published_one() -> None:
-    asset = (files("pytest_gpuperf.page") / "assets" / "echarts.min.js").read_bytes()
-    notice = (files("pytest_gpuperf.page") / "assets" / "NOTICE-echarts.txt").read_text()
+    asset = (files("pytest_gpuperf.features.page") / "assets" / "echarts.min.js").read_bytes()
+    notice = (files("pytest_gpuperf.features.page") / "assets" / "NOTICE-echarts.txt").read_text()
     assert hashlib.sha256(asset).hexdigest() in notice
 
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_gpuperf.baselines.schema import LaunchFigure, MetricBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.report.commands import Commands
-from pytest_gpuperf.report.properties import RANKS_KEYWORD
+from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict
 

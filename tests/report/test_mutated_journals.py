@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.profiles import profile_properties
-from pytest_gpuperf.report.properties import RANKS_KEYWORD, carrying, unchecked_properties, verdict_properties
+from pytest_gpuperf.report.properties import carrying, unchecked_properties, verdict_properties
 from pytest_gpuperf.report.run_journal import RunJournalError, told
 from pytest_gpuperf.traces.profile import Profile
 from tests.page.examples import CURVE, KEY, MATRIX, SEARCH

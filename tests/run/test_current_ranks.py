@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from pytest_gpuperf.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
+from pytest_gpuperf.features.adopted.torch_testing_internals import PRELOAD_IF_USED as OF_HARNESSES
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.site import Site

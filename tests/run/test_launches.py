@@ -8,6 +8,7 @@ from pytest_gpuperf.run.launches import LaunchOf, launch_of, repeated
 
 TESTS = """
 import pytest
+pytestmark = pytest.mark.perf
 @pytest.mark.parametrize("x", [1, 2])
 def test_a(x, tmp_path): pass
 class TestIt:

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuperf.features.profiling.profiler import ProfileWarning, Profiling, file_name
 from pytest_gpuperf.fixtures.perf import Measured
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.report.profiles import PROFILES_PROPERTY
-from pytest_gpuperf.run.profiling import ProfileWarning, Profiling, file_name
 from pytest_gpuperf.timing.profiling import STEPS, WARMUP_STEPS
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.traces.rank_trace import RankTrace

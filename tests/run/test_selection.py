@@ -7,7 +7,7 @@ import pytest
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.placement import Capacity
-from pytest_gpuperf.run.selection import PerfLast, arrange, device_reason
+from pytest_gpuperf.run.selection import arrange, device_reason, sort_perf_last
 from tests.fake_gpus import machine_of
 
 TESTS = """
@@ -73,7 +73,7 @@ def test_without():
 
 def test_who_deselects_by_the_order_sees_that_of_the_run(pytester: pytest.Pytester) -> None:
     items, _record = pytester.inline_genitems(pytester.makepyfile(WORLDS), "-p", "no:cacheprovider")
-    PerfLast().pytest_collection_modifyitems(items)
+    sort_perf_last(items)
     seen = [item.name for item in items]
     arrange(items, Options.from_config(pytester.parseconfig()), machine_of(4))
     assert [item.name for item in items] == seen == ["test_without", "test_speed[2ranks]", "test_speed[4ranks]"]

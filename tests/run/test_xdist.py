@@ -1,8 +1,10 @@
 """Ranks under xdist: each worker has its own, and the controller tells of all."""
 
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.whole_run import run_pytest, write
+from tests.whole_run import environment, run_pytest, write
 
 TESTS = """
 import os, time
@@ -43,6 +45,27 @@ def test_workers_run_ranks_side_by_side_and_the_controller_tells_of_all(tmp_path
     assert "Captured stdout of rank 1 of 2 call" in run.text
     assert "raised on rank 1 of 2 (gloo) in test_it:test_fails.<locals>.program" in run.text
     assert "2 perf tests ran and handed over 2 figures; --smoke judges none" in run.section("gpuperf")
+
+
+UNJUDGED = """
+import pytest
+from pytest_gpuperf import Metric
+
+@pytest.mark.ranks(1)
+def test_speed(perf):
+    perf.show(time=Metric(1.0, "s", "lower"))
+
+def test_plain():
+    pass
+"""
+
+
+def test_a_controller_without_options_tells_of_what_its_workers_ran(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-n1"]  # an ini key of the plugin would begin the run at once
+    folder = write(tmp_path, {"test_it.py": UNJUDGED, "pytest.ini": "[pytest]\n"})
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    assert "1 passed, 1 skipped" in done.stdout
+    assert "\n1 test ran nowhere: perf tests measure GPUs and none are in use" in done.stdout
 
 
 WITH_GPUS = """

@@ -1,0 +1,615 @@
+"""What a page says of one run or several, in the words and units of reports; knows no HTML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any
+
+from pytest_gpuperf.baselines.differences import differing, usual
+from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline
+from pytest_gpuperf.features.page.history import History
+from pytest_gpuperf.features.page.timelines import Timeline, timelines
+from pytest_gpuperf.features.page.topology import Picture
+from pytest_gpuperf.report.change import format_share, shown_change
+from pytest_gpuperf.report.headline import TestFigures, by_test
+from pytest_gpuperf.report.matrices import matrix
+from pytest_gpuperf.report.ran import Ran
+from pytest_gpuperf.report.results_file import Results
+from pytest_gpuperf.report.searches import COLUMNS, cells, headline
+from pytest_gpuperf.report.units import format_bytes, format_count, format_percent, format_value, scale_of
+from pytest_gpuperf.report.verdict_line import details, what_happened
+from pytest_gpuperf.traces.profile import Profile
+from pytest_gpuperf.verdicts.outcome import Effect, Outcome
+from pytest_gpuperf.verdicts.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The results of one run, under a name that tells it from the others of the page."""
+
+    name: str
+    results: Results
+
+    @property
+    def launches(self) -> list[LaunchInfo]:
+        """In the order of time."""
+        return sorted(self.results.candidate.launches.values(), key=lambda info: info.at)
+
+    @property
+    def at(self) -> str:
+        """When its first launch began, in ISO 8601; empty if it measured nothing."""
+        return next((one.at for one in (*self.launches, self.results.raced) if one is not None), "")
+
+    @property
+    def host(self) -> str:
+        """The host that it ran on; empty if it measured nothing."""
+        return next((one.host for one in (*self.launches, self.results.raced) if one is not None), "")
+
+    @property
+    def code(self) -> str:
+        """What it measured, in short; empty if that is not known."""
+        raced = self.results.raced
+        if raced is not None:
+            return f"{raced.commit[:12]}{' with uncommitted changes' * raced.dirty}"
+        return self.launches[0].commit[:12] if self.launches else ""
+
+    @property
+    def old_code(self) -> str:
+        """What that raced, in short; empty if it raced nothing by itself."""
+        raced = self.results.raced
+        if raced is None:
+            return ""
+        return f"{raced.against} ({raced.old_commit[:12]})" if raced.old_commit else raced.against
+
+    @property
+    def facts(self) -> str:
+        """When, where and what it measured, on one line."""
+        codes = f"{self.code}, against {self.old_code}" if self.old_code else self.code
+        facts = ("smoke" * self.results.smoke, self.at, self.host, codes)
+        return " · ".join(filter(None, facts)) or "measured nothing"
+
+    @property
+    def key(self) -> str:
+        """The hardware key."""
+        return self.results.candidate.hardware_key
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The versions and variables that most of its launches ran with."""
+        return usual(info.environment for info in self.launches)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A name and a value."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of one test on one hardware."""
+
+    id: str
+    """Names it on the page."""
+    name: str
+    outcome: Outcome
+    value: str
+    """The present one; of a race without a record, the old one is before it."""
+    change: str
+    share: float | None
+    """Of the physical limit."""
+    limit: str
+    """Share and name of the limit in words; empty without one."""
+    lines: Sequence[str]
+    """What happened, and the details."""
+    facts: Sequence[Fact]
+    drawing: Mapping[str, Any]
+    """What the chart draws: JSON types, in the unit that the axis names."""
+    effect: Effect = Effect.PASSES
+    """What it makes of its test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One test with figures on one hardware."""
+
+    __test__ = False  # pytest would collect a class of this name
+
+    name: str
+    file: str
+    hardware_key: str
+    headline: Figure
+    figures: Sequence[Figure]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst that one of its figures came to."""
+        return self.headline.outcome
+
+    @property
+    def passes(self) -> bool:
+        """Whether all of its figures pass, such as those that have no record and are as expected."""
+        return all(figure.effect is Effect.PASSES for figure in self.figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The tests of one file."""
+
+    file: str
+    tests: Sequence[Test]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A sweep's bandwidth over size."""
+
+    id: str
+    title: str
+    summary: str
+    dips: Sequence[str]
+    rows: Sequence[tuple[str, str, str]]
+    """Size, time and bandwidth, for whoever reads no chart."""
+    drawing: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A figure for each ordered pair of ranks or hosts."""
+
+    title: str
+    summary: str
+    cells: Sequence[Sequence[tuple[str, float, bool]]]
+    """Rows of text, share of the best cell, and whether the pair is slow."""
+    names: Sequence[str]
+    """Of the rows and columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The configurations of a search."""
+
+    id: str
+    title: str
+    summary: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[bool, Sequence[str]]]
+    """Of each configuration that ran, whether it is in the Pareto set, and its cells."""
+    reasons: Sequence[tuple[str, str]]
+    """Name and reason of each configuration that did not run."""
+    drawing: Mapping[str, Any] | None
+    """Memory against time; None if the memory is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What one run ran with, beside what its baselines ran with."""
+
+    run: Run
+    rows: Sequence[tuple[str, str, str]]
+    """Name, value now, and the recorded one if it differs."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a page says."""
+
+    runs: Sequence[Run]
+    """The newest first."""
+    stored: Mapping[str, Baselines] = field(default_factory=dict)
+    """By hardware key."""
+    histories: Mapping[str, History] = field(default_factory=dict)
+    """The same."""
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The hardware keys of the runs."""
+        return list(dict.fromkeys(run.key for run in self.runs))
+
+    @cached_property
+    def subjects(self) -> list[Subject]:
+        """Files with their tests, those with the worst tests first."""
+        tests = sorted(self._tests, key=lambda test: (test.file, test.outcome.severity))  # stable: in the run's order
+        subjects = [Subject(file, list(group)) for file, group in groupby(tests, key=lambda test: test.file)]
+        return sorted(subjects, key=lambda subject: (_worst(subject), subject.file))
+
+    @cached_property
+    def counts(self) -> list[tuple[Outcome, int]]:
+        """How many tests came to which outcome, the worst first."""
+        counts = Counter(test.outcome for test in self._tests)
+        return [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]]
+
+    @cached_property
+    def ran(self) -> list[Ran]:
+        """What became of each test on ranks in the newest run that has it."""
+        newest: dict[str, Ran] = {}
+        for run in self.runs:
+            for ran in run.results.ran:
+                newest.setdefault(ran.test, ran)
+        return list(newest.values())
+
+    @cached_property
+    def failures(self) -> list[Ran]:
+        """Tests that failed, with their reports."""
+        return [ran for ran in self.ran if ran.outcome == "failed"]
+
+    @cached_property
+    def skips(self) -> list[tuple[str, list[str]]]:
+        """Reasons for which tests did not run, the most frequent first, with the tests."""
+        reasons: dict[str, list[str]] = {}
+        for ran in self.ran:
+            if ran.outcome == "skipped" and ran.test not in self._with_figures:
+                reasons.setdefault(ran.reason, []).append(ran.test)
+        return sorted(reasons.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any] | None:
+        """What the newest run that was summed up came to as a whole; None if none was."""
+        return next((run.results.summary for run in self.runs if run.results.summary is not None), None)
+
+    @property
+    def sentence(self) -> str:
+        """What the runs came to, in one sentence."""
+        ends = Counter(ran.outcome for ran in self.ran)
+        tests = ", ".join(f"{ends[end]} {end}" for end in ("failed", "passed", "skipped") if ends[end])
+        bad = Counter(test.outcome for test in self._tests if not test.passes)
+        figures = ", ".join(f"{bad[outcome]} {outcome.value}" for outcome in Outcome if bad[outcome])
+        said = [f"{format_count(len(self.ran), 'test')} on ranks: {tests}."] if tests else []
+        if self.tried:
+            tried = format_count(len(self.tried), "perf test")
+            bodies = "its body" if len(self.tried) == 1 else "their bodies"
+            said.insert(0, f"smoke: {tried} ran {bodies} once, and nothing was timed.")
+        if self._tests:
+            measured = f"{format_count(len(self._tests), 'test')} with figures"
+            said.insert(0, f"{measured}: {figures}." if figures else f"{measured}, none of them worse.")
+        return " ".join(said) or "No test ran on ranks."
+
+    @property
+    def races(self) -> bool:
+        """Whether figures have an old value beside the present one."""
+        return any(run.results.raced is not None for run in self.runs)
+
+    @cached_property
+    def tried(self) -> list[str]:
+        """The perf tests whose bodies smoke runs tried."""
+        return list(dict.fromkeys(one.test for run in self.runs if run.results.smoke for one in run.results.verdicts))
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """The sweeps of the newest run that has them."""
+        newest: dict[tuple[str, str], tuple[Run, Mapping[str, Any]]] = {}
+        for run in self.runs:
+            for told in run.results.curves:
+                newest.setdefault((run.key, str(told["test"])), (run, told))
+        return [_curve(number, run, told) for number, (run, told) in enumerate(newest.values())]
+
+    @cached_property
+    def squares(self) -> list[Square]:
+        """The matrices of the newest run that has them."""
+        newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+        for run in self.runs:
+            for told in run.results.matrices:
+                newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
+        return [_square(told) for told in newest.values()]
+
+    @cached_property
+    def timelines(self) -> list[Timeline]:
+        """The profiled steps of the newest run that has them."""
+        newest: dict[tuple[str, str, str], Profile] = {}
+        for run in self.runs:
+            for profile in run.results.profiles:
+                newest.setdefault((run.key, profile.test, profile.arm), profile)
+        return timelines(list(newest.values()))
+
+    @cached_property
+    def pictures(self) -> list[Picture]:
+        """The topology of each hardware, from the newest run that has it."""
+        newest: dict[str, Picture] = {}
+        for run in self.runs:
+            topology = run.results.topology
+            if topology is not None and len(topology.gpus) > 1:
+                newest.setdefault(run.key, Picture(run.key, topology))
+        return list(newest.values())
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """The searches of the newest run that has them."""
+        newest: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+        for run in self.runs:
+            for told in run.results.searches:
+                newest.setdefault((run.key, str(told["test"]), str(told["name"])), told)
+        return [_table(number, told) for number, told in enumerate(newest.values())]
+
+    @cached_property
+    def environments(self) -> list[Environment]:
+        """What each run ran with."""
+        return [self._environment(run) for run in self.runs if run.launches]
+
+    @property
+    def moments(self) -> list[tuple[str, str]]:
+        """When and where each launch of the baselines began, and each of their commits; charts have places in this."""
+        _ = self._tests
+        return list(self._places)
+
+    @property
+    def drawings(self) -> dict[str, Mapping[str, Any]]:
+        """What the charts draw, by the id of the figure, the curve or the table."""
+        figures = {figure.id: figure.drawing for test in self._tests for figure in test.figures}
+        tables = {table.id: table.drawing for table in self.tables if table.drawing is not None}
+        return {**figures, **{curve.id: curve.drawing for curve in self.curves}, **tables}
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], int]:
+        """The place of each moment. Thousands of figures share a few, so each is on the page once."""
+        return {}
+
+    def _place(self, when: str, where: str) -> int:
+        return self._places.setdefault((when, where), len(self._places))
+
+    @cached_property
+    def _with_figures(self) -> set[str]:
+        return {verdict.test for run in self.runs for verdict in run.results.verdicts}
+
+    @cached_property
+    def _verdicts(self) -> list[tuple[Run, dict[tuple[str, str], Verdict]]]:
+        """The verdicts of each run by test and metric, the oldest run first."""
+        return [
+            (run, {(verdict.test, verdict.metric_name): verdict for verdict in run.results.verdicts})
+            for run in reversed(self._timed)
+        ]
+
+    @property
+    def _timed(self) -> list[Run]:
+        """The runs whose figures say how fast something is."""
+        return [run for run in self.runs if not run.results.smoke]
+
+    @cached_property
+    def _tests(self) -> list[Test]:
+        seen: dict[tuple[str, str], tuple[Run, TestFigures]] = {}
+        for run in self._timed:
+            for figures in by_test(run.results.verdicts):
+                seen.setdefault((run.key, figures.test), (run, figures))
+        return [self._test(number, run, figures) for number, (run, figures) in enumerate(seen.values())]
+
+    def _test(self, number: int, run: Run, figures: TestFigures) -> Test:
+        verdicts = (figures.headline, *figures.others)
+        told = [self._figure(f"f{number}-{place}", run, verdict) for place, verdict in enumerate(verdicts)]
+        return Test(figures.name, figures.file, run.key, told[0], told)
+
+    def _figure(self, id_: str, run: Run, verdict: Verdict) -> Figure:
+        metric = verdict.metric
+        share = metric.share_of_limit
+        return Figure(
+            id_,
+            verdict.metric_name,
+            verdict.outcome,
+            " → ".join(format_value(value, metric.unit) for value in (verdict.old, metric.value) if value is not None),
+            shown_change(verdict),
+            share,
+            "" if share is None else f"{format_percent(share)} of {metric.limit_name or 'its limit'}",
+            (what_happened(verdict), *details(verdict, _Options())),
+            _facts(verdict, run),
+            self._drawing(run, verdict),
+            verdict.effect,
+        )
+
+    def _drawing(self, run: Run, verdict: Verdict) -> dict[str, Any]:
+        metric, baseline = verdict.metric, verdict.baseline
+        scale, symbol = scale_of(metric.value, metric.unit)
+        drawing: dict[str, Any] = {
+            "kind": "figure",
+            "unit": symbol,
+            "better": metric.better,
+            "now": _quartiles(metric.value, metric.q1, metric.q3, scale),
+            "outcome": verdict.outcome.value,
+            "trace": [sample / scale for sample in metric.trace],
+        }
+        if metric.limit is not None:
+            drawing["limit"] = metric.limit / scale
+        if baseline is not None:
+            drawing["center"] = baseline.center / scale
+            drawing["bound"] = verdict.bound
+            drawing["launches"] = self._launches(run.key, baseline, scale)
+        past = self.histories.get(run.key, {}).get((verdict.test, verdict.metric_name), ())
+        if len(past) > 1:
+            drawing["history"] = [[self._place(one.at[:10], one.commit[:12]), one.center / scale] for one in past]
+        others = [
+            [one.name, found.metric.value / scale, found.outcome.value]
+            for one, verdicts in self._verdicts
+            if one.key == run.key
+            and (found := verdicts.get((verdict.test, verdict.metric_name))) is not None
+            and found.metric.unit == metric.unit
+        ]
+        if len(others) > 1:
+            drawing["runs"] = others
+        return drawing
+
+    def _launches(self, key: str, baseline: MetricBaseline, scale: float) -> list[list[Any]]:
+        """Return the place of each launch in ``moments``, and the figure's median there."""
+        known = self.stored[key].launches if key in self.stored else {}
+        rows: list[list[Any]] = []
+        for one in baseline.launches:
+            info = known.get(one.launch)
+            where = "" if info is None else f"{info.host} {info.commit[:12]}"
+            rows.append([self._place(one.launch[:20], where), one.median / scale])
+        return rows
+
+    def _environment(self, run: Run) -> Environment:
+        now, stored = run.environment, self.stored.get(run.key)
+        recorded = [] if stored is None else [info.environment for info in stored.launches.values()]
+        changes = differing(recorded, now) if recorded else {}
+        names = sorted({*now, *changes}, key=lambda name: (name not in changes, name.isupper(), name))
+        rows = [
+            (name, now.get(name, "not set"), changes[name][0] or "not set" if name in changes else "") for name in names
+        ]
+        nodes = run.launches[-1].nodes
+        rows += [(f"node {name}", ", ".join(f"{key} {nodes[name][key]}" for key in nodes[name]), "") for name in nodes]
+        return Environment(run, rows)
+
+
+def _worst(subject: Subject) -> int:
+    return min(test.outcome.severity for test in subject.tests)
+
+
+class _Options:
+    """Names options alone: a page is read elsewhere than pytest was started."""
+
+    def record(self, identity: str, *more: str, mode: str = "") -> str:
+        """Return how a baseline is recorded."""
+        return "pytest --update-baselines"
+
+    def bisect(self, identity: str, good: str) -> str:
+        """Return how the commit that made a test slower is found."""
+        return f"pytest --bisect={good}"
+
+
+def _quartiles(value: float, q1: float | None, q3: float | None, scale: float) -> list[float | None]:
+    return [value / scale, None if q1 is None else q1 / scale, None if q3 is None else q3 / scale]
+
+
+def _facts(verdict: Verdict, run: Run) -> list[Fact]:
+    metric, baseline = verdict.metric, verdict.baseline
+    share = partial(format_share, better=metric.better, unit=metric.unit, value=metric.value)
+    value = format_value(metric.value, metric.unit)
+    facts = [Fact("value", value)]
+    if verdict.old is not None:
+        old = format_value(verdict.old, metric.unit)
+        facts = [Fact(f"old code, {run.old_code}", old), Fact(f"this code, {run.code}", value)]
+    if metric.q1 is not None and metric.q3 is not None:
+        between = " to ".join(format_value(end, metric.unit) for end in (metric.q1, metric.q3))
+        facts.append(Fact("middle half of the samples", f"{between}, {format_count(metric.samples, 'sample')}"))
+    if metric.interval is not None:
+        between = " to ".join(format_value(end, metric.unit) for end in metric.interval)
+        facts.append(Fact("bounds, each with 95 %", between))
+    if baseline is not None:
+        spread = (
+            f"spread {format_percent(baseline.sigma_b)}, {format_count(len(baseline.launches), 'launch', 'launches')}"
+        )
+        facts.append(Fact("baseline", f"{format_value(baseline.center, baseline.unit)} ({spread})"))
+    if verdict.bound is not None:
+        facts.append(Fact("smallest loss that is found", format_percent(verdict.bound)))
+    if verdict.code is not None:
+        what = f"share of the code, against {verdict.against}"
+        facts.append(Fact("change between the two codes" if verdict.old is not None else what, share(verdict.code)))
+    if verdict.environment is not None:
+        facts.append(Fact("share of the environment", share(verdict.environment)))
+    facts += [
+        Fact(f"{name} differs", f"{then or 'not set'} → {now or 'not set'}")
+        for name, (then, now) in verdict.differs.items()
+    ]
+    if metric.limit is not None:
+        facts.append(Fact("physical limit", f"{format_value(metric.limit, metric.unit)} {metric.limit_name}".strip()))
+    if metric.at_least is not None:
+        facts.append(Fact("required at least", format_value(metric.at_least, metric.unit)))
+    if metric.clock:
+        bound = ", bound by the host" + ", which waits for the device" * metric.waits
+        facts.append(Fact("clock", metric.clock + bound * metric.host_bound))
+    if metric.sm_clock is not None:
+        capped = ", at the power limit" if metric.power_capped else ""
+        facts.append(Fact("SM clock", format_value(metric.sm_clock, "Hz") + capped))
+    return facts
+
+
+def _curve(number: int, run: Run, told: Mapping[str, Any]) -> Curve:
+    peak = max(told["bandwidths"])
+    scale, symbol = scale_of(peak, "B/s")
+    rows = [
+        (format_bytes(size), format_value(seconds, "s"), format_value(bandwidth, "B/s"))
+        for size, seconds, bandwidth in zip(told["sizes"], told["seconds"], told["bandwidths"], strict=True)
+    ]
+    limit = next(
+        (v.metric.limit for v in run.results.verdicts if v.test == told["test"] and v.metric_name == "peak"), None
+    )
+    drawing: dict[str, Any] = {
+        "kind": "curve",
+        "unit": symbol,
+        "sizes": told["sizes"],
+        "labels": [row[0] for row in rows],
+        "bandwidths": [bandwidth / scale for bandwidth in told["bandwidths"]],
+        "fit": [_fitted(told, place, scale) for place in range(len(told["sizes"]))],
+        "dips": [dip["size"] for dip in told["dips"]],
+    }
+    if limit is not None:
+        drawing["limit"] = limit / scale
+    latency = format_value(told["seconds"][0], "s")
+    summary = (
+        f"{latency} at {rows[0][0]}, peak {format_value(peak, 'B/s')}, half of it at {format_bytes(told['half_size'])}"
+    )
+    dips = [
+        f"{format_value(dip['bandwidth'], 'B/s')} at {format_bytes(dip['size'])}: its neighbours promise "
+        f"{format_value(dip['promised'], 'B/s')}"
+        for dip in told["dips"]
+    ]
+    return Curve(f"c{number}", str(told["test"]), summary, dips, rows, drawing)
+
+
+def _fitted(told: Mapping[str, Any], place: int, scale: float) -> float | None:
+    """The bandwidth that the fit alpha + size / beta gives at this place."""
+    size, seconds, bandwidth = (told[name][place] for name in ("sizes", "seconds", "bandwidths"))
+    for regime in told["regimes"]:
+        if regime["first"] <= size <= regime["last"]:
+            fitted = regime["alpha"] + (0.0 if regime["beta"] is None else size / regime["beta"])
+            return float(bandwidth * seconds / fitted / scale) if fitted > 0 else None
+    return None
+
+
+def _square(told: Mapping[str, Any]) -> Square:
+    table, unit = matrix(told), str(told["unit"])
+    slow = {(cell.row, cell.column) for cell in table.slow}
+    best = max(table.values) if table.better == "higher" else min(table.values)
+
+    def share(value: float) -> float:
+        return value / best if table.better == "higher" else best / value
+
+    cells = [
+        [
+            ("", 0.0, False) if value is None else (format_value(value, unit), share(value), (number, column) in slow)
+            for column, value in enumerate(row)
+        ]
+        for number, row in enumerate(table.rows)
+    ]
+    middle = format_value(table.median, unit)
+    found = (
+        f"{format_count(len(table.slow_pairs), 'pair')} slower by more than 10 %"
+        if slow
+        else "no pair is slower by more than 10 %"
+    )
+    names = [table.name(number) for number in range(len(cells))]
+    return Square(f"{told['test']} {told['name']}", f"median {middle}, {found}", cells, names)
+
+
+def _table(number: int, told: Mapping[str, Any]) -> Table:
+    ran = [row for row in told["trials"] if row["seconds"] is not None]
+    columns = list(zip(*map(cells, ran), strict=True))
+    kept = [place for place, column in enumerate(columns) if any(column)]
+    return Table(
+        f"s{number}",
+        f"{told['test']} {told['name']}",
+        headline(told),
+        [COLUMNS[place] for place in kept],
+        [(bool(row["frontier"]), [cells(row)[place] for place in kept]) for row in ran],
+        [(str(row["name"]), str(row["reason"])) for row in told["trials"] if row["seconds"] is None],
+        _frontier(ran),
+    )
+
+
+def _frontier(ran: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What the chart of time against memory draws; None if a configuration's memory is unknown."""
+    if any(row["peak_bytes"] is None for row in ran):
+        return None
+    time_scale, time_unit = scale_of(max(row["seconds"] for row in ran), "s")
+    scale, unit = scale_of(max(row["peak_bytes"] for row in ran), "B")
+    return {
+        "kind": "frontier",
+        "unit": time_unit,
+        "memory_unit": unit,
+        "trials": [
+            [row["name"], row["peak_bytes"] / scale, row["seconds"] / time_scale, bool(row["frontier"])] for row in ran
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Traces of what perf tests measured, for Perfetto, made after the last measurement."""

@@ -1,0 +1,85 @@
+"""``--profile``: the programs of each perf test are profiled once all its figures have been measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuperf.options import GROUP, is_worker, runs_tests
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.run.session import Session
+
+FOLDER = "gpuperf-profiles"
+"""The folder of the traces, if the user names none."""
+_DEST = "gpuperf_profile"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Registers the option."""
+    parser.getgroup(GROUP).addoption(
+        "--profile",
+        dest=_DEST,
+        nargs="?",
+        const=FOLDER,
+        metavar="DIR",
+        help="after each perf test has measured, profile a few steps of its programs on all ranks, and write "
+        f"traces for Perfetto to DIR (default {FOLDER}); write it as --profile=DIR",
+    )
+
+
+def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
+    """Returns whether anything is profiled."""
+    return config.getoption(_DEST) is not None
+
+
+def pytest_gpuperf_check_options(config: pytest.Config) -> None:
+    """Refuses a folder that cannot be meant, and a recording."""
+    folder_of(config)
+
+
+def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
+    """Returns the folder of the traces."""
+    folder = folder_of(config)
+    return [] if folder is None else [folder]
+
+
+def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
+    """Registers what profiles, if anything is to be, once the folder is known to take files."""
+    folder = folder_of(config)
+    if folder is None:
+        return
+    from pytest_gpuperf.features.profiling.profiler import Profiling, TestProfiler
+
+    profiling = Profiling(folder, config.invocation_params.dir, run.ranks)
+    if runs_tests(config):
+        profiling.require()
+    config.pluginmanager.register(TestProfiler(profiling), "gpuperf-profiler")
+
+
+def folder_of(config: pytest.Config) -> Path | None:
+    """Returns the folder of the traces; None if nothing is profiled.
+
+    Raises:
+        pytest.UsageError: the folder cannot be meant, or the run records.
+    """
+    given: str | None = config.getoption(_DEST)
+    if given is None:
+        return None
+    if not is_worker(config) and given in config.invocation_params.args:
+        # argparse takes the argument behind --profile for its value, be it a path of tests.
+        raise pytest.UsageError(
+            f"--profile took {given!r} for the folder of its traces: write --profile={FOLDER} {given}, or "
+            f"--profile={given} if you mean the folder"
+        )
+    if not given:
+        raise pytest.UsageError(f"--profile= names no folder: write --profile={FOLDER}, or --profile at the end")
+    if config.getoption("update_baselines") is not None:
+        raise pytest.UsageError(
+            "--profile starts fresh ranks after each test, and --update-baselines records launches in which all tests "
+            "share their ranks: drop one of them"
+        )
+    return config.invocation_params.dir / given

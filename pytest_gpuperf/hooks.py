@@ -1,0 +1,102 @@
+"""The hooks by which features, those of this package and others, take part in a run.
+
+A feature is a plugin of pytest. It registers its options with ``pytest_addoption``, answers the hooks below, and
+registers what has hooks of pytest's own in ``pytest_gpuperf_begin``. The features of this package are the folders of
+``features``; another distribution adds one with an entry point of the group ``pytest11``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.fixtures.perf import Checks
+    from pytest_gpuperf.run.session import Session
+
+
+@pytest.hookspec
+def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
+    """Returns whether the user gave an option or an ini key of the feature, so that a run begins at once."""
+    raise NotImplementedError
+
+
+@pytest.hookspec
+def pytest_gpuperf_check_options(config: pytest.Config) -> None:
+    """Refuses options of the feature before anything is made.
+
+    Raises:
+        pytest.UsageError: a value that cannot be meant, or options that exclude one another.
+    """
+
+
+@pytest.hookspec
+def pytest_gpuperf_preload(config: pytest.Config, gpus: int) -> Mapping[str, str]:
+    """Returns modules that ranks shall find loaded, by the module whose import by a test asks for them.
+
+    Args:
+        config: pytest's.
+        gpus: how many the run uses; 0 for gloo on CPUs.
+    """
+    raise NotImplementedError
+
+
+@pytest.hookspec
+def pytest_gpuperf_needs_results(config: pytest.Config) -> bool:
+    """Returns whether the feature reads the run's results, so that they are gathered without ``--gpuperf-json``."""
+    raise NotImplementedError
+
+
+@pytest.hookspec
+def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
+    """Returns files and folders that the feature writes in a run, which are no code of the tests."""
+    raise NotImplementedError
+
+
+@pytest.hookspec
+def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
+    """A run begins: something has asked for the plugin. No process has been started for it.
+
+    Args:
+        config: pytest's; what has hooks of its own is registered with its plugin manager.
+        run: the parts of the run.
+    """
+
+
+@pytest.hookspec
+def pytest_gpuperf_header(config: pytest.Config, run: Session) -> Sequence[str]:
+    """Returns lines about the machine for pytest's header."""
+    raise NotImplementedError
+
+
+@pytest.hookspec
+def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
+    """A perf test is about to measure.
+
+    Args:
+        item: the test.
+        checks: what it will hand over; empty so far.
+    """
+
+
+@pytest.hookspec
+def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
+    """A test's body has ended, and its figures are about to be judged, recorded or shown.
+
+    Args:
+        item: the test.
+        checks: what it handed over.
+    """
+
+
+@pytest.hookspec
+def pytest_gpuperf_end(run: Session) -> bool:
+    """Writes what the feature has of a run that ends, also one that was interrupted.
+
+    Returns:
+        Whether all of it could be written; if not, the run fails.
+    """
+    raise NotImplementedError
