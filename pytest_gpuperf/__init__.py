@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_gpuperf.features.adopted.settings import on_ranks
+    from pytest_gpuperf.features.parity.census import census
+    from pytest_gpuperf.features.parity.fixture import Parity
+    from pytest_gpuperf.features.parity.watching import watch
     from pytest_gpuperf.features.profiling.profiler import ProfileWarning
     from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.matrix import Matrix
@@ -42,6 +45,7 @@ __all__ = [
     "MiB",
     "NcclLog",
     "Overlap",
+    "Parity",
     "Perf",
     "ProfileWarning",
     "RankDied",
@@ -56,7 +60,9 @@ __all__ = [
     "Timing",
     "Trial",
     "Work",
+    "census",
     "on_ranks",
+    "watch",
 ]
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
@@ -73,6 +79,7 @@ _HOMES = {
     "Metric": "figures.metric",
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
+    "Parity": "features.parity.fixture",
     "Perf": "fixtures.perf",
     "ProfileWarning": "features.profiling.profiler",
     "RankDied": "ranks.failures",
@@ -87,7 +94,9 @@ _HOMES = {
     "Timing": "figures.timing",
     "Trial": "figures.search",
     "Work": "figures.work",
+    "census": "features.parity.census",
     "on_ranks": "features.adopted.settings",
+    "watch": "features.parity.watching",
 }
 
 

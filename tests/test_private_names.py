@@ -18,6 +18,7 @@ ALLOWED = {
     "features/adopted/deepspeed_internals.py",
     "features/adopted/torch_testing_internals.py",
     "cluster/ray_internals.py",
+    "features/parity/dispatch_internals.py",
     "ranks/accelerate_internals.py",
     "ranks/cloudpickle_internals.py",
     "ranks/cython_internals.py",

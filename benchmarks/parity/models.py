@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
 
-from pytest_gpuperf import Context
-from pytest_gpuperf.parity import Trace, watch
+from pytest_gpuperf import Context, watch
+from pytest_gpuperf.features.parity.records import Trace
 
 WIDTH, VOCABULARY, HEADS = 32, 48, 4
 BATCH, LENGTH = 8, 12

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from benchmarks.parity.models import Setup, program, reference
-from pytest_gpuperf.parity import Parity
+from pytest_gpuperf import Parity
 
 _FIRST, _, _LAST = os.environ.get("PARITY_SEEDS", "0:2").partition(":")
 SEEDS = range(int(_FIRST), int(_LAST))
@@ -103,6 +103,7 @@ def _check(parity: Parity, name: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.world == 2])
 def test_right_on_2_ranks(parity: Parity, name: str, seed: int) -> None:
+    """No tensor of a right program on 2 ranks is accused."""
     _check(parity, name, seed)
 
 
@@ -110,4 +111,5 @@ def test_right_on_2_ranks(parity: Parity, name: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.world == 4])
 def test_right_on_4_ranks(parity: Parity, name: str, seed: int) -> None:
+    """No tensor of a right program on 4 ranks is accused."""
     _check(parity, name, seed)

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
 
-from pytest_gpuperf import Context
-from pytest_gpuperf.parity import Trace, watch
+from pytest_gpuperf import Context, watch
+from pytest_gpuperf.features.parity.records import Trace
 
 WIDTH, CLASSES, ROWS = 12, 6, 8
 Batch = tuple[torch.Tensor, torch.Tensor]

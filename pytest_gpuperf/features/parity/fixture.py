@@ -13,15 +13,16 @@ from typing import Any, final
 
 import torch
 
+from pytest_gpuperf.features.parity.census import Agreement, agreement
+from pytest_gpuperf.features.parity.judging import Question, groups_of, judge, vectors_of
+from pytest_gpuperf.features.parity.on_rank import Counted, Traced
+from pytest_gpuperf.features.parity.operations import Operations, Value
+from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, as_trace
+from pytest_gpuperf.features.parity.report import Report
+from pytest_gpuperf.features.parity.rounding import RandomRounding
+from pytest_gpuperf.features.parity.tolerance import Tolerances, coarser_unit, unit_of
 from pytest_gpuperf.fixtures.ranks import Ranks, require_callable
-from pytest_gpuperf.parity.judging import Question, judge, vectors_of
-from pytest_gpuperf.parity.on_rank import Traced
-from pytest_gpuperf.parity.operations import Operations, Value
-from pytest_gpuperf.parity.optimizer_steps import OptimizerSteps
-from pytest_gpuperf.parity.records import Key, Kind, Record, Trace, as_trace
-from pytest_gpuperf.parity.report import Report
-from pytest_gpuperf.parity.rounding import RandomRounding
-from pytest_gpuperf.parity.tolerance import Tolerances, coarser_unit, unit_of
 
 SAMPLES = 6
 """Runs of the reference with random rounding; half as many if a run takes longer than ``_LONG``."""
@@ -77,6 +78,31 @@ class Parity:
         if not report.ok:
             raise ParityError(report)
         return report
+
+    def census(self, program: Callable[..., Any], *args: Any) -> Agreement:
+        """Fails if copies that agreed drift apart; needs no reference.
+
+        Args:
+            program: runs on every rank as ``program(ctx, *args)``, and returns what ``with census(model, optimizer) as
+                seen`` saw.
+            *args: for the program.
+
+        Returns:
+            What is equal on which ranks.
+
+        Raises:
+            AssertionError: something drifted. The message names it, the step, and the ranks.
+            TypeError: the program returns no census.
+            ValueError: ranks took their censuses at different points.
+        """
+        __tracebackhide__ = True
+        require_callable(program)
+        taken = self._ranks.run(Counted(program), *args)
+        meshes = [dict(mesh) for mesh in taken[0].meshes]
+        found = agreement(taken, groups_of({}, meshes, self._ranks.world_size))
+        if found.drifts:
+            raise AssertionError(str(found))
+        return found
 
     def report(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pytest_gpuperf.parity.case import Case
-from pytest_gpuperf.parity.operations import Value
+from pytest_gpuperf.features.parity.case import Case
+from pytest_gpuperf.features.parity.operations import Value
 
 _MOVES = frozenset(
     """alias clone contiguous copy_ detach expand permute reshape select slice squeeze t transpose unsqueeze view

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.parity.optimizer_steps import OptimizerSteps
-from pytest_gpuperf.parity.records import Trace, as_trace
+from pytest_gpuperf.features.parity.census import Census
+from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
+from pytest_gpuperf.features.parity.records import Trace, as_trace
 from pytest_gpuperf.ranks.context import Context
 
 
@@ -32,6 +33,26 @@ class Traced:
         trace.meshes = ctx.meshes
         trace.unit = _product_unit() if ctx.device.type == "cuda" else 0.0
         return trace
+
+
+class Counted:
+    """A program that returns a census."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        self._program = program
+        self.__module__ = getattr(program, "__module__", __name__)
+        self.__qualname__ = getattr(program, "__qualname__", repr(program))
+
+    def __call__(self, ctx: Context, *args: Any) -> Census:
+        """Runs the program."""
+        seen = self._program(ctx, *args)
+        if not isinstance(seen, Census):
+            raise TypeError(
+                f"rank {ctx.rank} of {self.__qualname__} returned a {type(seen).__name__}, not a census: write with "
+                "census(model, optimizer) as seen around the loop, and return seen"
+            )
+        seen.meshes = ctx.meshes
+        return seen
 
 
 def _product_unit() -> float:

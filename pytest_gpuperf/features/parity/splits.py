@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pytest_gpuperf.parity.dispatch_internals import mapped
-from pytest_gpuperf.parity.operations import Operation, Value
+from pytest_gpuperf.features.parity.dispatch_internals import mapped
+from pytest_gpuperf.features.parity.operations import Operation, Value
 
 Mask = tuple[int, torch.Tensor, int]
 """A dimension, the chunk of each position along it, and the chunk that is kept."""

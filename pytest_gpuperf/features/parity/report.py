@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuperf.parity.causes.find import excluded
-from pytest_gpuperf.parity.judging import Judged, Verdict
+from pytest_gpuperf.features.parity.causes.find import excluded
+from pytest_gpuperf.features.parity.judging import Judged, Verdict
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from pytest_gpuperf.parity.records import Key, Kind, Record, Trace, local
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local
 
 
 class OptimizerSteps:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_gpuperf.parity.case import Groups, ranks_text
-from pytest_gpuperf.parity.records import plain_name
+from pytest_gpuperf.features.parity.case import Groups, ranks_text
+from pytest_gpuperf.features.parity.records import plain_name
 
 _WORDS = 1024  # of 8 bytes, in a row of a tensor's bytes
 _SMALL = 1 << 13  # bytes that are hashed as they are

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pytest_gpuperf.parity.case import Case, ranks_text
-from pytest_gpuperf.parity.causes.cause import Cause
+from pytest_gpuperf.features.parity.case import Case, ranks_text
+from pytest_gpuperf.features.parity.causes.cause import Cause
 
 
 def not_finite(case: Case) -> Cause | None:

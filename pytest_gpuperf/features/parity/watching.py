@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_gpuperf.parity.records import Key, Kind, Record, Trace, local, plain_name
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local, plain_name
 
 
 class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) as trace

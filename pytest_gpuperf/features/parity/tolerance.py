@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_gpuperf.parity.records import Key, Kind, Record, Trace
-from pytest_gpuperf.parity.rounding import AMPLITUDE
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
+from pytest_gpuperf.features.parity.rounding import AMPLITUDE
 
 ALPHA = 1e-6
 """The chance that rounding alone makes an element of any tensor exceed its tolerance, if errors are sub-Gaussian."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from pytest_gpuperf.parity.case import Case, factor, ranks_text
-from pytest_gpuperf.parity.causes.cause import Cause
-from pytest_gpuperf.parity.splits import Split
+from pytest_gpuperf.features.parity.case import Case, factor, ranks_text
+from pytest_gpuperf.features.parity.causes.cause import Cause
+from pytest_gpuperf.features.parity.splits import Split
 
 _EXACT = 2e-2
 """Numbers have names only if rounding moves a tensor by less: with more, many numbers would do."""

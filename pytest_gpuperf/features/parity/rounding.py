@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from pytest_gpuperf.parity.dispatch_internals import OperationsMode, mapped
+from pytest_gpuperf.features.parity.dispatch_internals import OperationsMode, mapped
 
 AMPLITUDE = 4.0
 """How many unit roundoffs an operation's result moves at most. It is the safety factor of all tolerances, and lies

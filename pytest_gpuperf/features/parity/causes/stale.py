@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from pytest_gpuperf.parity.case import Case, factor, ranks_text
-from pytest_gpuperf.parity.causes.cause import Cause
-from pytest_gpuperf.parity.records import Kind
+from pytest_gpuperf.features.parity.case import Case, factor, ranks_text
+from pytest_gpuperf.features.parity.causes.cause import Cause
+from pytest_gpuperf.features.parity.records import Kind
 
 
 def counted(case: Case) -> Cause | None:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pytest_gpuperf.parity.case import Case, Groups, factor
-from pytest_gpuperf.parity.causes.cause import Cause
-from pytest_gpuperf.parity.causes.find import find, where
-from pytest_gpuperf.parity.causes.places import outside
-from pytest_gpuperf.parity.causes.reductions import partial
-from pytest_gpuperf.parity.layout import WHOLE, Layout, LayoutError, Part, declared, infer
-from pytest_gpuperf.parity.operations import Value, ancestors
-from pytest_gpuperf.parity.records import Key, Kind, Record, Trace
-from pytest_gpuperf.parity.tolerance import BLIND, Tolerance, Tolerances, as_real
+from pytest_gpuperf.features.parity.case import Case, Groups, factor
+from pytest_gpuperf.features.parity.causes.cause import Cause
+from pytest_gpuperf.features.parity.causes.find import find, where
+from pytest_gpuperf.features.parity.causes.places import outside
+from pytest_gpuperf.features.parity.causes.reductions import partial
+from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, declared, infer
+from pytest_gpuperf.features.parity.operations import Value, ancestors
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
+from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, Tolerances, as_real
 
 _TINY = 1e-300
 _MOST_CASES = 24

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pytest_gpuperf.parity.case import Case, ranks_text
-from pytest_gpuperf.parity.causes.cause import Cause
+from pytest_gpuperf.features.parity.case import Case, ranks_text
+from pytest_gpuperf.features.parity.causes.cause import Cause
 
 _MOST_ROWS = 4096
 
@@ -220,7 +220,14 @@ def masked(case: Case) -> Cause | None:
         )
         if other is not None and bool(kept.any() | (case.want[other] == 0).all()):
             borrowed.append((rank, other))
-    text = f"on {ranks_text(case.wrong)} a mask keeps the wrong elements; what is kept on both sides is right"
+    where = ranks_text(case.wrong, len(case.got))
+    if case.drawn:
+        return Cause(
+            "random mask",
+            f"on {where} a mask keeps other elements, and masks are drawn ({', '.join(case.drawn)}): ranks draw others than "
+            "one device; set the rate to 0 for this test, or draw the mask by global positions",
+        )
+    text = f"on {where} a mask keeps the wrong elements; what is kept on both sides is right"
     if len(borrowed) == len(case.wrong):
         text += ": " + ", ".join(f"rank {rank} has the mask of rank {other}" for rank, other in borrowed[:4])
     return Cause("mask", text)
@@ -262,7 +269,7 @@ def _span(indices: list[int]) -> str:
 
 
 def _key_weights(case: Case, rank: int) -> list[float] | None:
-    from pytest_gpuperf.parity.causes.attention import key_weights
+    from pytest_gpuperf.features.parity.causes.attention import key_weights
 
     return key_weights(case, rank)
 

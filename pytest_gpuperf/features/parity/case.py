@@ -10,10 +10,10 @@ from functools import cached_property
 
 import torch
 
-from pytest_gpuperf.parity.layout import Part
-from pytest_gpuperf.parity.operations import Value
-from pytest_gpuperf.parity.records import Key
-from pytest_gpuperf.parity.splits import Split, splits
+from pytest_gpuperf.features.parity.layout import Part
+from pytest_gpuperf.features.parity.operations import Value
+from pytest_gpuperf.features.parity.records import Key
+from pytest_gpuperf.features.parity.splits import Split, splits
 
 _FAINT = 16.0
 """Tolerances that a fault must exceed somewhere for its cause to be looked for."""

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from pytest_gpuperf.parity.records import Placement, Record
+from pytest_gpuperf.features.parity.records import Placement, Record
 
 _NEAR = 0.1
 """A part is recognised by its content if it differs from the whole's part by less (norms)."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from pytest_gpuperf.parity.case import Case, ranks_text
-from pytest_gpuperf.parity.causes import content, places, reductions, stale
-from pytest_gpuperf.parity.causes.cause import Cause
+from pytest_gpuperf.features.parity.case import Case, ranks_text
+from pytest_gpuperf.features.parity.causes import content, places, reductions, stale
+from pytest_gpuperf.features.parity.causes.cause import Cause
 
 HYPOTHESES: tuple[tuple[str, Callable[[Case], Cause | None]], ...] = (
     ("a count of steps", stale.counted),
@@ -75,6 +75,11 @@ def where(case: Case) -> list[str]:
         if len(ranks) > 1 and any(not torch.equal(case.got[rank], case.got[ranks[0]]) for rank in ranks):
             facts.append(f"{ranks_text(ranks)} must hold the same, and differ")
             break
+    if case.drawn:
+        facts.append(
+            f"the reference draws random numbers ({', '.join(case.drawn)}), which ranks may draw otherwise: set dropout's "
+            "rate to 0 for this test"
+        )
     rank = case.wrong[0]
     off = (case.got[rank] - case.want[rank]).abs() > case.tau[rank]
     for dim in range(off.dim() if off.numel() > 3 else 0):
