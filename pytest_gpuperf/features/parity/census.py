@@ -15,8 +15,7 @@ from torch import nn
 from pytest_gpuperf.features.parity.case import Groups, ranks_text
 from pytest_gpuperf.features.parity.records import plain_name
 
-_WORDS = 1024  # of 8 bytes, in a row of a tensor's bytes
-_SMALL = 1 << 13  # bytes that are hashed as they are
+_WORDS = 256  # of 8 bytes, in a row of a tensor's bytes
 
 
 def digest(tensor: torch.Tensor) -> bytes:
@@ -29,22 +28,19 @@ def digest(tensor: torch.Tensor) -> bytes:
     if hasattr(value, "to_local"):
         value = value.to_local()
     plain: torch.Tensor = value.detach()
-    shape = f"{plain.dtype} {tuple(plain.shape)}".encode()
+    found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
     data = plain.contiguous().reshape(-1).view(torch.uint8)
-    if data.numel() <= _SMALL:
-        return _hashed(shape, data.cpu())
-    whole = data.numel() // 8 * 8
-    words = data[:whole].view(torch.int64) if data.storage_offset() % 8 == 0 else data[:whole].clone().view(torch.int64)
-    rows = len(words) // _WORDS
-    table = words[: rows * _WORDS].view(rows, _WORDS)
-    sums = [table.sum(0), table.sum(1), words[rows * _WORDS :]]
-    return _hashed(shape, *(one.cpu() for one in sums), data[whole:].cpu())
-
-
-def _hashed(shape: bytes, *parts: torch.Tensor) -> bytes:
-    found = hashlib.blake2b(shape, digest_size=16)
-    for part in parts:
-        found.update(part.contiguous().numpy().data)
+    rows = data.numel() // (8 * _WORDS)
+    if rows < 2:
+        found.update(data.cpu().numpy().data)
+        return found.digest()
+    whole = rows * 8 * _WORDS
+    head, tail = data[:whole], data[whole:]
+    if head.storage_offset() % 8:
+        head = head.clone()
+    table = head.view(torch.int64).view(rows, _WORDS)
+    for part in (table.sum(0), table.sum(1), tail):
+        found.update(part.cpu().numpy().data)
     return found.digest()
 
 
@@ -102,7 +98,7 @@ class census:  # noqa: N801  # used as a statement: with census(model, optimizer
         for name, buffer in self._model.named_buffers():
             row[f"buffer {plain_name(name)}"] = digest(buffer)
         row["torch's generator"] = digest(torch.random.get_rng_state())
-        row["Python's generator"] = hashlib.blake2b(repr(random.getstate()).encode(), digest_size=16).digest()
+        row["Python's generator"] = str(hash(random.getstate())).encode()  # of whole numbers
         if self._optimizer is not None:
             rates = repr([group.get("lr") for group in self._optimizer.param_groups])
             row["learning rates"] = rates.encode()

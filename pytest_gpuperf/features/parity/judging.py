@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -233,7 +233,7 @@ class _Judge:
         elif key.kind is Kind.VALUE:
             titles = {title: name for name, title in self._ask.reference.titles.items()}
             known = self._known.get((True, titles.get(key.name, "")))
-        return infer(held, whole, known)
+        return infer({rank: replace(one, tensor=got[rank]) for rank, one in held.items()}, whole, known)
 
     @staticmethod
     def _add_up(held: Mapping[int, Record], got: dict[int, torch.Tensor]) -> None:

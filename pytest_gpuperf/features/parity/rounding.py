@@ -38,7 +38,7 @@ _SUMS = frozenset(
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward""".split()  # noqa: SIM905
 )
-_POOL = 1 << 20  # random factors that are drawn once; each use begins at another place
+_POOL = 1 << 16  # random factors that are drawn once; each use begins at another place
 
 
 class RandomRounding(OperationsMode):

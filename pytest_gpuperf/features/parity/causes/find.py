@@ -77,8 +77,8 @@ def where(case: Case) -> list[str]:
             break
     if case.drawn:
         facts.append(
-            f"the reference draws random numbers ({', '.join(case.drawn)}), which ranks may draw otherwise: set dropout's "
-            "rate to 0 for this test"
+            f"the reference draws random numbers ({', '.join(case.drawn)}), which ranks may draw otherwise: set "
+            "dropout's rate to 0 for this test"
         )
     rank = case.wrong[0]
     off = (case.got[rank] - case.want[rank]).abs() > case.tau[rank]

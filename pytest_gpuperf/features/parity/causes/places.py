@@ -224,8 +224,8 @@ def masked(case: Case) -> Cause | None:
     if case.drawn:
         return Cause(
             "random mask",
-            f"on {where} a mask keeps other elements, and masks are drawn ({', '.join(case.drawn)}): ranks draw others than "
-            "one device; set the rate to 0 for this test, or draw the mask by global positions",
+            f"on {where} a mask keeps other elements, and masks are drawn ({', '.join(case.drawn)}): ranks draw others "
+            "than one device; set the rate to 0 for this test, or draw the mask by global positions",
         )
     text = f"on {where} a mask keeps the wrong elements; what is kept on both sides is right"
     if len(borrowed) == len(case.wrong):
