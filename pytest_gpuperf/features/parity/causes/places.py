@@ -203,6 +203,8 @@ def masked(case: Case) -> Cause | None:
         held, want = case.got[rank], case.want[rank]
         both = (held != 0) & (want != 0)
         kept_twice += int(both.sum())
+        if int(((held != 0) != (want != 0)).sum()) < 2:
+            return None  # one element is no mask
         if bool(((held - want).abs() > 2 * case.tau[rank])[both].any()) or bool(((held != 0) == (want != 0)).all()):
             return None
     if kept_twice < 4:

@@ -285,6 +285,20 @@ def combined(case: Case) -> Cause | None:
     return None
 
 
+def one_factor(case: Case) -> Cause | None:
+    """One factor on all ranks, which no number of ranks explains."""
+    if case.rough > _EXACT or case.evidence < 4 or case.is_count:
+        return None
+    k = _common_factor(case)
+    if k is None:
+        return None
+    return Cause(
+        "one factor",
+        f"times {k:.6g} on all ranks, which no number of ranks explains: a norm, a count or a rate that it is "
+        "multiplied with is wrong",
+    )
+
+
 def by_rank(case: Case) -> Cause | None:
     """Each rank has a factor of its own."""
     if case.rough > _EXACT or len(case.got) < 2 or case.evidence < 4 or case.is_count:
@@ -296,12 +310,6 @@ def by_rank(case: Case) -> Cause | None:
             return None
         factors[rank] = k
     shown = ", ".join(f"{k:.5g} on rank {rank}" for rank, k in list(factors.items())[:8])
-    if max(factors.values()) - min(factors.values()) < 1e-3 * abs(max(factors.values(), key=abs)):
-        return Cause(
-            "one factor",
-            f"times {next(iter(factors.values())):.6g} on all ranks, which no number of ranks explains: a norm, a "
-            "count or a rate that it is multiplied with is wrong",
-        )
     return Cause("factor by rank", f"each rank has a factor of its own: {shown}; they should agree, and be 1")
 
 
