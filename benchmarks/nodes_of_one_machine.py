@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,8 +34,12 @@ FIRST_WORKER_PORT = 20000
 BETWEEN_NODES = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
 """Leaves NCCL nothing but sockets between nodes, whatever adapters the machine has."""
 
-NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
-"""Unless the user says otherwise: with a token in ~/.ray the head would want it, and the nodes would not send it."""
+
+def token() -> dict[str, str]:
+    """A token for this cluster alone, unless the user has one: Ray's ports listen on all interfaces."""
+    if os.environ.get("RAY_AUTH_MODE"):
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def start_command(number: int, port: int, gpus: int, cpus: int) -> list[str]:
@@ -63,13 +68,14 @@ def environment(number: int, gpus: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(nodes: int, gpus: int, cpus: int) -> Iterator[str]:
+def started(nodes: int, gpus: int, cpus: int, guard: Mapping[str, str]) -> Iterator[str]:
     """A cluster; its address.
 
     Args:
         nodes: how many.
         gpus: of each.
         cpus: of each.
+        guard: variables with the token.
 
     Raises:
         RuntimeError: a node did not come up; with what it printed.
@@ -83,7 +89,8 @@ def started(nodes: int, gpus: int, cpus: int) -> Iterator[str]:
             command = start_command(number, port, gpus, cpus)
             print(shlex.join([*(f"{key}={value}" for key, value in environment(number, gpus).items()), *command]))
             log = folder / f"node-{number}.log"
-            stack.enter_context(_running(command, {**environment(number, gpus), "RAY_TMPDIR": str(folder)}, log))
+            environ = {**environment(number, gpus), **guard, "RAY_TMPDIR": str(folder)}
+            stack.enter_context(_running(command, environ, log))
         yield f"{HOST}:{port}"
 
 
@@ -92,7 +99,7 @@ def _running(command: Sequence[str], environ: dict[str, str], log: Path) -> Iter
     own = [sys.executable, "-m", "ray.scripts.scripts", *command[1:]]  # that of this interpreter, wherever Ray lies
     with log.open("w") as out:
         process = subprocess.Popen(
-            own, env={**NO_TOKEN, **os.environ, **environ}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            own, env={**os.environ, **environ}, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
         until = time.monotonic() + START_TIMEOUT
@@ -136,10 +143,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.nodes < 1 or given.gpus % given.nodes:
         parser.error(f"{given.gpus} GPUs cannot be dealt evenly to {given.nodes} nodes")
     cpus = max(1, (os.cpu_count() or 1) // given.nodes)
-    with started(given.nodes, given.gpus // given.nodes, cpus) as address:
+    guard = token()
+    if guard:
+        print("export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(openssl rand -hex 32)")
+    with started(given.nodes, given.gpus // given.nodes, cpus, guard) as address:
         command = ["-m", "pytest", *given.pytest, "--cluster", address, "--gpus", str(given.gpus)]
         print(shlex.join(["python", *command]), flush=True)
-        between = {**NO_TOKEN, **(BETWEEN_NODES if given.gpus else {}), **os.environ}
+        between = {**(BETWEEN_NODES if given.gpus else {}), **os.environ, **guard}
         return _status(subprocess.Popen([sys.executable, *command], env=between))
 
 

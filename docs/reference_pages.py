@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -14,16 +15,19 @@ from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 from pytest_gpuperf import __main__ as command_line
+from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import add_options
+from pytest_gpuperf.options import SHARED, add_options
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 
 
 class _Parser:
-    """Takes what ``add_options`` registers, in pytest's place."""
+    """Takes the options of the core and of the features, in pytest's place."""
 
     def __init__(self) -> None:
         self.options: list[tuple[str, str]] = []
+        self._groups = [SimpleNamespace(options=[])]  # a feature looks which names are taken
+        self._anonymous = self._groups[0]
         self.keys: list[tuple[str, str]] = []
 
     def getgroup(self, *_: str) -> _Parser:
@@ -32,10 +36,12 @@ class _Parser:
 
     def addoption(self, *names: str, **settings: Any) -> None:
         """Takes an option with its help."""
+        if (short := names[-1].replace("--gpuperf-", "--")) in (*SHARED, "--profile"):
+            names = (short, names[-1])
         value = settings.get("metavar")
         shown = [f"`{name}`" for name in names if "=" not in name or len(names) == 1]
         if value and not str(settings.get("nargs", "")):
-            shown = [f"`{names[0]}={value}`"]
+            shown = [f"`{names[0]}={value}`", *(f"`{name}`" for name in names[1:])]
         if settings.get("help") != argparse.SUPPRESS:
             self.options.append((", ".join(shown), settings["help"]))
 
@@ -47,6 +53,8 @@ class _Parser:
 def _registered() -> _Parser:
     parser = _Parser()
     add_options(parser)  # type: ignore[arg-type]
+    for _, feature in modules("plugin"):
+        getattr(feature, "pytest_addoption", lambda parser: None)(parser)
     return parser
 
 
@@ -80,7 +88,7 @@ class _Commands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a section for each command."""
-        actions = command_line._parser(accepts=True)._actions
+        actions = command_line._parser()._actions
         parsers = next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
         with patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"):
             return [self._section(name, parser.format_help()) for name, parser in sorted(parsers.items())]

@@ -6,7 +6,6 @@ The commands here are about records and results. Each feature that has a module 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,25 +81,6 @@ def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
     return renamed_lines(rename(storage_at(options.baselines), options.old, options.new, stamp)), True
 
 
-def _recover(options: argparse.Namespace) -> tuple[list[str], bool]:
-    """What it says, and whether the run had ended by itself."""
-    from pytest_gpuperf.report.recovery import recover  # as above
-
-    return recover(options.file, options.junitxml)
-
-
-def _comment(options: argparse.Namespace) -> tuple[list[str], bool]:
-    """What it says; it is done, or refused."""
-    from pytest_gpuperf.report.pull_request import PullRequest, comment_of  # as above
-
-    names = ("GITHUB_API_URL", "GITHUB_REPOSITORY", "GITHUB_TOKEN")
-    if missing := [name for name in names if not os.environ.get(name)]:
-        options.refuse(f"{', '.join(missing)} not set: a workflow of GitHub sets the first two, and its env the token")
-    api, repository, token = (os.environ[name] for name in names)
-    key, text = comment_of(options.file)
-    return [PullRequest(api, repository, options.pull_request, token).comment(key, text)], True
-
-
 def _parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands, those of features behind the others."""
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
@@ -140,14 +120,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("old", metavar="OLD", help="node id of a test, function, class or file")
     command.add_argument("new", metavar="NEW", help="what it is called now")
     add_folder(command)
-    command = commands.add_parser("recover", help="make the results of a killed run; 1 if the run was killed")
-    command.set_defaults(run=_recover)
-    command.add_argument("file", type=Path, metavar="RESULTS", help="the file that --gpuperf-json named")
-    command.add_argument("--junitxml", type=Path, metavar="FILE", help="write the JUnit file of a killed run")
-    command = commands.add_parser("comment", help="write the figures of results into one comment of a pull request")
-    command.set_defaults(run=_comment, refuse=command.error)
-    command.add_argument("file", type=Path, metavar="RESULTS", help="results of --gpuperf-json")
-    command.add_argument("--pull-request", type=int, required=True, metavar="NUMBER", help="which one")
     for _, feature in modules("command"):
         feature.add(commands)
     return parser

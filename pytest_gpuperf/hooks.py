@@ -15,6 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.perf import Checks
+    from pytest_gpuperf.report.terminal import Reported
     from pytest_gpuperf.run.session import Session
 
 
@@ -89,6 +90,16 @@ def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
     Args:
         item: the test.
         checks: what it handed over.
+    """
+
+
+@pytest.hookspec
+def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
+    """A process has all reports of a run, or of one that was killed; what tells of it is registered now.
+
+    Args:
+        config: pytest's.
+        reported: the findings, and the words for them.
     """
 
 

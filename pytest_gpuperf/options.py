@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ LEASES = Path("/tmp/gpuperf-leases")
 
 DEFAULT_LAUNCHES = LEAST_LAUNCHES  # of a recording
 GROUP = "gpuperf"
+_PREFIX = "--gpuperf-"
 
 
 class ModeAction(argparse.Action):
@@ -123,7 +125,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--no-resume",
         {
             "action": "store_false",
-            "dest": "resume",
             "default": None,
             "help": "with --update-baselines: drop what an interrupted recording has measured, and begin anew",
         },
@@ -141,7 +142,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--no-strict-baselines",
         {
             "action": "store_false",
-            "dest": "strict_baselines",
             "default": None,
             "help": "pass figures that have no baseline, unless references or a model of the hardware expect others",
         },
@@ -180,6 +180,16 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 _MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
+
+_NEGATIONS = ("--no-resume", "--no-strict-baselines")
+OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
+"""All options by their short names, with what ``addoption`` takes."""
+SHARED = ("--gpus", "--cluster", "--smoke", "--resume", "--explain", "--environment")
+"""Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
+
+The short name is registered last, so that others may have it. Until then pytest takes the value for a file, and looks
+for the rootdir beside files that exist. So this is for no option whose value is a path.
+"""
 
 _INI: tuple[tuple[str, str, str], ...] = (
     ("gpuperf_baselines", "baselines", "folder of the baselines, relative to the rootdir"),
@@ -270,11 +280,11 @@ class Options:
         Raises:
             pytest.UsageError: a value that cannot be meant, or options that exclude one another.
         """
-        mode = config.getoption("update_baselines")
+        mode = config.getoption("gpuperf_update_baselines")
         update = mode is not None
-        smoke = bool(config.getoption("smoke"))
-        gpus = _gpus(config.getoption("gpus"))
-        launches = config.getoption("launches")
+        smoke = bool(config.getoption("gpuperf_smoke"))
+        gpus = _gpus(config.getoption("gpuperf_gpus"))
+        launches = config.getoption("gpuperf_launches")
         if launches is not None and not update:
             raise pytest.UsageError("--launches says how many launches to record: add --update-baselines")
         if launches is not None and launches < 1:
@@ -292,17 +302,17 @@ class Options:
             )
         if update and gpus == 0:
             raise pytest.UsageError("--update-baselines records what GPUs do: add --gpus N")
-        if config.getoption("reason") and not update:
+        if config.getoption("gpuperf_reason") and not update:
             raise pytest.UsageError("--reason is kept beside recorded baselines: add --update-baselines")
-        resume = config.getoption("resume")
+        resume = config.getoption("gpuperf_resume")
         for option, given in (
-            ("--accept-regression", config.getoption("accept_regression")),
+            ("--accept-regression", config.getoption("gpuperf_accept_regression")),
             ("--resume", resume),
             ("--no-resume", resume is False),
         ):
             if given and not update:
                 raise pytest.UsageError(f"{option} is of a recording: add --update-baselines")
-        if config.getoption("require_gpus") and gpus == 0:
+        if config.getoption("gpuperf_require_gpus") and gpus == 0:
             raise pytest.UsageError("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
         if update and _distributed(config):
             raise pytest.UsageError(
@@ -313,19 +323,19 @@ class Options:
             raise pytest.UsageError(
                 "--update-baselines runs every test once in each launch, and --lf picks single launches: drop --lf"
             )
-        if update and not config.getoption("reason").strip():
+        if update and not config.getoption("gpuperf_reason").strip():
             raise pytest.UsageError("--update-baselines keeps beside the figures why they changed: add --reason TEXT")
         results = config.getoption("gpuperf_json")
         race = race_options(config)
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
             raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
-        cluster = config.getoption("cluster")
+        cluster = config.getoption("gpuperf_cluster")
         if cluster is not None and _distributed(config):
             raise pytest.UsageError(
                 "--cluster gives one process all nodes, and xdist's workers would each want them: drop -n"
             )
-        unlike = bool(config.getoption("allow_unlike_nodes"))
+        unlike = bool(config.getoption("gpuperf_allow_unlike_nodes"))
         if unlike and cluster is None:
             raise pytest.UsageError("--allow-unlike-nodes is about the nodes of a cluster: add --cluster")
         if cluster is not None and race.against is not None:
@@ -344,12 +354,12 @@ class Options:
             _require_a_record(config, race, update=update, smoke=smoke)
         return cls(
             gpus=gpus,
-            require_gpus=bool(config.getoption("require_gpus")),
+            require_gpus=bool(config.getoption("gpuperf_require_gpus")),
             smoke=smoke,
-            numa_binding=not config.getoption("no_numa_binding"),
+            numa_binding=not config.getoption("gpuperf_no_numa_binding"),
             update_baselines=update,
             launches=(launches or DEFAULT_LAUNCHES) if update else 1,
-            reason=config.getoption("reason"),
+            reason=config.getoption("gpuperf_reason"),
             baselines=_baselines(config),
             timeout=_positive(config, "gpuperf_timeout"),
             example_timeout=_positive(config, "gpuperf_example_timeout"),
@@ -361,17 +371,17 @@ class Options:
             hash_seed=hash_seed(os.environ, _run(config)) if cluster is None else "",
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
-            accept_regression=bool(config.getoption("accept_regression")),
+            accept_regression=bool(config.getoption("gpuperf_accept_regression")),
             resume=resume,
-            strict_baselines=_in_ci() if (strict := config.getoption("strict_baselines")) is None else strict,
+            strict_baselines=_in_ci() if (strict := config.getoption("gpuperf_strict_baselines")) is None else strict,
             results=None if results is None else config.invocation_params.dir / results,
             race=race,
-            environment_fails=_fails(config.getoption("environment")),
-            undecided_fails=_in_ci() if (fails := _fails(config.getoption("undecided"))) is None else fails,
+            environment_fails=_fails(config.getoption("gpuperf_environment")),
+            undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
             cluster=cluster,
             unlike_nodes=unlike,
             node_timeout=_positive(config, "gpuperf_node_timeout"),
-            largest_worlds=bool(config.getoption("largest_worlds")),
+            largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
         )
 
 
@@ -413,20 +423,67 @@ def _run(config: pytest.Config) -> str | None:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Registers the options and ini keys."""
+    """Registers options and ini keys; without the short names of those options that have another."""
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
-    for name, settings in (*_OPTIONS, *RACE_OPTIONS):
+    for name, settings in OPTIONS:
         modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
-        group.addoption(name, *modes, **settings)
+        names = [prefixed(name)] if name in SHARED else [name, *modes]
+        group.addoption(*names, **{**settings, "dest": _dest(name)})
     for key, default, text in _INI:
         parser.addini(key, text, default=default)
 
 
+def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[str]:
+    """Registers the short names that nobody else has; returns those that another plugin or a ``conftest.py`` has.
+
+    It is called when all of these have registered theirs, since pytest refuses the second option of one name.
+
+    Args:
+        parser: takes them.
+        taken: names of options that it has already, with the attribute that each sets.
+    """
+    group = parser.getgroup(GROUP)
+    for name, settings in OPTIONS:
+        if name in SHARED and name not in taken:
+            group.addoption(name, **{**settings, "dest": _dest(name), "help": f"short for {prefixed(name)}"})
+    others = []
+    for long, attribute in taken.items():  # those of features, too
+        short = long.replace(_PREFIX, "--", 1)
+        if long.startswith(_PREFIX) and taken.get(short, attribute) != attribute:
+            others.append(short)
+    return others
+
+
+def without_values(words: Sequence[str], args: Sequence[str]) -> list[str]:
+    """Words that pytest took for files before it knew the short names, less those that are values of these.
+
+    Args:
+        words: what it took for files.
+        args: the whole command line.
+    """
+    takes_value = {name for name, settings in OPTIONS if name in SHARED and not settings.keys() & {"nargs", "action"}}
+    kept = list(words)
+    for name, value in pairwise(args):
+        if name in takes_value and value in kept:
+            kept.remove(value)
+    return kept
+
+
+def prefixed(name: str) -> str:
+    """The other name of an option."""
+    return name.replace("--", _PREFIX, 1)
+
+
+def _dest(name: str) -> str:
+    """The attribute of ``config.option``; prefixed, since other plugins may have an option of the same name."""
+    words = name.removeprefix("--").removeprefix("gpuperf-").removeprefix("no-" if name in _NEGATIONS else "")
+    return "gpuperf_" + words.replace("-", "_")
+
+
 def is_given(config: pytest.Config) -> bool:
     """Whether the user gave an option of the plugin, or one of its ini keys."""
-    for name, settings in (*_OPTIONS, *RACE_OPTIONS):
-        destination = settings.get("dest", name.removeprefix("--").replace("-", "_"))
-        if getattr(config.option, destination) != settings.get("default", False):
+    for name, settings in OPTIONS:
+        if getattr(config.option, _dest(name)) != settings.get("default", False):
             return True
     return any(config.getini(key) != default for key, default, _ in _INI)
 
@@ -448,7 +505,7 @@ def _gpus(text: str) -> int | None:
 
 
 def _baselines(config: pytest.Config) -> Path:
-    given = config.getoption("baselines")
+    given = config.getoption("gpuperf_baselines")
     if given:
         return config.invocation_params.dir / str(given)
     return config.rootpath / str(config.getini("gpuperf_baselines"))

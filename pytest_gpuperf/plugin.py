@@ -16,10 +16,12 @@ import pytest
 from pytest_gpuperf import hooks
 from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
-from pytest_gpuperf.options import add_options, is_given
+from pytest_gpuperf.options import add_options, add_short_options, is_given, without_values
+from pytest_gpuperf.parser_internals import registered
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
-from pytest_gpuperf.run.active import SESSION, begin, hooks_of
+from pytest_gpuperf.run.active import OTHERS, SESSION, begin, hooks_of
 from pytest_gpuperf.run.garbage import imports_are_spared
+from pytest_gpuperf.run.interrupting import BriefInterrupt, interrupts_are_repeated
 
 if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.perf import Perf
@@ -44,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Reads the options and finds the GPUs if the user asks for anything; starts no process."""
     for line in MARKERS:
         config.addinivalue_line("markers", line)
+    if not config.getoption("fulltrace", False):
+        config.pluginmanager.register(BriefInterrupt(), "gpuperf-brief-interrupt")
     if is_given(config) or any(config.hook.pytest_gpuperf_is_given(config=config)) or _is_arm(config):
         begin(config)
     else:
@@ -121,10 +125,21 @@ class _PerfLast:
             run.put_perf_last(items)
 
 
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Registers short names of options once plugins and ``conftest.py`` files have registered theirs."""
+    known = early_config.known_args_namespace
+    known.file_or_dir = without_values(known.file_or_dir, args)
+    yield
+    early_config.stash[OTHERS] = add_short_options(parser, registered(parser))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Spares what the tests import the search for garbage."""
-    with imports_are_spared():
+    """Spares what the tests import the search for garbage; has Ctrl-C end it in any case."""
+    with interrupts_are_repeated(), imports_are_spared():
         return (yield)
 
 

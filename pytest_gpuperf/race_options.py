@@ -105,13 +105,15 @@ def race_options(config: pytest.Config) -> RaceOptions:
     Raises:
         pytest.UsageError: a value that cannot be meant, or options that exclude one another.
     """
-    against, good, python = (config.getoption(name) for name in ("against", "bisect", "against_python"))
+    against, good, python = (
+        config.getoption(name) for name in ("gpuperf_against", "gpuperf_bisect", "gpuperf_against_python")
+    )
     if against is not None and good is not None:
         raise pytest.UsageError("--bisect GOOD races against GOOD: drop --against")
     for option, ref in (("--against", against), ("--bisect", good)):
         if ref is not None and not ref.strip():
             raise pytest.UsageError(f"{option} takes a commit, a branch or a tag, got {ref!r}")
-    budget = config.getoption("race_budget")
+    budget = config.getoption("gpuperf_race_budget")
     if budget is not None and not 0 < budget < float("inf"):
         raise pytest.UsageError(f"--race-budget takes seconds above 0, got {budget:g}")
     if python is not None and shutil.which(python) is None:
@@ -120,8 +122,8 @@ def race_options(config: pytest.Config) -> RaceOptions:
     return RaceOptions(
         against=next((ref for ref in (against, good) if ref is not None), alone),
         python=python,
-        build=config.getoption("against_build"),
+        build=config.getoption("gpuperf_against_build"),
         bisect=good is not None,
         budget=budget,
-        explain=bool(config.getoption("explain")),
+        explain=bool(config.getoption("gpuperf_explain")),
     )

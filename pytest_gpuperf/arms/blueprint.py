@@ -18,18 +18,18 @@ _NOT_TAKEN = ("file_or_dir", "plugins", "rootdir", "inifilename", "override_ini"
 
 NEUTRAL: Mapping[str, object] = {
     # An arm measures, and another process judges, records and writes.
-    "update_baselines": None,
-    "accept_regression": False,
-    "resume": None,
-    "launches": None,
-    "reason": "",
+    "gpuperf_update_baselines": None,
+    "gpuperf_accept_regression": False,
+    "gpuperf_resume": None,
+    "gpuperf_launches": None,
+    "gpuperf_reason": "",
     "gpuperf_json": None,
-    "report": None,
+    "gpuperf_report": None,
     "gpuperf_profile": None,
-    "baselines": None,
-    "against_build": None,
-    "race_budget": None,
-    "explain": False,
+    "gpuperf_baselines": None,
+    "gpuperf_against_build": None,
+    "gpuperf_race_budget": None,
+    "gpuperf_explain": False,
     # It collects whole files, and launches what it is asked for.
     "keyword": "",
     "markexpr": "",

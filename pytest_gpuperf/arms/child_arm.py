@@ -154,7 +154,7 @@ class ChildArm:
             return
         self._closed = True
         self.hang_up()
-        if self._process is not None:
+        if self._process is not None and self._ready:  # one that still collects has no ranks, and listens to nobody
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSE_TIMEOUT)
         self.kill()

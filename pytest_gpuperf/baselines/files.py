@@ -1,6 +1,7 @@
 """Files that others may have a hand in: regular ones only, of bounded size, never by a planted link, replaced whole."""
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -70,6 +71,32 @@ def opened(path: Path, flags: int, *, follow: bool = False) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def locked(path: Path, flags: int) -> FileIO:
+    """A regular file, open for reading and writing, that no other process has locked so; its end frees it.
+
+    Args:
+        path: The file. A link is refused: who plants one would have another file cut to nothing.
+        flags: Of ``os.open``; with O_CREAT a missing file is made.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+        OSError: As ``opened``, or a file system without locks.
+    """
+    while True:
+        stream = FileIO(opened(path, flags), "r+b")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who ends removes the file. The lock of a file without a name would exclude nobody.
+            if os.path.samestat(os.fstat(stream.fileno()), os.lstat(path)):
+                return stream
+        except FileNotFoundError:
+            pass
+        except OSError:
+            stream.close()
+            raise
+        stream.close()
 
 
 def replace(target: Path, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -161,20 +160,10 @@ class Journal:
 
 
 def _locked(path: Path, flags: int) -> FileIO:
-    while True:
-        # No link: a journal is ours alone, and who plants one would have another file cut to nothing.
-        stream = FileIO(files.opened(path, flags), "r+b")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A recording that ends removes its file. The lock of a file without a name would exclude nobody.
-            if os.path.samestat(os.fstat(stream.fileno()), os.lstat(path)):
-                return stream
-        except BlockingIOError as error:
-            stream.close()
-            raise JournalError(path, "another run is recording this hardware", "wait until it has ended") from error
-        except FileNotFoundError:
-            pass
-        stream.close()
+    try:
+        return files.locked(path, flags)
+    except BlockingIOError as error:
+        raise JournalError(path, "another run is recording this hardware", "wait until it has ended") from error
 
 
 def _require_nothing_kept(path: Path, stream: FileIO, plan: RecordingPlan) -> None:

@@ -448,4 +448,5 @@ def _unusable(error: BaseException) -> str:
     text = str(error)
     if "No module named 'pytest_gpuperf'" in text:
         return "a node of the cluster lacks pytest-gpuperf: install the same version on all nodes"
-    return f"a node of the cluster cannot host ranks: {text.strip().splitlines()[-1]}"
+    hint = "; if it was started without a token, start it again with RAY_AUTH_MODE=token" if "cancelled" in text else ""
+    return f"a node of the cluster cannot host ranks: {text.strip().splitlines()[-1]}{hint}"

@@ -4,6 +4,8 @@ Runs in a process of its own, started by ``forkserver_client``. It never initial
 thread pool, since neither survives a fork. It is the ranks' parent, so it alone learns how they ended,
 and tells the controller. When the controller goes, however it goes, the socket between them closes, and
 the forkserver kills every rank and leaves; when the forkserver itself goes, the kernel kills the ranks.
+
+It adopts what an ended rank leaves behind, and kills it: also a process that started a session of its own.
 """
 
 from __future__ import annotations
@@ -15,21 +17,25 @@ import gc
 import importlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from pytest_gpuperf.ranks.channel import Channel
+from pytest_gpuperf.ranks.descent import adopt_orphans, children
 
 MAX_MESSAGE = 4096  # bytes; what is larger, a rank's environment say, comes in a file
 NUM_FDS = 6  # of a request: the file that holds it, then connection, inquiries, stdout, stderr, stacks
 LOAD = b"load "
 """Begins a request that brings no files: names of modules to import."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_CLEARING = 10.0  # seconds in which all that ranks started has to end; a controller that lives waits for one
 
 
 def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
@@ -46,6 +52,7 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     _load(modules)
     if "numpy" in sys.modules:
         _load(["numpy.random"])  # numpy imports it when it is first used: too late for a run's seed
+    adopt_orphans()
     _wake_when_parent_dies()  # to end the ranks first, with what they started; the socket tells when
     _Forkserver(control, controller).serve()
     _flush()
@@ -83,8 +90,7 @@ class _Forkserver:
                 if self._controller in ready or (self._control in ready and not self._answer()):
                     return
         finally:
-            for pid in self._children:
-                _kill_group(pid)
+            self._clear()
 
     def _send(self, message: dict[str, Any]) -> None:
         # A controller that is gone is seen at the next read.
@@ -98,13 +104,35 @@ class _Forkserver:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return  # there is none
             if pid == 0:
-                return
+                break
             if pid in self._children:
                 self._children.remove(pid)
                 _kill_orphans(pid)  # what the rank started goes with it
                 self._send({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+        # Those that left the rank's group. As long as ranks live, they adopt their own orphans. When one that is
+        # killed here ends, its children come here, and a signal tells.
+        self._kill_adopted()
+
+    def _kill_adopted(self) -> bool:
+        """Kills children that ranks started; returns whether there are any, or ranks."""
+        # What an imported module started is in the forkserver's own session. Each rank has one of its own.
+        adopted = [pid for pid in children() if pid not in self._children and os.getsid(pid) != os.getsid(0)]
+        for pid in adopted:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(adopted or self._children)
+
+    def _clear(self) -> None:
+        for pid in self._children:
+            _kill_group(pid)
+        until = time.monotonic() + _CLEARING
+        while time.monotonic() < until:
+            self._reap()
+            if not self._kill_adopted():
+                return
+            select.select([self._wakeup_read], [], [], max(0.0, until - time.monotonic()))
 
     def _answer(self) -> bool:
         try:
@@ -150,6 +178,7 @@ class _Forkserver:
 
     def _become_rank(self, server: int, request: dict[str, Any], fds: list[int]) -> None:
         os.setsid()
+        adopt_orphans()  # so that a test's end finds them here, and not in the forkserver
         _die_with_parent(server)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

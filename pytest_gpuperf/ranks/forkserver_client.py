@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from multiprocessing.connection import wait
 from typing import IO, Any
 
 from pytest_gpuperf.ranks.boot import command
+from pytest_gpuperf.ranks.descent import MARK, kill_marked
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import LOAD, MAX_MESSAGE
 from pytest_gpuperf.ranks.hash_seed import VARIABLE
@@ -82,6 +84,8 @@ class ForkserverClient:
         self._preload = tuple(preload)
         self._preload_if_used = dict(preload_if_used or {})
         self._hashes = {VARIABLE: hash_seed} if hash_seed else {}
+        self._name = secrets.token_hex(8)
+        self._mark = {MARK: f"{os.environ.get(MARK, '')}/{self._name}"}
         self._used_by_ranks: set[str] = set()
         self._told: set[str] = set()
         """The modules that the forkserver that there is was told to import."""
@@ -137,7 +141,8 @@ class ForkserverClient:
         """
         control = self._started()
         hashes = {} if environ.get(VARIABLE) else self._hashes
-        request = {"environ": {**environ, **hashes}, "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
+        variables = {**environ, **hashes, **self._mark}
+        request = {"environ": variables, "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
                 file.write(json.dumps(request).encode())
@@ -222,6 +227,8 @@ class ForkserverClient:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGKILL)
                 self._process.wait()
+            if self._process.returncode != 0 and self._ready:  # it could not end what it had adopted
+                kill_marked(self._name)
             self._process = None
         if self._stderr is not None:
             self._stderr.close()
@@ -232,7 +239,7 @@ class ForkserverClient:
         modules = [*self._preload, *self._wanted()]
         return subprocess.Popen(
             command(_SOURCE, str(control), json.dumps(_path()), json.dumps(modules), str(os.getpid())),
-            env={**os.environ, **_FORKABLE, **self._hashes},
+            env={**os.environ, **_FORKABLE, **self._hashes, **self._mark},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -20,6 +20,7 @@ from types import FunctionType
 import torch
 import torch.distributed as dist
 
+from pytest_gpuperf.ranks.descent import children
 from pytest_gpuperf.torch_internals import COMPILER, global_module_hooks, is_of_data_loaders
 
 # What torch does by itself in the course of ordinary work is nobody's forgetfulness.
@@ -176,20 +177,15 @@ def _working_directory() -> str:
 
 
 def _children() -> dict[str, str]:
-    children = {}
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            pids = (task / "children").read_text().split()
-        except OSError:  # the thread has ended, or the kernel does not tell
-            continue
-        for pid in pids:
-            command = _command(pid)
-            if command and not any(own in command for own in _CHILDREN_OF_TORCH):
-                children[f"{command[:_SHOWN]} (pid {pid})"] = "running"
-    return children
+    found = {}
+    for pid in children():
+        command = _command(pid)
+        if command and not any(own in command for own in _CHILDREN_OF_TORCH):
+            found[f"{command[:_SHOWN]} (pid {pid})"] = "running"
+    return found
 
 
-def _command(pid: str) -> str:
+def _command(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

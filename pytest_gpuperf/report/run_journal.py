@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from pytest_gpuperf.baselines import files
 from pytest_gpuperf.baselines.match import Scalar
 from pytest_gpuperf.baselines.plain import OPTIONAL, Checked, mismatch, plain, read
 from pytest_gpuperf.report.command_error import CommandError
+from pytest_gpuperf.report.one_line import one_line
 
 Location: TypeAlias = tuple[str, int | None, str]
 """As pytest has it: file, line from 0, name."""
@@ -25,6 +27,7 @@ MOST_LINE_BYTES = 16 << 20
 """The writer keeps every line within this bound, and the reader refuses a longer one. The file has no bound, because
 the reader holds only one line and the reports of tests that run."""
 
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system that cannot lock
 _OUTPUT = 1 << 14  # characters that a line keeps of each captured output, and of a failure in a line that is too long
 _OUTPUT_FRONT = 1 << 12  # of these; the end shows more of a failure
 
@@ -127,6 +130,7 @@ class RunJournal:
     """
 
     def __init__(self, results: Path, head: Head) -> None:
+        self._results = results
         self._path = journal_of(results)
         self._head = head
         self._config: pytest.Config | None = None
@@ -136,11 +140,23 @@ class RunJournal:
         """Whether the results are written, so that nobody needs the journal."""
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Begins anew; what an earlier run left is gone."""
+        """Begins anew; what an earlier run left is gone.
+
+        Raises:
+            pytest.UsageError: Another run writes results to the same file.
+        """
         self._config = session.config
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = FileIO(files.opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "r+b")
+            try:
+                self._stream = files.locked(self._path, flags)
+            except BlockingIOError:
+                raise pytest.UsageError(_taken(self._results)) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                self._stream = FileIO(files.opened(self._path, flags), "r+b")
             self._stream.truncate(0)
         except OSError as error:
             self._problem = error
@@ -255,6 +271,13 @@ def _lines(path: Path, size: int, tests: _Tests) -> Iterator[list[Mapping[str, A
 def _unreadable(path: Path, error: Exception) -> RunJournalError:
     return RunJournalError(
         f"journal {str(path)!r} has no first line that can be read: got {error!r}: run the tests again"
+    )
+
+
+def _taken(results: Path) -> str:
+    return one_line(
+        f"--gpuperf-json: got {str(results)!r}, which another run is writing, expected a file of this run alone: name "
+        "another file, or wait until that run has ended, with all processes that its tests forked"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -22,6 +24,20 @@ from pytest_gpuperf.verdicts.verdict import Verdict
 
 ClosingLines: TypeAlias = Callable[[Sequence[Verdict]], list[str]]
 """What the run as a whole has to say at its end, if it came to these verdicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a run came to, for those who tell of it."""
+
+    closing_lines: ClosingLines
+    """What the run as a whole has to say."""
+    findings: Findings
+    """What its tests came to."""
+    commands: VerdictCommands
+    """Makes the commands of a test."""
+    rootpath: Path
+    """To which the files of tests are relative."""
 
 
 class Summary:

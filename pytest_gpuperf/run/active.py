@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 """On pytest's configuration; absent until something asks for the plugin."""
+OTHERS = pytest.StashKey[list[str]]()
+"""Short names of our options that another plugin has, or a ``conftest.py``."""
 
 
 def begin(config: pytest.Config) -> ModuleType:

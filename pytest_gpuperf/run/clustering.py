@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,14 +30,16 @@ def joined(options: Options, if_used: Callable[[int], Mapping[str, str]]) -> Clu
     """
     if options.cluster is None:
         return None
-    try:
-        import ray  # noqa: F401  # the next import would tell of a part of it
-    except ImportError:
-        raise pytest.UsageError(
-            "--cluster needs Ray: install pytest-gpuperf[cluster], the same version on all nodes"
-        ) from None
-    from pytest_gpuperf.cluster.cluster import Cluster
+    if find_spec("ray") is None:
+        raise pytest.UsageError("--cluster needs Ray: install pytest-gpuperf[cluster], the same version on all nodes")
+    from pytest_gpuperf.cluster import token
     from pytest_gpuperf.cluster.failures import ClusterError
+
+    try:
+        os.environ[token.MODE] = token.mode_of(os.environ, Path.home())  # Ray reads it when it is imported
+    except ClusterError as error:
+        raise pytest.UsageError(one_line(str(error))) from None
+    from pytest_gpuperf.cluster.cluster import Cluster
 
     try:
         return Cluster.joined(
@@ -47,3 +52,12 @@ def joined(options: Options, if_used: Callable[[int], Mapping[str, str]]) -> Clu
         )
     except ClusterError as error:
         raise pytest.UsageError(one_line(str(error))) from None
+
+
+def cluster_warning(cluster: Cluster | None) -> str:
+    """A line for the header if the cluster may be open to anybody; else empty."""
+    if cluster is None:
+        return ""
+    from pytest_gpuperf.cluster import token
+
+    return token.warning(os.environ)

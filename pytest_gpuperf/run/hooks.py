@@ -14,12 +14,12 @@ from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.options import Options, is_worker, runs_tests
+from pytest_gpuperf.options import Options, is_worker, prefixed, runs_tests
 from pytest_gpuperf.report.console import DEBUGGER_BANNER, NO_DEBUGGER
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.properties import failure_properties, forget_properties
-from pytest_gpuperf.run.active import SESSION
-from pytest_gpuperf.run.clustering import joined
+from pytest_gpuperf.run.active import OTHERS, SESSION
+from pytest_gpuperf.run.clustering import cluster_warning, joined
 from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
@@ -87,6 +87,9 @@ def report_header(config: pytest.Config) -> list[str]:
     lines = [machine.describe() if session.cluster is None else session.cluster.describe()]
     if seed := session.options.hash_seed:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
+    lines.append(cluster_warning(session.cluster))
+    if others := config.stash.get(OTHERS, []):
+        lines += [f"another plugin or conftest.py has {name}, so ours is {prefixed(name)}" for name in others]
     for of_feature in config.hook.pytest_gpuperf_header(config=config, run=session):
         lines += of_feature
     return [f"gpuperf: {line}" for line in lines if line]

@@ -1,4 +1,4 @@
-"""The only module that uses private names of pytest, each in a function with a test that shows what is relied on."""
+"""Private names of pytest's runner, each in a function with a test that shows what is relied on."""
 
 from __future__ import annotations
 

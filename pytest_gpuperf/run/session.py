@@ -34,11 +34,10 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import Raced, ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
-from pytest_gpuperf.report.terminal import Summary
+from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
@@ -117,7 +116,7 @@ class Session:
         console, root = Console(config), config.rootpath
         link = config.stash.get(LINK, None)
         preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
-        given = config.getoption("baselines") or ""
+        given = config.getoption("gpuperf_baselines") or ""
         race = options.race
         commands = Commands(
             root,
@@ -276,8 +275,8 @@ class Session:
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
-        github = GitHub(self.summary.lines, self.findings, config.rootpath, commands=self.commands)
-        plugins.register(github, "gpuperf-github")
+        reported = Reported(self.summary.lines, self.findings, self.commands, config.rootpath)
+        config.hook.pytest_gpuperf_reports(config=config, reported=reported)
 
     def load_baselines(self, tests: Sequence[str]) -> None:
         """Reads the baselines, also before a recording: a file that cannot be read stops the run at once.

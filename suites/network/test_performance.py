@@ -51,7 +51,7 @@ def test_loopback(perf: Perf, ranks: Ranks, port: Port) -> None:
     perf.show(of_port=of_port, **channels)
 
 
-@pytest.mark.skipif("not config.getoption('--smoke')", reason="the body is tried with --smoke alone")
+@pytest.mark.skipif("not config.getoption('--gpuperf-smoke')", reason="the body is tried with --smoke alone")
 @pytest.mark.ranks(2, device="cpu")
 def test_body(perf: Perf) -> None:
     """What every port is measured by, tried without GPUs: a time of CPUs is no figure of their hardware."""

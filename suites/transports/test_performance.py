@@ -86,7 +86,7 @@ def test_net(perf: Perf, ranks: Ranks, measured: Measured, name: str) -> None:
     judge(perf, ranks, measured, name, NET)
 
 
-@pytest.mark.skipif("not config.getoption('--smoke')", reason="the body is tried with --smoke alone")
+@pytest.mark.skipif("not config.getoption('--gpuperf-smoke')", reason="the body is tried with --smoke alone")
 @pytest.mark.ranks(2, 4, 8, device="cpu")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_body(perf: Perf, name: str) -> None:

@@ -110,8 +110,22 @@ class GlooCase(MultiProcessTestCase):
     def test_leaves_with_code_3(self):
         sys.exit(3 if self.rank == 1 else 0)
 
+    def test_leaves_by_its_last_statement(self):
+        self.group()
+        dist.barrier()
+        self.assertEqual(self.world_size, 2)
+        sys.exit(
+            0,
+        )
+
+    def test_leaves_within_a_block(self):
+        for turn in range(2):
+            self.assertEqual(turn, 0)
+            sys.exit(0)
+
     def test_an_exit_is_seen_by_the_other_rank(self):
         self.group()
+        dist.barrier()  # both are connected
         if self.rank == 1:
             sys.exit(0)
         with self.assertRaises(RuntimeError):

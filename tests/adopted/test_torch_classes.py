@@ -50,7 +50,9 @@ def test_tests_pass_fail_and_skip_under_the_ids_of_unittest(run: WholeRun) -> No
             "test_fails_as_expected": "XFAIL",
             "test_leaves_at_once": "FAILED",
             "test_leaves_before_its_assertions": "FAILED",
+            "test_leaves_by_its_last_statement": "PASSED",
             "test_leaves_with_code_3": "FAILED",
+            "test_leaves_within_a_block": "FAILED",
             "test_needs_gpus": "SKIPPED",
             "test_one_rank_leaves_before_its_assertions": "FAILED",
             "test_one_value_fails_k_1": "PASSED",
@@ -93,11 +95,12 @@ def test_a_class_with_processes_of_its_own_gets_them_for_each_test(run: WholeRun
         ("GlooCase::test_raises_on_one_rank", 'pytest "test_it.py::GlooCase::test_raises_on_one_rank"'),
         (
             "GlooCase::test_leaves_with_code_3",
-            "the test left its process before its end: rank 0 by sys.exit(0), rank 1 by sys.exit(3); expected that it "
+            "the test left its process before its end: rank 1 by sys.exit(3); expected that it "
             "returns, raises or skips on every rank: replace sys.exit, or list the test in skip_return_code_checks if "
             "its ranks are meant to leave",
         ),
         ("GlooCase::test_leaves_before_its_assertions", "end: rank 0 by sys.exit(0), rank 1 by sys.exit(0); expected"),
+        ("GlooCase::test_leaves_within_a_block", "end: rank 0 by sys.exit(0), rank 1 by sys.exit(0); expected"),
         ("GlooCase::test_one_rank_leaves_before_its_assertions", "before its end: rank 1 by sys.exit(0); expected"),
         (
             "Codes::test_another_end",

@@ -49,7 +49,7 @@ def test_what_must_not_happen_twice_is_neutral_and_the_rest_is_taken_over(pytest
     assert not options["strict_markers"]
     assert not options["benchmark_only"]
     assert (options["numprocesses"], options["dist"], options["tx"]) == (None, "no", [])
-    assert (options["gpus"], options["tbstyle"]) == ("2", "short")
+    assert (options["gpuperf_gpus"], options["tbstyle"]) == ("2", "short")
 
 
 def test_only_plain_values_travel_since_a_class_may_be_of_the_present_code(pytester: pytest.Pytester) -> None:

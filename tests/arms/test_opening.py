@@ -1,7 +1,9 @@
 """Arms that are opened: where their processes run, and what keeps them from it."""
 
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,23 @@ def test_one_that_does_not_begin_in_time_is_ended(folder: Path) -> None:
             CannotRace, match=r"^the present code took more than 0.01 s for collecting its tests: .*; it"
         ):
             arm.ready(0.01)
+
+
+def test_one_that_imports_is_ended_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_gpuperf.arms.child_arm._CLOSE_TIMEOUT", 300.0)
+    begun = folder / "begun"
+    slow = f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(600)\n"
+    write(folder, {"project/test_it.py": slow})
+    with opened(folder) as arms:
+        arm = arms.present()
+        arm.start()
+        until = time.monotonic() + 60
+        while not begun.exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process = arm._process
+    assert process is not None
+    assert process.returncode == -signal.SIGKILL  # it ends by itself 5 s after its controller has hung up
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", str(Path(__file__))])

@@ -17,6 +17,8 @@ import pytest
 
 @pytest.mark.ranks(nodes="all")
 def test_it(ranks):
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
     found = ranks.run(lambda ctx: (ctx.node_name, os.environ["NCCL_HOSTID"], os.getppid()))
     assert [one[:2] for one in found] == [("node-0", "node-0"), ("node-1", "node-1")]
     print("forked from", *(one[2] for one in found))
@@ -51,7 +53,7 @@ def test_a_node_that_does_not_come_up_is_reported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nodes_of_one_machine, "STORE", -1)
     with (
         pytest.raises(RuntimeError, match=r"(?s)^ray start --head .* brought no node up; it printed:\n."),
-        started(1, 0, 1),
+        started(1, 0, 1, {}),
     ):
         pass
 
@@ -64,11 +66,14 @@ def test_pytest_runs_on_the_nodes_and_nothing_is_left(
     token.parent.mkdir(parents=True)
     token.write_text(64 * "0")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     write(tmp_path, {"test_it.py": TEST})
     assert (
         main(["--nodes", "2", "--", str(tmp_path), f"--rootdir={tmp_path}", "-q", "-s", "-p", "no:cacheprovider"]) == 0
     )
     said = capfd.readouterr().out
     assert "1 passed" in said
+    assert "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(openssl rand -hex 32)" in said
     (line,) = [line for line in said.splitlines() if "forked from" in line]
     assert survivors([int(pid) for pid in line.partition("forked from")[2].split()]) == []

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("ray", reason="needs Ray: pip install pytest-gpuperf[cluster]")
+from tests.cluster.raylets import Raylets, raylets  # before Ray is imported, which reads the token then
 
-from tests.cluster.raylets import Raylets, raylets
+pytest.importorskip("ray", reason="needs Ray: pip install pytest-gpuperf[cluster]")
 
 
 @pytest.fixture(scope="package")

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -24,6 +25,10 @@ CPUS = 2  # of each node, as Ray counts them, unless told otherwise
 _SOON = {"RAY_health_check_period_ms": "500"}  # after five refusals a node counts as dead
 _FEW = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # processes that nobody needs
 _STORE = 160 * 2**20  # bytes of a node's object store
+
+# Ray's ports listen on all interfaces. Clusters and runs inherit these variables from whoever imports this.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 class Raylets:

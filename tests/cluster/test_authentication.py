@@ -30,7 +30,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of a node that has the cluster's token."""
     path = tmp_path_factory.mktemp("token") / "auth_token"
     path.write_text("0123456789abcdef" * 4)
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,16 @@ def guarded(token: dict[str, str]) -> Iterator[Raylets]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Raylets]:
+    with raylets("gpu-a", "gpu-b", cpus=1, env={"RAY_AUTH_MODE": "disabled"}) as cluster:
+        yield cluster
+
+
 def test_with_the_token_programs_run(guarded: Raylets, token: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
-    run = run_pytest(tmp_path, "--cluster", guarded.address, env=token, timeout=SLOW)
+    variables = {**token, "RAY_AUTH_MODE": ""}  # which is the default
+    run = run_pytest(tmp_path, "--cluster", guarded.address, env=variables, timeout=SLOW)
     assert run.outcomes == {"test_it[2ranks]": "PASSED"}, run.text
 
 
@@ -52,8 +59,23 @@ def test_without_the_token_the_cluster_is_closed(
     (tmp_path / "test_it.py").write_text(TEST)
     other = tmp_path / "other_token"
     other.write_text("f" * 64)
-    env = {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN_PATH": str(other)}
+    env = {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": str(other)}
     run = run_pytest(tmp_path, "--cluster", guarded.address, env=env, timeout=SLOW)
     assert run.result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"ERROR: --cluster {guarded.address}: something listens there, and this process cannot join it" in run.text
     assert "set RAY_AUTH_MODE=token" in run.text
+
+
+def test_the_header_warns_of_a_cluster_that_is_open_on_purpose(opened: Raylets, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    run = run_pytest(tmp_path, "--cluster", opened.address, env={"RAY_AUTH_MODE": "disabled"}, timeout=SLOW)
+    assert run.outcomes == {"test_it[2ranks]": "PASSED"}, run.text
+    said = "gpuperf: RAY_AUTH_MODE=disabled: whoever reaches the ports of Ray can run code on the nodes"
+    assert said in run.result.outlines
+
+
+def test_a_cluster_that_was_started_without_a_token_is_refused(opened: Raylets, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    run = run_pytest(tmp_path, "--cluster", opened.address, timeout=SLOW)
+    assert run.result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "if it was started without a token, start it again with RAY_AUTH_MODE=token" in run.text

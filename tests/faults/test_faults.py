@@ -105,7 +105,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    gpus = request.config.getoption("gpus")
+    gpus = request.config.getoption("--gpuperf-gpus")
     backend = "gloo" if gpus == "0" else "nccl"
     # Three on gloo: the fewest of which one can be the odd one out.
     world_size = 3 if backend == "gloo" else int(gpus)
@@ -147,7 +147,7 @@ def _read(log: Path) -> dict[str, Told]:
 
 def _of(request: pytest.FixtureRequest, fault: Fault) -> Run:
     # Known before the run: what this backend cannot do is no reason to wait for it.
-    backend = "gloo" if request.config.getoption("gpus") == "0" else "nccl"
+    backend = "gloo" if request.config.getoption("--gpuperf-gpus") == "0" else "nccl"
     if backend not in fault.backends:
         pytest.skip(f"a fault of {' and '.join(fault.backends)}, and this run is on {backend}")
     run: Run = request.getfixturevalue("run")

@@ -86,4 +86,4 @@ def test_a_page_in_the_place_of_the_results_is_refused(pytester: pytest.Pytester
 
 
 def test_an_arm_of_a_race_writes_none() -> None:
-    assert NEUTRAL["report"] is None
+    assert NEUTRAL["gpuperf_report"] is None

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.results import ResultsError
+from pytest_gpuperf.features.github.pull_request import comment_of
 from pytest_gpuperf.features.page import html
 from pytest_gpuperf.features.page.content import Content, Run
-from pytest_gpuperf.report.pull_request import comment_of
 from pytest_gpuperf.report.results_file import Raced, Unchecked, load, write
 from tests.page.examples import (
     CURVE,

@@ -28,7 +28,7 @@ Call = Callable[..., list[Any]]
 @pytest.fixture(scope="module")
 def gpus(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Two GPUs; none without ``--gpus``."""
-    return () if request.config.getoption("gpus") == "0" else ("0", "1")
+    return () if request.config.getoption("--gpuperf-gpus") == "0" else ("0", "1")
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_gpuperf.features.github.workflow import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.github import MESSAGE_LIMIT, SUMMARY_LIMIT, GitHub, annotation
 from pytest_gpuperf.report.properties import verdict_properties
+from pytest_gpuperf.report.terminal import Reported
 from pytest_gpuperf.verdicts.outcome import Outcome
 from tests.report.examples import COMMANDS, SAME, UNJUDGED, report
 from tests.report.test_terminal import Run, Terminal
@@ -28,13 +29,7 @@ def printed(rootpath: Path, **environ: str) -> list[str]:
     ):
         findings.pytest_runtest_logreport(item)
     terminal = Terminal()
-    GitHub(
-        Run(),
-        findings,
-        rootpath,
-        commands=COMMANDS,
-        environ=environ,
-    ).pytest_terminal_summary(cast(Any, terminal))
+    GitHub(Reported(Run(), findings, COMMANDS, rootpath), environ).pytest_terminal_summary(cast(Any, terminal))
     return terminal.lines
 
 
@@ -76,13 +71,7 @@ def test_a_title_is_one_line() -> None:
     hostile = replace(MISSING, metric_name="a\n::error::b\x1b[31m ##[error]c")
     findings.pytest_runtest_logreport(report(outcome="failed", user_properties=verdict_properties([hostile])))
     terminal = Terminal()
-    github = GitHub(
-        Run(),
-        findings,
-        Path("/src"),
-        commands=COMMANDS,
-        environ={"GITHUB_ACTIONS": "true"},
-    )
+    github = GitHub(Reported(Run(), findings, COMMANDS, Path("/src")), {"GITHUB_ACTIONS": "true"})
     github.pytest_terminal_summary(cast(Any, terminal))
     (line,) = terminal.lines
     assert line.startswith(

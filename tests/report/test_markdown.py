@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuperf.features.github.markdown import escaped, markdown
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.markdown import escaped, markdown
 from pytest_gpuperf.report.properties import verdict_properties
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuperf.baselines.schema import Baselines
-from pytest_gpuperf.report.pull_request import CommentError, PullRequest, comment_of, marker
+from pytest_gpuperf.features.github.pull_request import CommentError, PullRequest, comment_of, marker
 from pytest_gpuperf.report.results_file import Results, write
 from tests.report.examples import KEY, SAME
 

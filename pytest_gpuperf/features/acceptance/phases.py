@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpuperf.baselines.schema import BaselineError
-from pytest_gpuperf.report.recovery import recover
+from pytest_gpuperf.features.recovery.recovering import recover
 from pytest_gpuperf.report.results_file import Results, load
 from pytest_gpuperf.report.run_journal import RunJournalError
 from pytest_gpuperf.suites_command import suites_command

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ADOPTING: pytest.StashKey[Adopting] = pytest.StashKey()
 """On the configuration, once a run has begun."""
-_DEST = "adopt_classes"
+_DEST = "gpuperf_adopt_classes"
 _INI = "gpuperf_adopt_classes"
 
 

@@ -20,6 +20,7 @@ from types import MethodType, ModuleType
 from typing import Any
 
 from pytest_gpuperf.features.adopted.calls import ADOPTED, Adopted, Call, require_ends
+from pytest_gpuperf.features.adopted.last_statement import ends_with
 from pytest_gpuperf.features.adopted.subtests import PATIENCE, Subtests
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.failures import RankDied
@@ -75,9 +76,9 @@ class Processes:
                     fake_pg=call.details["fake_pg"],
                 )
             except SystemExit as leaving:
-                if leaving.code or not came_to_its_end:
+                # torch's distributed_test.py ends its processes so, after the test; others do as their last statement.
+                if leaving.code or not (came_to_its_end or ends_with(leaving, call.method)):
                     raise
-                # torch's distributed_test.py ends its processes so, after the test.
 
     def skip_reason(self, code: int) -> str | None:
         """The reason in torch's table of exit codes."""

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuperf.options import GROUP, is_worker
+from pytest_gpuperf.parser_internals import registered
 
 if TYPE_CHECKING:
     from pytest_gpuperf.run.session import Session
 
-_DEST = "report"
+_DEST = "gpuperf_report"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Registers the option."""
+    short = () if "--report" in registered(parser) else ("--report",)  # pytest-reporter has one, too
     parser.getgroup(GROUP).addoption(
-        "--report",
+        *short,
+        "--gpuperf-report",
         dest=_DEST,
         metavar="FILE",
         help="write a page of HTML with figures, verdicts, charts and failures to FILE",

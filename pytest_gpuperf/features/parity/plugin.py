@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,9 +34,9 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
         config.pluginmanager.register(CensusOfTests(), "gpuperf-census")
 
 
-@pytest.fixture
-def parity(request: pytest.FixtureRequest, ranks: Ranks) -> Parity:
+@pytest.fixture(scope="session")  # as ranks, so that hypothesis sees no function-scoped fixture
+def parity(ranks: Ranks) -> Parity:
     """Compares a program on the test's ranks with a reference on one device: ``parity.check(reference, program)``."""
     from pytest_gpuperf.features.parity.fixture import Parity  # loads torch, which only tests that use it need
 
-    return Parity(ranks, seed=zlib.crc32(request.node.nodeid.encode()) % 10_000)
+    return Parity(ranks)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuperf.options import GROUP, is_worker, runs_tests
+from pytest_gpuperf.parser_internals import registered
 
 if TYPE_CHECKING:
     from pytest_gpuperf.run.session import Session
@@ -19,15 +20,27 @@ _DEST = "gpuperf_profile"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Registers the option."""
+    """Registers the option under the name that nobody else has."""
+    _add(parser, "--gpuperf-profile")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, None, None]:
+    """Registers the short name, unless another plugin has it, as pytest-profiling, or a ``conftest.py``."""
+    yield
+    if "--profile" not in registered(parser):
+        _add(parser, "--profile")
+
+
+def _add(parser: pytest.Parser, name: str) -> None:
     parser.getgroup(GROUP).addoption(
-        "--profile",
+        name,
         dest=_DEST,
         nargs="?",
         const=FOLDER,
         metavar="DIR",
         help="after each perf test has measured, profile a few steps of its programs on all ranks, and write "
-        f"traces for Perfetto to DIR (default {FOLDER}); write it as --profile=DIR",
+        f"traces for Perfetto to DIR (default {FOLDER}); write it as {name}=DIR",
     )
 
 
@@ -77,7 +90,7 @@ def folder_of(config: pytest.Config) -> Path | None:
         )
     if not given:
         raise pytest.UsageError(f"--profile= names no folder: write --profile={FOLDER}, or --profile at the end")
-    if config.getoption("update_baselines") is not None:
+    if config.getoption("gpuperf_update_baselines") is not None:
         raise pytest.UsageError(
             "--profile starts fresh ranks after each test, and --update-baselines records launches in which all tests "
             "share their ranks: drop one of them"

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 import pytest
 
+from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.plain import cut
 from pytest_gpuperf.baselines.schema import Baselines
+from pytest_gpuperf.features import modules
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.curves import curves_of
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.github import GitHub
 from pytest_gpuperf.report.keyword import RANKS_KEYWORD
 from pytest_gpuperf.report.matrices import matrices_of
 from pytest_gpuperf.report.one_line import one_line
@@ -24,7 +25,7 @@ from pytest_gpuperf.report.properties import unchecked_of, verdicts_of
 from pytest_gpuperf.report.results_file import CANDIDATE_PROPERTY, ResultsFile, load
 from pytest_gpuperf.report.run_journal import RunJournalError, Told, journal_of, told
 from pytest_gpuperf.report.searches import searches_of
-from pytest_gpuperf.report.terminal import Summary
+from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.report.units import format_count
 
 _READERS: tuple[Callable[[pytest.TestReport], object], ...] = (
@@ -68,7 +69,7 @@ def recover(results: Path, junit: Path | None) -> tuple[list[str], bool]:
         file,
         findings,
         Summary(lambda verdicts: _lines(kept, replay.broken), findings, commands),
-        GitHub(lambda verdicts: _lines(kept, replay.broken), findings, rootpath, commands=commands),
+        _Reports(Reported(lambda verdicts: _lines(kept, replay.broken), findings, commands, rootpath)),
     ]
     # Nothing of the repository's own settings: they are of a run that tests, and name options that are not here.
     os.environ.pop("PYTEST_ADDOPTS", None)
@@ -101,6 +102,22 @@ def _with_tuple(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report whose skip has a tuple again, which pytest requires and JSON does not have."""
     place = report["longrepr"]
     return {**report, "longrepr": tuple(place) if isinstance(place, list) else place}
+
+
+class _Reports:
+    """Has the features tell of the run as well."""
+
+    def __init__(self, reported: Reported) -> None:
+        self._reported = reported
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Registers what tells of it."""
+        plugins = config.pluginmanager
+        plugins.add_hookspecs(hooks)
+        for name, feature in modules("plugin"):
+            if hasattr(feature, "pytest_gpuperf_reports"):
+                plugins.register(feature, f"gpuperf-{name}")
+        config.hook.pytest_gpuperf_reports(config=config, reported=self._reported)
 
 
 class _Replay:

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from pytest_gpuperf.features.github.markdown import markdown
 from pytest_gpuperf.report.command_error import CommandError
 from pytest_gpuperf.report.findings import Findings
-from pytest_gpuperf.report.markdown import markdown
 from pytest_gpuperf.report.results_file import load
 
 COMMENT_LIMIT = 60_000  # bytes; GitHub takes 65536 characters

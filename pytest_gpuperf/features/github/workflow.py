@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuperf.report.findings import Findings, Place
-from pytest_gpuperf.report.markdown import markdown
+from pytest_gpuperf.features.github.markdown import markdown
+from pytest_gpuperf.report.findings import Place
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.report.table import ranked
-from pytest_gpuperf.report.terminal import ClosingLines
-from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
+from pytest_gpuperf.report.terminal import Reported
+from pytest_gpuperf.report.verdict_line import describe
 
 SUMMARY_LIMIT = 2**20  # bytes for each step; more, and GitHub drops all of it
 MESSAGE_LIMIT = 4096  # characters; the whole text of a failure is in the log anyway
@@ -27,17 +27,13 @@ class GitHub:
 
     def __init__(
         self,
-        closing_lines: ClosingLines,
-        findings: Findings,
-        rootpath: Path,
-        *,
-        commands: VerdictCommands,
+        reported: Reported,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._closing_lines = closing_lines
-        self._findings = findings
-        self._rootpath = rootpath
-        self._commands = commands
+        self._closing_lines = reported.closing_lines
+        self._findings = reported.findings
+        self._rootpath = reported.rootpath
+        self._commands = reported.commands
         self._environ = environ
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

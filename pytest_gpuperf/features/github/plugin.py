@@ -1,0 +1,17 @@
+"""Writes the job summary and the annotations of a workflow of GitHub."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.report.terminal import Reported
+
+
+def pytest_gpuperf_reports(config: pytest.Config, reported: Reported) -> None:
+    """Registers what writes them."""
+    from pytest_gpuperf.features.github.workflow import GitHub
+
+    config.pluginmanager.register(GitHub(reported), "gpuperf-workflow")

@@ -1,0 +1,99 @@
+"""Each feature is a folder that can be deleted, and another package adds one by the same hooks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuperf.features import modules
+from tests.whole_run import environment, write
+
+PACKAGE = Path(__file__).parents[1] / "pytest_gpuperf"
+FEATURES = sorted(path.parent.name for path in (PACKAGE / "features").glob("*/__init__.py"))
+BROUGHT = {
+    "page": ("--report=page.html", "report"),
+    "profiling": ("--profile=traces", None),
+    "adopted": ("--adopt-classes", None),
+    "doctor": (None, "doctor"),
+    "fleet": (None, "fleet"),
+    "acceptance": (None, "accept"),
+    "github": (None, "comment"),
+    "recovery": (None, "recover"),
+}
+"""The option and the command of a feature."""
+NEEDS = {"acceptance": {"doctor", "page", "recovery"}}
+"""What a feature is made of: accept asks the doctor, writes a page, and reads what a phase left that was killed."""
+TESTS = """
+import pytest
+from pytest_gpuperf import Metric
+
+@pytest.mark.ranks(2)
+def test_ranks(ranks):
+    assert ranks.run(lambda ctx: ctx.rank) == [0, 1]
+
+@pytest.mark.ranks(1)
+def test_speed(perf):
+    perf.check(time=Metric(1.0, "s", "lower"))
+"""
+
+
+def without(feature: str, folder: Path) -> dict[str, str]:
+    """An environment whose package lacks this feature, and those that are made of it."""
+    lacking = {feature, *(name for name, needed in NEEDS.items() if feature in needed)}
+    for source, target, left_out in (
+        (PACKAGE, folder / "pytest_gpuperf", {"features"}),
+        (PACKAGE / "features", folder / "pytest_gpuperf" / "features", lacking),
+    ):
+        target.mkdir(parents=True)
+        for entry in source.iterdir():
+            if entry.name not in left_out:
+                (target / entry.name).symlink_to(entry)
+    changed = environment()
+    return {**changed, "PYTHONPATH": os.pathsep.join([str(folder), changed["PYTHONPATH"]])}
+
+
+def run(folder: Path, env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_without_a_feature_the_core_and_all_others_work(feature: str, tmp_path: Path) -> None:
+    env = without(feature, tmp_path / "installed")
+    folder = write(tmp_path, {"test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
+    others = {
+        name: brought
+        for name, brought in BROUGHT.items()
+        if (tmp_path / f"installed/pytest_gpuperf/features/{name}").exists()
+    }
+    options = [option for option, _ in others.values() if option is not None]
+    done = run(folder, env, "pytest", "--smoke", "--gpuperf-json=results.json", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+    assert len(json.loads((folder / "results.json").read_text())["ran"]) == 2
+    assert (folder / "page.html").exists() == ("page" in others)
+    named = run(folder, env, "pytest_gpuperf", "--help").stdout
+    offered = {line.split()[0] for line in named.splitlines() if line.startswith("    ") and line.split()[0].isalpha()}
+    for name, (option, command) in BROUGHT.items():
+        if command is not None:
+            assert (command in offered) == (name in others)
+        if option is not None and name not in others:
+            refused = run(folder, env, "pytest", option)
+            assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+            assert "unrecognized arguments" in refused.stderr
+
+
+def test_every_feature_has_hooks_or_a_command() -> None:
+    assert {name for kind in ("plugin", "command") for name, _ in modules(kind)} == set(FEATURES)
+
+
+def test_a_plugin_outside_of_the_package_is_a_feature(tmp_path: Path) -> None:
+    page = (PACKAGE.parent / "docs" / "reference" / "hooks.md").read_text()
+    example = page.partition("```python\n")[2].partition("```")[0]
+    folder = write(tmp_path, {"conftest.py": example, "test_it.py": TESTS, "pytest.ini": "[pytest]\n"})
+    done = run(folder, environment(), "pytest", "--smoke", "--figures-to=figures.txt")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "figures.txt").read_text() == "test_speed[1rank] time 1.0 s\n"
