@@ -54,7 +54,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Maps (batch, length, width) to logits."""
-        return self.head(self.norm(x + self.down(self.act(self.up(x)))))
+        out: torch.Tensor = self.head(self.norm(x + self.down(self.act(self.up(x)))))
+        return out
 
 
 class Convolutional(nn.Module):
@@ -68,7 +69,8 @@ class Convolutional(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Maps (batch, length, width) to logits."""
         h = F.gelu(self.norm(self.first(x.transpose(1, 2))))
-        return self.head((h + self.second(h)).transpose(1, 2))
+        out: torch.Tensor = self.head((h + self.second(h)).transpose(1, 2))
+        return out
 
 
 class Attention(nn.Module):
@@ -85,7 +87,8 @@ class Attention(nn.Module):
         size = WIDTH // HEADS
         q, k, v = (p(x).unflatten(-1, (-1, size)).transpose(1, 2) for p in (self.query, self.key, self.value))
         out = self.ring(q, k, v) if self.ring is not None else F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.output(out.transpose(1, 2).flatten(2))
+        projected: torch.Tensor = self.output(out.transpose(1, 2).flatten(2))
+        return projected
 
 
 class Block(nn.Module):
@@ -102,7 +105,8 @@ class Block(nn.Module):
         """Maps (batch, length, width) to the same shape."""
         x = x + self.attention(self.attention_norm(x))
         h = self.norm(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+        out: torch.Tensor = x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return out
 
 
 class Language(nn.Module):
@@ -120,7 +124,9 @@ class Language(nn.Module):
         h = self.embedding(x) if self.embedding is not None else x
         for block in self.blocks.values():
             h = block(h)
-        return h if self.norm is None or self.head is None else self.head(self.norm(h))
+        if self.norm is not None and self.head is not None:
+            h = self.head(self.norm(h))
+        return h
 
 
 def build(setup: Setup, seed: int) -> nn.Module:
@@ -203,7 +209,7 @@ class _Copy(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
         g = g.contiguous().clone()
         dist.all_reduce(g)
         return g
@@ -219,7 +225,7 @@ class _Reduce(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
         return g
 
 
@@ -232,8 +238,9 @@ class _Shift(torch.autograd.Function):
         return _shifted(x, rank, world, 1)
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        return _shifted(g, *ctx.place, -1), None, None
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        rank, world = ctx.place
+        return _shifted(g, rank, world, -1), None, None
 
 
 def _shifted(x: torch.Tensor, rank: int, world: int, by: int) -> torch.Tensor:
@@ -242,6 +249,11 @@ def _shifted(x: torch.Tensor, rank: int, world: int, by: int) -> torch.Tensor:
     operations = [dist.P2POp(dist.isend, x, (rank + by) % world), dist.P2POp(dist.irecv, out, (rank - by) % world)]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
+    return out
+
+
+def _moved(x: torch.Tensor, rank: int, world: int) -> torch.Tensor:
+    out: torch.Tensor = _Shift.apply(x, rank, world)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -264,7 +276,7 @@ def ring(rank: int, world: int) -> Callable[[torch.Tensor, torch.Tensor, torch.T
                 both = torch.logaddexp(lse, more_lse)
                 out, lse = out * (lse - both).exp() + more * (more_lse - both).exp(), both
             if turn + 1 < world:
-                k, v = _Shift.apply(k, rank, world), _Shift.apply(v, rank, world)
+                k, v = _moved(k, rank, world), _moved(v, rank, world)
         return out
 
     return attend
@@ -280,6 +292,7 @@ def program(ctx: Context, setup: Setup, seed: int) -> Trace | dict[str, torch.Te
         for module in model.modules():
             if type(module) is nn.Linear:
                 module.__class__ = _SplitLinear
+    called: Any
     called, shards, place, dim = _parallelised(ctx, model, setup)
     if setup.checkpointed:
         _checkpoint(model)
@@ -367,9 +380,10 @@ def _by_hand(model: Mlp, rank: int, world: int) -> nn.Module:
     model.down.weight = nn.Parameter(model.down.weight.data.chunk(world, 1)[rank].clone())
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        h = model.act(model.up(_Copy.apply(x)))
-        h = _Reduce.apply(F.linear(h, model.down.weight)) + model.down.bias
-        return model.head(model.norm(x + h))
+        h = model.act(model.up(_Copy.apply(x)))  # type: ignore[no-untyped-call]
+        h = _Reduce.apply(F.linear(h, model.down.weight)) + model.down.bias  # type: ignore[no-untyped-call]
+        out: torch.Tensor = model.head(model.norm(x + h))
+        return out
 
     model.forward = forward  # type: ignore[method-assign]
     return model
@@ -398,7 +412,7 @@ def _tensor_parallel(ctx: Context, model: nn.Module, setup: Setup) -> tuple[nn.M
             at = f"blocks.{name}."
             plan |= {at + f"attention.{one}": ColwiseParallel() for one in ("query", "key", "value")}
             plan |= {at + one: ColwiseParallel() for one in ("gate", "up")}
-            out = {"output_layouts": Shard(1)} if sequence else {}
+            out: dict[str, Any] = {"output_layouts": Shard(1)} if sequence else {}
             plan |= {at + "attention.output": RowwiseParallel(**out), at + "down": RowwiseParallel(**out)}
             if sequence:
                 whole = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
@@ -460,6 +474,7 @@ def _pipeline(ctx: Context, setup: Setup, seed: int) -> Trace:
     with watch(model, optimizer) as trace:
         for x, y in batches(setup, seed):
             optimizer.zero_grad()
-            schedule.step(*([x] if first else []), **({"target": y} if last else {}))
+            target: dict[str, Any] = {"target": y} if last else {}
+            schedule.step(*([x] if first else []), **target)
             optimizer.step()
     return trace
