@@ -162,6 +162,72 @@ FAULTS["weight decay is left out"] = Fault(
     "weight decay",
     "weight decay is left out",
 )
+FAULTS["weight decay is left out on one rank"] = Fault(
+    lambda: t.train(net := t.build(), t.adamw(net), t.batches(2)),
+    lambda ctx, wrong: _parallel(
+        ctx, t.averaged, make=lambda net: t.adamw(net, **({"weight_decay": 0.0} if wrong and ctx.rank == 1 else {}))
+    ),
+    "step 1, parameter of up.weight",
+    "weight decay",
+    "on rank 1: weight decay is left out",
+)
+FAULTS["Adam has another beta"] = Fault(
+    lambda: t.train(net := t.build(), t.adamw(net), t.batches(2)),
+    lambda ctx, wrong: _parallel(
+        ctx, t.averaged, make=lambda net: t.adamw(net, **({"betas": (0.8, 0.999)} if wrong else {}))
+    ),
+    "step 1, state of up.weight.exp_avg",
+    "optimizer",
+    "times 2 on all ranks: the optimizer has other settings",
+)
+FAULTS["Adam has another epsilon"] = Fault(
+    lambda: t.train(net := t.build(), t.adamw(net), t.batches(2)),
+    lambda ctx, wrong: _parallel(ctx, t.averaged, make=lambda net: t.adamw(net, eps=1e-4 if wrong else 1e-8)),
+    "step 1, parameter of up.weight",
+    "unknown",
+)
+
+
+def _averages_twice(step: int, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    t.averaged(step, net, optimizer)
+    for parameter in net.parameters():
+        assert parameter.grad is not None
+        # Copies that differ by rounding: their sum is right, and they are no parts.
+        parameter.grad *= 0.5 * (1 + 1e-7 * dist.get_rank())
+
+
+FAULTS["gradients are averaged twice"] = Fault(
+    lambda: t.train(net := t.build(), t.sgd(net), t.batches(2)),
+    lambda ctx, wrong: _parallel(ctx, _averages_twice if wrong else t.averaged),
+    "step 1, gradient of head.bias",
+    "factor",
+    "times 0.5 = 1 over the 2 ranks: the mean is taken once too often",
+)
+
+
+class _Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.embedding, self.head = nn.Embedding(9, t.WIDTH), nn.Linear(t.WIDTH, t.CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.embedding(x))
+        return out
+
+
+def _tokens(shift: int) -> list[t.Batch]:
+    return [((torch.arange(8) * (3 + step) + shift) % 9, torch.arange(8) % t.CLASSES) for step in range(2)]
+
+
+def _other_tokens(ctx: Context, wrong: bool) -> Any:
+    net = _Embedded()
+    return t.train(net, t.sgd(net), t.share(_tokens(2 if wrong else 0), ctx.rank, ctx.world_size), t.averaged)
+
+
+FAULTS["ranks read other tokens"] = Fault(
+    lambda: t.train(net := _Embedded(), t.sgd(net), _tokens(0)), _other_tokens, "step 1, output of embedding", "unknown"
+)
 FAULTS["the learning rate is scaled by the ranks"] = Fault(
     lambda: t.train(net := t.build(), t.sgd(net), t.batches(2)),
     lambda ctx, wrong: _parallel(ctx, t.averaged, make=lambda net: t.sgd(net, lr=0.2 if wrong else 0.1)),

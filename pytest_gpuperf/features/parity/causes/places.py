@@ -151,6 +151,8 @@ def _interleaved(case: Case, rank: int) -> Cause | None:
 
 def misplaced(case: Case) -> Cause | None:
     """Vectors along the last dimension are right, and lie elsewhere; or are another tensor's."""
+    if case.key.kind.is_activation:
+        return None  # an embedding's output is made of another tensor's rows, whatever the tokens
     moved = []
     sources: list[tuple[str, torch.Tensor]] = [("", case.whole), *((n, t) for n, t in case.named if t.dim() >= 2)]
     for rank in case.wrong:

@@ -124,12 +124,14 @@ def _decay(case: Case) -> Cause | None:
     for rank in case.wrong:
         base, off = case.base[rank], case.got[rank] - case.want[rank]
         k = factor(off, base)
-        if not math.isfinite(k) or not bool(((off - k * base).abs() <= 2 * case.tau[rank]).all()):
+        rest = off - k * base
+        if not math.isfinite(k) or not bool((rest.abs() <= 2 * case.tau[rank]).all()):
             return None
-        if abs(k) * float(base.norm()) < 8 * float(case.tau[rank].norm()):
-            return None
+        if float(rest.norm()) > 0.05 * float(off.norm()):
+            return None  # the decay must leave next to nothing of the fault
         factors.append(k)
     if not factors or max(factors) - min(factors) > 0.05 * max(map(abs, factors)):
         return None
     way = "left out" if factors[0] > 0 else "applied twice, or to a parameter that should have none"
-    return Cause("weight decay", f"off by {factors[0]:.4g} times the parameter itself: weight decay is {way}")
+    where = f" on {ranks_text(case.wrong)}" if case.right else ""
+    return Cause("weight decay", f"off by {factors[0]:.4g} times the parameter itself{where}: weight decay is {way}")
