@@ -17,8 +17,8 @@ NORM = 1.5
 """How many times the spread's norm the norm of a difference may be."""
 BLIND = 0.5
 """A tensor is not judged if rounding alone moves it by this share of its norm."""
-_NEIGHBOURS = 16
-"""Elements of about the same size, on each side, by which one element's spread is checked."""
+_STEPS, _NEAR = 33, 3
+"""Half octaves of size that are told apart, and how many on each side count as about the same size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +157,18 @@ def _levels(spread: torch.Tensor) -> torch.Tensor:
 
 
 def _by_size(spread: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """What a large element moves by, as others of about its size do, relative to their size.
+    """What an element moves by, as others of about its size do, relative to their size.
 
     Squares of gradients need it: the largest of them move most, and are few in their rows and columns.
     """
-    count = spread.numel()
-    if count < 2 * _NEIGHBOURS:
+    largest = float(size.max()) if size.numel() else 0.0
+    if not largest:
         return torch.zeros_like(spread)
-    flat = size.flatten()
-    order = flat.argsort()[count // 2 :]  # the small half moves as all do
-    large = flat[order]
-    ratio = torch.where(large > 0, spread.flatten()[order] / large.clamp(min=1e-300), torch.zeros_like(large)).square()
-    sums = torch.cat([ratio.new_zeros(1), ratio.cumsum(0)])
-    at = torch.arange(len(order))
-    begin, end = (at - _NEIGHBOURS).clamp(min=0), (at + _NEIGHBOURS + 1).clamp(max=len(order))
-    level = torch.zeros_like(flat)
-    level[order] = ((sums[end] - sums[begin]).clamp(min=0) / (end - begin)).sqrt() * large
-    return level.reshape(spread.shape)
+    # Half octaves below the largest element; what is smaller by 2**16 moves as all do.
+    steps = (2 * torch.log2(largest / size.clamp(min=largest * 2.0**-16))).long().flatten()
+    ratio = (spread / size.clamp(min=largest * 2.0**-16)).square().flatten()
+    sums, counts = torch.bincount(steps, ratio, _STEPS), torch.bincount(steps, minlength=_STEPS).double()
+    near = torch.ones(1, 1, 2 * _NEAR + 1, dtype=torch.float64)
+    sums, counts = (torch.nn.functional.conv1d(one[None, None], near, padding=_NEAR)[0, 0] for one in (sums, counts))
+    level = (sums / counts.clamp(min=1)).sqrt()
+    return level[steps].reshape(spread.shape) * size
