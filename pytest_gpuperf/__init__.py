@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.ranks.context import Context
     from pytest_gpuperf.ranks.failures import CollectiveMismatch, RankDied, RankError, RankTimeout, ResultError
     from pytest_gpuperf.run.current_ranks import LeakWarning
+    from pytest_gpuperf.run.patches import PatchWarning
     from pytest_gpuperf.timing.stepping import Resettable
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "NcclLog",
     "Overlap",
     "Parity",
+    "PatchWarning",
     "Perf",
     "ProfileWarning",
     "RankDied",
@@ -80,6 +82,7 @@ _HOMES = {
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
     "Parity": "features.parity.fixture",
+    "PatchWarning": "run.patches",
     "Perf": "fixtures.perf",
     "ProfileWarning": "features.profiling.profiler",
     "RankDied": "ranks.failures",

@@ -73,6 +73,11 @@ def pytest_gpuperf_header(config: pytest.Config, run: Session) -> Sequence[str]:
     raise NotImplementedError
 
 
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
+    """Returns why a test that the feature has to do with cannot run, which fails it; None if it can."""
+
+
 @pytest.hookspec
 def pytest_gpuperf_measures(item: pytest.Item, checks: Checks) -> None:
     """A perf test is about to measure.

@@ -10,8 +10,10 @@ from typing import Any, Final, Literal, get_args
 import pytest
 
 from pytest_gpuperf.figures.metric import Scope
+from pytest_gpuperf.ranks.hash_seed import VARIABLE as HASH_SEED
+from pytest_gpuperf.ranks.hash_seed import is_seed
 from pytest_gpuperf.ranks.nccl_debug import LOGGED
-from pytest_gpuperf.ranks.spec import GPU, ISOLATIONS, LAUNCHER_VARIABLES, OF_RANK, VISIBLE
+from pytest_gpuperf.ranks.spec import AGENT_STORE, GPU, ISOLATIONS, LAUNCHER_VARIABLES, OF_RANK, VISIBLE
 
 MARKERS = (
     "ranks(*world_sizes, timeout=None, device=None, isolation='group', env=None, largest=False, nccl_log=False, "
@@ -219,7 +221,7 @@ def _one_of(value: Any, known: tuple[str, ...], keyword: str, where: str) -> str
 
 def _launcher_env(keywords: Mapping[str, Any], where: str) -> bool:
     wanted = _flag(keywords.get("launcher_env", False), "launcher_env", where)
-    both = sorted(LAUNCHER_VARIABLES.intersection(keywords.get("env") or {})) if wanted else []
+    both = sorted((LAUNCHER_VARIABLES - {AGENT_STORE}).intersection(keywords.get("env") or {})) if wanted else []
     if both:
         raise ValueError(f"{where} takes env without {both[0]}, which launcher_env=True sets")
     return wanted
@@ -248,6 +250,11 @@ def _environment(value: Any, nccl_log: bool, where: str) -> tuple[tuple[str, str
             raise ValueError(
                 f"{where} takes env with {{rank}} or, for one rank apart, {{rank==2}} in a value, got {name}={text!r}"
             )
+    if not is_seed(OF_RANK.sub("0", value.get(HASH_SEED, ""))):
+        raise ValueError(
+            f"{where} takes env with {HASH_SEED} as a whole number up to 4294967295, 'random' or '{{rank}}', got "
+            f"{value[HASH_SEED]!r}"
+        )
     if value.get(VISIBLE, GPU) != GPU:
         raise ValueError(
             f"{where} cannot set {VISIBLE} to {value[VISIBLE]!r}: a test has the GPUs that it leased; write {GPU!r} to "

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_gpuperf.baselines.mode import LEAST_LAUNCHES, Mode
 from pytest_gpuperf.race_options import RACE_OPTIONS, RaceOptions, race_options
-from pytest_gpuperf.ranks.hash_seed import hash_seed
+from pytest_gpuperf.ranks.hash_seed import hash_seed, seed_by_rank
 
 if TYPE_CHECKING:
     from pytest_gpuperf.verdicts.rule import Policy
@@ -89,6 +89,23 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "action": "store_true",
             "help": "run only the largest world of each test: of those that the GPUs hold, or of all on CPUs",
+        },
+    ),
+    (
+        "--hash-by-rank",
+        {
+            "action": "store_true",
+            "help": "seed Python's hashes differently on each rank that measures nothing, as launchers do: finds "
+            "collectives whose order comes from a set; ranks start afresh and slower, and stay warm",
+        },
+    ),
+    (
+        "--delay-ranks",
+        {
+            "default": None,
+            "metavar": "random|SEED",
+            "help": "delay the ranks of tests that do not measure at random, before their programs and before each "
+            "collective, send and receive, to provoke races; the header tells the seed, which repeats the delays",
         },
     ),
     (
@@ -270,8 +287,12 @@ class Options:
     """Seconds in which a node of a cluster must answer."""
     largest_worlds: bool = False
     """Whether each test has only the largest of its worlds."""
+    delay_seed: int | None = None
+    """Of the delays of ranks; None for no delays."""
     hash_seed: str = ""
     """The value of PYTHONHASHSEED for all ranks of this machine; empty: each process has its own."""
+    hashes_by_rank: str = ""
+    """The same for ranks that measure nothing, with ``{rank}`` in it; empty: they have ``hash_seed``."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -368,7 +389,9 @@ class Options:
             leases=_leases(config),
             run=_run(config),
             # Ranks of a cluster are forked on its nodes, whose environment is theirs.
-            hash_seed=hash_seed(os.environ, _run(config)) if cluster is None else "",
+            hash_seed=(seed := hash_seed(os.environ, _run(config)) if cluster is None else ""),
+            hashes_by_rank=seed_by_rank(seed) if config.getoption("gpuperf_hash_by_rank") else "",
+            delay_seed=_delay_seed(config.getoption("gpuperf_delay_ranks"), _run(config)),
             policy=_policy(config),
             mode=Mode(mode) if update else Mode.MOVED,
             accept_regression=bool(config.getoption("gpuperf_accept_regression")),
@@ -411,6 +434,16 @@ def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool,
 def is_worker(config: pytest.Config) -> bool:
     """Whether this process is a worker of xdist: another one reports what it finds."""
     return hasattr(config, "workerinput")  # xdist.is_xdist_worker() would import xdist, which may be absent
+
+
+def _delay_seed(asked: str | None, run: str | None) -> int | None:
+    if asked is None or asked.isdecimal():
+        return None if asked is None else int(asked)
+    if asked != "random":
+        raise pytest.UsageError(
+            f"--delay-ranks must be random, or the seed that the header of an earlier run tells, got {asked!r}"
+        )
+    return int(hash_seed({}, run))  # one for all of xdist's workers
 
 
 def runs_tests(config: pytest.Config) -> bool:

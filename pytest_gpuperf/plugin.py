@@ -216,6 +216,12 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector, call: pytest
         run.exception_interact(node, call)
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> bool | None:
+    """Tells of the ranks when pytest-timeout's thread method ends a test, and fails that test alone."""
+    return run.timeout_set_timer(item, settings) if (run := hooks_of(item.config)) else None
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes what was recorded, and the results; only the controller ever records."""
     if run := hooks_of(session.config):

@@ -9,9 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import torch
     from torch.distributed import ProcessGroup, Store
 
@@ -26,6 +29,26 @@ OPERATOR_MODULES = ("torch._ops", "torch._classes")
 
 SAME_ON_ALL_RANKS = frozenset({"all_reduce", "allreduce", "_all_gather_base", "_reduce_scatter_base", "broadcast"})
 """Operations whose tensors have the same shapes on all ranks, as the flight recorder names them."""
+
+COLLECTIVES = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "allgather_": "all_gather",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "_allgather_base_": "all_gather",
+    "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all",
+    "barrier": "barrier",
+}
+"""The operations of ``torch.ops.c10d`` that are collectives, and what they are. Which exist depends on the version."""
 
 # NCCL's recorder is one of its own. The public way to it is a file that a timeout of torch's watchdog writes.
 _RECORDERS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}
@@ -235,3 +258,75 @@ def is_of_data_loaders(handler: object) -> bool:
     Torch has no public name for it. If a worker has failed, it raises. Otherwise it calls the handler before it.
     """
     return getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
+
+
+def store_address(frame: FrameType) -> tuple[Any, Any] | None:
+    """Host and port of the store that a thread connects to as ``init_process_group`` opens one; None if it does not.
+
+    Publicly, nobody can ask. A frame of that function's name has variables of these names.
+
+    Args:
+        frame: the thread's innermost one.
+    """
+    code = frame.f_code
+    if code.co_name != "_create_c10d_store" or not code.co_filename.endswith("torch/distributed/rendezvous.py"):
+        return None
+    return frame.f_locals.get("hostname"), frame.f_locals.get("port")
+
+
+def group_ranks(group: ProcessGroup) -> tuple[int, ...]:
+    """The global ranks of a group, none if it is closed; ``get_process_group_ranks`` raises then."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return tuple(c10d._world.pg_group_ranks.get(group, ()))
+
+
+def kernel_below(operation: Any) -> Callable[..., Any]:
+    """What runs an operation's kernel below BackendSelect, for the keys that a kernel there was called with.
+
+    Publicly, ``torch.library.get_kernel`` returns it. That one holds the GIL while it runs: gloo's thread may want it
+    to drop a tensor, under a mutex that the call waits for.
+    """
+    import torch
+
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    run = operation._handle.redispatch_boxed
+    return lambda keys, *arguments: run(keys & below, *arguments)
+
+
+def group_being_opened(stack: Sequence[FrameType]) -> tuple[str, tuple[int, ...]] | None:
+    """The name and the ranks of the group that a thread is opening by ``new_group``; no public name tells of it.
+
+    Args:
+        stack: the thread's frames.
+    """
+    for frame in stack:
+        if frame.f_code.co_name == "_new_group_with_tag":
+            found = frame.f_locals
+            name, ranks = found.get("group_name"), found.get("ranks")
+            return (str(name), tuple(ranks)) if name is not None and ranks is not None else None
+    return None
+
+
+def signature(operation: Any) -> list[tuple[str, str]]:
+    """Names and types of an operation's arguments; publicly, they are a part of its text."""
+    return [(argument.name, str(argument.type)) for argument in operation._schema.arguments]
+
+
+def reduction_named_by(frame: FrameType | None) -> str:
+    """The reduction that a collective's caller asks for: ``SUM``; empty if that cannot be told.
+
+    An operation of c10d gets it as an object that nothing opens.
+
+    Args:
+        frame: the innermost one of Python, None on a thread that has none.
+    """
+    if frame is None:
+        return ""
+    file = frame.f_code.co_filename
+    if file.endswith("/distributed_c10d.py"):
+        reduction = getattr(frame.f_locals.get("opts"), "reduceOp", None)
+        return str(getattr(getattr(reduction, "op", reduction), "name", ""))
+    if file.endswith("/torch/_ops.py"):  # functional collectives name it
+        return next((one.upper() for one in frame.f_locals.get("args", ()) if isinstance(one, str)), "")
+    return ""

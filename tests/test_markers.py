@@ -54,6 +54,14 @@ WRONG = [
     ("2, env={'A': None}", "takes env with strings as values, got A=None: write 'None'"),
     ("2, env={'A': 'x\\0'}", "takes env with values that a variable can have, got A='x\\x00'"),
     (
+        "2, env={'PYTHONHASHSEED': 'many'}",
+        "takes env with PYTHONHASHSEED as a whole number up to 4294967295, 'random' or '{rank}', got 'many'",
+    ),
+    (
+        "2, env={'PYTHONHASHSEED': '5000000{rank}00'}",
+        "takes env with PYTHONHASHSEED as a whole number up to 4294967295, 'random' or '{rank}', got '5000000{rank}00'",
+    ),
+    (
         "2, env={'CUDA_VISIBLE_DEVICES': '0'}",
         "cannot set CUDA_VISIBLE_DEVICES to '0': a test has the GPUs that it leased; write '{gpu}' to show each rank "
         "its own GPU alone",
@@ -61,6 +69,7 @@ WRONG = [
     ("2, largest=1", "takes largest=True or largest=False, got 1"),
     ("2, largest=None", "takes largest=True or largest=False, got None"),
     ("2, launcher_env=1", "takes launcher_env=True or launcher_env=False, got 1"),
+    ("2, launcher_env=True, env={'MASTER_PORT': '1'}", "takes env without MASTER_PORT, which launcher_env=True sets"),
     ("2, launcher_env=True, env={'RANK': '0'}", "takes env without RANK, which launcher_env=True sets"),
     ("2, nodes=0", "takes nodes as an integer of 1 or more, got 0"),
     ("2, per_node=True", "takes per_node as an integer of 1 or more, got True"),

@@ -23,8 +23,10 @@ ALLOWED = {
     "ranks/accelerate_internals.py",
     "ranks/cloudpickle_internals.py",
     "ranks/cython_internals.py",
+    "ranks/multiprocessing_internals.py",
     "torch_internals.py",
     "run/hypothesis_internals.py",
+    "run/mock_internals.py",
     "run/pytest_internals.py",
 }
 # What Python's own library has under such names, found by getattr(), changes with Python alone.

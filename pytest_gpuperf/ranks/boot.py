@@ -11,6 +11,11 @@ _LOAD = (
     "spec = spec_from_file_location('pytest_gpuperf', sys.argv.pop(1)); "
     "sys.modules[spec.name] = package = module_from_spec(spec); spec.loader.exec_module(package); "
 )
+FIND_INSTALLED_FIRST = "import json; sys.path += [path for path in json.loads(sys.argv[1]) if path not in sys.path]; "
+"""Adds a path, the command's first argument, behind what is installed.
+
+A test folder may hold a module of the name of one that torch imports.
+"""
 
 
 def command(source: str, *args: str, python: str = sys.executable) -> list[str]:

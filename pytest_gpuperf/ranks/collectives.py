@@ -14,6 +14,9 @@ from typing import Any
 
 from pytest_gpuperf.torch_internals import SAME_ON_ALL_RANKS
 
+PAIRED = ("gather", "scatter", "all_to_all")
+"""Collectives that move elements between pairs of ranks, and not as many on every rank."""
+
 _SHAPE = re.compile(r"\[([\d, ]*)\]")
 
 
@@ -31,6 +34,24 @@ class Collective:
     """Types and shapes of its inputs: ``Float[4]``."""
     done: bool
     """Whether it came to its end, as far as the recorder knows: gloo's does not tell, and says no."""
+    members: tuple[int, ...] = ()
+    """The group's global ranks. This and what follows is empty or -1 if it comes from the recorder, which lacks it."""
+    types: str = ""
+    """``Float``."""
+    elements: int = -1
+    """How many, counted so that they are the same on all ranks; 0 if each rank may have its own number."""
+    reduction: str = ""
+    """``SUM``; empty if it is not known, or there is none."""
+    root: int = -1
+    """Rank in the group."""
+    sends: tuple[int, ...] = ()
+    """Elements to each rank of the group, if the collective moves them between pairs."""
+    receives: tuple[int, ...] = ()
+    """Elements expected from each rank of the group."""
+    place: str = ""
+    """The program's line: ``file:line in function``."""
+    thread: str = ""
+    """The name of the program's own thread that issued it; empty for the main thread."""
 
     def __str__(self) -> str:
         return f"{self.operation} {self.tensors}".rstrip()
@@ -84,6 +105,11 @@ def last_of_each(issued: Mapping[int, Sequence[Collective]]) -> list[str]:
 def say_ranks(ranks: Sequence[int]) -> str:
     """``rank 1``, or ``ranks 0, 2, 3``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def say_group(one: Collective) -> str:
+    """``group 1 (ranks 0, 2)``, by the name that torch gave it: ``group.group_name``."""
+    return f"group {one.group} ({say_ranks(one.members)})"
 
 
 def sizes_differ(one: Collective, other: Collective) -> bool:
@@ -142,6 +168,8 @@ def _part(lists: Mapping[int, Sequence[Collective]]) -> str | None:
 def _signature(collective: Collective | None) -> str:
     if collective is None:
         return ""
+    if collective.elements >= 0:
+        return f"{collective.operation} {collective.types}[{collective.elements}]"
     # Others may differ by right: all_to_all with its own splits, gather and scatter away from their root.
     same = collective.operation in SAME_ON_ALL_RANKS
     return str(collective) if same else collective.operation

@@ -26,6 +26,7 @@ def cures(endings: Sequence[Ending]) -> list[str]:
     if any(isinstance(ending, Stuck) and _IN_STORE in ending.stacks for ending in endings):
         found.append(
             "a rank waits for a store that nobody opens: as under torchrun, the launcher holds the store, so set no "
-            'MASTER_ADDR and no MASTER_PORT, and pass no init_method="tcp://..."'
+            'MASTER_ADDR and no MASTER_PORT, and pass no init_method="tcp://..."; or have rank 0 open it, with '
+            'env={"TORCHELASTIC_USE_AGENT_STORE": "False"} of the marker'
         )
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.ranks.channel import Parcel
-from pytest_gpuperf.ranks.messages import Raised
+from pytest_gpuperf.ranks.messages import Raised, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class Answered:
     payload: Parcel
     collectives: int = 0
     """As ``Returned.collectives``."""
+    tallies: tuple[Tally, ...] | None = None
+    """As ``Returned.tallies``."""
 
 
 @dataclass(frozen=True, slots=True)

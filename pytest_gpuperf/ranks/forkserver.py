@@ -27,8 +27,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from pytest_gpuperf.ranks.boot import FIND_INSTALLED_FIRST, command
 from pytest_gpuperf.ranks.channel import Channel
 from pytest_gpuperf.ranks.descent import adopt_orphans, children
+from pytest_gpuperf.ranks.hash_seed import VARIABLE
 
 MAX_MESSAGE = 4096  # bytes; what is larger, a rank's environment say, comes in a file
 NUM_FDS = 6  # of a request: the file that holds it, then connection, inquiries, stdout, stderr, stacks
@@ -36,6 +38,11 @@ LOAD = b"load "
 """Begins a request that brings no files: names of modules to import."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CLEARING = 10.0  # seconds in which all that ranks started has to end; a controller that lives waits for one
+_FRESH = (
+    FIND_INSTALLED_FIRST + "from pytest_gpuperf.ranks.forkserver import become_rank; "
+    "become_rank(json.loads(sys.argv[2]), json.loads(sys.argv[1]), json.loads(sys.argv[3]))"
+)
+"""Runs a rank whose first argument is the path."""
 
 
 def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
@@ -49,19 +56,39 @@ def main(fd: int, modules: Sequence[str], controller: int) -> NoReturn:
     # While it imports it listens to nobody, and there is nobody else to end yet.
     _die_with_parent(controller)
     control = socket.socket(fileno=fd)
-    _load(modules)
-    if "numpy" in sys.modules:
-        _load(["numpy.random"])  # numpy imports it when it is first used: too late for a run's seed
+    _preload(modules)
     adopt_orphans()
     _wake_when_parent_dies()  # to end the ranks first, with what they started; the socket tells when
-    _Forkserver(control, controller).serve()
+    _Forkserver(control, controller, modules).serve()
     _flush()
     os._exit(0)  # to take torch down in order would take longer than all else here, and pytest waits
 
 
+def become_rank(fds: Sequence[int], path: Sequence[str], modules: Sequence[str]) -> NoReturn:
+    """Serves as a rank in a fresh interpreter, which a forked process has become.
+
+    Args:
+        fds: the connection, that for inquiries, and the file for stacks.
+        path: ``sys.path`` of the rank.
+        modules: what to import before.
+    """
+    _preload(modules)
+    sys.path[:] = path
+    code = 1
+    try:
+        _serve_as_rank(*fds)
+        code = 0
+    except BaseException:  # nobody is above to print it
+        traceback.print_exc()
+    _flush()
+    os._exit(code)
+
+
 class _Forkserver:
-    def __init__(self, control: socket.socket, controller: int) -> None:
+    def __init__(self, control: socket.socket, controller: int, modules: Sequence[str]) -> None:
         self._control = control
+        self._modules = list(modules)
+        self._hash_seed = os.environ.get(VARIABLE, "")
         self._controller: int | None = None
         """Becomes readable when the controller has ended: a child that it forked may hold the socket open."""
         with contextlib.suppress(OSError):  # a kernel without it, or the controller is gone, which the socket tells
@@ -195,16 +222,36 @@ class _Forkserver:
         os.close(stderr)
         os.environ.clear()
         os.environ.update(request["environ"])
-        sys.path[:] = request["path"]
-        sys.argv[:] = ["rank"]
         with contextlib.suppress(OSError):  # a test may have removed the directory it ran in
             os.chdir(request["cwd"])
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if os.environ.get(VARIABLE, "") != self._hash_seed:  # Python reads it as it starts
+            modules = [*self._modules, *request["modules"]]
+            _start_afresh([connection, inquiries, stacks], request["path"], modules)
+        sys.path[:] = request["path"]
+        _serve_as_rank(connection, inquiries, stacks)
 
-        from pytest_gpuperf.ranks.rank import main as rank_main
 
-        rank_main(Channel.of(connection), Channel.of(inquiries), stacks)
+def _start_afresh(fds: list[int], path: list[str], modules: list[str]) -> NoReturn:
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    program = command(_FRESH, json.dumps(path), json.dumps(fds), json.dumps(modules))
+    os.execv(program[0], program)
+
+
+def _serve_as_rank(connection: int, inquiries: int, stacks: int) -> None:
+    sys.argv[:] = ["rank"]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+    from pytest_gpuperf.ranks.rank import main as rank_main
+
+    rank_main(Channel.of(connection), Channel.of(inquiries), stacks)
+
+
+def _preload(modules: Sequence[str]) -> None:
+    _load(modules)
+    if "numpy" in sys.modules:
+        _load(["numpy.random"])  # numpy imports it when it is first used: too late for a run's seed
 
 
 def _load(modules: Sequence[str]) -> None:

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import IO, Any
 
-from pytest_gpuperf.ranks.boot import command
+from pytest_gpuperf.ranks.boot import FIND_INSTALLED_FIRST, command
 from pytest_gpuperf.ranks.descent import MARK, kill_marked
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.forkserver import LOAD, MAX_MESSAGE
 from pytest_gpuperf.ranks.hash_seed import VARIABLE
+from pytest_gpuperf.ranks.scene import module_path, working_directory
 from pytest_gpuperf.torch_internals import DYNAMO
 
 START_TIMEOUT = 300.0  # seconds; torch from a cold network disk takes minutes at worst
@@ -59,10 +60,8 @@ _FORKABLE = {
 }
 
 _SOURCE = (
-    # What is installed first: a test folder may hold a module of the name of one that torch imports.
-    "import json; sys.path += [path for path in json.loads(sys.argv[2]) if path not in sys.path]; "
-    "from pytest_gpuperf.ranks.forkserver import main; "
-    "main(int(sys.argv[1]), json.loads(sys.argv[3]), int(sys.argv[4]))"
+    FIND_INSTALLED_FIRST + "from pytest_gpuperf.ranks.forkserver import main; "
+    "main(int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))"
 )
 
 
@@ -141,8 +140,12 @@ class ForkserverClient:
         """
         control = self._started()
         hashes = {} if environ.get(VARIABLE) else self._hashes
-        variables = {**environ, **hashes, **self._mark}
-        request = {"environ": variables, "path": _path(), "cwd": _cwd(), "modules": self._wanted()}
+        request = {
+            "environ": {**environ, **hashes, **self._mark},
+            "path": module_path(),
+            "cwd": working_directory(),
+            "modules": self._wanted(),
+        }
         try:
             with tempfile.TemporaryFile() as file:  # an environment may be larger than a message
                 file.write(json.dumps(request).encode())
@@ -238,7 +241,7 @@ class ForkserverClient:
         self._told = set(self._wanted())
         modules = [*self._preload, *self._wanted()]
         return subprocess.Popen(
-            command(_SOURCE, str(control), json.dumps(_path()), json.dumps(modules), str(os.getpid())),
+            command(_SOURCE, json.dumps(module_path()), str(control), json.dumps(modules), str(os.getpid())),
             env={**os.environ, **_FORKABLE, **self._hashes, **self._mark},
             pass_fds=[control],
             stdin=subprocess.DEVNULL,
@@ -292,14 +295,3 @@ class ForkserverClient:
             output = self._stderr.read().decode(errors="replace").strip()
         self.close()
         return LaunchError(f"the forkserver that starts ranks ended unexpectedly; it printed: {output or 'nothing'}")
-
-
-def _path() -> list[str]:
-    return [path for path in sys.path if isinstance(path, str)]  # the import system takes no notice of others
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # a test removed it; ranks stay where the forkserver is
-        return ""

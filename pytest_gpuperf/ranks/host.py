@@ -12,6 +12,7 @@ from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
 from pytest_gpuperf.ranks.postmortem import PostMortem
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import PoolSpec
 
 
@@ -42,6 +43,7 @@ class HostedRanks(Protocol):
         timeout: float,
         alike: bool = False,
         outlives_deaths: bool = False,
+        scene: Scene | None = None,
     ) -> list[Parcel]:
         """Runs the task on every rank and returns their results in rank order.
 

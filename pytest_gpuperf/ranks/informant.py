@@ -11,21 +11,27 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpuperf.ranks.channel import Channel
-from pytest_gpuperf.ranks.collectives import issued_since, latest
+from pytest_gpuperf.ranks.collectives import Collective, issued_since, latest
 from pytest_gpuperf.ranks.handling import Handled, handled
 from pytest_gpuperf.ranks.messages import Account, Inquiry
-from pytest_gpuperf.ranks.surroundings import is_tqdms
+from pytest_gpuperf.ranks.surroundings import child_processes, is_tqdms
+from pytest_gpuperf.ranks.unserved import sought
 from pytest_gpuperf.torch_internals import (
     default_group,
     default_group_name,
     flight_recorder,
+    group_being_opened,
     group_members,
     groups_issued,
 )
 
+if TYPE_CHECKING:
+    from pytest_gpuperf.ranks.calls import Calls
+
+NOTING = __file__.rpartition("/")[0] + "/calls.py"
 # Where torch waits for collectives; what waits for a single peer, or for the store, is not among it.
 _WAITING = ("/torch/distributed/", "/torch/nn/parallel/", "/torch/autograd/", "/torch/_ops.py", "/torch/cuda/")
 _NOT_FOR_A_COLLECTIVE = ("send", "recv", "monitored_barrier", "rendezvous", "store", "new_group", "process_group")
@@ -39,6 +45,8 @@ class Informant:
     def __init__(self, connection: Channel, backend: str) -> None:
         self.since = 0
         """Collectives that were issued before, ``time.time_ns``, are not told of."""
+        self.calls: Calls | None = None
+        """Notes what the rank issues; None if nobody does."""
         self._opened = 0
         self._default: weakref.ref[Any] | None = None
         self._connection = connection
@@ -86,14 +94,19 @@ class Informant:
             position=tuple((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lasti) for frame in stack),
             waits=bool(stack) and waits_for_a_collective(stack[0], self._backend),
             threads=any(_is_the_programs(thread, self._main) for thread in threading.enumerate()),
+            sought=sought(stack[0]) if stack else "",
             issued=groups_issued(),
             members=group_members(),
+            opening=group_being_opened(stack),
             tells_ends=self._backend == "nccl",
             group_is_the_tests=self._group_is_the_tests(),
         )
         if not inquiry.whole:
             return account
-        account = replace(account, handling=self._handling())
+        account = replace(account, handling=self._handling(), calls=self._noted(), children=bool(child_processes()))
+        if account.calls is not None and self.calls is not None and self.calls.whole and not account.tells_ends:
+            # The recorder of gloo knows nothing beyond them.
+            return replace(account, collectives=account.calls, complete=True)
         record = self._record()
         if record is None:
             return account
@@ -106,6 +119,9 @@ class Informant:
         except Exception:  # a recorder that another torch keeps otherwise is no reason to end
             return account
         return replace(account, collectives=collectives, earlier=earlier, complete=complete)
+
+    def _noted(self) -> list[Collective] | None:
+        return None if self.calls is None else self.calls.issued()
 
     def _handling(self) -> tuple[Handled, ...]:
         own = [thread for thread in threading.enumerate() if _is_the_programs(thread, self._main)]
@@ -150,7 +166,8 @@ def _stack(thread: int) -> list[FrameType]:
     frame = sys._current_frames().get(thread)
     frames = []
     while frame is not None:
-        frames.append(frame)
+        if frame.f_code.co_filename != NOTING:  # which stands between torch and its backend
+            frames.append(frame)
         frame = frame.f_back
     return frames
 

@@ -26,6 +26,11 @@ def issued_by(accounts: Mapping[int, Account]) -> tuple[dict[int, list[Collectiv
     return issued, groups
 
 
+def noted_by(accounts: Mapping[int, Account]) -> dict[int, list[Collective]]:
+    """The collectives of each rank that has noted its own."""
+    return {rank: account.calls for rank, account in sorted(accounts.items()) if account.calls is not None}
+
+
 class Inquiries:
     """Asks the ranks that this machine has of one pool."""
 

@@ -260,7 +260,7 @@ class LocalRanks:
         # A reply to another run cannot be taken for this one's.
         if not isinstance(reply, (Returned, Raised)) or reply.run != self._run:
             return None
-        return reply if isinstance(reply, Raised) else Answered(result, reply.collectives)
+        return reply if isinstance(reply, Raised) else Answered(result, reply.collectives, reply.tallies)
 
     def _died(self, rank: int) -> Died:
         at = time.monotonic()

@@ -13,6 +13,7 @@ from enum import Enum
 
 from pytest_gpuperf.ranks.collectives import Collective
 from pytest_gpuperf.ranks.handling import Handled
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import Opening, Place
 
 
@@ -79,6 +80,10 @@ class Run:
     """Whether all ranks have the same seed."""
     debug: bool = False
     """Whether to keep the frames of an exception for a Debug."""
+    scene: Scene = field(default_factory=Scene)
+    """What the program finds of the pytest process's state."""
+    delays: int | None = None
+    """Seed of random delays, together with ``seed``; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +141,29 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """What a rank issued on one group in a run, in short. Ranks that issued alike have equal ones."""
+
+    group: str
+    """The group's name."""
+    members: tuple[int, ...]
+    """Its global ranks."""
+    count: int
+    digest: int
+    """Of what all ranks must pass alike to each collective."""
+    balance: int
+    """All ranks' together are 0 if each sends to each what that one expects."""
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """The request came to its end on this rank; its result is enclosed."""
 
     run: int
     collectives: int = 0
     """How many collectives the program issued on the default group; below 0 where that cannot be told."""
+    tallies: tuple[Tally, ...] | None = None
+    """Of each group of more than one rank; None if the rank keeps none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +213,20 @@ class Account:
     """Whether that call waits for a collective, as far as its name tells."""
     threads: bool = False
     """Whether the program's own threads run."""
+    sought: str = ""
+    """The address of the store that the main thread waits to reach while nobody listens there."""
+    children: bool = False
+    """Whether it has child processes; only in a whole account."""
     issued: tuple[tuple[str, int], ...] = ()
     """How many operations each process group has issued, by name."""
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Global ranks of each process group that this rank is in and that has a name."""
+    opening: tuple[str, tuple[int, ...]] | None = None
+    """The name and the ranks of the group that it is in the middle of opening."""
     collectives: list[Collective] | None = None
     """Those of the run, in the order of issue; None if they cannot be had, or were not asked for."""
+    calls: list[Collective] | None = None
+    """The same as the rank itself noted them, with all that is known of each; None if it notes none."""
     earlier: list[Collective] = field(default_factory=list)
     """Those of the same default group before the run, as far as the recorder still holds them."""
     complete: bool = False

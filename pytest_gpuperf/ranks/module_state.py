@@ -2,7 +2,8 @@
 
 Runs in rank processes. It does not look at Python's own modules, nor at torch, numpy, pytest and what these import. A
 module's state is known from the moment before the first program that could change it. If a program itself imports a
-module, only what is a singleton by its name is seen.
+module, only what is a singleton by its name is seen. Modules that travel by value are not looked at: each run finds
+them as its program brings them (``importable``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from pytest_gpuperf.ranks.accelerate_internals import SHARED
+from pytest_gpuperf.ranks.importable import is_home
 
 _OF_TORCH = frozenset(
     {"networkx", "sympy", "mpmath", "jinja2", "markupsafe", "triton", "filelock", "fsspec", "setuptools", "psutil"}
@@ -37,13 +39,6 @@ class _Owner:
     def of(cls, label: str, owner: Any) -> _Owner:
         before = _values(owner)
         return cls(label, owner, before, [] if SHARED in before else _bindings(owner))
-
-    def with_classes(self, module: str, classes: Mapping[str, type]) -> _Owner:
-        """The same with classes of its module as they are now; a class that is one of them is looked at again."""
-        if isinstance(self.owner, ModuleType):
-            return _Owner(self.label, self.owner, {**self.before, **classes}, [])
-        own = classes.get(self.label.removeprefix(f"{module}."))
-        return self if own is None else _Owner.of(self.label, own)
 
     def changes(self) -> Iterator[str]:
         """The names that are bound to something else now, and those that are new or gone."""
@@ -73,16 +68,6 @@ class ModuleState:
                 self._known[name] = [_Owner.of(label, owner) for label, owner in owners(name, module)]
         self._looked_at = len(sys.modules)
 
-    def arrived(self, classes: Mapping[str, Mapping[str, type]]) -> None:
-        """Takes note of classes that were unpickled with a program: that changes them, and what their modules hold.
-
-        Args:
-            classes: by module and name.
-        """
-        for name, own in classes.items():
-            if name in self._known:
-                self._known[name] = [owner.with_classes(name, own) for owner in self._known[name]]
-
     def changed(self) -> list[str]:
         """What programs changed since ``note``, in words; empty if nothing."""
         found = []
@@ -104,7 +89,7 @@ class ModuleState:
             self._names = [name for name in imported if name.partition(".")[0] not in self._brought]
         for name in self._names:
             module = sys.modules.get(name)
-            if type(module) is ModuleType:
+            if type(module) is ModuleType and not is_home(name):
                 yield name, module
 
 

@@ -24,12 +24,15 @@ from pytest_gpuperf import torch_internals
 from pytest_gpuperf.ranks import cloudpickle_internals, importable
 from pytest_gpuperf.ranks.channel import LARGE, Buffer, Parcel
 
-_OF_A_CLASS = 6  # values of cloudpickle's reduction of a class that travels by value
+_WITH_A_SETTER = 6  # values of cloudpickle's reduction of a class or a function that travels by value
 _FLAGS = (bool, int, float, str)
 """What a parameter's attribute may be to travel with it: what marks it, and not a hook or a group."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    departing: importable.Departing | None = None
+    """What it writes to ranks of modules that travel by value; None on the way back."""
+
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionType) and getattr(obj, "is_hypothesis_test", False):
             # A test class that a program refers to may have methods under @given, whose wrappers hold locks.
@@ -47,10 +50,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
                 return reduced
         if isinstance(obj, ModuleType) and _is_of_a_type_of_its_own(obj):
             return importlib.import_module, (obj.__name__,)
+        if self.departing is not None and isinstance(obj, ModuleType):
+            written = self.departing.of_module(obj)
+            return NotImplemented if written is None else written
         reduced = super().reducer_override(obj)
-        if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) != _OF_A_CLASS:
-            return reduced  # no class, or one that travels by reference
-        return importable.arriving(reduced) if importable.is_named(obj) else reduced
+        if self.departing is None or not isinstance(reduced, tuple) or len(reduced) != _WITH_A_SETTER:
+            return reduced  # something else, or what travels by reference
+        if isinstance(obj, FunctionType):
+            return self.departing.of_function(obj, reduced)
+        named = isinstance(obj, type) and importable.is_named(obj)
+        return importable.arriving(reduced, obj.__qualname__) if named else reduced
 
 
 def _code(make: Callable[..., CodeType], values: tuple[Any, ...], file: str) -> CodeType:
@@ -227,9 +236,41 @@ def dumps(obj: Any, by_value: Iterable[ModuleType] = ()) -> Parcel:
         apart.append(buffer)
         return False
 
-    with _by_value(by_value), submodules_looked_up(), io.BytesIO() as file:
-        _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=goes_into_the_pickle).dump(obj)
+    modules = tuple(by_value)
+    with _by_value(modules), submodules_looked_up(), io.BytesIO() as file:
+        pickler = _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=goes_into_the_pickle)
+        if modules:
+            pickler.departing = importable.Departing({module.__name__: module for module in modules})
+        pickler.dump(obj)
         return Parcel(file.getvalue(), apart)
+
+
+class _Naming(_Pickler):
+    named: set[str]
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):
+            self.named.update(obj.co_names)  # of what it imports, among others
+        elif isinstance(obj, ModuleType):
+            self.named.add(obj.__name__)
+        elif isinstance(obj, FunctionType | type):
+            self.named.add(obj.__module__)
+        return super().reducer_override(obj)
+
+
+def packages_named(obj: Any, by_value: Iterable[ModuleType] = ()) -> frozenset[str]:
+    """Return the names of packages that the code in an object's pickle may use itself, and a few that are none.
+
+    Args:
+        obj: a program, with its arguments.
+        by_value: modules that travel by value.
+    """
+    modules = tuple(by_value)
+    with _by_value(modules), submodules_looked_up(), io.BytesIO() as file:
+        pickler = _Naming(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=lambda buffer: False)
+        pickler.named = set()
+        pickler.dump(obj)
+    return frozenset(str(name).partition(".")[0] for name in pickler.named)
 
 
 def loads(parcel: Parcel) -> Any:

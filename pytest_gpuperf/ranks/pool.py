@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,12 +14,14 @@ from pytest_gpuperf.ranks.collectives import disagreement, say_ranks
 from pytest_gpuperf.ranks.endings import Answered, Died, Ending, Stuck, undisturbed
 from pytest_gpuperf.ranks.excerpt import Excerpt
 from pytest_gpuperf.ranks.failures import RankDied
-from pytest_gpuperf.ranks.inquiries import issued_by
+from pytest_gpuperf.ranks.inquiries import issued_by, noted_by
 from pytest_gpuperf.ranks.messages import Account, Compare, OpenGroup, Raised, Run, Settle, Settled
 from pytest_gpuperf.ranks.node_ranks import NodeRanks, Nodes, Request
 from pytest_gpuperf.ranks.postmortem import PostMortem, World, happened, inquire_after, post_mortem
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import PoolSpec, rank_environ
-from pytest_gpuperf.ranks.stalemate import Stalemate, Vigil
+from pytest_gpuperf.ranks.stalemate import Hopeless, Vigil
+from pytest_gpuperf.ranks.unlike import first_unlike, tallies_differ
 
 GRACE = 2.0  # seconds that the others get after the first failure, unless told otherwise
 GROUP_TIMEOUT = 60.0  # seconds to leave the old group and open a new one; 1.5 s is usual on 8 GPUs
@@ -44,6 +47,7 @@ class Pool:
         environ: Mapping[str, str],
         *,
         grace: float = GRACE,
+        delays: int | None = None,
         listener: Listener | None = None,
         debug: bool = False,
     ) -> None:
@@ -54,6 +58,7 @@ class Pool:
             spec: how many, and on what.
             environ: the controller's environment.
             grace: seconds that the other ranks get after the first failure.
+            delays: seed of random delays of the ranks; None for none.
             listener: hears what ranks print as they print it; ``output`` then has nothing of it.
             debug: whether a rank whose program raised is kept for ``debug``.
 
@@ -66,6 +71,7 @@ class Pool:
         """How the last run ended, if it failed."""
         self._starter = nodes
         self._grace = grace
+        self._delays = None if spec.timed else delays
         self._listener = listener
         self._debug = debug
         self._group: str | None = None
@@ -120,6 +126,7 @@ class Pool:
         timeout: float,
         alike: bool = False,
         outlives_deaths: bool = False,
+        scene: Scene | None = None,
     ) -> list[Parcel]:
         """Sends the task to every rank and returns their results in rank order.
 
@@ -130,13 +137,14 @@ class Pool:
             timeout: seconds.
             alike: whether all ranks draw from this seed; else each adds its number to it.
             outlives_deaths: whether the other ranks have until the timeout after one died, and not just the grace.
+            scene: what the program finds of this process's state; None for what the ranks started with.
 
         Raises:
             BaseException: what the program raised on the rank that failed first, or a RankError.
         """
         __tracebackhide__ = True
         self._runs += 1
-        request = Run(self._runs, seed, alike, self._debug)
+        request = Run(self._runs, seed, alike, self._debug, scene or Scene(), self._delays)
         return self._exchange(request, program, timeout, task, outlives_deaths=outlives_deaths)
 
     def settle(self, *, rest: bool = False) -> list[str]:
@@ -232,15 +240,24 @@ class Pool:
         __tracebackhide__ = True
         self.failure = None
         graced = (Raised,) if outlives_deaths else (Raised, Died)
+        found: dict[int, Ending] = {}
+        where = tuple(map(self.spec.whereabouts, range(self.spec.world_size))) if self.spec.nodes else ()
+        own = isinstance(request, Run)
+        world = World(self.spec.world_size, self.spec.backend, program, timeout, own, where)
         try:
-            endings, stalemate = self._gather(request, task, timeout, self._vigil(request), graced)
-        except BaseException:  # Ctrl-C: the ranks are somewhere in the middle
-            self.kill()
+            stalemate = self._gather(request, task, timeout, self._vigil(request), graced, found)
+        except BaseException as error:  # Ctrl-C: the ranks are somewhere in the middle
+            told: PostMortem | None = None
+            try:
+                told = self.failure = self._interrupted(error, found, world) if own else None
+            finally:
+                self.kill()
+            if told is not None and not isinstance(error, Exception):
+                raise error.with_traceback(None) from None  # where the wait stood is of no interest
             raise
-        if happened(endings):
-            own = isinstance(request, Run)
-            where = tuple(map(self.spec.whereabouts, range(self.spec.world_size))) if self.spec.nodes else ()
-            self._fail(endings, World(self.spec.world_size, self.spec.backend, program, timeout, own, where), stalemate)
+        endings = [found[rank] for rank in range(self.spec.world_size)]
+        if happened(endings) or tallies_differ(endings):
+            self._fail(endings, world, stalemate)
         return [ending.payload for ending in endings if isinstance(ending, Answered)]
 
     def _vigil(self, request: Request) -> Vigil | None:
@@ -252,19 +269,37 @@ class Pool:
 
         return Vigil(ask, self._grace, timed=self.spec.timed)
 
-    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Stalemate | None) -> None:
+    def _interrupted(self, error: BaseException, found: dict[int, Ending], world: World) -> PostMortem | None:
+        """Notes on what came from outside where each rank was; it costs some tenths of a second."""
+        with contextlib.suppress(Exception):  # what came is raised in any case
+            waiting = [rank for rank in range(world.size) if rank not in found]
+            found.update(self._collected(waiting, lambda node, ranks: node.give_up(ranks)))
+            endings = [found[rank] for rank in range(world.size)]
+            alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
+            accounts = self._accounts(alive, whole=True)
+            issued, groups = issued_by(accounts)
+            handling = {rank: accounts[rank].handling for rank in waiting if rank in accounts}
+            return post_mortem(endings, world, issued, groups, None, handling, noted_by(accounts), error)
+        return None
+
+    def _fail(self, endings: Sequence[Ending], world: World, stalemate: Hopeless | None) -> None:
         __tracebackhide__ = True
         alive = [rank for rank, ending in enumerate(endings) if not isinstance(ending, Died)]
-        accounts = self._accounts(alive, whole=True) if inquire_after(endings) else {}
+        parted = all(isinstance(ending, Answered) for ending in endings)  # happened says that they differ
+        accounts = self._accounts(alive, whole=True) if parted or inquire_after(endings) else {}
         issued, groups = issued_by(accounts)
         handling = {rank: one.handling for rank, one in accounts.items() if isinstance(endings[rank], Stuck)}
-        returned = all(isinstance(ending, Answered) for ending in endings)
-        if returned and len(issued) == len(endings) and disagreement(issued, groups) is None:
+        noted = noted_by(accounts)
+        unlike = first_unlike(noted)
+        if parted and unlike is None and len(issued) == len(endings) and disagreement(issued, groups) is None:
             return  # gloo's own count has sends and receives in it, which need not be the same on all ranks
+        own_groups = any(isinstance(ending, Answered) and ending.collectives < 0 for ending in endings)
+        if parted and unlike is None and not happened(endings) and (own_groups or len(issued) < len(endings)):
+            return  # a program that opens groups itself may end them as it likes; or what differs cannot be told
         self._group = None
         if not undisturbed(endings):
             self._clean = False
-        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling)
+        self.failure = failure = post_mortem(endings, world, issued, groups, stalemate, handling, noted)
         raised = [isinstance(ending, Raised) and ending.usable for ending in endings]
         answered = [isinstance(ending, Answered) for ending in endings]
         if all(answered) or not all(a or r for a, r in zip(answered, raised, strict=True)):
@@ -283,12 +318,12 @@ class Pool:
         timeout: float,
         vigil: Vigil | None,
         graced: tuple[type[Ending], ...],
-    ) -> tuple[list[Ending], Stalemate | None]:
-        endings: dict[int, Ending] = {}
+        endings: dict[int, Ending],
+    ) -> Hopeless | None:
         for node in self._nodes:
             endings.update(node.post(request, task))
         waiting = [rank for rank in range(self.spec.world_size) if rank not in endings]
-        stalemate: Stalemate | None = None
+        stalemate: Hopeless | None = None
         deadline = time.monotonic() + (
             self._grace if any(isinstance(one, graced) for one in endings.values()) else timeout
         )
@@ -314,7 +349,7 @@ class Pool:
                     if isinstance(ending, graced):
                         deadline = min(deadline, time.monotonic() + self._grace)
         self._listen()
-        return [endings[rank] for rank in range(self.spec.world_size)], stalemate
+        return stalemate
 
     def _accounts(self, ranks: Collection[int], *, whole: bool) -> dict[int, Account]:
         return self._collected(ranks, lambda node, some: node.ask(some, whole=whole))

@@ -19,10 +19,17 @@ class Pools:
     """Live pools by what they are made of. Ranks are started when first asked for."""
 
     def __init__(
-        self, nodes: Nodes, *, grace: float = GRACE, listener: Listener | None = None, debug: bool = False
+        self,
+        nodes: Nodes,
+        *,
+        grace: float = GRACE,
+        delays: int | None = None,
+        listener: Listener | None = None,
+        debug: bool = False,
     ) -> None:
         self._nodes = nodes
         self._grace = grace
+        self._delays = delays
         self._listener = listener
         self._debug = debug
         self._pools: dict[PoolSpec, Pool] = {}
@@ -88,7 +95,15 @@ class Pools:
         return pool
 
     def _started(self, spec: PoolSpec, environ: Mapping[str, str]) -> Pool:
-        return Pool(self._nodes, spec, environ, grace=self._grace, listener=self._listener, debug=self._debug)
+        return Pool(
+            self._nodes,
+            spec,
+            environ,
+            grace=self._grace,
+            delays=self._delays,
+            listener=self._listener,
+            debug=self._debug,
+        )
 
     def take_death(self) -> RankDied | None:
         """Return and forget the deaths of ranks that died after their last test and were replaced."""

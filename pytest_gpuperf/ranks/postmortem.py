@@ -25,8 +25,10 @@ from pytest_gpuperf.ranks.handling import Handled, grouped, held_back, in_words,
 from pytest_gpuperf.ranks.messages import Raised, Withdrawal
 from pytest_gpuperf.ranks.spec import rank_name
 from pytest_gpuperf.ranks.stacks import frames, own_place, place, roll_call
-from pytest_gpuperf.ranks.stalemate import Stalemate
+from pytest_gpuperf.ranks.stalemate import Hopeless
 from pytest_gpuperf.ranks.tracebacks import headline
+from pytest_gpuperf.ranks.unlike import Unlike, first_unlike, shared_groups
+from pytest_gpuperf.ranks.unserved import Unserved
 
 _MISMATCHED = "mismatched collectives"
 _CLEANUP = "A cleanup (except, finally, __exit__) that not all ranks enter must not wait for the others"
@@ -94,8 +96,10 @@ def post_mortem(
     world: World,
     issued: Mapping[int, Sequence[Collective]] | None = None,
     groups: Mapping[str, Sequence[int]] | None = None,
-    stalemate: Stalemate | None = None,
+    stalemate: Hopeless | None = None,
     handling: Mapping[int, Sequence[Handled]] | None = None,
+    noted: Mapping[int, Sequence[Collective]] | None = None,
+    interruption: BaseException | None = None,
 ) -> PostMortem:
     """Finds what happened first: the program's own exception, a death, one that a cleanup holds back, or only waiting.
 
@@ -106,23 +110,43 @@ def post_mortem(
         groups: global ranks of process groups that are not over all ranks.
         stalemate: why stuck ranks were given up before the timeout, if they were.
         handling: exceptions that stuck ranks are handling.
+        noted: the collectives that ranks noted themselves, with all that is known of each.
+        interruption: what ended the wait from outside, as Ctrl-C does; the story is noted on it.
     """
     issued = issued or {}
     failed = [(_moment(ending), rank) for rank, ending in enumerate(endings) if isinstance(ending, (Raised, Died))]
     root = min(failed)[1] if failed else None
     parted = disagreement(issued, groups or {})
+    unlike = first_unlike(noted or {})
     hopeless = stalemate if root is None else None
     handling = handling or {}
     cause = held_back(handling, world.size) if root is None else None
     lead = "" if cause is None else in_words(*cause)
+    error: BaseException
     handles = [line for group in grouped(handling) if (line := in_words(*group)) != lead]
-    if hopeless is not None:
-        error: BaseException = _hopeless(hopeless, world, lead)
+    if interruption is not None:
+        error = interruption
+    elif hopeless is not None:
+        error = _hopeless(hopeless, world, lead)
+    elif all(isinstance(ending, Answered) for ending in endings):
+        error = _mismatch(endings, world) if unlike is None else _unlike(unlike, world)
     else:
-        error = _mismatch(endings, world) if _mismatched(endings) else _error(endings, root, world, lead)
-    notes = [] if isinstance(error, RanksSkipped) else handles + _others(endings, root)
-    if parted is not None:
+        error = _error(endings, root, world, lead)
+    notes = (
+        []
+        if isinstance(error, RanksSkipped)
+        else handles + _others(endings, root, interrupted=interruption is not None)
+    )
+    if interruption is not None:
+        notes = [*_so_far(endings, root, world), *([lead] if lead else []), *notes]
+    if unlike is not None and isinstance(error, CollectiveMismatch) and str(unlike) in str(error):
+        notes += unlike.places
+    elif parted is not None:
         notes.append(parted)
+    elif unlike is not None:
+        notes += [str(unlike), *unlike.places]
+    if parted is not None or unlike is not None or any(isinstance(ending, Stuck) for ending in endings):
+        notes += shared_groups(noted or {})
     if not isinstance(error, RanksSkipped):
         notes += [*world.nodes, *cures(endings)]
     for note in notes:
@@ -131,7 +155,7 @@ def post_mortem(
     return PostMortem(
         error=error,
         rank=root,
-        cause=_cause(endings, root, hopeless) if cause is None else cause[1].headline,
+        cause=_cause(endings, root, hopeless, interruption) if cause is None else cause[1].headline,
         place=_place(endings, root) if cause is None else cause[1].origin,
         story=(_first_line(error), *notes),
         sections=(*tracebacks_of(handling), *collectives, *_stacks(endings), *_tracebacks(endings, root)),
@@ -223,15 +247,18 @@ def _timeout(endings: Sequence[Ending], world: World, lead: str) -> RankTimeout:
     )
 
 
-def _hopeless(stalemate: Stalemate, world: World, lead: str) -> CollectiveMismatch:
-    rule = "Every rank of a group must issue each of its collectives, in the same order"
-    if stalemate.sizes_differ:
-        rule += ", with as many elements"
-    if lead:
-        rule = _CLEANUP
-    return CollectiveMismatch(
-        f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {stalemate}. {rule}"
-    )
+def _hopeless(hopeless: Hopeless, world: World, lead: str) -> RankError:
+    never = f"{_led(lead)}{world.program} on {world.size} ranks ({world.backend}) can never end: {hopeless}"
+    if isinstance(hopeless, Unserved):
+        return RankTimeout(never)
+    return CollectiveMismatch(f"{never}. {_CLEANUP if lead else hopeless.rule}")
+
+
+def _so_far(endings: Sequence[Ending], root: int | None, world: World) -> list[str]:
+    stuck = [rank for rank, ending in enumerate(endings) if isinstance(ending, Stuck)]
+    said = f"{say_ranks(stuck)} of {world.size} ({world.backend}) had not returned from {world.program} when this came"
+    first = [] if root is None else [f"rank {root} {_say(endings[root])}"]
+    return [said, *first] if stuck else [f"all ranks had ended {world.program} when this came", *first]
 
 
 def _led(lead: str) -> str:
@@ -245,6 +272,11 @@ def _mismatched(endings: Sequence[Ending]) -> bool:
 
 
 def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
+    if not _mismatched(endings):
+        return CollectiveMismatch(
+            f"all ranks returned from {world.program} ({world.backend}), but not from the same collectives. Every rank "
+            "of a group must issue each of its collectives"
+        )
     said: dict[int, list[int]] = {}
     for rank, ending in enumerate(endings):
         assert isinstance(ending, Answered)
@@ -256,7 +288,11 @@ def _mismatch(endings: Sequence[Ending], world: World) -> CollectiveMismatch:
     )
 
 
-def _others(endings: Sequence[Ending], root: int | None) -> list[str]:
+def _unlike(unlike: Unlike, world: World) -> CollectiveMismatch:
+    return CollectiveMismatch(f"all ranks returned from {world.program} ({world.backend}), but {unlike}. {unlike.rule}")
+
+
+def _others(endings: Sequence[Ending], root: int | None, *, interrupted: bool) -> list[str]:
     first = None if root is None else endings[root]
     too: dict[int, str] = {}
     same: dict[str, list[int]] = {}
@@ -269,7 +305,7 @@ def _others(endings: Sequence[Ending], root: int | None) -> list[str]:
             same.setdefault(_say(ending), []).append(rank)
     said = _raised_too(too, first) + [f"{say_ranks(ranks)} {what}" for what, ranks in same.items()]
     stuck = {rank: ending.stacks for rank, ending in enumerate(endings) if isinstance(ending, Stuck)}
-    if stuck and root is not None:
+    if stuck and root is not None and not interrupted:
         said.append(f"{say_ranks(list(stuck))} had not returned when killed:")
     return said + roll_call(stuck)
 
@@ -319,11 +355,15 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
 
 
-def _cause(endings: Sequence[Ending], root: int | None, hopeless: Stalemate | None) -> str:
+def _cause(
+    endings: Sequence[Ending], root: int | None, hopeless: Hopeless | None, interruption: BaseException | None
+) -> str:
+    if interruption is not None and root is None:
+        return _first_line(interruption)
     if hopeless is not None:
-        return _MISMATCHED
+        return "timeout" if isinstance(hopeless, Unserved) else _MISMATCHED
     if root is None:
-        return _MISMATCHED if _mismatched(endings) else "timeout"
+        return "timeout" if any(isinstance(ending, Stuck) for ending in endings) else _MISMATCHED
     ending = endings[root]
     if isinstance(ending, Raised):
         return _headline(ending)

@@ -25,9 +25,11 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuperf.ranks import importable, malloc, nccl_debug, payload, scheduling, tracebacks
+from pytest_gpuperf.ranks.calls import Calls
 from pytest_gpuperf.ranks.channel import EMPTY, Channel, Letter, Parcel
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.debugger import post_mortem
+from pytest_gpuperf.ranks.delays import Delays
 from pytest_gpuperf.ranks.groups import Groups
 from pytest_gpuperf.ranks.informant import Informant
 from pytest_gpuperf.ranks.messages import (
@@ -42,9 +44,11 @@ from pytest_gpuperf.ranks.messages import (
     Settled,
     Start,
     Started,
+    Tally,
     Withdrawal,
 )
 from pytest_gpuperf.ranks.module_state import ModuleState
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.spec import MASTER_PORT, Opening, Place
 from pytest_gpuperf.ranks.surroundings import Surroundings, stays_behind
 from pytest_gpuperf.torch_internals import sequence_number
@@ -108,7 +112,10 @@ class _Rank:
         store = _open_store(self._place.store) if start.rank == 0 else None
         self.store_port = None if store is None else store.port
         self._groups = Groups(start, self._device, store)
+        self._calls = None if start.timed or start.world_size == 1 else Calls(start.rank)
+        self._informant.calls = self._calls
         self._found = Surroundings.now()
+        self._usual = Scene.now({})
         self._modules = ModuleState()
         self._threads_raised: list[str] = []
         threading.excepthook = self._thread_raised
@@ -121,7 +128,7 @@ class _Rank:
             case OpenGroup():
                 return self._guarded(request.run, lambda: self._open_group(request))
             case Run():
-                return self._guarded(request.run, lambda: self._run(request, enclosed), keep=request.debug)
+                return self._guarded(request.run, lambda: self._run(request, enclosed), request.debug, program=True)
             case Compare():
                 return self._guarded(request.run, lambda: (Parcel(pickle.dumps(self._groups.unchanged())), 0))
             case Settle():
@@ -130,11 +137,13 @@ class _Rank:
                 return self._guarded(request.run, self._debug)
         raise TypeError(f"a rank was sent {request!r}, which no rank understands")
 
-    def _guarded(self, run: int, work: Callable[[], tuple[Parcel, int]], keep: bool = False) -> Letter:
+    def _guarded(
+        self, run: int, work: Callable[[], tuple[Parcel, int]], keep: bool = False, program: bool = False
+    ) -> Letter:
         self._before = None
         try:
             result, collectives = work()
-            return Letter(Returned(run, collectives), result)
+            return Letter(Returned(run, collectives, self._tallies() if program else None), result)
         except BaseException as error:  # sys.exit() and pytest.skip() are outcomes of the program as well
             at = time.monotonic()
             own = tracebacks.without_harness(error.__traceback__)
@@ -178,15 +187,23 @@ class _Rank:
         self._informant.since = time.time_ns()
         self._before = self._groups.sequence_numbers()
         before = _issued()
-        entry, args, kwargs = payload.loads(task)
-        self._modules.arrived(importable.news())
-        self._modules.note()
-        self._seed(context.seed)  # now: what the program's module imports has its generators
-        result = entry(context, *args, **kwargs)
-        self._synchronize()  # an error that the device meets later belongs to this run, not to the next
-        after = _issued()
-        with _unpicklable_named(result):
-            return payload.dumps(result), -1 if before is None or after is None else after - before
+        if self._calls is not None:
+            self._calls.begin(Delays.of(request, self._start.rank))
+        importable.begin(request.scene.files)
+        with request.scene.set_over(self._usual):
+            entry, args, kwargs = payload.loads(task)
+            self._modules.note()
+            self._seed(context.seed)  # now: what the program's module imports has its generators
+            if self._calls is not None:
+                self._calls.delay()
+            result = entry(context, *args, **kwargs)
+            self._synchronize()  # an error that the device meets later belongs to this run, not to the next
+            after = _issued()
+            with _unpicklable_named(result):
+                return payload.dumps(result), -1 if before is None or after is None else after - before
+
+    def _tallies(self) -> tuple[Tally, ...] | None:
+        return None if self._calls is None else self._calls.tally()
 
     def _groups_if_silent(self) -> tuple[int, int] | None:
         try:
@@ -282,7 +299,10 @@ def _open_store(address: str) -> dist.TCPStore:
     # probed.
     listener = socket.create_server((address, 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    # Shared by stores that rank 0 opens on this port: without the launcher's store, env:// has it do so.
+    return dist.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listener.detach()
+    )
 
 
 def _flush_output() -> None:

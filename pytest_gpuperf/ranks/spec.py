@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 
+from pytest_gpuperf.ranks.hash_seed import VARIABLE
+
 _RECORDED = "2000"  # entries: torch's own default from 2.11 on; 2.10 records nothing unasked
 OF_RANK = re.compile(r"\{rank(?:==(\d+))?\}")
 """In a value that a test sets: ``{rank}`` is the rank's number; ``{rank==2}`` is 1 on rank 2, and 0 on all others."""
@@ -63,6 +65,10 @@ class Place:
     """The node's name; empty without a cluster."""
 
 
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Unless it is ``True``, torch has rank 0 open the store of ``init_method``, and not the launcher."""
+
+
 def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]:
     """The variables that torchrun sets, except ``MASTER_PORT``, which rank 0's store provides later.
 
@@ -86,7 +92,7 @@ def launcher_environ(rank: int, world_size: int, place: Place) -> dict[str, str]
         "ROLE_NAME": "default",
         "MASTER_ADDR": place.store,
         "TORCHELASTIC_RUN_ID": "gpuperf",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        AGENT_STORE: "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
@@ -113,6 +119,8 @@ class PoolSpec:
     opening: Opening = Opening.GROUP
     owner: str = ""
     """The test file whose tests alone use the pool; empty if any test may."""
+    hash_seed: str = ""
+    """The seed of each rank's hashes, in which ``OF_RANK`` stands for its number; empty: all have that of the run."""
     nodes: tuple[Node, ...] = ()
     """The nodes of a cluster, each with its part of the ranks, in rank order; empty: all ranks on this machine."""
 
@@ -187,15 +195,19 @@ def environ_of(rank: int, spec: PoolSpec, environ: Mapping[str, str]) -> dict[st
         environ: of the pool's ranks, by ``rank_environ``.
     """
     gpu = spec.gpus[rank] if spec.gpus else ""
+    hashes = {VARIABLE: OF_RANK.sub(lambda told: _of_rank(told, rank), spec.hash_seed)} if spec.hash_seed else {}
     values = {name: OF_RANK.sub(lambda told: _of_rank(told, rank), value) for name, value in spec.environ}
     own = {
         name: values[name].replace(GPU, gpu) for name, value in spec.environ if OF_RANK.search(value) or GPU in value
     }
     place = spec.place(rank)
     launcher = launcher_environ(rank, spec.world_size, place) if spec.opening is Opening.LAUNCHER else {}
+    if launcher and AGENT_STORE in values:
+        launcher[AGENT_STORE] = values[AGENT_STORE]
     part = spec.parts[place.node]
     visible = {VISIBLE: ",".join(spec.gpus[part.start : part.stop])} if spec.nodes else {}
-    return {**environ, **visible, **launcher, **own}
+    set_by_test = dict(spec.environ)
+    return {**environ, **visible, **launcher, **(hashes if VARIABLE not in set_by_test else {}), **own}
 
 
 def _of_rank(told: re.Match[str], rank: int) -> str:

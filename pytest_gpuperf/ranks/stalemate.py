@@ -19,7 +19,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_gpuperf.ranks.collectives import Collective, say_ranks, sizes_differ
+from pytest_gpuperf.ranks.knots import Knot, in_vain
 from pytest_gpuperf.ranks.messages import Account
+from pytest_gpuperf.ranks.openings import Openings, differing
+from pytest_gpuperf.ranks.unlike import Unlike, first_unlike
+from pytest_gpuperf.ranks.unserved import Unserved, unserved
 
 _MOST_SPARED = 4  # times the grace for which ranks are not asked again for what their recorders hold
 SHORTEST = 0.25  # seconds that a rank is watched at least, however short the grace is
@@ -45,6 +49,12 @@ class Stalemate:
     def sizes_differ(self) -> bool:
         """Whether other ranks issued the same collective, of tensors of another size."""
         return any(sizes_differ(self.collective, other) for other in self.instead.values())
+
+    @property
+    def rule(self) -> str:
+        """What ranks must do."""
+        rule = "Every rank of a group must issue each of its collectives, in the same order"
+        return f"{rule}, with as many elements" if self.sizes_differ else rule
 
     def __str__(self) -> str:
         waits = "waits" if len(self.waiting) == 1 else "wait"
@@ -78,6 +88,9 @@ def stalemate(accounts: Mapping[int, Account], still: Collection[int], returned:
     # One is enough to wait for so long; the report is to name those that came later too.
     return None if first is None else replace(first, waiting=_all_in(first, accounts, returned))
 
+
+Hopeless = Stalemate | Unlike | Knot | Openings | Unserved
+"""Why a run can never end well."""
 
 _Same = tuple[str, int, str]
 
@@ -152,6 +165,37 @@ def _kind(collective: Collective, nccl: bool) -> str:
     return name
 
 
+def hopeless(accounts: Mapping[int, Account], still: Collection[int], returned: Collection[int]) -> Hopeless | None:
+    """Why the run can never end well, by the recorders and by what the ranks noted; None if there is no proof of it.
+
+    Args:
+        accounts: what the ranks told, with what the flight recorder holds.
+        still: ranks that have not moved for long enough, returned ones among them.
+        returned: ranks that returned from the program.
+    """
+    opened = differing(accounts)
+    if opened is not None:
+        return opened
+    found = stalemate(accounts, still, returned)
+    noted = {rank: account.calls for rank, account in accounts.items() if account.calls is not None}
+    unlike = first_unlike(noted)
+    if unlike is not None and (found is None or not unlike.is_at(found.collective)):
+        return unlike  # it came first: nothing that a group issues after that can be relied on
+    if found is not None:
+        return found
+    vain = in_vain(accounts, still, returned)
+    for wait in vain.values():
+        gone = tuple(one for one in wait.absent if one in returned)
+        if gone:
+            same = [one for one, other in vain.items() if _same(other.collective) == _same(wait.collective)]
+            return Stalemate(wait.collective, tuple(same), gone, {})
+    return Knot(vain) if vain else None
+
+
+def _may_wait(account: Account) -> bool:
+    return account.waits or account.threads or account.opening is not None
+
+
 class Vigil:
     """Looks at the ranks of a run now and then."""
 
@@ -176,7 +220,7 @@ class Vigil:
         self._spared_until = 0.0
         self._returned = 0
 
-    def look(self, waiting: Collection[int], returned: Collection[int]) -> Stalemate | None:
+    def look(self, waiting: Collection[int], returned: Collection[int]) -> Hopeless | None:
         """Looks once.
 
         Args:
@@ -191,10 +235,12 @@ class Vigil:
             self._returned, self._doubts, self._spared_until = len(returned), 0.0, 0.0
         accounts = self._ask([*waiting, *returned], False)
         still = self._still(accounts, returned, began)
-        if began >= self._spared_until and any(accounts[rank].waits for rank in still if rank in waiting):
+        suspects = [accounts[rank] for rank in still if rank in waiting]
+        if began >= self._spared_until and any(_may_wait(account) or account.sought for account in suspects):
             whole = self._ask([*waiting, *returned], True)
             still = self._still(whole, returned, began)
-            if (found := stalemate(whole, still, returned)) is not None:
+            found = hopeless(whole, still, returned) or unserved(whole, still, waiting)
+            if found is not None:
                 return found
             self._doubts = min(max(2 * self._doubts, self._still_for), _MOST_SPARED * self._still_for)
             self._spared_until = time.monotonic() + self._doubts

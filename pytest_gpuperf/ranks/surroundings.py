@@ -23,9 +23,13 @@ import torch.distributed as dist
 from pytest_gpuperf.ranks.descent import children
 from pytest_gpuperf.torch_internals import COMPILER, global_module_hooks, is_of_data_loaders
 
-# What torch does by itself in the course of ordinary work is nobody's forgetfulness.
+# What torch and loaders do by themselves in the course of ordinary work is nobody's forgetfulness.
 _VARIABLES_OF_TORCH = ("TORCHINDUCTOR_", "TRITON_", "KINETO_", "CUDA_MODULE_LOADING")
-_CHILDREN_OF_TORCH = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker")
+_CHILDREN_OF_TORCH = (
+    "torch/_inductor/compile_worker",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+)
 _LIMIT_OF_COMPILER = 2000  # the compiler raises the recursion limit to it, and leaves it there
 _FIRST_LIMIT = sys.getrecursionlimit()
 _THAT_END = ("threads", "child processes")
@@ -93,7 +97,7 @@ class Surroundings:
                 for thread in threading.enumerate()
                 if thread is not threading.main_thread() and not (_is_torchs(thread) or is_tqdms(thread))
             },
-            child_processes=_children(),
+            child_processes=child_processes(),
         )
 
 
@@ -176,7 +180,8 @@ def _working_directory() -> str:
         return "removed"
 
 
-def _children() -> dict[str, str]:
+def child_processes() -> dict[str, str]:
+    """Return the commands of this process's children that a program has started, with ``running``."""
     found = {}
     for pid in children():
         command = _command(pid)

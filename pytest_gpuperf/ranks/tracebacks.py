@@ -14,6 +14,12 @@ def without_harness(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the program's own frames on: the author of the program is shown what the program did."""
     while trace is not None and trace.tb_next is not None and _is_harness(trace):
         trace = trace.tb_next
+    one = trace
+    while one is not None and one.tb_next is not None:
+        if _notes_calls(one.tb_next):
+            one.tb_next = one.tb_next.tb_next
+        else:
+            one = one.tb_next
     return trace
 
 
@@ -21,7 +27,9 @@ def place(trace: TracebackType | None) -> str:
     """``file:line in function`` of the innermost frame that is the program's own; empty without a traceback."""
     frames: list[stacks.Frame] = []
     while trace is not None:
-        if _is_harness(trace):  # what it called of libraries is not the program's
+        if _notes_calls(trace):
+            pass
+        elif _is_harness(trace):  # what it called of libraries is not the program's
             frames.clear()
         else:
             code = trace.tb_frame.f_code
@@ -54,6 +62,11 @@ def headline(kind: str, message: str) -> str:
     """
     first = message.strip().partition("\n")[0]
     return f"{kind}: {first}" if first else kind
+
+
+def _notes_calls(trace: TracebackType) -> bool:
+    # It stands between torch and its backend.
+    return trace.tb_frame.f_globals.get("__name__") == "pytest_gpuperf.ranks.calls"
 
 
 def _is_harness(trace: TracebackType) -> bool:

@@ -30,6 +30,8 @@ class Commands:
     """What the command line says of a cluster; empty without one."""
     bisects: bool = False
     """Whether the commit that made a test slower can be looked for."""
+    delays: int | None = None
+    """The seed of the delays of ranks; None if they are not delayed."""
     build: str = ""
     """The command that builds what an older commit needs; empty if it needs nothing."""
 
@@ -41,7 +43,9 @@ class Commands:
             path: of its file, for a node id that has none, as those outside of the root may.
         """
         gpus = f" --gpus {self.gpus}" if self.gpus else ""
-        return f"pytest {self._selected(identity, path)}{self._nodes}{gpus}{' --smoke' if self.smoke else ''}"
+        delays = "" if self.delays is None else f" --delay-ranks={self.delays}"
+        smoke = " --smoke" if self.smoke else ""
+        return f"pytest {self._selected(identity, path)}{self._nodes}{gpus}{delays}{smoke}"
 
     def record(self, identity: str, *more: str, mode: str = "") -> str:
         """The command that records a baseline for the test on this machine.

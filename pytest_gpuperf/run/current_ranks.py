@@ -8,7 +8,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,9 @@ from pytest_gpuperf.ranks.spec import Node, Opening, PoolSpec
 from pytest_gpuperf.report.one_line import one_line
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.hypothesis_internals import is_drawn
+from pytest_gpuperf.run.interruptions import Interruptions
 from pytest_gpuperf.run.packing import Packing, name_of
+from pytest_gpuperf.run.patches import Patches, patch_warning
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
@@ -78,6 +80,8 @@ class CurrentTest:
     """Whether it only asks NCCL, on ranks like those of a launch."""
     first_timeout: float | None = None
     """Seconds that its first run that hung had; None if none has."""
+    patched: set[str] = field(default_factory=set)
+    """Names of what it had patched in this process when it ran programs, and was warned of."""
     longest: float = 0.0
     """Seconds of its longest run that returned."""
     failures: deque[PostMortem] = field(default_factory=lambda: deque(maxlen=_KEPT_FAILURES))
@@ -104,9 +108,12 @@ class CurrentRanks:
         self._packing = packing
         self._launch = launch
         self._cluster = cluster
+        self._patches = Patches(packing.travels)
         self._current: CurrentTest | None = None
         self.reported: CurrentTest | None = None
         """The test that began last; its teardown is reported when it has ended."""
+        self.interruptions = Interruptions()
+        """Of runs, by what is outside of them."""
         self._running = threading.Lock()
         self._output: dict[str, Excerpt] = {}
         """What ranks printed and no report has taken, by title."""
@@ -152,6 +159,8 @@ class CurrentRanks:
         self._tests += 1
         examples = is_drawn(getattr(item, "obj", None))
         self._host.retire_owned(but=str(item.path))
+        if world_size is not None:
+            self._patches.begin()
         self._current = self.reported = CurrentTest(
             item=item,
             identity=identity,
@@ -346,6 +355,10 @@ class CurrentRanks:
             self._leasing.release(staying=self._host.gpus, await_memory=bool(self.machine.gpus))
         self._launch.end()
 
+    def close(self) -> None:
+        """The run is over."""
+        self._patches.close()
+
     def replace_ranks(self) -> None:
         """Ends all ranks; the next test of the launch, which goes on, has fresh ones."""
         self._host.retire_all()
@@ -355,6 +368,11 @@ class CurrentRanks:
         failures = [] if self.reported is None else list(self.reported.failures)
         raised = (error, *error.exceptions) if isinstance(error, BaseExceptionGroup) else (error,)
         return next((failure for failure in reversed(failures) if failure.error in raised), None)
+
+    def interrupted(self, error: BaseException) -> tuple[str, PostMortem] | None:
+        """The test whose run this ended, and what is known of that run; None if it ended none."""
+        failure = self.failure_of(error)
+        return None if failure is None or self.reported is None else (self.reported.item.nodeid, failure)
 
     def take_output(self) -> list[tuple[str, str]]:
         """What ranks printed since the last call: title, text."""
@@ -413,17 +431,20 @@ class CurrentRanks:
         current = self.current
         name = name or name_of(program)
         task = self._packing.packed((entry, tuple(args), kwargs), program)
+        self._warn_of_patches(current, lambda: self._packing.packages_named(entry, tuple(args), kwargs))
         pool = self._pool(world_size)
         start = time.monotonic()
         try:
-            payloads = pool.run(
-                task,
-                program=name,
-                seed=current.seed,
-                timeout=current.timeout,
-                alike=current.marker.seed == "same",
-                outlives_deaths=outlives_deaths,
-            )
+            with self.interruptions.admitted():
+                payloads = pool.run(
+                    task,
+                    program=name,
+                    seed=current.seed,
+                    timeout=current.timeout,
+                    alike=current.marker.seed == "same",
+                    outlives_deaths=outlives_deaths,
+                    scene=self._packing.scene(),
+                )
         except RanksSkipped as skipped:
             pytest.skip(str(skipped))
         except RankTimeout as error:
@@ -447,6 +468,14 @@ class CurrentRanks:
                 current.group = f"{current.group}, run {self._renewals}"
         current.longest = max(current.longest, time.monotonic() - start)
         return read_results(payloads, pool.spec, name)
+
+    def _warn_of_patches(self, current: CurrentTest, packages: Callable[[], Set[str]]) -> None:
+        missing = [name for name in self._patches.missing(current.item) if name not in current.patched]
+        # A fixture for all tests may patch what no program uses.
+        used = packages() if missing else ()
+        if new := [name for name in missing if name.partition(".")[0] in used]:
+            current.patched.update(new)
+            current.item.warn(patch_warning(current.identity, new))
 
     def _watched(
         self, world_size: int, entry: Callable[..., Any], args: Sequence[Any], program: Callable[..., Any]
@@ -517,7 +546,8 @@ class CurrentRanks:
         marker = current.marker
         opening = Opening.LAUNCHER if marker.launcher_env else current.opening
         owner = str(current.item.path) if marker.isolation == "file" else ""
-        return PoolSpec(world_size, gpus, marker.env, cores, timed, opening, owner, nodes)
+        hashes = "" if timed else self._options.hashes_by_rank
+        return PoolSpec(world_size, gpus, marker.env, cores, timed, opening, owner, hashes, nodes)
 
     def _placed(self, cluster: Cluster, world_size: int) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         marker = self.current.marker

@@ -24,6 +24,7 @@ from pytest_gpuperf.run.concluding import Ruled
 from pytest_gpuperf.run.exit_status import Ending, exit_status, is_interrupted
 from pytest_gpuperf.run.hypothesis_internals import leave_out_our_lines
 from pytest_gpuperf.run.launches import identify, launch_of
+from pytest_gpuperf.run.pytest_timeout_timer import set_timer
 from pytest_gpuperf.run.selection import (
     LACKS,
     arrange,
@@ -87,6 +88,10 @@ def report_header(config: pytest.Config) -> list[str]:
     lines = [machine.describe() if session.cluster is None else session.cluster.describe()]
     if seed := session.options.hash_seed:
         lines.append(f"ranks hash strings with PYTHONHASHSEED={seed}")
+    if seeds := session.options.hashes_by_rank:
+        lines.append(f"ranks that measure nothing hash strings with PYTHONHASHSEED={seeds}")
+    if (delays := session.options.delay_seed) is not None:
+        lines.append(f"ranks are delayed at random; --delay-ranks={delays} repeats it")
     lines.append(cluster_warning(session.cluster))
     if others := config.stash.get(OTHERS, []):
         lines += [f"another plugin or conftest.py has {name}, so ours is {prefixed(name)}" for name in others]
@@ -99,6 +104,11 @@ def report_collectionfinish(config: pytest.Config) -> list[str]:
     """Reports what ranks run on if the run began after the header."""
     quiet = config.get_verbosity() < 0 or config.option.no_header
     return [] if SHOWN in config.stash or quiet else report_header(config)
+
+
+def timeout_set_timer(item: pytest.Item, settings: object) -> bool | None:
+    """With pytest-timeout's thread method: the timer tells of the ranks, and fails the test alone."""
+    return set_timer(item, settings, item.config.stash[SESSION].ranks.interruptions)
 
 
 def generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -198,6 +208,8 @@ def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     session.ranks.begin(item, world_size=world_size(item), launch=number, identity=launch.identity)
     if LACKS in item.stash:
         pytest.fail(f"--require-gpus: {item.stash[LACKS]}", pytrace=False)
+    if (objection := item.config.hook.pytest_gpuperf_objection(item=item)) is not None:
+        pytest.fail(objection, pytrace=False)
     if is_perf(item) and session.ranks.current.marker.launcher_env:
         pytest.fail(
             "a perf test is measured on a process group of the plugin's, and launcher_env=True leaves "

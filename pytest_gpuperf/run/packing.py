@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,7 @@ import pytest
 from pytest_gpuperf.ranks import payload
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.cython_internals import is_shared_by_cython
+from pytest_gpuperf.ranks.scene import Scene
 from pytest_gpuperf.ranks.stubs import Stubs
 from pytest_gpuperf.run.pytest_internals import rewrites_assertions
 
@@ -40,6 +41,8 @@ class Packing:
         self._directories: set[str] = set()
         self._modules: tuple[int, tuple[ModuleType, ...]] = (-1, ())
         self._stubs = Stubs({}, {})
+        self._files: dict[str, str] = {}
+        """The sources of the modules, by their names."""
 
     def collected(self, items: Sequence[pytest.Item], config: pytest.Config) -> None:
         """Takes note of where the test modules lie: what lies beside them travels to the ranks by value."""
@@ -67,12 +70,25 @@ class Packing:
             modules = self._by_value()
             return payload.dumps((self._stubs.before(entry), args, kwargs), by_value=modules)
 
+    def packages_named(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Set[str]:
+        """Return the names of packages that a program may use itself, which was packed before."""
+        return payload.packages_named((program, args, kwargs), by_value=self._by_value())
+
+    def scene(self) -> Scene | None:
+        """Return what a program finds of this process's state; None on a cluster, whose nodes have other files."""
+        return Scene.now(self._files) if self._lacks is None else None
+
+    def travels(self, module: ModuleType) -> bool:
+        """Whether the module travels by value."""
+        return module in self._by_value()
+
     def _by_value(self) -> tuple[ModuleType, ...]:
         count, modules = self._modules
         if count != len(sys.modules):
             modules = tuple(module for module in list(sys.modules.values()) if self._travels(module))
             self._modules = len(sys.modules), modules
             self._stubs = _stubs(modules)
+            self._files = {module.__name__: file for module in modules if (file := module.__file__)}
         return modules
 
     def _travels(self, module: ModuleType) -> bool:

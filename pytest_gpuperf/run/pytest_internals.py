@@ -107,3 +107,13 @@ def skipped_where_it_is_defined(reason: str) -> BaseException:
 def rewrites_assertions(finder: object) -> bool:
     """Whether an entry of ``sys.meta_path`` is pytest's own; publicly, it has no name."""
     return isinstance(finder, AssertionRewritingHook)
+
+
+def patched_attributes(item: pytest.Item) -> Iterator[tuple[Any, str]]:
+    """What fixtures of the item have set or deleted by ``setattr`` and ``delattr`` of a MonkeyPatch: owner and name.
+
+    Publicly, a MonkeyPatch can only be undone.
+    """
+    for value in getattr(item, "funcargs", {}).values():
+        if isinstance(value, pytest.MonkeyPatch):
+            yield from ((owner, name) for owner, name, _ in value._setattr)

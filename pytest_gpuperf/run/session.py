@@ -34,6 +34,7 @@ from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.commands import Commands
 from pytest_gpuperf.report.console import Console
 from pytest_gpuperf.report.findings import Findings
+from pytest_gpuperf.report.interrupted import Interrupted
 from pytest_gpuperf.report.progress import Measuring, Progress
 from pytest_gpuperf.report.results_file import Raced, ResultsFile
 from pytest_gpuperf.report.run_journal import Head, RunJournal, journal_of
@@ -41,13 +42,14 @@ from pytest_gpuperf.report.terminal import Reported, Summary
 from pytest_gpuperf.run.arm_loop import ArmLoop
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
-from pytest_gpuperf.run.contesting import Contesting
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.launcher_skips import LauncherSkips
 from pytest_gpuperf.run.launches import launch_of
+from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
@@ -59,6 +61,7 @@ from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
+from pytest_gpuperf.verdicts.contest import Contest
 
 if TYPE_CHECKING:
     from pytest_gpuperf.cluster.cluster import Cluster
@@ -83,7 +86,7 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
-    judging: Judging | Contesting | None
+    judging: Judging | Contest | None
     """None if figures are recorded, or only shown."""
     racing: Racing | None
     """Goes with ``judging``."""
@@ -129,11 +132,13 @@ class Session:
             # for itself.
             bisects=race.python is None and cluster is None and not race.bisect,
             build=race.build or "",
+            delays=options.delay_seed,
         )
         forkserver = ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
         host: RankHost = Pools(
             LocalNode(forkserver) if cluster is None else cluster,
             grace=options.grace,
+            delays=options.delay_seed,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
@@ -159,9 +164,9 @@ class Session:
         site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
         measured = _measured(machine, options)
         launch = CurrentLaunch(machine, site, root, measured=measured, recording=recording, hash_seed=options.hash_seed)
-        judging: Judging | Contesting | None = None
+        judging: Judging | Contest | None = None
         if link is None and raced is not None:
-            judging = Contesting(machine.key, options.policy, raced)
+            judging = Contest(machine.key, options.policy, raced)
         elif link is None and launch.measured and recording is None:
             judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
@@ -259,6 +264,7 @@ class Session:
         """Registers the parts that have hooks of their own; reports only in the process that has all of them."""
         plugins = config.pluginmanager
         plugins.register(self.seen, "gpuperf-seen")
+        plugins.register(LeftGroups(), "gpuperf-left-groups")
         if self.recording is not None:
             plugins.register(RecordedRun(self.recording), "gpuperf-recording")
         if self.results is not None:
@@ -274,7 +280,9 @@ class Session:
         plugins.register(
             Summary(self.summary.lines, self.findings, self.commands, smoke=self.options.smoke), "gpuperf-summary"
         )
+        plugins.register(Interrupted(self.console, self.ranks.interrupted), "gpuperf-interrupted")
         plugins.register(Progress(self.console, self.options.launches, _measuring), "gpuperf-progress")
+        plugins.register(LauncherSkips(), "gpuperf-launcher-skips")
         reported = Reported(self.summary.lines, self.findings, self.commands, config.rootpath)
         config.hook.pytest_gpuperf_reports(config=config, reported=reported)
 
@@ -332,6 +340,7 @@ class Session:
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
+        self.ranks.close()
         self.host.close()
         self.leasing.close()
 

@@ -1,6 +1,6 @@
 """The judge of a run that races every figure against other code, and holds none against a record."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pytest_gpuperf.figures.metric import Metric
@@ -15,19 +15,25 @@ from pytest_gpuperf.verdicts.verdict import Verdict, invalidated
 class Contest:
     """Judges figures by races alone. Every figure races, so none is screened."""
 
-    def __init__(self, hardware_key: str, policy: Policy) -> None:
+    shift: float | None = None
+    moved: Sequence[str] = ()
+    knows: bool = False
+
+    def __init__(self, hardware_key: str, policy: Policy, commit: str = "") -> None:
         """No figure has entered yet.
 
         Args:
             hardware_key: Names the machine.
             policy: What a run may get wrong, and which loss it must find.
+            commit: What the present code races.
         """
         self._hardware_key = hardware_key
         self._policy = policy
+        self._commit = commit
         self._entered = 0
 
-    def enter(self, test: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
-        """The figures of a test's first launch, each a suspect unless its measurement is worth nothing."""
+    def conclude(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[Verdict]:
+        """Enters the figures of a first launch: each becomes a suspect, unless its measurement is worth nothing."""
         verdicts = []
         for name, metric in metrics.items():
             verdict = Verdict(test, name, metric, Outcome.SAME, self._hardware_key)
@@ -65,3 +71,30 @@ class Contest:
             return asked(verdict.undecided(Reason.OPEN))
         outcome = Outcome.IMPROVED if gained.decision is Decision.ACCUSED else Outcome.SAME
         return asked(replace(verdict, outcome=outcome, reason=None))
+
+    def unchecked(self, test: str, body_hash: str, metrics: Mapping[str, Metric]) -> list[str]:
+        """None: nothing is asked of a baseline."""
+        return []
+
+    def second(self, test: str, metrics: Mapping[str, Metric]) -> None:
+        """Nothing is held against a baseline, so nothing can have moved against one."""
+
+    def may_clear(self, suspect: Verdict, present: Sequence[Metric]) -> bool:
+        """Never: there is nothing but the race."""
+        return False
+
+    def cleared(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict | None:
+        """None: there is nothing but the race."""
+        return None
+
+    def commit_to_race(self, suspect: Verdict) -> str | None:
+        """What the user named."""
+        return self._commit
+
+    def not_raced(self, suspect: Verdict, present: Sequence[Metric], why: str, *, over: bool) -> Verdict | None:
+        """Undecided, with the reason."""
+        return suspect.undecided(Reason.CANNOT_RACE, why)
+
+    def out_of_time(self, suspect: Verdict, present: Sequence[Metric]) -> Verdict:
+        """Undecided."""
+        return suspect.undecided(Reason.BUDGET)

@@ -1,7 +1,7 @@
 """Small classes in the shapes of torch's harnesses, as modules for whole runs of pytest."""
 
 PROCESSES = """
-import os, random, sys, time, unittest
+import multiprocessing, os, random, sys, time, unittest
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,6 +61,11 @@ class GlooCase(MultiProcessTestCase):
 
     def test_draws(self):
         told(self, (random.random(), float(numpy.random.rand()), float(torch.rand(1))))
+
+    def test_has_the_name_and_the_parent_of_a_process(self):
+        self.assertEqual(multiprocessing.current_process().name, f"process {self.rank}")
+        parent = multiprocessing.parent_process()
+        self.assertEqual((parent.name, parent.pid, parent.is_alive()), ("MainProcess", os.getppid(), True))
 
     def test_sends_an_object_of_this_module(self):
         self.group()
@@ -303,6 +308,11 @@ class InTurn(MultiProcContinuousTest):
         x = torch.full((2,), float(self.rank))
         dist.all_reduce(x)
         self.assertEqual(x, torch.ones(2))
+
+    def test_has_the_name_of_a_process(self):
+        import multiprocessing
+
+        self.assertEqual(multiprocessing.current_process().name, f"process {self.rank}")
 
     def test_fails(self):
         if self.rank == 1:

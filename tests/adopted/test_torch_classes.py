@@ -48,6 +48,7 @@ def test_tests_pass_fail_and_skip_under_the_ids_of_unittest(run: WholeRun) -> No
             "test_counts_turn_1": "PASSED",
             "test_draws": "PASSED",
             "test_fails_as_expected": "XFAIL",
+            "test_has_the_name_and_the_parent_of_a_process": "PASSED",
             "test_leaves_at_once": "FAILED",
             "test_leaves_before_its_assertions": "FAILED",
             "test_leaves_by_its_last_statement": "PASSED",
@@ -165,6 +166,7 @@ def test_with_the_option_a_file_runs_as_it_is(unmarked: WholeRun) -> None:
     assert unmarked.outcomes == {
         "InTurn::test_all_reduce": "PASSED",
         "InTurn::test_fails": "FAILED",
+        "InTurn::test_has_the_name_of_a_process": "PASSED",
         "InTurn::test_leaves_before_its_assertions": "FAILED",
         "InTurn::test_runs_after_the_failure": "PASSED",
         "OnMesh::test_shards": "PASSED",

@@ -1,6 +1,6 @@
 """The seed of Python's hashes: the user's own, or one for all processes of a run."""
 
-from pytest_gpuperf.ranks.hash_seed import hash_seed
+from pytest_gpuperf.ranks.hash_seed import hash_seed, is_seed, seed_by_rank
 
 
 def test_the_users_own_seed_is_kept_as_it_is() -> None:
@@ -17,3 +17,11 @@ def test_each_run_draws_a_seed_that_python_takes() -> None:
 
 def test_the_workers_of_a_run_have_one_seed() -> None:
     assert hash_seed({}, "5f2c") == hash_seed({}, "5f2c") != hash_seed({}, "5f2d")
+
+
+def test_the_seeds_of_ranks_are_numbers_that_python_takes() -> None:
+    for seed in ("1", "4294967295", "", "random"):
+        by_rank = [seed_by_rank(seed).replace("{rank}", str(rank)) for rank in (0, 1, 511)]
+        assert all(map(is_seed, by_rank))
+        assert len(set(by_rank)) == (1 if seed == "random" else 3)  # which each process draws for itself
+    assert not any(map(is_seed, ("many", "-1", "1.5", "4294967296", "²")))

@@ -1,6 +1,7 @@
-"""Classes of a test's module are found by their names on ranks, as the standard pickle looks for them."""
+"""What a test's module defines is found by its name on ranks, as the standard pickle looks for it."""
 
 import enum
+import importlib
 import io
 import pickle
 import subprocess
@@ -74,14 +75,23 @@ def double(point):
 def make():
     return Point()
 """
+SCALED = (
+    FILE
+    + """
+FACTOR = 1
+
+def double(number):
+    return FACTOR * number
+"""
+)
 ELSEWHERE = """
 import pickle, sys
 from pytest_gpuperf.ranks import importable, payload
 from pytest_gpuperf.ranks.channel import Parcel
 importable.install()
-before = list(sys.modules)
+before = set(sys.modules)
 function, args = payload.loads(Parcel(sys.stdin.buffer.read()))
-assert not set(sys.modules) - set(before) & {"shapes", "nowhere", "nowhere.shapes"}
+assert not (set(sys.modules) - before) & {"shapes", "nowhere", "nowhere.shapes"}
 sys.stdout.buffer.write(payload.dumps(function(*args)).stream)
 """
 
@@ -152,25 +162,44 @@ def arrives_later(point: bytes) -> tuple[bool, list[str], list[str]]:
     state = ModuleState()
     import shapes
 
+    own = shapes.Point
     state.note()
-    payload.loads(Parcel(point))
-    arrived = importable.news()
-    assert list(arrived) == ["shapes"]
-    assert importable.news() == {}
-    state.arrived(arrived)
+    arrived = payload.loads(Parcel(point))
     state.note()
-    before = state.changed()
     shapes.make = None
-    shapes.Point.x = 1
-    return shapes.Point is arrived["shapes"]["Point"], before, state.changed()
+    same = shapes.Point is arrived is not own
+    importable.begin({})
+    return same, state.changed(), [name for name in ("make", "Point") if getattr(shapes, name) is None]
 
 
-def test_a_class_that_arrives_after_its_module_was_imported_replaces_its_own(
+def test_a_class_that_arrives_after_its_module_was_imported_replaces_its_own_for_the_run(
     tmp_path: Path, shapes: ModuleType
 ) -> None:
     point = payload.dumps(shapes.Point, [shapes]).stream
-    changes = ["attributes of modules: shapes.make, shapes.Point.x"]
-    assert elsewhere(arrives_later, point, path=tmp_path, by_value=shapes) == (True, [], changes)
+    assert elsewhere(arrives_later, point, path=tmp_path, by_value=shapes) == (True, [], [])
+
+
+def functions_by_name(double: Any) -> tuple[bool, bool, int]:
+    import shapes
+
+    shapes.FACTOR = 3
+    return pickle.loads(pickle.dumps(double)) is shapes.double is double, shapes.make() is not None, double(2)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_function_arrives_in_the_module_that_has_its_name(tmp_path: Path, shapes: ModuleType, found: bool) -> None:
+    (tmp_path / "shapes.py").write_text(SCALED)
+    importlib.reload(shapes)
+    args = (shapes.double, shapes.make)  # the second one is there by its file, or because it was sent
+    path = tmp_path if found else None
+    assert elsewhere(lambda *both: functions_by_name(both[0]), *args, path=path, by_value=shapes) == (True, True, 6)
+
+
+def test_what_comes_back_changes_nothing_here(shapes: ModuleType) -> None:
+    before = dict(vars(shapes))
+    copied = payload.loads(payload.dumps((shapes.double, shapes), [shapes]))
+    assert copied[0] is not shapes.double
+    assert vars(shapes) == before
 
 
 def test_classes_that_their_module_does_not_name_are_left_alone(shapes: ModuleType) -> None:

@@ -1,8 +1,12 @@
 """What is relied on of torch's private names: with another version of torch, these tests tell whether it holds."""
 
+import inspect
 import pickle
 import subprocess
 import sys
+import threading
+import time
+import traceback
 
 import pytest
 import torch
@@ -95,6 +99,81 @@ def test_the_flight_recorder_has_what_was_issued(call: Call) -> None:
         return [last[name] for name in names[:3]] + [name in last for name in names[3:]]
 
     assert call(program) == [["gloo:all_reduce", [[4]], ["Float"], True, True, True]] * 2
+
+
+def test_a_group_has_ranks_until_it_is_closed(call: Call) -> None:
+    def program(ctx: Context) -> list[tuple[int, ...]]:
+        group = dist.new_group([0, 1])
+        assert group is not None
+        dist.barrier(group=group)
+        ranks = torch_internals.group_ranks(group)
+        dist.destroy_process_group(group)
+        return [ranks, torch_internals.group_ranks(group)]
+
+    assert call(program) == [[(0, 1), ()]] * 2
+
+
+def test_a_kernel_below_runs_without_the_gil(call: Call) -> None:
+    def program(ctx: Context) -> bool:
+        operation = torch.ops.c10d.monitored_barrier_.default
+        below = torch_internals.kernel_below(operation)
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+        done = threading.Event()
+        counted = []
+
+        def count() -> None:
+            while not done.wait(0.01):
+                counted.append(time.monotonic())
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        if ctx.rank == 1:
+            time.sleep(0.5)
+        else:
+            below(keys, torch.ones(1), ctx.group.boxed(), [], 60_000, True)
+        if ctx.rank == 1:
+            below(keys, torch.ones(1), ctx.group.boxed(), [], 60_000, True)
+        done.set()
+        thread.join()
+        return len(counted) > 5
+
+    assert call(program) == [True, True]
+
+
+def test_the_signature_of_a_collective_names_what_we_look_for() -> None:
+    for name, kind in torch_internals.COLLECTIVES.items():
+        arguments = dict(torch_internals.signature(getattr(torch.ops.c10d, name).default))
+        assert "ProcessGroup" in arguments["process_group"]
+        assert ("reduce_op" in arguments) == ("reduce" in kind)
+        assert ("root_rank" in arguments) == (kind in ("broadcast", "reduce", "gather", "scatter"))
+    splits = dict(torch_internals.signature(torch.ops.c10d.alltoall_base_.default))
+    assert {"input_split_sizes", "output_split_sizes"} < set(splits)
+
+
+def test_the_reduction_is_read_from_the_caller() -> None:
+    assert torch_internals.reduction_named_by(None) == ""
+    assert torch_internals.reduction_named_by(sys._getframe()) == ""
+
+
+def test_a_group_that_is_being_opened_is_seen_on_the_stack(call: Call) -> None:
+    def program(ctx: Context) -> object:
+        seen: list[object] = []
+
+        def look() -> None:
+            stack = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[main])]
+            seen.append(torch_internals.group_being_opened(stack))
+
+        main = threading.get_ident()
+        look_soon = threading.Timer(0.3, look)
+        assert torch_internals.group_being_opened([sys._getframe()]) is None
+        if ctx.rank == 1:
+            time.sleep(1.0)
+        else:
+            look_soon.start()
+        dist.new_group([1, 0])
+        return seen
+
+    assert call(program) == [[("1", (0, 1))], []]
 
 
 def test_torch_has_a_recorder_for_nccl_if_it_has_nccl() -> None:
@@ -199,3 +278,9 @@ def test_dynamo_and_the_compiler_are_modules(name: str) -> None:
 def test_nothing_is_loaded_for_the_names() -> None:
     code = "import sys, pytest_gpuperf.torch_internals; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_init_process_group_connects_to_a_store_in_a_function_with_these_variables() -> None:
+    function = sys.modules["torch.distributed.rendezvous"]._create_c10d_store
+    assert inspect.getfile(function).endswith("torch/distributed/rendezvous.py")
+    assert list(inspect.signature(function).parameters)[:2] == ["hostname", "port"]

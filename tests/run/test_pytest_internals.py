@@ -194,3 +194,22 @@ def test_pytests_finder_is_told_from_pythons() -> None:
     known: Callable[[object], bool] = pytest_internals.rewrites_assertions
     assert [known(finder) for finder in sys.meta_path].count(True) >= 1
     assert not known(next(finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder"))
+
+
+PATCHES = """
+import json, pytest
+from pytest_gpuperf.run.pytest_internals import patched_attributes
+
+def test_it(monkeypatch, request):
+    assert list(patched_attributes(request.node)) == []
+    monkeypatch.setattr(json, "dumps", None)
+    monkeypatch.delattr(json, "loads")
+    assert list(patched_attributes(request.node)) == [(json, "dumps"), (json, "loads")]
+    monkeypatch.undo()
+    assert list(patched_attributes(request.node)) == []
+"""
+
+
+def test_what_monkeypatch_has_patched_is_known(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(PATCHES)
+    pytester.runpytest_inprocess().assert_outcomes(passed=1)

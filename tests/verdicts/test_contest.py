@@ -19,7 +19,7 @@ QUIET = (100.0, 100.2, 99.9, 100.1) * 3
 
 def raced(old: list[float], present: list[float], *, over: bool = False, **fields: Any) -> Verdict | None:
     contest = Contest(KEY, Policy())
-    (suspect,) = contest.enter("t.py::test", {"busbw": metrics(present[0], **fields)[0]})
+    (suspect,) = contest.conclude("t.py::test", "", {"busbw": metrics(present[0], **fields)[0]})
     assert (suspect.outcome, suspect.reason) == (Outcome.UNDECIDED, Reason.SUSPECT)
     return contest.raced(suspect, Arms(metrics(*old, **fields), metrics(*present, **fields), "main"), over=over)
 
@@ -53,7 +53,7 @@ def test_what_is_open_at_the_end_is_undecided() -> None:
 def test_figures_share_the_chance_of_a_false_alarm() -> None:
     def needed(others: int) -> int:
         contest = Contest(KEY, Policy())
-        (suspect,) = contest.enter("t.py::test", {"busbw": metrics(94.0)[0]})
+        (suspect,) = contest.conclude("t.py::test", "", {"busbw": metrics(94.0)[0]})
         contest._entered += others
         for blocks in range(1, MOST_BLOCKS + 1):
             arms = Arms(metrics(*QUIET[:2] * blocks), metrics(*[0.94 * value for value in QUIET[:2] * blocks]), "main")
@@ -67,7 +67,7 @@ def test_figures_share_the_chance_of_a_false_alarm() -> None:
 
 def test_a_measurement_that_is_worth_nothing_does_not_race() -> None:
     contest = Contest(KEY, Policy())
-    (verdict,) = contest.enter("t.py::test", {"busbw": Metric(100.0, "B/s", "higher", limit=50.0)})
+    (verdict,) = contest.conclude("t.py::test", "", {"busbw": Metric(100.0, "B/s", "higher", limit=50.0)})
     assert (verdict.outcome, verdict.reason) == (Outcome.INVALID, Reason.ABOVE_LIMIT)
 
 

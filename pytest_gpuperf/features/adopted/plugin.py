@@ -77,12 +77,10 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
         adopting.look_at(collector, name, obj)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fails a test whose class should be adopted and cannot be."""
+def pytest_gpuperf_objection(item: pytest.Item) -> str | None:
+    """Returns why a test's class, which should be adopted, cannot be."""
     adopting = item.config.stash.get(ADOPTING, None)
-    if adopting is not None and (objection := adopting.objection(item)) is not None:
-        pytest.fail(objection, pytrace=False)
+    return None if adopting is None else adopting.objection(item)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -24,6 +24,7 @@ from pytest_gpuperf.features.adopted.last_statement import ends_with
 from pytest_gpuperf.features.adopted.subtests import PATIENCE, Subtests
 from pytest_gpuperf.ranks.context import Context
 from pytest_gpuperf.ranks.failures import RankDied
+from pytest_gpuperf.ranks.multiprocessing_internals import as_child
 
 HARNESS = "torch.testing._internal.common_distributed"
 PRELOAD_IF_USED = {
@@ -66,7 +67,7 @@ class Processes:
 
         harness.MultiProcessTestCase.run_test = run_test
         cls._spawn_processes = _refuse
-        with _subtests(cls, context) as subtests, subtests.collected():
+        with as_child(f"process {context.rank}"), _subtests(cls, context) as subtests, subtests.collected():
             try:
                 cls._run(
                     context.rank,
@@ -112,7 +113,7 @@ class Continuous:
         cls._worker_run_main_wait = _only_run
         cls.rank, cls.world_size = context.rank, context.world_size
         cls._init_pg(context.rank, context.world_size, call.details["file_name"])
-        with _subtests(cls, context) as subtests, subtests.collected():
+        with as_child(f"process {context.rank}"), _subtests(cls, context) as subtests, subtests.collected():
             cls._run_test_given_id(call.details["id"])
 
     def skip_reason(self, code: int) -> str | None:

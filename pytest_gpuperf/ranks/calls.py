@@ -1,0 +1,333 @@
+"""The collectives that a rank issues, as it calls them: noted by kernels of c10d's own operations.
+
+All callers go through the dispatcher: Python, DDP's C++, functional and compiled collectives, each on any thread. So a
+kernel at BackendSelect, which lies above every backend's own, sees them all. Torch's flight recorder has neither the
+reduction nor root nor splits, and takes 100 ms to read when it is full. A note takes 20 us. Ranks that measure keep
+none: no Python runs in what is timed. Runs in rank processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_gpuperf.ranks.collectives import PAIRED, Collective
+from pytest_gpuperf.ranks.delays import Delays
+from pytest_gpuperf.ranks.messages import Tally
+from pytest_gpuperf.ranks.stacks import is_library, short
+from pytest_gpuperf.torch_internals import COLLECTIVES, group_ranks, kernel_below, reduction_named_by, signature
+
+MOST = 10_000
+"""Collectives of a group that are noted in a run; later ones are not compared."""
+
+_POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
+_TYPES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    order: int
+    """Its place among the collectives of all groups of the rank, counted from 0."""
+    kind: str
+    types: tuple[torch.dtype, ...]
+    shapes: tuple[torch.Size, ...]
+    elements: int
+    """What must be the same on all ranks; 0 if that depends on the rank."""
+    reduction: str
+    root: int
+    sends: tuple[int, ...]
+    """Elements for each rank of the group, if a collective moves them between pairs."""
+    receives: tuple[int, ...]
+    place: tuple[str, int, str]
+    """File, line and function of the program."""
+    thread: str
+
+    @property
+    def common(self) -> tuple[object, ...]:
+        return self.kind, tuple(map(str, self.types)), self.elements, self.reduction, self.root
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """An operation of c10d, and where its arguments are."""
+
+    kind: str
+    group: int
+    root: int | None
+    reduces: bool
+    splits: tuple[int, int] | None
+    """Where those of the input and of the output are."""
+    inputs: int
+    outputs: int
+
+    @classmethod
+    def of(cls, arguments: Sequence[tuple[str, str]], kind: str) -> _Operation:
+        names, kinds = [name for name, _ in arguments], [type_ for _, type_ in arguments]
+        tensors = [index for index, name in enumerate(kinds) if "Tensor" in name and "Optional" not in name]
+        splits = None
+        if "input_split_sizes" in names:
+            splits = names.index("input_split_sizes"), names.index("output_split_sizes")
+        return cls(
+            kind=kind,
+            group=names.index("process_group"),
+            root=names.index("root_rank") if "root_rank" in names else None,
+            reduces="reduce_op" in names,
+            splits=splits,
+            inputs=tensors[-1],
+            outputs=tensors[0],
+        )
+
+
+class Calls:
+    """Notes the collectives of a run."""
+
+    def __init__(self, rank: int) -> None:
+        """Puts kernels in the way of all collectives of this process.
+
+        Args:
+            rank: this process's, in the world.
+        """
+        self._rank = rank
+        self._main = threading.get_ident()
+        self._notes: dict[tuple[str, tuple[int, ...]], list[_Note]] = {}
+        """By the group's name and members: a program may open groups of one name one after another."""
+        self._order = 0
+        self._delays: Delays | None = None
+        self._delays_sends = False
+        """Whether sends and receives are in the way, too."""
+        self._libraries: dict[str, bool] = {}
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name, kind in COLLECTIVES.items():
+            operation: Any = getattr(torch.ops.c10d, name, None)
+            if operation is not None:  # which of them exist depends on the version
+                kernel = self._kernel(operation.default, _Operation.of(signature(operation.default), kind))
+                self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+
+    def begin(self, delays: Delays | None = None) -> None:
+        """Forgets what was noted: a run begins.
+
+        Args:
+            delays: of the run; None for none.
+        """
+        self._delays = delays
+        if delays is not None and not self._delays_sends:
+            self._delays_sends = True
+            for name in _POINT_TO_POINT:
+                operation = getattr(torch.ops.c10d, name).default
+                self._library.impl(name, self._delayed(operation), "BackendSelect", with_keyset=True)
+        self._notes = {}
+        self._order = 0
+
+    def tally(self) -> tuple[Tally, ...]:
+        """What must be equal on all ranks, in short."""
+        return tuple(
+            Tally(
+                group=name,
+                members=members,
+                count=len(notes),
+                digest=zlib.crc32(repr([note.common for note in notes]).encode()),
+                balance=sum(self._balance(index, note, members) for index, note in enumerate(notes)),
+            )
+            for (name, members), notes in list(self._notes.items())
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether all collectives of the run were noted."""
+        return all(len(notes) < MOST for notes in list(self._notes.values()))
+
+    def issued(self) -> list[Collective]:
+        """The collectives of the run that were noted, in the order of issue."""
+        groups = [(key, list(notes)) for key, notes in list(self._notes.items())]
+        found = [
+            (note.order, _collective(name, members, number, note))
+            for (name, members), notes in groups
+            for number, note in enumerate(notes, start=1)
+        ]
+        return [collective for _, collective in sorted(found, key=lambda one: one[0])]
+
+    def delay(self) -> None:
+        """Waits for as long as the run's delays say next."""
+        if self._delays is not None:
+            time.sleep(self._delays.next())
+
+    def _delayed(self, operation: Any) -> Callable[..., Any]:
+        below = kernel_below(operation)
+
+        def delayed(keys: Any, *arguments: Any) -> Any:
+            self.delay()
+            return below(keys, *arguments)
+
+        return delayed
+
+    def _kernel(self, operation: Any, about: _Operation) -> Callable[..., Any]:
+        below = kernel_below(operation)
+
+        def noted(keys: Any, *arguments: Any) -> Any:
+            __tracebackhide__ = True
+            self.delay()
+            remove = None
+            try:
+                remove = self._note(about, arguments)
+            except Exception:  # arguments that nobody foresaw are the backend's business
+                remove = None
+            try:
+                return below(keys, *arguments)
+            except BaseException:
+                if remove is not None:
+                    remove()  # it was never issued
+                raise
+
+        return noted
+
+    def _note(self, about: _Operation, arguments: Sequence[Any]) -> Callable[[], None] | None:
+        group = dist.ProcessGroup.unbox(arguments[about.group])
+        members = group_ranks(group)
+        rank = group.rank()
+        if len(members) < 2 or members[rank] != self._rank:
+            return None  # nobody else has it, or the program numbers its ranks in another way
+        notes = self._notes.setdefault((group.group_name, members), [])
+        if len(notes) >= MOST:
+            return None
+        inputs, outputs = _tensors(arguments[about.inputs]), _tensors(arguments[about.outputs])
+        root = -1 if about.root is None else arguments[about.root]
+        measured = outputs if about.kind == "all_gather" else inputs
+        sends, receives = _pairs(about, arguments, inputs, outputs, group, root)
+        shown = () if about.kind == "barrier" else inputs or outputs
+        frame = sys._getframe(1).f_back  # None on a thread of torch's backward pass
+        thread, place = self._place(frame)
+        note = _Note(
+            order=self._order,
+            kind=about.kind,
+            types=tuple(dict.fromkeys(tensor.dtype for tensor in shown)),
+            shapes=tuple(tensor.shape for tensor in shown),
+            elements=0 if about.kind in PAIRED or not shown else sum(tensor.numel() for tensor in measured),
+            reduction=reduction_named_by(frame) if about.reduces else "",
+            root=root,
+            sends=sends,
+            receives=receives,
+            place=place,
+            thread=thread,
+        )
+        self._order += 1
+        notes.append(note)
+        return lambda: notes.remove(note)
+
+    def _place(self, frame: FrameType | None) -> tuple[str, tuple[str, int, str]]:
+        """The name of the thread, empty for the main one and torch's own, and the line of the program."""
+        own = self._own(frame)
+        name = ""
+        if threading.get_ident() != self._main:
+            if own is None:  # a thread of torch's backward pass: the main thread waits for it
+                own = self._own(sys._current_frames().get(self._main))
+            else:
+                name = threading.current_thread().name
+        return name, ("", 0, "") if own is None else (own.f_code.co_filename, own.f_lineno, own.f_code.co_name)
+
+    def _own(self, frame: FrameType | None) -> FrameType | None:
+        while frame is not None:
+            file = frame.f_code.co_filename
+            library = self._libraries.get(file)
+            if library is None:
+                library = self._libraries[file] = is_library(file) or file.startswith(_PACKAGE)
+            if not library:
+                return frame
+            frame = frame.f_back
+        return None
+
+    def _balance(self, index: int, note: _Note, members: Sequence[int]) -> int:
+        """What all ranks of the group add to 0 if each sends to each what that one expects."""
+        me = members.index(self._rank)
+        sent = sum(elements * _weight(index, me, other) for other, elements in enumerate(note.sends))
+        return sent - sum(elements * _weight(index, other, me) for other, elements in enumerate(note.receives))
+
+
+def _weight(index: int, sender: int, receiver: int) -> int:
+    return zlib.crc32(b"%d %d %d" % (index, sender, receiver))
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    return [tensor for one in argument for tensor in _tensors(one)]
+
+
+def _pairs(
+    about: _Operation, arguments: Sequence[Any], inputs: Tensors, outputs: Tensors, group: Any, root: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    size, rank = group.size(), group.rank()
+    if about.splits is not None:
+        ins, outs = (arguments[index] for index in about.splits)
+        if not all(_divides(splits, tensor) for splits, tensor in ((ins, inputs[0]), (outs, outputs[0]))):
+            return (), ()  # the backend refuses it
+        return _split(inputs[0], ins, size), _split(outputs[0], outs, size)
+    if about.kind not in PAIRED:
+        return (), ()
+    sent, got = tuple(map(torch.Tensor.numel, inputs)), tuple(map(torch.Tensor.numel, outputs))
+    if about.kind == "all_to_all":
+        return sent, got
+    alone = [0] * size
+    if about.kind == "gather":
+        alone[root] = sum(sent)
+        return tuple(alone), got if rank == root else ()
+    alone[root] = sum(got)
+    return sent if rank == root else (), tuple(alone)
+
+
+def _divides(splits: Sequence[int], tensor: torch.Tensor) -> bool:
+    return not splits or (tensor.dim() > 0 and sum(splits) == tensor.shape[0])
+
+
+def _split(tensor: torch.Tensor, splits: Sequence[int], size: int) -> tuple[int, ...]:
+    if not splits:
+        return (tensor.numel() // size,) * size
+    row = tensor.numel() // tensor.shape[0] if tensor.dim() and tensor.shape[0] else 0
+    return tuple(row * rows for rows in splits)
+
+
+def _collective(name: str, members: tuple[int, ...], number: int, note: _Note) -> Collective:
+    types = [_TYPES.get(one, str(one)) for one in note.types]
+    one = types[0] if len(types) == 1 else "/".join(types)
+    file, line, function = note.place
+    return Collective(
+        group=name,
+        number=number,
+        operation=note.kind,
+        tensors=" ".join(f"{one}{list(shape)}" for shape in note.shapes),
+        done=False,
+        members=members,
+        types=one,
+        elements=note.elements,
+        reduction=note.reduction,
+        root=note.root,
+        sends=note.sends,
+        receives=note.receives,
+        place=f"{short(file)}:{line} in {function}" if file else "",
+        thread=note.thread,
+    )
