@@ -94,10 +94,11 @@ def test_one_bit_anywhere_changes_the_digest(count: int) -> None:
     assert digest(tensor.clone()) == before
 
 
-def test_words_that_change_places_change_the_digest() -> None:
+@pytest.mark.parametrize(("one", "other"), [(10, 200_000), (10, 40), (10, 10 + 5 * 512)], ids=["far", "row", "column"])
+def test_words_that_change_places_change_the_digest(one: int, other: int) -> None:
     tensor = torch.randn(300_000)
     swapped = tensor.clone()
-    swapped[[10, 200_000]] = swapped[[200_000, 10]]
+    swapped[[one, one + 1, other, other + 1]] = swapped[[other, other + 1, one, one + 1]]
     assert digest(swapped) != digest(tensor)
     assert digest(tensor.reshape(3, -1)) != digest(tensor)
 
