@@ -41,7 +41,7 @@ class Split:
     text: str
     """What the terms are, as ``4 chunks of the batch``."""
     names: tuple[str, ...]
-    """Of each term."""
+    """The name of each term."""
     terms: tuple[torch.Tensor, ...]
     """Each in the shape of the whole, float64; their sum is the whole, or its square."""
     squared: bool = False

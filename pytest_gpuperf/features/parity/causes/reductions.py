@@ -139,7 +139,7 @@ def _solved(columns: torch.Tensor, held: torch.Tensor, tau: torch.Tensor) -> lis
 
 
 def _tried(case: Case, columns: torch.Tensor, held: torch.Tensor, tau: torch.Tensor) -> list[float] | None:
-    """Of few elements: one weight, other than 1, on some of the terms."""
+    """Tries one weight, other than 1, on some of the terms: a tensor of few elements cannot be solved for more."""
     count = columns.shape[1]
     if count > _MOST_SUBSETS or not len(held):
         return None
@@ -196,7 +196,7 @@ def _shown(weights: Sequence[float]) -> str:
 
 
 def constant(case: Case) -> Cause | None:
-    """The same number is added everywhere, and the number of ranks explains it."""
+    """One number is added everywhere, and the number of ranks explains it."""
     if case.rough > _EXACT or case.is_count:
         return None
     offs = [case.got[rank] - case.want[rank] for rank in case.got]
