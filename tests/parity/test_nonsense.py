@@ -77,3 +77,10 @@ def test_a_factor_that_no_number_of_ranks_explains_is_one_factor() -> None:
         assert report.verdict.cause is not None
         assert report.verdict.cause.code == "one factor", name
         assert "times 1.2345 on all ranks, which no number of ranks explains" in str(report)
+
+
+def test_a_report_is_short_in_a_failed_assertion() -> None:
+    report = parity(2).report(lambda: tensors(3), lambda ctx: tensors(3) | {"y": tensors(4)["y"]})
+    assert repr(report) == "Report(ok=False, first wrong: y)"
+    assert repr(report.verdict) == "Verdict(ok=False, first=Judged(y, ok=False), cause=None)"
+    assert len(repr(report.verdict.first)) < 100

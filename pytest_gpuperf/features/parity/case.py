@@ -40,7 +40,7 @@ class Groups:
         return len(self.ranks[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Case:
     """A wrong tensor as each rank has it and should have it, float64."""
 

@@ -24,7 +24,7 @@ _MOST_CASES = 24
 """Wrong tensors whose causes are looked for: what follows from the first ones tells little more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Judged:
     """One tensor's comparison."""
 
@@ -41,8 +41,11 @@ class Judged:
     """Why it was not judged, or what is wrong with its shape."""
     case: Case | None = None
 
+    def __repr__(self) -> str:
+        return f"Judged({self.title}, ok={self.ok})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Question:
     """All that a check compares, and what the user said about it."""
 
@@ -61,7 +64,7 @@ class Question:
     """The reference's traces on each rank's share of the batch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """What a comparison found."""
 
@@ -74,6 +77,9 @@ class Verdict:
     facts: Sequence[str] = ()
     undecided: Sequence[Judged] = ()
     """Tensors that were not judged."""
+
+    def __repr__(self) -> str:
+        return f"Verdict(ok={self.ok}, first={self.first!r}, cause={self.cause!r})"
 
     @property
     def ok(self) -> bool:

@@ -26,7 +26,7 @@ _MOVES = frozenset(
 )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Value:
     """A tensor at a point of the run."""
 
@@ -38,7 +38,7 @@ class Value:
     """Which of the operation's results it is."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Operation:
     """One operation of the reference."""
 

@@ -83,7 +83,7 @@ class Record:
     """Its place in the order of computation; equal numbers keep the order of recording."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """What a run held."""
 
@@ -111,6 +111,9 @@ class Trace:
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records.values())
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.records)} tensors)"
 
     def __len__(self) -> int:
         return len(self.records)

@@ -8,7 +8,7 @@ from pytest_gpuperf.features.parity.causes.find import excluded
 from pytest_gpuperf.features.parity.judging import Judged, Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The result of ``parity.check``; ``str(report)`` is its text."""
 
@@ -37,6 +37,11 @@ class Report:
     @property
     def _counted(self) -> list[Judged]:
         return [one for one in self.verdict.judged if one.key.is_judged and not one.note]
+
+    def __repr__(self) -> str:
+        # pytest shows it in a failed assertion; all that it holds would take minutes to write.
+        first = self.verdict.first
+        return f"Report(ok={self.ok}" + (f", first wrong: {first.title})" if first is not None else ")")
 
     def __str__(self) -> str:
         return "\n".join(self._passed() if self.ok else self._failed())
