@@ -114,6 +114,6 @@ def patched_attributes(item: pytest.Item) -> Iterator[tuple[Any, str]]:
 
     Publicly, a MonkeyPatch can only be undone.
     """
-    for value in getattr(item, "funcargs", {}).values():
+    for value in (getattr(item, "funcargs", None) or {}).values():
         if isinstance(value, pytest.MonkeyPatch):
             yield from ((owner, name) for owner, name, _ in value._setattr)

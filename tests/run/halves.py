@@ -5,8 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pluggy
 import pytest
 
+from pytest_gpuperf import hooks
 from pytest_gpuperf.baselines.recorded import Saved
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.hardware.machine import Machine
@@ -20,11 +22,13 @@ class Halves:
     """What happens to figures in a run with these options on this machine."""
 
     def __init__(self, options: Options, machine: Machine, rootpath: Path) -> None:
+        plugins = pluggy.PluginManager("pytest")  # no feature is there
+        plugins.add_hookspecs(hooks)
         config = SimpleNamespace(
             rootpath=rootpath,
             invocation_params=SimpleNamespace(dir=rootpath),
             getoption=lambda name, default=None: default,
-            pluginmanager=SimpleNamespace(hasplugin=lambda name: False),
+            hook=plugins.hook,
             stash=pytest.Stash(),
         )
         self.session = Session.of(cast(Any, config), options, machine)
