@@ -9,7 +9,7 @@ ARGS ?=
 # Each of some hundred processes of a run would compile the package anew if this were set.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: docs install suites quick smoke mutations references test lint types format ci clean
+.PHONY: docs install suites quick smoke mutations references test test-all lint types format ci clean
 
 install: $(VENV)/installed
 
@@ -33,8 +33,13 @@ quick: install
 smoke: install
 	$(BIN)/python -m pytest suites --smoke -m perf $(ARGS)
 
-# All tests of the plugin itself; what CI runs. Much of their time is waiting: four workers, a module to each.
+# The plugin's own tests for a change at hand, without those that take long. Much of their time is waiting: four workers,
+# a module to each.
 test: install
+	$(BIN)/python -m pytest tests -m "not long" -n 4 --dist loadfile $(ARGS)
+
+# All of them, with whole clusters, races and installations: what CI runs.
+test-all: install
 	$(BIN)/python -m pytest tests -n 4 --dist loadfile $(ARGS)
 
 # Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.

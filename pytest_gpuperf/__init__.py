@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_gpuperf.features.adopted.settings import on_ranks
+    from pytest_gpuperf.features.parity.census import census
+    from pytest_gpuperf.features.parity.fixture import Parity
+    from pytest_gpuperf.features.parity.watching import watch
     from pytest_gpuperf.features.profiling.profiler import ProfileWarning
     from pytest_gpuperf.figures.comparison import Comparison
     from pytest_gpuperf.figures.matrix import Matrix
@@ -43,6 +46,7 @@ __all__ = [
     "MiB",
     "NcclLog",
     "Overlap",
+    "Parity",
     "PatchWarning",
     "Perf",
     "ProfileWarning",
@@ -58,7 +62,9 @@ __all__ = [
     "Timing",
     "Trial",
     "Work",
+    "census",
     "on_ranks",
+    "watch",
 ]
 
 KiB, MiB, GiB = 1024, 1024**2, 1024**3
@@ -75,6 +81,7 @@ _HOMES = {
     "Metric": "figures.metric",
     "NcclLog": "hardware.nccl_log",
     "Overlap": "figures.overlap",
+    "Parity": "features.parity.fixture",
     "PatchWarning": "run.patches",
     "Perf": "fixtures.perf",
     "ProfileWarning": "features.profiling.profiler",
@@ -90,7 +97,9 @@ _HOMES = {
     "Timing": "figures.timing",
     "Trial": "figures.search",
     "Work": "figures.work",
+    "census": "features.parity.census",
     "on_ranks": "features.adopted.settings",
+    "watch": "features.parity.watching",
 }
 
 

@@ -1,4 +1,4 @@
-"""hypothesis strategies for distributed programs: shapes, dtypes, exact tensors, splits, reductions, worlds.
+"""hypothesis strategies for distributed programs: shapes, dtypes, exact tensors, splits, batches, reductions, worlds.
 
     from pytest_gpuperf.strategies import tensors, worlds
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -122,6 +123,56 @@ def splits(total: int, parts: int, *, least: int = 0) -> st.SearchStrategy[tuple
         lambda at: tuple(b - a + least for a, b in zip([0, *at], [*at, total - parts * least], strict=True))
     )
     return st.just(even) | uneven
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Padded sequences of tokens, cut over ranks: what makes wrong counts, groups and stale state show."""
+
+    lengths: tuple[tuple[int, ...], ...]
+    """Valid tokens of each sequence, by step."""
+    rows: tuple[int, ...]
+    """How many sequences of a step each rank has."""
+    vocabulary: int
+    seed: int
+
+    def whole(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Tokens and targets of each step, (sequences, longest); targets of padding are -100."""
+        generator = torch.Generator().manual_seed(self.seed)
+        found = []
+        for lengths in self.lengths:
+            size = len(lengths), max(max(step) for step in self.lengths)
+            tokens, targets = (torch.randint(self.vocabulary, size, generator=generator) for _ in range(2))
+            padding = torch.arange(size[1]) >= torch.tensor(lengths)[:, None]
+            found.append((tokens.masked_fill(padding, 0), targets.masked_fill(padding, -100)))
+        return found
+
+    def share(self, rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The rank's sequences of each step."""
+        begin = sum(self.rows[:rank])
+        end = begin + self.rows[rank]
+        return [(tokens[begin:end], targets[begin:end]) for tokens, targets in self.whole()]
+
+
+def batches(ranks: int, *, steps: int = 2, vocabulary: int = 32, longest: int = 8) -> st.SearchStrategy[Batches]:
+    """Batches with unequal lengths, numbers of sequences that ranks do not divide, and other data on each rank.
+
+    Shrinks to batches that are even, so the shrunk example shows what a fault needs.
+
+    Args:
+        ranks: how many share a step; each has a sequence or more.
+        steps: how many batches.
+        vocabulary: number of tokens.
+        longest: the most tokens of a sequence; each has one or more.
+    """
+
+    def make(rows: tuple[int, ...]) -> st.SearchStrategy[Batches]:
+        length = st.integers(0, longest - 1).map(lambda missing: longest - missing)
+        lengths = st.tuples(*[st.tuples(*[length] * sum(rows))] * steps)
+        return st.builds(Batches, lengths, st.just(rows), st.just(vocabulary), seeds())
+
+    total = st.integers(ranks, 3 * ranks)
+    return total.flatmap(lambda total: splits(total, ranks, least=1)).flatmap(make)
 
 
 def reduce_ops(*, product: bool = False) -> st.SearchStrategy[str]:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,10 +17,31 @@ from tests.whole_run import COMMON_PLUGINS
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
+LONG = (
+    "acceptance/test_command.py",
+    "benchmarks/test_against_itself.py",
+    "benchmarks/test_judge_resampled.py",
+    "cluster/",
+    "run/test_explaining.py",
+    "run/test_judged_run.py",
+    "run/test_real_races.py",
+    "test_features.py",
+    "test_wheel.py",
+)
+"""Where tests run whole clusters, races, acceptances or installations: ``make test`` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests that take long by their files."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONG):
+            item.add_marker("long")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Leaves files in their order: those with few tests are the longest, and xdist 3.8 would begin them last."""
     config.option.loadscopereorder = False
+    config.addinivalue_line("markers", "long: left out by make test")
 
 
 def pytest_collection_finish() -> None:

@@ -19,6 +19,7 @@ ALLOWED = {
     "features/adopted/torch_testing_internals.py",
     "features/mutating/c10d_internals.py",
     "cluster/ray_internals.py",
+    "features/parity/dispatch_internals.py",
     "parser_internals.py",
     "ranks/accelerate_internals.py",
     "ranks/cloudpickle_internals.py",

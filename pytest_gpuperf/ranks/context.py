@@ -138,6 +138,11 @@ class Context:
             mesh = self._meshes[shape, names] = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
         return mesh
 
+    @property
+    def meshes(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """Names and sizes of the axes of each mesh with names that this test has made with ``mesh``."""
+        return tuple(tuple(zip(names, shape, strict=True)) for shape, names in self._meshes if names is not None)
+
     def generator(self) -> torch.Generator:
         """A new generator on the rank's device, seeded with ``seed``: equal draws at each call."""
         import torch

@@ -1,0 +1,1 @@
+"""Measures of the parity fixture: false alarms, slack and cost."""

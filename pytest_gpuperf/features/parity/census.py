@@ -1,0 +1,208 @@
+"""A census of copies: which tensors are equal on which ranks, and which were equal and drifted apart."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_gpuperf.features.parity.case import Groups, ranks_text
+from pytest_gpuperf.features.parity.records import plain_name
+
+_WORDS = 256  # of 8 bytes, in a row of a tensor's bytes
+
+
+def digest(tensor: torch.Tensor) -> bytes:
+    """16 bytes that differ if one bit of the tensor's own part differs.
+
+    Large tensors are added up along rows and columns of 64-bit words first, which reads them at the speed of the
+    memory. A changed bit changes a sum, and words that change places change the sums of rows or of columns.
+    """
+    value: Any = tensor
+    if hasattr(value, "to_local"):
+        value = value.to_local()
+    plain: torch.Tensor = value.detach()
+    found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
+    data = plain.contiguous().reshape(-1).view(torch.uint8)
+    rows = data.numel() // (8 * _WORDS)
+    if rows < 2:
+        found.update(data.cpu().numpy().data)
+        return found.digest()
+    whole = rows * 8 * _WORDS
+    head, tail = data[:whole], data[whole:]
+    if head.storage_offset() % 8:
+        head = head.clone()
+    table = head.view(torch.int64).view(rows, _WORDS)
+    for part in (table.sum(0), table.sum(1), tail):
+        found.update(part.cpu().numpy().data)
+    return found.digest()
+
+
+@dataclass
+class Census:
+    """What one rank holds at points of a run: digests by name. A program returns it to ``parity.census``."""
+
+    rows: list[tuple[str, dict[str, bytes]]] = field(default_factory=list)
+    meshes: tuple[tuple[tuple[str, int], ...], ...] = ()
+
+
+class census:  # noqa: N801  # used as a statement: with census(model, optimizer) as seen
+    """Takes digests before the loop and after each step: ``with census(model, optimizer) as seen: ...; return seen``.
+
+    Parameters, gradients, buffers, optimizer state and the generators of torch and Python count. Generators of ranks
+    may well differ from the start; only what was equal and is no longer is a drift.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._seen = Census()
+        self._step = 0
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Census:
+        self.take("the start")
+        if self._optimizer is not None:
+            self._handles = [
+                self._optimizer.register_step_pre_hook(lambda *_: self._gradients()),
+                self._optimizer.register_step_post_hook(lambda *_: self._end_step()),
+            ]
+        return self._seen
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def take(self, when: str) -> None:
+        """Takes digests of all that counts.
+
+        Args:
+            when: the point of the run, in words; equal on all ranks.
+        """
+        row = {}
+        for name, parameter in self._model.named_parameters():
+            name = plain_name(name)
+            row[f"parameter {name}"] = digest(parameter)
+            if self._optimizer is not None:
+                for entry, state in self._optimizer.state.get(parameter, {}).items():
+                    if isinstance(state, torch.Tensor):
+                        row[f"state {name}.{entry}"] = digest(state)
+        for name, buffer in self._model.named_buffers():
+            row[f"buffer {plain_name(name)}"] = digest(buffer)
+        row["torch's generator"] = digest(torch.random.get_rng_state())
+        row["Python's generator"] = str(hash(random.getstate())).encode()  # of whole numbers
+        if self._optimizer is not None:
+            rates = repr([group.get("lr") for group in self._optimizer.param_groups])
+            row["learning rates"] = rates.encode()
+        self._seen.rows.append((when, row))
+
+    def _gradients(self) -> None:
+        row = {
+            f"gradient {plain_name(name)}": digest(parameter.grad)
+            for name, parameter in self._model.named_parameters()
+            if parameter.grad is not None
+        }
+        self._seen.rows.append((f"step {self._step + 1}, before the update", row))
+
+    def _end_step(self) -> None:
+        self._step += 1
+        self.take(f"step {self._step}")
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A tensor whose copies agreed and later did not."""
+
+    name: str
+    agreed: str
+    """The last point at which they agreed."""
+    since: str
+    """The first point at which they did not."""
+    ranks: tuple[tuple[int, ...], ...]
+    """Ranks that are still alike, in groups."""
+
+    def __str__(self) -> str:
+        groups = "; ".join(ranks_text(ranks) for ranks in self.ranks)
+        return f"{self.name} differs since {self.since} (agreed until {self.agreed}): now alike are only {groups}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What ranks have in common, and what drifted apart."""
+
+    equal: Mapping[str, tuple[str, ...]]
+    """Names by the ranks among which they are equal at the end, in words."""
+    drifts: Sequence[Drift]
+
+    def __str__(self) -> str:
+        lines = [f"census: {drift}" for drift in self.drifts[:12]]
+        if len(self.drifts) > 12:
+            lines.append(f"census: and {len(self.drifts) - 12} more")
+        for where, names in self.equal.items():
+            shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+            lines.append(f"equal on {where}: {shown}")
+        return "\n".join(lines)
+
+
+def agreement(taken: Sequence[Census], groups: Sequence[Groups] = ()) -> Agreement:
+    """Compares the censuses of all ranks.
+
+    Args:
+        taken: by rank.
+        groups: axes of the mesh, by which equal ranks are named.
+
+    Raises:
+        ValueError: ranks took their censuses at different points.
+    """
+    points = [[when for when, _ in one.rows] for one in taken]
+    if any(one != points[0] for one in points):
+        rank = next(index for index, one in enumerate(points) if one != points[0])
+        raise ValueError(
+            f"ranks took the census at different points: rank 0 at {len(points[0])}, rank {rank} at "
+            f"{len(points[rank])}: take it at the same places on all ranks"
+        )
+    last: dict[str, tuple[str, tuple[int, ...]]] = {}
+    drifts: dict[str, Drift] = {}
+    for at, when in enumerate(points[0]):
+        for name in dict.fromkeys(name for one in taken for name in one.rows[at][1]):
+            pattern = _pattern([one.rows[at][1].get(name) for one in taken])
+            known = last.get(name)
+            if known is not None and name not in drifts and _parted(known[1], pattern):
+                drifts[name] = Drift(name, known[0], when, _alike(pattern))
+            last[name] = when, pattern
+    equal: dict[str, list[str]] = {}
+    for name, (_, pattern) in last.items():
+        equal.setdefault(_where(pattern, groups), []).append(name)
+    return Agreement({where: tuple(names) for where, names in equal.items()}, list(drifts.values()))
+
+
+def _pattern(digests: Sequence[bytes | None]) -> tuple[int, ...]:
+    """The first rank that holds the same, for each rank."""
+    first: dict[bytes | None, int] = {}
+    return tuple(first.setdefault(one, rank) for rank, one in enumerate(digests))
+
+
+def _parted(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+    return any(now[rank] != now[first] for rank, first in enumerate(before))
+
+
+def _alike(pattern: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(rank for rank, one in enumerate(pattern) if one == first) for first in dict.fromkeys(pattern))
+
+
+def _where(pattern: tuple[int, ...], groups: Sequence[Groups]) -> str:
+    if len(set(pattern)) == 1:
+        return "all ranks"
+    alike = _alike(pattern)
+    for group in groups:
+        if sorted(group.ranks) == sorted(alike):
+            return group.text
+    return "no other rank" if len(alike) == len(pattern) else "; ".join(ranks_text(ranks) for ranks in alike)

@@ -1,0 +1,51 @@
+"""Private names of torch that modes over operations need.
+
+``TorchDispatchMode`` and ``tree_map_only`` lie in modules with private names, although torch documents the mode and
+many packages use both. Hooks see modules alone, and nothing else sees the operations of a backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+T = TypeVar("T")
+
+
+class OperationsMode(TorchDispatchMode):
+    """Sees each operation of torch that runs within it; ``operated`` runs it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Any:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.operated(func, str(func).split(".")[1], args, kwargs or {})
+
+    def operated(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Runs an operation.
+
+        Args:
+            function: the operator, as ``torch.ops.aten.add.Tensor``.
+            name: its name, as ``add``.
+            args: its arguments.
+            kwargs: its keyword arguments.
+        """
+        return function(*args, **kwargs)
+
+
+def mapped(kind: type[T], change: Callable[[T], Any], tree: Any) -> Any:
+    """Copies nested lists, tuples and dictionaries, with ``change`` applied to each object of a type."""
+    return tree_map_only(kind, change, tree)

@@ -1,0 +1,419 @@
+"""Compares what ranks hold with the reference, tensor by tensor, and finds the first that is wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from pytest_gpuperf.features.parity.case import Case, Groups, factor
+from pytest_gpuperf.features.parity.causes.cause import Cause
+from pytest_gpuperf.features.parity.causes.find import find, where
+from pytest_gpuperf.features.parity.causes.places import outside
+from pytest_gpuperf.features.parity.causes.reductions import partial
+from pytest_gpuperf.features.parity.layout import WHOLE, Layout, LayoutError, Part, declared, infer
+from pytest_gpuperf.features.parity.operations import Value, ancestors
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace
+from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, Tolerances, as_real
+
+_TINY = 1e-300
+_MOST_CASES = 24
+"""Wrong tensors whose causes are looked for: what follows from the first ones tells little more."""
+
+
+@dataclass(frozen=True, repr=False)
+class Judged:
+    """One tensor's comparison."""
+
+    key: Key
+    title: str
+    ok: bool
+    off: float
+    """Norm of the difference, relative to the reference's; the largest of all ranks."""
+    slack: float
+    """The smallest relative fault (norm) that is seen."""
+    strain: float = 0.0
+    """The larger of its two statistics, relative to their limits; above 1 it is wrong."""
+    note: str = ""
+    """Why it was not judged, or what is wrong with its shape."""
+    case: Case | None = None
+
+    def __repr__(self) -> str:
+        return f"Judged({self.title}, ok={self.ok})"
+
+
+@dataclass(frozen=True, repr=False)
+class Question:
+    """All that a check compares, and what the user said about it."""
+
+    reference: Trace
+    traces: Sequence[Trace]
+    tolerances: Tolerances
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    microbatches: int = 1
+    values: Mapping[Key, Value] = field(default_factory=dict)
+    """Where the reference's tensors are among its operations."""
+    vectors: Sequence[tuple[str, torch.Tensor]] = ()
+    drawn: Sequence[str] = ()
+    """Operations of the reference that drew random numbers by what was computed."""
+    shares: Sequence[Trace] = ()
+    """The reference's traces on each rank's share of the batch."""
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """What a comparison found."""
+
+    judged: Sequence[Judged]
+    first: Judged | None = None
+    """The first wrong tensor in order of computation."""
+    cause: Cause | None = None
+    explained: Judged | None = None
+    """The wrong tensor that the cause explains: the first, or a later one if nothing explains the first."""
+    facts: Sequence[str] = ()
+    undecided: Sequence[Judged] = ()
+    """Tensors that were not judged."""
+
+    def __repr__(self) -> str:
+        return f"Verdict(ok={self.ok}, first={self.first!r}, cause={self.cause!r})"
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that counts is wrong."""
+        return self.first is None
+
+    @property
+    def wrong(self) -> list[Judged]:
+        """Wrong tensors that count."""
+        return [one for one in self.judged if not one.ok and one.key.is_judged]
+
+
+def judge(question: Question) -> Verdict:
+    """Judges each tensor of the reference that ranks hold.
+
+    Raises:
+        LayoutError: a declared layout cannot be read, or names nothing.
+    """
+    return _Judge(question).verdict()
+
+
+def groups_of(mesh: Mapping[str, int], meshes: Sequence[Mapping[str, int]], world: int) -> list[Groups]:
+    """Groups of ranks in which a reduction may be missing: axes of meshes, all ranks, and other regular groups."""
+    found: dict[tuple[tuple[int, ...], ...], str] = {}
+    for one in [mesh, *meshes]:
+        if one and math.prod(one.values()) == world:
+            grid = torch.arange(world).reshape(tuple(one.values()))
+            for dim, name in enumerate(one):
+                if one[name] > 1:
+                    ranks = tuple(map(tuple, grid.movedim(dim, -1).reshape(-1, one[name]).tolist()))
+                    found.setdefault(ranks, f"axis {name}" if one[name] < world else "all ranks")
+    if world > 1:
+        found.setdefault((tuple(range(world)),), "all ranks")
+    for size in range(2, world):
+        if world % size == 0:
+            near = tuple(tuple(range(begin, begin + size)) for begin in range(0, world, size))
+            far = tuple(tuple(range(begin, world, world // size)) for begin in range(world // size))
+            found.setdefault(near, f"neighbours in groups of {size}")
+            found.setdefault(far, f"ranks {world // size} apart")
+    return [Groups(text, ranks) for ranks, text in found.items()]
+
+
+class _Judge:
+    def __init__(self, question: Question) -> None:
+        self._ask = question
+        self._world = len(question.traces)
+        self._mesh = dict(question.mesh)
+        meshes = [dict(mesh) for trace in question.traces[:1] for mesh in trace.meshes]
+        if not self._mesh and meshes:
+            self._mesh = meshes[0]
+        self._groups = groups_of(self._mesh, meshes, self._world)
+        self._known: dict[tuple[bool, str], dict[int, Part]] = {}
+        self._astray: set[str] = set()
+        self._loss: float | None = None
+        self._kinds = {record.key.kind for trace in question.traces for record in trace}
+        self._used: set[str] = set()
+
+    def verdict(self) -> Verdict:
+        judged = [one for record in self._ask.reference if (one := self._judged(record)) is not None]
+        unused = [name for name in self._ask.layouts if name not in self._used]
+        if unused:
+            names = sorted({record.key.name for record in self._ask.reference if not record.key.auto})
+            raise LayoutError(
+                f"layouts= names {', '.join(map(repr, unused))}, and the reference holds {', '.join(names[:20])}"
+            )
+        undecided = [one for one in judged if one.ok and one.note and one.key.is_judged]
+        wrong = [one for one in judged if not one.ok]
+        blamed = [one for one in wrong if one.key.is_judged]
+        if not blamed:
+            return Verdict(judged, undecided=undecided)
+        first = self._first(judged, blamed)
+        after = [one for one in wrong if one is not first and (one.key.is_judged or one.key.auto)]
+        for one in [first, *after][:_MOST_CASES]:
+            cause = self._cause(one)
+            if cause is not None:
+                return Verdict(judged, first, cause, one, self._facts(first), undecided)
+        return Verdict(judged, first, None, None, self._facts(first), undecided)
+
+    @staticmethod
+    def _facts(first: Judged) -> list[str]:
+        return where(first.case) if first.case is not None and not first.note else []
+
+    @staticmethod
+    def _cause(judged: Judged) -> Cause | None:
+        if judged.case is None:
+            return None
+        if judged.note:
+            return outside(judged.case)
+        return find(judged.case)
+
+    def _first(self, judged: Sequence[Judged], blamed: Sequence[Judged]) -> Judged:
+        """The first wrong tensor; a partial activation only if the next tensor is wrong because of it."""
+        candidate: Judged | None = None
+        for one in judged:
+            if one.key.kind is Kind.OUTPUT_GRADIENT and not one.ok:
+                candidate = None
+                continue  # its factor depends on the loss, so it is no evidence by itself
+            if one.ok:
+                if not one.key.kind.is_activation:
+                    candidate = None
+                continue
+            if not one.key.kind.is_activation:
+                return candidate or one
+            if one.case is not None and partial(one.case) is not None:
+                candidate = one
+                continue
+            return candidate or one
+        return blamed[0]
+
+    def _judged(self, record: Record) -> Judged | None:
+        key = record.key
+        if key.auto and key.name in self._astray:
+            return None
+        held = {rank: trace.records[key] for rank, trace in enumerate(self._ask.traces) if key in trace.records}
+        title = self._ask.reference.title(key)
+        if not held:
+            if key.is_judged and key.kind in self._kinds:
+                return Judged(key, title, False, math.inf, math.inf, math.inf, "no rank holds it")
+            return None
+        whole = as_real(record.tensor)
+        got = {rank: as_real(one.tensor) for rank, one in held.items()}
+        tolerance = self._ask.tolerances.of(record)
+        layout = self._layout(record, held, got, whole)
+        if layout is None:
+            if not key.is_judged:
+                return None
+            shapes = ", ".join(map(str, sorted({tuple(one.shape) for one in got.values()})))
+            note = f"ranks hold {shapes}, which no layout of {tuple(whole.shape)} gives"
+            case = self._case(record, got, dict.fromkeys(got, WHOLE), whole, tolerance)
+            return Judged(key, title, False, math.inf, math.inf, math.inf, note, case)
+        if key.kind is Kind.START:
+            self._known[key.auto, key.name] = layout.parts
+        return self._compared(record, title, got, layout, whole, tolerance)
+
+    def _layout(
+        self, record: Record, held: Mapping[int, Record], got: dict[int, torch.Tensor], whole: torch.Tensor
+    ) -> Layout | None:
+        """Each rank's part; adds up in ``got`` what is declared, or known, to be partial."""
+        key = record.key
+        text = self._declared(key)
+        if text is not None and text.startswith("partial"):
+            if any(one.shape != whole.shape for one in got.values()):
+                return None
+            total = torch.stack(list(got.values())).sum(0) / (len(got) if "mean" in text else 1)
+            got.update(dict.fromkeys(got, total))
+            return Layout(dict.fromkeys(got, WHOLE), "declared")
+        if text is not None:
+            parts = {rank: declared(text, rank, self._mesh, self._world, whole.shape) for rank in got}
+            if any(part.of(whole).shape != got[rank].shape for rank, part in parts.items()):
+                return None
+            return Layout(parts, "declared")
+        self._add_up(held, got)
+        owner = key.name.rpartition(".")[0] if key.kind is Kind.STATE else key.name
+        known = None
+        if key.kind in (Kind.GRADIENT, Kind.PARAMETER, Kind.STATE):
+            known = self._known.get((key.auto, owner))
+        elif key.kind is Kind.VALUE:
+            titles = {title: name for name, title in self._ask.reference.titles.items()}
+            known = self._known.get((True, titles.get(key.name, "")))
+        return infer({rank: replace(one, tensor=got[rank]) for rank, one in held.items()}, whole, known)
+
+    @staticmethod
+    def _add_up(held: Mapping[int, Record], got: dict[int, torch.Tensor]) -> None:
+        """Adds up DTensors that are partial over axes of their mesh."""
+        if not any(one.placement is not None and "partial" in one.placement.placements for one in held.values()):
+            return
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for rank, one in held.items():
+            if one.placement is None:
+                return
+            place = zip(one.placement.coordinate, one.placement.placements, strict=True)
+            groups.setdefault(tuple(at for at, text in place if text != "partial"), []).append(rank)
+        for ranks in groups.values():
+            total = torch.stack([got[rank] for rank in ranks]).sum(0)
+            got.update(dict.fromkeys(ranks, total))
+
+    def _declared(self, key: Key) -> str | None:
+        if key.auto:
+            return None
+        for name, text in self._ask.layouts.items():
+            if name == key.name or ("*" in name and re.fullmatch(re.escape(name).replace(r"\*", ".*"), key.name)):
+                self._used.add(name)
+                return text
+        return None
+
+    def _compared(
+        self,
+        record: Record,
+        title: str,
+        got: dict[int, torch.Tensor],
+        layout: Layout,
+        whole: torch.Tensor,
+        tolerance: Tolerance,
+    ) -> Judged | None:
+        key = record.key
+        bound, spread = tolerance.bound, tolerance.spread
+        if key.kind is Kind.OUTPUT_GRADIENT:
+            # The loss that is differentiated may be a rank's own mean: its factor is found once, at the last output.
+            if self._loss is None:
+                factors = [factor(got[rank], layout.parts[rank].of(whole)) for rank in got]
+                mean = sum(factors) / len(factors)
+                self._loss = mean if math.isfinite(mean) and mean else 1.0
+            whole, bound, spread = whole * self._loss, bound * abs(self._loss), spread * abs(self._loss)
+        worst = norm = off = slack = 0.0
+        for rank, part in layout.parts.items():
+            want, tau = part.of(whole), part.of(bound)
+            difference = (got[rank] - want).abs()
+            same = (got[rank] == want) | (got[rank].isnan() & want.isnan())
+            difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf).masked_fill(
+                same | tau.isinf(), 0.0
+            )
+            if not difference.numel():
+                continue
+            size, room = float(want.norm()), tolerance.norm * float(part.of(spread).norm())
+            worst = max(worst, float((difference / (tau + _TINY)).max()))
+            distance = float(difference.norm())
+            norm = max(norm, distance / (room + _TINY))
+            off = max(off, distance / (size + _TINY))
+            slack = max(slack, room / (size + _TINY) if size else 0.0)
+        ok = worst <= 1 and norm <= 1
+        note = ""
+        if bool(bound.isinf().any()):
+            share = int(bound.isinf().sum())
+            note = f"{share} of {bound.numel()} choices are near ties: rounding alone decides them"
+        elif slack > BLIND and off < 10 * max(1.0, slack):
+            ok, note = True, f"rounding alone may change it by {slack:.0%}"
+        if key.kind is Kind.START and key.auto and not ok:
+            self._astray.add(key.name)  # the program's optimizers number other parameters
+            return None
+        # A case of no judged tensor only serves to place the first fault.
+        case = None if ok else self._case(record, got, layout.parts, whole, tolerance)
+        return Judged(key, title, ok, off, slack, max(worst, norm), note if ok else "", case)
+
+    def _case(
+        self,
+        record: Record,
+        got: Mapping[int, torch.Tensor],
+        parts: Mapping[int, Part],
+        whole: torch.Tensor,
+        tolerance: Tolerance,
+    ) -> Case:
+        key, reference = record.key, self._ask.reference
+        value = self._ask.values.get(key)
+        shares = [trace.records[key] for trace in self._ask.shares if key in trace.records]
+        return Case(
+            key=key,
+            title=reference.title(key),
+            got=got,
+            want={rank: parts[rank].of(whole) for rank in got},
+            tau={rank: parts[rank].of(tolerance.bound) for rank in got},
+            parts=parts,
+            whole=whole,
+            world=self._world,
+            groups=self._groups,
+            microbatches=self._ask.microbatches,
+            base=self._base(key, got),
+            earlier=self._earlier(key, whole),
+            named=self._named(key, whole),
+            vectors=self._ask.vectors,
+            value=value,
+            shares=self._weights_of_shares(shares, whole),
+            drawn=self._ask.drawn,
+        )
+
+    @staticmethod
+    def _weights_of_shares(shares: Sequence[Record], whole: torch.Tensor) -> list[torch.Tensor]:
+        """Gradients of the shares, scaled so that they add up to the whole if that is a plain sum or mean."""
+        tensors = [as_real(one.tensor) for one in shares]
+        if len(tensors) < 2 or any(one.shape != whole.shape for one in tensors):
+            return []
+        columns = torch.stack([one.flatten() for one in tensors], 1)
+        if columns.shape[0] <= columns.shape[1]:
+            return []
+        weights = torch.linalg.lstsq(columns, whole.flatten()[:, None]).solution.flatten()
+        return [one * weight for one, weight in zip(tensors, weights.tolist(), strict=True)]
+
+    def _base(self, key: Key, got: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        if key.kind is not Kind.PARAMETER:
+            return {}
+        old = self._before(key)
+        found = {rank: self._ask.traces[rank].records.get(old) for rank in got}
+        return {rank: as_real(one.tensor) for rank, one in found.items() if one is not None}
+
+    @staticmethod
+    def _before(key: Key) -> Key:
+        if key.step == 1:
+            return Key(0, Kind.START, key.name, key.auto)
+        return Key(key.step - 1, key.kind, key.name, key.auto)
+
+    def _earlier(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """The reference's tensor of earlier steps; of a value that is an optimizer's parameter, that parameter's."""
+        records, found = self._ask.reference.records, []
+        name, auto = key.name, key.auto
+        if key.kind is Kind.VALUE:
+            titles = {title: number for number, title in self._ask.reference.titles.items()}
+            if key.name not in titles:
+                return []
+            name, auto, last = titles[key.name], True, 1 << 30
+            kind = Kind.PARAMETER
+        else:
+            last, kind = key.step, key.kind
+        steps = sorted({one.step for one in records if one.kind is kind and one.name == name and one.auto is auto})
+        for step in reversed([step for step in steps if step < last]):
+            old = records[Key(step, kind, name, auto)]
+            found.append((f"that of step {step}", as_real(old.tensor)))
+        if kind is Kind.PARAMETER and (old_start := records.get(Key(0, Kind.START, name, auto))) is not None:
+            found.append(("that of the start", as_real(old_start.tensor)))
+        return [(text, one) for text, one in found if one.shape == whole.shape and not torch.equal(one, whole)]
+
+    def _named(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        found = []
+        for other, record in self._ask.reference.records.items():
+            near = other.step in (key.step, key.step - 1) and other.auto is key.auto and not other.kind.is_activation
+            if other != key and near and record.tensor.numel() <= 1 << 20:
+                found.append((self._ask.reference.title(other), as_real(record.tensor)))
+        return found[:64]
+
+
+def vectors_of(reference: Trace, values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:
+    """Vectors that may be added to rows: parameters of one dimension by name, and others by where they were added."""
+    named = [
+        (f"parameter {record.key.name} at the start", record.tensor.double())
+        for record in reference
+        if record.key.kind is Kind.START and not record.key.auto and record.tensor.dim() == 1
+    ]
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    seen: set[int] = set()
+    for value in values:
+        for one in ancestors(value, seen):
+            operation = one.operation
+            if operation is None or operation.name not in ("addmm", "add", "add_"):
+                continue
+            for taken in operation.inputs:
+                if taken.tensor.dim() == 1 and taken.tensor.is_floating_point() and id(taken) not in found:
+                    line = f" in {operation.line}" if operation.line else ""
+                    found[id(taken)] = (f"the vector of {len(taken.tensor)} that is added{line}", taken.tensor.double())
+    return named + list(found.values())

@@ -1,0 +1,60 @@
+"""The program's side of a check: runs on each rank, and returns what it holds as a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pytest_gpuperf.features.parity.census import Census
+from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
+from pytest_gpuperf.features.parity.records import Trace, as_trace
+from pytest_gpuperf.ranks.context import Context
+
+
+class Traced:
+    """A program that returns a trace in place of its own result."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        self._program = program
+        self.__module__ = getattr(program, "__module__", __name__)
+        self.__qualname__ = getattr(program, "__qualname__", repr(program))
+
+    def __call__(self, ctx: Context, *args: Any) -> Trace:
+        """Runs the program."""
+        steps = OptimizerSteps()
+        with steps:
+            returned = self._program(ctx, *args)
+        trace = as_trace(returned, f"rank {ctx.rank} of {self.__qualname__}")
+        if not isinstance(returned, Trace):
+            auto = steps.trace(returned)
+            trace.records = {**auto.records, **trace.records}
+        trace.meshes = ctx.meshes
+        trace.unit = _product_unit() if ctx.device.type == "cuda" else 0.0
+        return trace
+
+
+class Counted:
+    """A program that returns a census."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        self._program = program
+        self.__module__ = getattr(program, "__module__", __name__)
+        self.__qualname__ = getattr(program, "__qualname__", repr(program))
+
+    def __call__(self, ctx: Context, *args: Any) -> Census:
+        """Runs the program."""
+        seen = self._program(ctx, *args)
+        if not isinstance(seen, Census):
+            raise TypeError(
+                f"rank {ctx.rank} of {self.__qualname__} returned a {type(seen).__name__}, not a census: write with "
+                "census(model, optimizer) as seen around the loop, and return seen"
+            )
+        seen.meshes = ctx.meshes
+        return seen
+
+
+def _product_unit() -> float:
+    """The unit roundoff of products of float32 matrices, if that is coarser than float32's."""
+    return {"high": 2.0**-11, "medium": 2.0**-8}.get(torch.get_float32_matmul_precision(), 0.0)

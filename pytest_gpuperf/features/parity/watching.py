@@ -1,0 +1,118 @@
+"""``watch(model, optimizer)``: records outputs, gradients, parameters and optimizer state in order of computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local, plain_name
+
+
+class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) as trace
+    """Records a training loop: ``with watch(model, optimizer) as trace: ...; return trace``.
+
+    A step ends when the optimizer's ``step`` returns. Without an optimizer, gradients are recorded at the end.
+
+    Args:
+        model: a module, or the modules of this rank's pipeline stages.
+        optimizer: the one whose steps count.
+        activations: whether to record inputs and outputs of submodules, and the outputs' gradients. They never make a
+            check fail; they find the place of a fault. Leave them out for compiled models, which skip hooks.
+        rename: a function of the rank's name of a module or parameter that returns the reference's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        activations: bool = True,
+        rename: Callable[[str], str] = lambda name: name,
+    ) -> None:
+        self._models = [model] if isinstance(model, nn.Module) else list(model)
+        self._optimizer = optimizer
+        self._activations = activations
+        self._rename = rename
+        self._trace = Trace()
+        self._step = 1
+        self._last: torch.Tensor | None = None
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Trace:
+        for name, parameter in self._parameters():
+            self._note(Kind.START, name, parameter, step=0)
+        if self._activations:
+            for model in self._models:
+                for name, module in model.named_modules():
+                    self._watch_module(self._rename(plain_name(name)), module)
+        if self._optimizer is not None:
+            self._handles.append(self._optimizer.register_step_pre_hook(lambda *_: self._note_gradients()))
+            self._handles.append(self._optimizer.register_step_post_hook(lambda *_: self._end_step()))
+        return self._trace
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None and self._optimizer is None:
+            self._note_gradients()
+        for handle in self._handles:
+            handle.remove()
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for model in self._models:
+            for name, parameter in model.named_parameters():
+                yield self._rename(plain_name(name)), parameter
+
+    def _note(self, kind: Kind, name: str, tensor: torch.Tensor, *, step: int | None = None) -> None:
+        part, placement = local(tensor)
+        key = Key(self._step if step is None else step, kind, name)
+        self._trace.add(Record(key, part, placement))
+
+    def _watch_module(self, name: str, module: nn.Module) -> None:
+        if isinstance(module, nn.ModuleList | nn.ModuleDict):
+            return  # containers are never called
+        name = name or "(model)"
+
+        def entering(_: nn.Module, args: tuple[Any, ...]) -> None:
+            first = args[0] if args else None
+            # What one module hands to the next is recorded as the first one's output.
+            if isinstance(first, torch.Tensor) and first.is_floating_point() and first is not self._last:
+                self._last = first
+                self._note(Kind.INPUT, name, first)
+
+        def leaving(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            for index, value in enumerate(output if isinstance(output, tuple | list) else [output]):
+                if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                    continue
+                self._last = value
+                label = f"{name}[{index}]" if index else name
+                self._note(Kind.OUTPUT, label, value)
+                if value.requires_grad:
+                    step = self._step
+
+                    def back(gradient: torch.Tensor, label: str = label, step: int = step) -> None:
+                        self._note(Kind.OUTPUT_GRADIENT, label, gradient, step=step)
+
+                    value.register_hook(back)
+
+        self._handles.append(module.register_forward_pre_hook(entering))
+        self._handles.append(module.register_forward_hook(leaving))
+
+    def _note_gradients(self) -> None:
+        for name, parameter in reversed(list(self._parameters())):  # as the backward pass computes them
+            if parameter.grad is not None:
+                self._note(Kind.GRADIENT, name, parameter.grad)
+
+    def _end_step(self) -> None:
+        assert self._optimizer is not None
+        for name, parameter in self._parameters():
+            for entry, state in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(state, torch.Tensor):
+                    self._note(Kind.STATE, f"{name}.{entry}", state)
+        for name, parameter in self._parameters():  # which are updated by the state
+            self._note(Kind.PARAMETER, name, parameter)
+        self._step += 1
