@@ -84,7 +84,7 @@ def _rename(options: argparse.Namespace) -> tuple[list[str], bool]:
 def _parser() -> argparse.ArgumentParser:
     """Returns the parser of all commands, those of features behind the others."""
     parser = argparse.ArgumentParser(prog="python -m pytest_gpuperf", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    commands = parser.add_subparsers(required=True, title="commands")
     commands.add_parser(
         "suites",
         usage="%(prog)s [options of pytest]",
@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     add_folder(command)
     for _, feature in modules("command"):
         feature.add(commands)
+    commands.metavar = " | ".join(sorted(commands.choices))
     return parser
 
 
