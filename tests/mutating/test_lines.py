@@ -6,14 +6,14 @@ from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Family, Fault, Kind, Site
 from pytest_gpuperf.features.mutating.lines import coverage_lines, site_text
 
-ROOT = Path("/work")
+ROOT = Path("/src")
 
 
 def coverage() -> Coverage:
     made = Coverage(seconds=1.2)
     sites = [
-        Site("/work/a.py", 3, "all_reduce", "", 0),
-        Site("/work/b.py", 4, "all_gather", "tp", 0),
+        Site("/src/a.py", 3, "all_reduce", "", 0),
+        Site("/src/b.py", 4, "all_gather", "tp", 0),
         Site("/other/c.py", 5, "all_reduce in Tensor.backward", "", 2),
     ]
     for site, tests in zip(sites, (1, 5, 1), strict=True):

@@ -52,7 +52,8 @@ def test_racy(ranks, tmp_path):
         if ctx.rank == 1:
             file.write_text("there")
         else:
-            assert file.exists() or time.sleep(0.005) or file.exists()  # rank 1 began with us, did it not?
+            time.sleep(0.005)  # the mistake that delays shall show: rank 1 began with us, so it must be done
+            assert file.exists()
 
     ranks.run(program, tmp_path / "file")
 """
