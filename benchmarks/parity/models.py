@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
 
+from benchmarks.parity.regions import Copy, Reduce
 from pytest_gpuperf import Context, watch
 from pytest_gpuperf.features.parity.records import Trace
 
@@ -201,34 +202,6 @@ class _SplitLinear(nn.Linear):
         return out if self.bias is None else out + self.bias
 
 
-class _Copy(torch.autograd.Function):
-    """Into a tensor-parallel region."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
-        g = g.contiguous().clone()
-        dist.all_reduce(g)
-        return g
-
-
-class _Reduce(torch.autograd.Function):
-    """Out of a tensor-parallel region."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        x = x.contiguous().clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
-        return g
-
-
 class _Shift(torch.autograd.Function):
     """To the next rank of the ring."""
 
@@ -380,8 +353,8 @@ def _by_hand(model: Mlp, rank: int, world: int) -> nn.Module:
     model.down.weight = nn.Parameter(model.down.weight.data.chunk(world, 1)[rank].clone())
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        h = model.act(model.up(_Copy.apply(x)))  # type: ignore[no-untyped-call]
-        h = _Reduce.apply(F.linear(h, model.down.weight)) + model.down.bias  # type: ignore[no-untyped-call]
+        h = model.act(model.up(Copy.apply(x)))  # type: ignore[no-untyped-call]
+        h = Reduce.apply(F.linear(h, model.down.weight)) + model.down.bias  # type: ignore[no-untyped-call]
         out: torch.Tensor = model.head(model.norm(x + h))
         return out
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # as everybody calls it
 
+from benchmarks.parity.regions import Copy, Reduce
 from pytest_gpuperf import Context, watch
 from pytest_gpuperf.features.parity.records import Trace
 
@@ -102,38 +103,6 @@ def train(
             finish(step, net, optimizer)
             optimizer.step()
     return trace
-
-
-class Copy(torch.autograd.Function):
-    """Into a tensor-parallel region."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """Returns the input."""
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
-        """Adds up the gradients of the ranks."""
-        g = g.contiguous().clone()
-        dist.all_reduce(g)
-        return g
-
-
-class Reduce(torch.autograd.Function):
-    """Out of a tensor-parallel region."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """Adds up what the ranks hold."""
-        x = x.contiguous().clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
-        """Returns the gradient."""
-        return g
 
 
 def copied(x: torch.Tensor) -> torch.Tensor:
