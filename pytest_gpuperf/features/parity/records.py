@@ -105,6 +105,21 @@ class Trace:
         joined = torch.cat([first, second]) if first.shape[1:] == second.shape[1:] else old.tensor
         self.records[record.key] = replace(old, tensor=joined, calls=old.calls + 1)
 
+    def after(self, step: int) -> Trace:
+        """What the run held from the end of a step on; all of it for step 0.
+
+        The parameters and optimizer states at that step's end are in it.
+        """
+        if not step:
+            return self
+        ends = (Kind.PARAMETER, Kind.STATE)
+        records = {
+            key: record
+            for key, record in self.records.items()
+            if key.step > step or (key.step == step and key.kind in ends)
+        }
+        return Trace(records, self.titles, self.meshes, self.unit)
+
     def title(self, key: Key) -> str:
         """A key in words, with the user's name of a parameter if it is known."""
         return str(replace(key, name=self.titles.get(key.name, key.name)))

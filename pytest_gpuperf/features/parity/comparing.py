@@ -1,0 +1,105 @@
+"""Compares traces of ranks with runs of a reference, and reports what is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from pytest_gpuperf.features.parity.judging import Question, judge
+from pytest_gpuperf.features.parity.records import Kind, Trace
+from pytest_gpuperf.features.parity.reference import SAMPLES, References
+from pytest_gpuperf.features.parity.report import Report
+from pytest_gpuperf.features.parity.tolerance import Tolerances, coarser_unit, unit_of
+
+_ACTIVATIONS = (Kind.INPUT, Kind.OUTPUT, Kind.OUTPUT_GRADIENT, Kind.START)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user said about a comparison; see ``Parity.report``."""
+
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    microbatches: int = 1
+    precision: torch.dtype | None = None
+    samples: int = SAMPLES
+    share: Callable[[int], Any] | None = None
+
+
+def units_of(
+    reference: Trace, traces: Sequence[Trace], precision: torch.dtype | None = None
+) -> tuple[float | None, float | None]:
+    """Returns the program's unit roundoffs, of what it computes with and of what it stores; None if not coarser."""
+    unit = unit_of(precision) if precision is not None else coarser_unit(reference, traces, _ACTIVATIONS)
+    return unit, coarser_unit(reference, traces, (Kind.START,))
+
+
+def compared(references: References, traces: Sequence[Trace], options: Options, *, after: int = 0) -> Report:
+    """Judges what ranks hold.
+
+    Args:
+        references: runs of the reference.
+        traces: of the ranks, in their order.
+        options: what the user said.
+        after: the step whose end is the program's start, as in a resumed run; 0 for a run from the beginning.
+    """
+    clock = time.perf_counter
+    whole = references.whole
+    reference = whole.trace.after(after)
+    require_names(reference, traces)
+    unit, stored = units_of(reference, traces, options.precision)
+    begin = clock()
+    runs = [run.after(after) for run in references.rounded(unit, options.samples)]
+    shares = []
+    if options.share is not None:
+        shares = [references.plain(partial(options.share, rank), "share()") for rank in range(len(traces))]
+    shaken = clock()
+    question = Question(
+        reference=reference,
+        traces=traces,
+        tolerances=Tolerances(reference, runs, unit, stored),
+        mesh=options.mesh,
+        layouts=options.layouts,
+        microbatches=options.microbatches,
+        values=whole.values,
+        vectors=whole.vectors,
+        drawn=whole.drawn,
+        shares=shares,
+    )
+    with references.alike():
+        verdict = judge(question)
+    seconds = {
+        "reference": references.seconds,
+        "random rounding": shaken - begin,
+        "judgement": clock() - shaken,
+    }
+    return Report(verdict, len(traces), len(runs), seconds)
+
+
+def require_names(reference: Trace, traces: Sequence[Trace]) -> None:
+    """Refuses names that only one side has.
+
+    Raises:
+        ValueError: names differ, or nothing was returned.
+    """
+    mine = {record.key.name for record in reference if record.key.kind is Kind.VALUE}
+    theirs = {record.key.name for trace in traces for record in trace if record.key.kind is Kind.VALUE}
+    if not any(len(trace) for trace in traces) or not len(reference):
+        who = "reference()" if not len(reference) else "no rank"
+        raise ValueError(f"{who} returned {'no' if not len(reference) else 'any'} tensors: there is nothing to compare")
+    if bool(mine) != bool(theirs):
+        raise ValueError(
+            f"{'reference()' if mine else 'the program'} returned tensors by name, and the other a trace of watch(): "
+            "return the same from both"
+        )
+    lacking = [f"only reference() returns {name!r}" for name in sorted(mine - theirs)]
+    lacking += [f"only ranks return {name!r}" for name in sorted(theirs - mine)]
+    if lacking:
+        raise ValueError(
+            "names differ: " + "; ".join(lacking[:8]) + ": return each tensor by the same name on both sides"
+        )
