@@ -30,9 +30,14 @@ class Traced:
         if not isinstance(returned, Trace):
             auto = steps.trace(returned)
             trace.records = {**auto.records, **trace.records}
-        trace.meshes = ctx.meshes
-        trace.unit = _product_unit() if ctx.device.type == "cuda" else 0.0
-        return trace
+        return placed(trace, ctx)
+
+
+def placed(trace: Trace, ctx: Context) -> Trace:
+    """Adds the rank's meshes to a trace, and what its device computes products in."""
+    trace.meshes = ctx.meshes
+    trace.unit = _product_unit() if ctx.device.type == "cuda" else 0.0
+    return trace
 
 
 class Counted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
         activations: whether to record inputs and outputs of submodules, and the outputs' gradients. They never make a
             check fail; they find the place of a fault. Leave them out for compiled models, which skip hooks.
         rename: a function of the rank's name of a module or parameter that returns the reference's.
+        after: steps that were done before, as in a resumed run; the first recorded step follows them.
     """
 
     def __init__(
@@ -32,19 +33,24 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
         *,
         activations: bool = True,
         rename: Callable[[str], str] = lambda name: name,
+        after: int = 0,
     ) -> None:
         self._models = [model] if isinstance(model, nn.Module) else list(model)
         self._optimizer = optimizer
         self._activations = activations
         self._rename = rename
         self._trace = Trace()
-        self._step = 1
+        self._after = after
+        self._step = after + 1
         self._last: torch.Tensor | None = None
         self._handles: list[Any] = []
 
     def __enter__(self) -> Trace:
-        for name, parameter in self._parameters():
-            self._note(Kind.START, name, parameter, step=0)
+        if self._after:
+            self._note_end(self._after)
+        else:
+            for name, parameter in self._parameters():
+                self._note(Kind.START, name, parameter, step=0)
         if self._activations:
             for model in self._models:
                 for name, module in model.named_modules():
@@ -107,12 +113,15 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
             if parameter.grad is not None:
                 self._note(Kind.GRADIENT, name, parameter.grad)
 
-    def _end_step(self) -> None:
-        assert self._optimizer is not None
+    def _note_end(self, step: int) -> None:
+        state: Mapping[Any, Any] = {} if self._optimizer is None else self._optimizer.state
         for name, parameter in self._parameters():
-            for entry, state in self._optimizer.state.get(parameter, {}).items():
-                if isinstance(state, torch.Tensor):
-                    self._note(Kind.STATE, f"{name}.{entry}", state)
+            for entry, value in state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    self._note(Kind.STATE, f"{name}.{entry}", value, step=step)
         for name, parameter in self._parameters():  # which are updated by the state
-            self._note(Kind.PARAMETER, name, parameter)
+            self._note(Kind.PARAMETER, name, parameter, step=step)
+
+    def _end_step(self) -> None:
+        self._note_end(self._step)
         self._step += 1

@@ -1,0 +1,96 @@
+"""``python -m pytest_gpuperf parity``: a model in several layouts, each against one device."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pytest_gpuperf.commands import Commands
+from pytest_gpuperf.features.parity.layouts.asked import Layout, Subject, layout_of
+from pytest_gpuperf.report.command_error import CommandError
+
+_TIMEOUT = 120.0
+_NOT_JUDGED = 4
+
+
+def add(commands: Commands) -> None:
+    """Adds the commands."""
+    parser = commands.add_parser(
+        "parity",
+        help="train a model in several layouts, each against one device; 0 if all are right, 1 if one is wrong, 4 if "
+        "one was not judged",
+    )
+    parser.set_defaults(run=_parity, refuse=parser.error)
+    parser.add_argument("build", metavar="MODULE:BUILD", help="a function that returns the model")
+    parser.add_argument(
+        "--batch", required=True, metavar="MODULE:BATCH", help="batch(step) returns (inputs, targets); step is from 1"
+    )
+    parser.add_argument(
+        "--layouts",
+        required=True,
+        type=_layouts,
+        metavar="LIST",
+        help="such as ddp2,fsdp2,tp2,cp2,fsdp2xtp2; the number of ranks follows each axis",
+    )
+    parser.add_argument("--steps", type=_count, default=2, metavar="N", help="of the optimizer (2)")
+    parser.add_argument(
+        "--loss",
+        default="",
+        metavar="MODULE:LOSS",
+        help="loss(output, targets) returns a mean, or a sum and a count (cross-entropy for classes, else the squared "
+        "error)",
+    )
+    parser.add_argument(
+        "--optimizer", default="", metavar="MODULE:OPTIMIZER", help="optimizer(parameters) returns it (AdamW)"
+    )
+    parser.add_argument(
+        "--plan",
+        default="",
+        metavar="MODULE:PLAN",
+        help="plan(model) returns the plan of parallelize_module (derived from pairs of linear layers)",
+    )
+    parser.add_argument("--gpus", type=_count, default=0, metavar="N", help="run on N GPUs (gloo ranks on CPUs)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights (0)")
+    parser.add_argument(
+        "--timeout", type=float, default=_TIMEOUT, metavar="SECONDS", help=f"of each run ({_TIMEOUT:g})"
+    )
+
+
+def _parity(options: argparse.Namespace) -> int:
+    """Returns what the command exits with."""
+    from pytest_gpuperf.features.parity.layouts.running import tried
+    from pytest_gpuperf.features.parity.layouts.table import lines, status
+
+    subject = Subject(
+        options.build,
+        options.batch,
+        options.loss,
+        options.optimizer,
+        options.plan,
+        str(Path.cwd()),
+        options.steps,
+        options.seed,
+    )
+    try:
+        for role in ("build", "batch", "loss", "optimizer", "plan"):
+            subject.function(role)
+        rows = tried(subject, options.layouts, options.gpus, options.timeout)
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _NOT_JUDGED
+    print("\n".join(lines(rows)))
+    return status(rows)
+
+
+def _layouts(text: str) -> list[Layout]:
+    try:
+        return [layout_of(one) for one in dict.fromkeys(text.split(","))]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a number of 1 or more, got {text!r}")
+    return int(text)
