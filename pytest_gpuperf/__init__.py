@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.features.adopted.settings import on_ranks
     from pytest_gpuperf.features.parity.census import census
     from pytest_gpuperf.features.parity.fixture import Parity
+    from pytest_gpuperf.features.parity.recording import parity_record
     from pytest_gpuperf.features.parity.watching import watch
     from pytest_gpuperf.features.profiling.profiler import ProfileWarning
     from pytest_gpuperf.figures.comparison import Comparison
@@ -64,6 +65,7 @@ __all__ = [
     "Work",
     "census",
     "on_ranks",
+    "parity_record",
     "watch",
 ]
 
@@ -99,6 +101,7 @@ _HOMES = {
     "Work": "figures.work",
     "census": "features.parity.census",
     "on_ranks": "features.adopted.settings",
+    "parity_record": "features.parity.recording",
     "watch": "features.parity.watching",
 }
 

@@ -23,6 +23,7 @@ BROUGHT = {
     "acceptance": (None, "accept"),
     "github": (None, "comment"),
     "recovery": (None, "recover"),
+    "parity": ("--census", "parity"),
 }
 """The option and the command of a feature."""
 NEEDS = {"acceptance": {"doctor", "page", "recovery"}}

@@ -1,4 +1,4 @@
-"""``python -m pytest_gpuperf parity``: a model in several layouts, each against one device."""
+"""``python -m pytest_gpuperf parity`` and ``parity-compare``: layouts of a model, and recorded runs of a script."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pytest_gpuperf.report.command_error import CommandError
 
 _TIMEOUT = 120.0
 _NOT_JUDGED = 4
+_PRECISIONS = ("bfloat16", "float16", "float32")
 
 
 def add(commands: Commands) -> None:
@@ -55,6 +56,51 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--timeout", type=float, default=_TIMEOUT, metavar="SECONDS", help=f"of each run ({_TIMEOUT:g})"
     )
+    parser = commands.add_parser(
+        "parity-compare",
+        help="judge a run on ranks by a run on one device, both written by parity_record; 0 if it is right, 1 if it is "
+        "wrong, 4 if it was not judged",
+    )
+    parser.set_defaults(run=_compare)
+    parser.add_argument("reference", type=Path, metavar="REFERENCE", help="the file of the run on one device")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file of the run on ranks")
+    parser.add_argument(
+        "--mesh", type=_mesh, default={}, metavar="AXES", help="such as dp=2,tp=2; the last axis counts fastest"
+    )
+    parser.add_argument(
+        "--layout",
+        type=_declared,
+        action="append",
+        default=[],
+        metavar="NAME=LAYOUT",
+        help="how ranks hold a tensor, such as 'loss=partial(mean)', if shapes do not say it; may be given again",
+    )
+    parser.add_argument("--microbatches", type=_count, default=1, metavar="N", help="into which a rank cuts its batch")
+    parser.add_argument(
+        "--precision", choices=_PRECISIONS, help="what the program computes in, if no output of a module shows it"
+    )
+
+
+def _compare(options: argparse.Namespace) -> int:
+    """Returns what the command exits with."""
+    import torch
+
+    from pytest_gpuperf.features.parity.judging_files import judged_files
+
+    try:
+        report, said = judged_files(
+            options.reference,
+            options.file,
+            mesh=options.mesh,
+            layouts=dict(options.layout),
+            microbatches=options.microbatches,
+            precision=getattr(torch, options.precision) if options.precision else None,
+        )
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _NOT_JUDGED
+    print(f"{report}\n{said}")
+    return 0 if report.ok else 1
 
 
 def _parity(options: argparse.Namespace) -> int:
@@ -94,3 +140,17 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"takes a number of 1 or more, got {text!r}")
     return int(text)
+
+
+def _mesh(text: str) -> dict[str, int]:
+    pairs = [one.partition("=") for one in text.split(",")]
+    if not all(name and size.isdecimal() and int(size) for name, _, size in pairs):
+        raise argparse.ArgumentTypeError(f"takes axes with their sizes, as in dp=2,tp=2, got {text!r}")
+    return {name: int(size) for name, _, size in pairs}
+
+
+def _declared(text: str) -> tuple[str, str]:
+    name, _, layout = text.rpartition("=")
+    if not name or not layout:
+        raise argparse.ArgumentTypeError(f"takes a name and a layout, as in 'loss=partial(mean)', got {text!r}")
+    return name, layout

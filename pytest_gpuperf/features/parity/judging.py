@@ -22,6 +22,8 @@ from pytest_gpuperf.features.parity.tolerance import BLIND, Tolerance, Tolerance
 _TINY = 1e-300
 _MOST_CASES = 24
 """Wrong tensors whose causes are looked for: what follows from the first ones tells little more."""
+_MOST_NAMED = 64
+"""Other tensors that a wrong one is compared with."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -390,12 +392,14 @@ class _Judge:
         return [(text, one) for text, one in found if one.shape == whole.shape and not torch.equal(one, whole)]
 
     def _named(self, key: Key, whole: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        found = []
+        found: list[tuple[str, torch.Tensor]] = []
         for other, record in self._ask.reference.records.items():
             near = other.step in (key.step, key.step - 1) and other.auto is key.auto and not other.kind.is_activation
             if other != key and near and record.tensor.numel() <= 1 << 20:
                 found.append((self._ask.reference.title(other), as_real(record.tensor)))
-        return found[:64]
+                if len(found) == _MOST_NAMED:
+                    break
+        return found
 
 
 def vectors_of(reference: Trace, values: Sequence[Value]) -> list[tuple[str, torch.Tensor]]:

@@ -17,6 +17,8 @@ NORM = 1.5
 """How many times the spread's norm the norm of a difference may be."""
 BLIND = 0.5
 """A tensor is not judged if rounding alone moves it by this share of its norm."""
+_SHARE, _MOST_SHARE = 2.0**14, 0.1
+"""Without runs that show rounding: how many unit roundoffs of the largest element are allowed, and the largest share."""
 _STEPS, _NEAR = 33, 3
 """Half octaves of size that are told apart, and how many on each side count as about the same size."""
 
@@ -133,6 +135,37 @@ class Tolerances:
 
     def _divides(self, key: Key) -> bool:
         return Key(key.step, Kind.STATE, f"{key.name}.exp_avg_sq") in self._reference.records
+
+
+class Fixed(Tolerances):
+    """Tolerances without runs that show what rounding does: a share of each tensor's largest element, by its type.
+
+    Args:
+        reference: the run that is compared with.
+        unit: the program's unit roundoff where it is coarser.
+        stored: the unit roundoff in which the program stores parameters, where it is coarser.
+    """
+
+    def __init__(self, reference: Trace, unit: float | None = None, stored: float | None = None) -> None:
+        super().__init__(reference, [], unit, stored)
+        self._coarser = max(unit or 0.0, stored or 0.0)
+        self.share = max((self._share(record) for record in reference), default=0.0)
+        """The largest share of all tensors."""
+
+    def of(self, record: Record) -> Tolerance:
+        """The tolerance of a record of the reference; ask in the order of the records, since updates add up."""
+        base = as_real(record.tensor)
+        share = self._share(record)
+        finite = torch.nan_to_num(base.abs(), nan=0.0, posinf=0.0)
+        largest = float(finite.max()) if finite.numel() else 0.0
+        spread = torch.full_like(base, share * float(finite.square().mean().sqrt()) if finite.numel() else 0.0)
+        bound = torch.full_like(base, share * largest)
+        bound, spread = self._with_signs(record.key, base, bound, spread)
+        return Tolerance(bound, spread, NORM)
+
+    def _share(self, record: Record) -> float:
+        unit = unit_of(record.tensor.dtype)
+        return min(_MOST_SHARE, _SHARE * max(unit, self._coarser)) if unit else 0.0
 
 
 def _levels(spread: torch.Tensor) -> torch.Tensor:

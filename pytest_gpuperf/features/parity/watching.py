@@ -24,6 +24,7 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
             check fail; they find the place of a fault. Leave them out for compiled models, which skip hooks.
         rename: a function of the rank's name of a module or parameter that returns the reference's.
         after: steps that were done before, as in a resumed run; the first recorded step follows them.
+        steps: how many steps are recorded; by default all.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
         activations: bool = True,
         rename: Callable[[str], str] = lambda name: name,
         after: int = 0,
+        steps: int | None = None,
     ) -> None:
         self._models = [model] if isinstance(model, nn.Module) else list(model)
         self._optimizer = optimizer
@@ -42,6 +44,7 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
         self._trace = Trace()
         self._after = after
         self._step = after + 1
+        self._last_step = None if steps is None else after + steps
         self._last: torch.Tensor | None = None
         self._handles: list[Any] = []
 
@@ -65,8 +68,12 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
     ) -> None:
         if kind is None and self._optimizer is None:
             self._note_gradients()
+        self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for model in self._models:
@@ -125,3 +132,5 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
     def _end_step(self) -> None:
         self._note_end(self._step)
         self._step += 1
+        if self._last_step is not None and self._step > self._last_step:
+            self._remove_hooks()
