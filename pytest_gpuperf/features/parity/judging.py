@@ -138,6 +138,7 @@ class _Judge:
         self._loss: float | None = None
         self._kinds = {record.key.kind for trace in question.traces for record in trace}
         self._used: set[str] = set()
+        self._cases = 0
 
     def verdict(self) -> Verdict:
         judged = [one for record in self._ask.reference if (one := self._judged(record)) is not None]
@@ -311,9 +312,13 @@ class _Judge:
         if key.kind is Kind.START and key.auto and not ok:
             self._astray.add(key.name)  # the program's optimizers number other parameters
             return None
-        # A case of no judged tensor only serves to place the first fault.
-        case = None if ok else self._case(record, got, layout.parts, whole, tolerance)
+        case = None if ok or self._has_enough(key) else self._case(record, got, layout.parts, whole, tolerance)
         return Judged(key, title, ok, off, slack, max(worst, norm), note if ok else "", case)
+
+    def _has_enough(self, key: Key) -> bool:
+        """Whether so many tensors are wrong that nobody looks for this one's cause; activations place the first."""
+        self._cases += not key.kind.is_activation
+        return not key.kind.is_activation and self._cases > _MOST_CASES
 
     def _case(
         self,

@@ -18,7 +18,7 @@ NORM = 1.5
 BLIND = 0.5
 """A tensor is not judged if rounding alone moves it by this share of its norm."""
 _SHARE, _MOST_SHARE = 2.0**14, 0.1
-"""Without runs that show rounding: how many unit roundoffs of the largest element are allowed, and the largest share."""
+"""Without runs that show rounding: how many unit roundoffs of the largest element are allowed; the most."""
 _STEPS, _NEAR = 33, 3
 """Half octaves of size that are told apart, and how many on each side count as about the same size."""
 
