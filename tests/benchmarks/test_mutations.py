@@ -172,18 +172,19 @@ def test_a_sample_has_different_faults_and_each_only_once(count: int) -> None:
         assert {subject for subject, _ in drawn} >= set(faults) - {"deepspeed", "megatron"}
 
 
-def test_a_name_that_two_faults_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = Fault(name="one", module="torch", old="x", new="y")
-    monkeypatch.setattr("benchmarks.mutants.tables.collectives.FAULTS", (twice, twice))
-    with pytest.raises(ValueError, match=r"^collectives has two faults of the name 'one': rename one$"):
-        table()
+HUNK = "name: {name}\nmodule: torch\n@@ lines\n-x\n+y\n"
 
 
-def test_a_patch_that_two_faults_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = tuple(Fault(name=name, module="torch", old="x", new="y") for name in ("one", "other"))
-    monkeypatch.setattr("benchmarks.mutants.tables.collectives.FAULTS", twice)
-    with pytest.raises(ValueError, match=r"^collectives has one patch twice, as 'one' and 'other': delete one$"):
-        table()
+def test_a_name_that_two_faults_have_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {f"scan/{file}.diff": HUNK.format(name="one") for file in ("a", "b")})
+    with pytest.raises(ValueError, match=r"^scan has two faults of the name 'one': rename one$"):
+        table(tmp_path)
+
+
+def test_a_patch_that_two_faults_are_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {f"scan/{name}.diff": HUNK.format(name=name) for name in ("one", "other")})
+    with pytest.raises(ValueError, match=r"^scan has one patch twice, as 'one' and 'other': delete one$"):
+        table(tmp_path)
 
 
 def test_a_result_replaces_the_earlier_one_and_faults_of_no_table_are_left_out(tmp_path: Path) -> None:
