@@ -14,7 +14,7 @@ import pytest
 from tests.whole_run import ROOT, environment
 
 PAGE = ROOT / "docs" / "adding-a-suite.md"
-_BLOCK = re.compile(r"(?:^(Add to )?`([\w/.]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^(Add to )?`([\w/.-]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def test_a_fault_that_only_gpus_tell_is_tried_if_they_are_asked_for(
 
 def test_a_text_that_the_source_holds_twice_is_refused() -> None:
     fault = Fault(name="ambiguous", module="torch", old="x", new="y")
-    message = r"^the fault 'ambiguous' replaces 'x', which torch holds 2 times, not once: write the text anew"
+    message = r"^the fault 'ambiguous' replaces 'x', which torch holds 2 times, not once: copy the text"
     with pytest.raises(ValueError, match=message):
         fault.applied_to("x = x")
 
