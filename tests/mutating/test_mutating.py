@@ -260,7 +260,7 @@ def test_a_budget_ends_the_faults_after_each_site_had_its_first(tmp_path: Path) 
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: list[str], message: str, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_it="import pytest\n@pytest.mark.ranks(2)\ndef test_it(ranks): ...")
+    pytester.makepyfile(test_it="def test_it(): ...")
     run = pytester.runpytest_inprocess(*options)
     assert run.ret is pytest.ExitCode.USAGE_ERROR
     assert message in run.stderr.str()
