@@ -4,7 +4,7 @@ import gc
 import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
@@ -13,9 +13,6 @@ from pytest_gpuperf import options
 from pytest_gpuperf.run import session
 from tests import fake_gpus
 from tests.whole_run import COMMON_PLUGINS
-
-if TYPE_CHECKING:
-    from xdist.scheduler import Scheduling
 
 # What is judged by the clock would fail wherever the machine stops for a moment.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -58,13 +55,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> "Scheduling | None":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """Returns what gives files to workers under ``--dist loadfile``."""
     if config.getoption("dist") != "loadfile":
         return None
     from tests.scheduling import SchedulingByCluster
 
-    return SchedulingByCluster(config)
+    return SchedulingByCluster(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
