@@ -33,14 +33,14 @@ quick: install
 smoke: install
 	$(BIN)/python -m pytest suites --smoke -m perf $(ARGS)
 
-# The plugin's own tests for a change at hand, without those that take long. Much of their time is waiting: four workers,
+# The plugin's own tests for a change at hand, without those that take long. Much of their time is waiting: five workers,
 # a module to each.
 test: install
-	$(BIN)/python -m pytest tests -m "not long" -n 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests -m "not long" -n 5 --dist loadfile $(ARGS)
 
 # All of them, with whole clusters, races and installations: what CI runs.
 test-all: install
-	$(BIN)/python -m pytest tests -n 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests -n 5 --dist loadfile $(ARGS)
 
 # Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.
 mutations: install
