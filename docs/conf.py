@@ -15,6 +15,7 @@ version = release = version_of("pytest-gpuperf")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference_pages"]
 smartquotes = False  # they make a dash of the two that begin an option
+exclude_patterns = ["adr", "design.md", "dev"]  # for contributors, who read them in the repository
 html_theme = "furo"
 html_title = "pytest-gpuperf"
 
