@@ -80,7 +80,7 @@ def test_long_sentences_are_found() -> None:
 
 
 _WORDS = tomllib.loads((ROOT / "tests" / "words.toml").read_text(encoding="utf-8"))
-_NOT_YET = ("CHANGELOG.md", "docs/suites/", "docs/evidence.md", "docs/judging-evidence.md")
+_NOT_YET = ("CHANGELOG.md", "docs/suites/", "docs/evidence.md", "docs/dev/judging.md", "docs/dev/measurements.md")
 """Files and folders whose words are not searched yet."""
 
 
