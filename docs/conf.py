@@ -22,4 +22,4 @@ html_title = "pytest-gpuperf"
 myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "undoc-members": False}
+autodoc_default_options = {"members": True, "undoc-members": False, "exclude-members": "__init__, __new__"}
