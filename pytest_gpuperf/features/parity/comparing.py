@@ -39,7 +39,9 @@ def units_of(
     return unit, coarser_unit(reference, traces, (Kind.START,))
 
 
-def compared(references: References, traces: Sequence[Trace], options: Options, *, after: int = 0) -> Report:
+def compared(
+    references: References, traces: Sequence[Trace], options: Options, *, after: int = 0, each_step: bool = False
+) -> Report:
     """Judges what ranks hold.
 
     Args:
@@ -47,6 +49,7 @@ def compared(references: References, traces: Sequence[Trace], options: Options, 
         traces: of the ranks, in their order.
         options: what the user said.
         after: the step whose end is the program's start, as in a resumed run; 0 for a run from the beginning.
+        each_step: whether each step of the ranks began from the reference's state.
     """
     clock = time.perf_counter
     whole = references.whole
@@ -54,7 +57,7 @@ def compared(references: References, traces: Sequence[Trace], options: Options, 
     require_names(reference, traces)
     unit, stored = units_of(reference, traces, options.precision)
     begin = clock()
-    runs = [run.after(after) for run in references.rounded(unit, options.samples)]
+    runs = [run.after(after) for run in references.rounded(unit, options.samples, each_step=each_step)]
     shares = []
     if options.share is not None:
         shares = [references.plain(partial(options.share, rank), "share()") for rank in range(len(traces))]
@@ -62,7 +65,7 @@ def compared(references: References, traces: Sequence[Trace], options: Options, 
     question = Question(
         reference=reference,
         traces=traces,
-        tolerances=Tolerances(reference, runs, unit, stored),
+        tolerances=Tolerances(reference, runs, unit, stored, carried=not each_step),
         mesh=options.mesh,
         layouts=options.layouts,
         microbatches=options.microbatches,

@@ -12,10 +12,12 @@ import torch
 from pytest_gpuperf.features.parity.census import Agreement, agreement
 from pytest_gpuperf.features.parity.comparing import Options, compared
 from pytest_gpuperf.features.parity.judging import groups_of
+from pytest_gpuperf.features.parity.layout import Part
 from pytest_gpuperf.features.parity.on_rank import Counted, Traced
-from pytest_gpuperf.features.parity.records import Trace
+from pytest_gpuperf.features.parity.records import Key, Trace
 from pytest_gpuperf.features.parity.reference import SAMPLES, References, require_reference
 from pytest_gpuperf.features.parity.report import Report
+from pytest_gpuperf.features.parity.step_starts import StepStarts
 from pytest_gpuperf.fixtures.ranks import Ranks, require_callable
 
 
@@ -95,6 +97,7 @@ class Parity:
         microbatches: int = 1,
         precision: torch.dtype | None = None,
         samples: int = SAMPLES,
+        each_step: bool = False,
     ) -> Report:
         """Compares as ``check`` does, and returns the report whatever it says.
 
@@ -110,6 +113,9 @@ class Parity:
             microbatches: into how many a rank cuts its batch; it helps to name causes.
             precision: what the program computes in, if no output shows it, as with compressed gradients.
             samples: runs of the reference with random rounding.
+            each_step: whether the program runs again, and each of its steps begins from the reference's parameters and
+                optimizer states. That needs ``watch`` on both sides. It shows which steps are wrong by themselves, and
+                judges late steps of a training whose rounding grows.
         """
         __tracebackhide__ = True
         require_reference(reference)
@@ -117,12 +123,30 @@ class Parity:
         references = References(reference, self._seed)
         references.whole  # noqa: B018  # bad input is refused before ranks start
         begin = time.perf_counter()
-        traces = self._on_ranks(program, args)
+        traces = self._on_ranks(Traced(program), args)
         took = time.perf_counter() - begin
         options = Options(dict(mesh or {}), dict(layouts or {}), microbatches, precision, samples, share)
         report = compared(references, traces, options)
+        if each_step:
+            starts = _starts_of(references.starts, report.verdict.parts, len(traces))
+            again = self._on_ranks(Traced(program, starts), args)
+            report = replace(report, by_step=compared(references, again, options, each_step=True))
         return replace(report, seconds={**report.seconds, "program": took})
 
-    def _on_ranks(self, program: Callable[..., Any], args: Sequence[Any]) -> list[Trace]:
+    def _on_ranks(self, program: Traced, args: Sequence[Any]) -> list[Trace]:
         __tracebackhide__ = True
-        return list(self._ranks.run(Traced(program), *args))
+        return list(self._ranks.run(program, *args))
+
+
+def _starts_of(whole: StepStarts, parts: Mapping[Key, Mapping[int, Part]], world: int) -> list[StepStarts]:
+    """Each rank's parts of the reference's parameters and optimizer states.
+
+    Raises:
+        ValueError: there are none, since nothing was watched.
+    """
+    if not parts:
+        raise ValueError("each_step=True needs the traces of watch(model, optimizer) from reference and program")
+    return [
+        StepStarts({key: held[rank].of(whole.tensors[key]).clone() for key, held in parts.items() if rank in held})
+        for rank in range(world)
+    ]

@@ -79,6 +79,8 @@ class Verdict:
     facts: Sequence[str] = ()
     undecided: Sequence[Judged] = ()
     """Tensors that were not judged."""
+    parts: Mapping[Key, Mapping[int, Part]] = field(default_factory=dict)
+    """Which part of a parameter or an optimizer state each rank holds."""
 
     def __repr__(self) -> str:
         return f"Verdict(ok={self.ok}, first={self.first!r}, cause={self.cause!r})"
@@ -139,8 +141,12 @@ class _Judge:
         self._kinds = {record.key.kind for trace in question.traces for record in trace}
         self._used: set[str] = set()
         self._cases = 0
+        self._parts: dict[Key, Mapping[int, Part]] = {}
 
     def verdict(self) -> Verdict:
+        return replace(self._found(), parts=self._parts)
+
+    def _found(self) -> Verdict:
         judged = [one for record in self._ask.reference if (one := self._judged(record)) is not None]
         unused = [name for name in self._ask.layouts if name not in self._used]
         if unused:
@@ -215,6 +221,8 @@ class _Judge:
             return Judged(key, title, False, math.inf, math.inf, math.inf, note, case)
         if key.kind is Kind.START:
             self._known[key.auto, key.name] = layout.parts
+        elif key.kind in (Kind.PARAMETER, Kind.STATE):
+            self._parts[key] = layout.parts
         return self._compared(record, title, got, layout, whole, tolerance)
 
     def _layout(

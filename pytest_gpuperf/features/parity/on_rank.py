@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,21 +10,29 @@ import torch
 from pytest_gpuperf.features.parity.census import Census
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
 from pytest_gpuperf.features.parity.records import Trace, as_trace
+from pytest_gpuperf.features.parity.step_starts import StepStarts, beginning
 from pytest_gpuperf.ranks.context import Context
 
 
 class Traced:
-    """A program that returns a trace in place of its own result."""
+    """A program that returns a trace in place of its own result.
 
-    def __init__(self, program: Callable[..., Any]) -> None:
+    Args:
+        program: the user's.
+        starts: where each step begins, for each rank; None if steps go on from the one before.
+    """
+
+    def __init__(self, program: Callable[..., Any], starts: Sequence[StepStarts] | None = None) -> None:
         self._program = program
+        self._starts = starts
         self.__module__ = getattr(program, "__module__", __name__)
         self.__qualname__ = getattr(program, "__qualname__", repr(program))
 
     def __call__(self, ctx: Context, *args: Any) -> Trace:
         """Runs the program."""
         steps = OptimizerSteps()
-        with steps:
+        starts = None if self._starts is None else self._starts[ctx.rank]
+        with steps, beginning(starts):
             returned = self._program(ctx, *args)
         trace = as_trace(returned, f"rank {ctx.rank} of {self.__qualname__}")
         if not isinstance(returned, Trace):

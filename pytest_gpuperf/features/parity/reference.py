@@ -18,6 +18,7 @@ from pytest_gpuperf.features.parity.operations import Operations, Value
 from pytest_gpuperf.features.parity.optimizer_steps import OptimizerSteps
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, as_trace
 from pytest_gpuperf.features.parity.rounding import RandomRounding
+from pytest_gpuperf.features.parity.step_starts import StepStarts, beginning
 
 SAMPLES = 6
 """Runs with random rounding; a third of that if a run takes longer than ``_LONG``."""
@@ -47,7 +48,7 @@ class References:
         self._reference = reference
         self._seed = seed
         self._is_small = True
-        self._rounded: dict[tuple[float | None, int], list[Trace]] = {}
+        self._rounded: dict[tuple[float | None, int, bool], list[Trace]] = {}
 
     @cached_property
     def whole(self) -> Recorded:
@@ -63,18 +64,27 @@ class References:
         self._is_small = self.seconds < _LONG
         return whole
 
-    def rounded(self, unit: float | None, samples: int = SAMPLES) -> list[Trace]:
+    @property
+    def starts(self) -> StepStarts:
+        """The whole parameters and optimizer states at the end of each step."""
+        ends = (Kind.PARAMETER, Kind.STATE)
+        return StepStarts({record.key: record.tensor for record in self.whole.trace if record.key.kind in ends})
+
+    def rounded(self, unit: float | None, samples: int = SAMPLES, *, each_step: bool = False) -> list[Trace]:
         """Runs with random rounding.
 
         Args:
             unit: the program's unit roundoff, if it is coarser than the reference's.
             samples: how many; fewer are made if a run is long.
+            each_step: whether each step begins from the state of the run without random rounding.
         """
         if not self._is_small:
             samples = max(2, samples // 3)
-        known = self._rounded.get((unit, samples))
+        known = self._rounded.get((unit, samples, each_step))
         if known is None:
-            known = self._rounded[unit, samples] = [self._shaken(number, unit) for number in range(samples)]
+            with beginning(self.starts if each_step else None):
+                known = [self._shaken(number, unit) for number in range(samples)]
+            self._rounded[unit, samples, each_step] = known
         return known
 
     @contextlib.contextmanager

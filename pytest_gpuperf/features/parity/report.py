@@ -18,11 +18,13 @@ class Report:
     """Runs of the reference with random rounding."""
     seconds: dict[str, float]
     """Time of the reference, the program, the runs with random rounding, and the judgement."""
+    by_step: Report | None = None
+    """The report of a run in which each step began from the reference's state; None if there was none."""
 
     @property
     def ok(self) -> bool:
         """Whether ranks compute what one device computes, up to rounding."""
-        return self.verdict.ok
+        return self.verdict.ok and (self.by_step is None or self.by_step.ok)
 
     @property
     def slack(self) -> float:
@@ -44,7 +46,20 @@ class Report:
         return f"Report(ok={self.ok}" + (f", first wrong: {first.title})" if first is not None else ")")
 
     def __str__(self) -> str:
-        return "\n".join(self._passed() if self.ok else self._failed())
+        lines = self._passed() if self.verdict.ok else self._failed()
+        return "\n".join(lines + self._steps())
+
+    def _steps(self) -> list[str]:
+        """Which steps are right if each begins from the reference's state."""
+        if self.by_step is None:
+            return []
+        found = []
+        for step in sorted({one.key.step for one in self.by_step.verdict.judged} - {0}):
+            of_step = [one for one in self.by_step.verdict.judged if one.key.step == step and one.key.is_judged]
+            wrong = [one for one in of_step if not one.ok]
+            slack = max((one.slack for one in of_step if not one.note), default=0.0)
+            found.append(f"{wrong[0].title} is wrong" if wrong else f"step {step} is right (slack {slack:.1g})")
+        return ["each step from the reference's own state: " + "; ".join(found)]
 
     def _passed(self) -> list[str]:
         counted = self._counted

@@ -68,15 +68,23 @@ class Tolerances:
         runs: more of it, with random rounding.
         unit: the program's unit roundoff where it is coarser.
         stored: the unit roundoff in which the program stores parameters, where it is coarser.
+        carried: whether each step goes on from the one before.
     """
 
     def __init__(
-        self, reference: Trace, runs: Sequence[Trace], unit: float | None = None, stored: float | None = None
+        self,
+        reference: Trace,
+        runs: Sequence[Trace],
+        unit: float | None = None,
+        stored: float | None = None,
+        *,
+        carried: bool = True,
     ) -> None:
         self._reference = reference
         self._runs = runs
         self._unit = unit or 0.0
         self._stored = stored or 0.0
+        self._carried = carried
         count = max(1, sum(record.tensor.numel() for record in reference))
         self._tail = math.sqrt(2 * math.log(2 * count / ALPHA))
         self._doubt: dict[tuple[bool, str], torch.Tensor] = {}
@@ -118,7 +126,7 @@ class Tolerances:
         who = key.auto, key.name
         if key.kind is Kind.GRADIENT:
             doubt = (bound / base.abs().clamp(min=1e-300)).clamp(max=1)
-            old = self._doubt.get(who)
+            old = self._doubt.get(who) if self._carried else None
             self._doubt[who] = doubt if old is None or old.shape != doubt.shape else torch.maximum(old, doubt)
         if key.kind is not Kind.PARAMETER or who not in self._doubt or not self._divides(key):
             return bound, spread
@@ -129,8 +137,9 @@ class Tolerances:
         if old_record is None or self._doubt[who].shape != base.shape:
             return bound, spread
         largest = (base - as_real(old_record.tensor)).abs().max() if base.numel() else base.sum()
-        travel = self._travel.get(who, torch.zeros_like(base)) + 2 * largest * self._doubt[who]
-        self._travel[who] = travel
+        travel = 2 * largest * self._doubt[who]
+        if self._carried:
+            travel = self._travel[who] = travel + self._travel.get(who, torch.zeros_like(base))
         return bound + travel, (spread.square() + (travel / 4).square()).sqrt()
 
     def _divides(self, key: Key) -> bool:

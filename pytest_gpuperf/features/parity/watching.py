@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pytest_gpuperf.features.parity.records import Key, Kind, Record, Trace, local, plain_name
+from pytest_gpuperf.features.parity.step_starts import active
 
 
 class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) as trace
@@ -120,17 +121,26 @@ class watch:  # noqa: N801  # used as a statement: with watch(model, optimizer) 
             if parameter.grad is not None:
                 self._note(Kind.GRADIENT, name, parameter.grad)
 
-    def _note_end(self, step: int) -> None:
+    def _held(self) -> Iterator[tuple[Kind, str, torch.Tensor]]:
+        """Optimizer states, then the parameters, which are updated by them."""
         state: Mapping[Any, Any] = {} if self._optimizer is None else self._optimizer.state
         for name, parameter in self._parameters():
             for entry, value in state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    self._note(Kind.STATE, f"{name}.{entry}", value, step=step)
-        for name, parameter in self._parameters():  # which are updated by the state
-            self._note(Kind.PARAMETER, name, parameter, step=step)
+                    yield Kind.STATE, f"{name}.{entry}", value
+        for name, parameter in self._parameters():
+            yield Kind.PARAMETER, name, parameter
+
+    def _note_end(self, step: int) -> None:
+        for kind, name, tensor in self._held():
+            self._note(kind, name, tensor, step=step)
 
     def _end_step(self) -> None:
         self._note_end(self._step)
+        starts = active()
+        if starts is not None:
+            for kind, name, tensor in self._held():
+                starts.put(Key(self._step, kind, name), tensor)
         self._step += 1
         if self._last_step is not None and self._step > self._last_step:
             self._remove_hooks()
