@@ -139,6 +139,11 @@ def _ranks_recorded(file: Path, count: int, world: int) -> Path:
     return file
 
 
+def _of_version_9(file: Path) -> Path:
+    torch.save({"version": 9}, file)
+    return file
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -157,7 +162,7 @@ def _ranks_recorded(file: Path, count: int, world: int) -> Path:
             "a is no recording .*: write it by parity_record",
         ),
         (
-            lambda f: ((f / "a", torch.save({"version": 9}, f / "a"))[0], f / "b"),
+            lambda f: (_of_version_9(f / "a"), f / "b"),
             "a is a recording of version 9, expected 1: record it again",
         ),
     ],
