@@ -15,7 +15,9 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gpuperf.fixtures.perf import Checks
+    from pytest_gpuperf.options import Options
     from pytest_gpuperf.report.terminal import Reported
+    from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
 
 
@@ -31,6 +33,19 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
     Raises:
         pytest.UsageError: a value that cannot be meant, or options that exclude one another.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | None:
+    """Returns the nodes that start the ranks of the run; None for this machine.
+
+    Args:
+        config: pytest's.
+        options: what the user asked for.
+
+    Raises:
+        pytest.UsageError: the run cannot have them.
     """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -52,22 +52,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "metavar": "N|auto|0",
             "help": "run ranks with NCCL on N GPUs, or on all visible ones (auto); with gloo on CPUs (0, the default, "
             "and auto where there are none)",
-        },
-    ),
-    (
-        "--cluster",
-        {
-            "default": None,
-            "metavar": "ADDRESS|auto",
-            "help": "run ranks on the nodes of a Ray cluster: host:port of its head, or that of this machine (auto); "
-            "needs pytest-gpuperf[cluster]",
-        },
-    ),
-    (
-        "--allow-unlike-nodes",
-        {
-            "action": "store_true",
-            "help": "with --cluster: run on nodes whose GPUs or links differ",
         },
     ),
     (
@@ -201,7 +185,7 @@ _MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode i
 _NEGATIONS = ("--no-resume", "--no-strict-baselines")
 OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
 """All options by their short names, with what ``addoption`` takes."""
-SHARED = ("--gpus", "--cluster", "--smoke", "--resume", "--explain", "--environment")
+SHARED = ("--gpus", "--smoke", "--resume", "--explain", "--environment")
 """Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
 
 The short name is registered last, so that others may have it. Until then pytest takes the value for a file, and looks
@@ -230,7 +214,6 @@ _INI: tuple[tuple[str, str, str], ...] = (
         "3600",
         "seconds to wait for GPUs or cores that other tests on this machine have leased",
     ),
-    ("gpuperf_node_timeout", "15", "seconds in which a node of a cluster must answer; one that does not is lost"),
     ("gpuperf_leases", "", "folder of the leases, one for all users of the machine (default: /tmp/gpuperf-leases)"),
     ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
     ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
@@ -279,12 +262,6 @@ class Options:
     """Whether a run fails if a figure is undecided."""
     run: str | None = None
     """Names the run to all of its workers; None if it has one process."""
-    cluster: str | None = None
-    """The address of a Ray cluster; None for this machine alone."""
-    unlike_nodes: bool = False
-    """Whether the nodes of a cluster may differ in hardware."""
-    node_timeout: float = 15.0
-    """Seconds in which a node of a cluster must answer."""
     largest_worlds: bool = False
     """Whether each test has only the largest of its worlds."""
     delay_seed: int | None = None
@@ -335,7 +312,7 @@ class Options:
                 raise pytest.UsageError(f"{option} is of a recording: add --update-baselines")
         if config.getoption("gpuperf_require_gpus") and gpus == 0:
             raise pytest.UsageError("--require-gpus fails what lacks GPUs, and --gpus 0 asks for none: add --gpus N")
-        if update and _distributed(config):
+        if update and is_distributed(config):
             raise pytest.UsageError(
                 "--update-baselines records launches one after another, and xdist's workers would each record some: "
                 "drop -n"
@@ -351,25 +328,7 @@ class Options:
         if race.against is not None and (update or smoke):
             other = "--update-baselines" if update else "--smoke"
             raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
-        cluster = config.getoption("gpuperf_cluster")
-        if cluster is not None and _distributed(config):
-            raise pytest.UsageError(
-                "--cluster gives one process all nodes, and xdist's workers would each want them: drop -n"
-            )
-        unlike = bool(config.getoption("gpuperf_allow_unlike_nodes"))
-        if unlike and cluster is None:
-            raise pytest.UsageError("--allow-unlike-nodes is about the nodes of a cluster: add --cluster")
-        if cluster is not None and race.against is not None:
-            raise pytest.UsageError(
-                "--against, --against-python and --bisect race two codes on one machine, as no other code is checked "
-                "out on the nodes of a cluster: drop --cluster; its figures are held against its record"
-            )
-        if cluster is not None and race.explain:
-            raise pytest.UsageError(
-                "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: "
-                "drop --cluster"
-            )
-        if race.against is not None and _distributed(config):
+        if race.against is not None and is_distributed(config):
             raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")
         if race.explain:
             _require_a_record(config, race, update=update, smoke=smoke)
@@ -382,14 +341,13 @@ class Options:
             launches=(launches or DEFAULT_LAUNCHES) if update else 1,
             reason=config.getoption("gpuperf_reason"),
             baselines=_baselines(config),
-            timeout=_positive(config, "gpuperf_timeout"),
-            example_timeout=_positive(config, "gpuperf_example_timeout"),
-            grace=_positive(config, "gpuperf_grace"),
-            lease_timeout=_positive(config, "gpuperf_lease_timeout"),
+            timeout=positive(config, "gpuperf_timeout"),
+            example_timeout=positive(config, "gpuperf_example_timeout"),
+            grace=positive(config, "gpuperf_grace"),
+            lease_timeout=positive(config, "gpuperf_lease_timeout"),
             leases=_leases(config),
             run=_run(config),
-            # Ranks of a cluster are forked on its nodes, whose environment is theirs.
-            hash_seed=(seed := hash_seed(os.environ, _run(config)) if cluster is None else ""),
+            hash_seed=(seed := hash_seed(os.environ, _run(config))),
             hashes_by_rank=seed_by_rank(seed) if config.getoption("gpuperf_hash_by_rank") else "",
             delay_seed=_delay_seed(config.getoption("gpuperf_delay_ranks"), _run(config)),
             policy=_policy(config),
@@ -401,9 +359,6 @@ class Options:
             race=race,
             environment_fails=_fails(config.getoption("gpuperf_environment")),
             undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
-            cluster=cluster,
-            unlike_nodes=unlike,
-            node_timeout=_positive(config, "gpuperf_node_timeout"),
             largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
         )
 
@@ -427,7 +382,7 @@ def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool,
             f"--explain looks for what moved figures since they were recorded, and {other} judges none by a record: "
             "drop one of them"
         )
-    if _distributed(config):
+    if is_distributed(config):
         raise pytest.UsageError("--explain races all figures that moved together: drop -n")
 
 
@@ -487,14 +442,16 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[s
     return others
 
 
-def without_values(words: Sequence[str], args: Sequence[str]) -> list[str]:
+def without_values(words: Sequence[str], args: Sequence[str], names: Collection[str] = ()) -> list[str]:
     """Words that pytest took for files before it knew the short names, less those that are values of these.
 
     Args:
         words: what it took for files.
         args: the whole command line.
+        names: the short names; if empty, those of the core.
     """
-    takes_value = {name for name, settings in OPTIONS if name in SHARED and not settings.keys() & {"nargs", "action"}}
+    ours = {name for name, settings in OPTIONS if name in SHARED and not settings.keys() & {"nargs", "action"}}
+    takes_value = names or ours
     kept = list(words)
     for name, value in pairwise(args):
         if name in takes_value and value in kept:
@@ -549,7 +506,12 @@ def _leases(config: pytest.Config) -> Path:
     return config.rootpath / folder if folder else LEASES
 
 
-def _positive(config: pytest.Config, key: str) -> float:
+def positive(config: pytest.Config, key: str) -> float:
+    """The value of an ini key.
+
+    Raises:
+        pytest.UsageError: it is no positive number.
+    """
     text = config.getini(key)
     try:
         value = float(text)
@@ -563,14 +525,15 @@ def _positive(config: pytest.Config, key: str) -> float:
 def _policy(config: pytest.Config) -> Policy:
     from pytest_gpuperf.verdicts.rule import Policy  # each pytest run imports this module, and few judge
 
-    tolerance, min_effect = _positive(config, "gpuperf_tolerance"), _positive(config, "gpuperf_min_effect")
+    tolerance, min_effect = positive(config, "gpuperf_tolerance"), positive(config, "gpuperf_min_effect")
     try:
         return Policy(detect=tolerance, min_effect=min_effect)
     except ValueError as error:
         raise pytest.UsageError(f"ini keys gpuperf_tolerance and gpuperf_min_effect: {error}") from error
 
 
-def _distributed(config: pytest.Config) -> bool:
+def is_distributed(config: pytest.Config) -> bool:
+    """Whether xdist's workers run the tests."""
     if is_worker(config):
         return True
     return bool(config.getoption("numprocesses", None)) or bool(config.getoption("tx", None))

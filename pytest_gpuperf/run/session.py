@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pytest
 
@@ -20,15 +19,12 @@ from pytest_gpuperf.baselines.storage import Storage, storage_at
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
 from pytest_gpuperf.hardware.machine import Machine
-from pytest_gpuperf.hardware.site import site_of
 from pytest_gpuperf.hardware.topology import Topology
-from pytest_gpuperf.leases.leasing import Leasing
 from pytest_gpuperf.leases.lessor import Lessor
 from pytest_gpuperf.options import Options, is_worker
 from pytest_gpuperf.race_options import RaceOptions
 from pytest_gpuperf.ranks.forkserver_client import PRELOAD, PRELOAD_IF_USED, ForkserverClient
 from pytest_gpuperf.ranks.host import RankHost
-from pytest_gpuperf.ranks.local_ranks import LocalNode
 from pytest_gpuperf.ranks.placement import Capacity
 from pytest_gpuperf.ranks.pools import Pools
 from pytest_gpuperf.report.commands import Commands
@@ -50,23 +46,19 @@ from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
+from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.relaunching import Relaunching
 from pytest_gpuperf.run.same_code import SameCode
-from pytest_gpuperf.run.selection import is_perf, measures, of_machine
+from pytest_gpuperf.run.selection import is_perf, measures
 from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.contest import Contest
-
-if TYPE_CHECKING:
-    from pytest_gpuperf.cluster.cluster import Cluster
-
-_NO_RACE_ON_A_CLUSTER = "on a cluster the record alone decides, since no older commit is checked out on its nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +66,12 @@ class Session:
     """The parts of one pytest process. No part starts a process until a test needs ranks."""
 
     options: Options
+    nodes: RunNodes
+    """Where the ranks are."""
     machine: Machine
+    """The GPUs of all nodes when the run began, as one machine's."""
     console: Console
     commands: Commands
-    cluster: Cluster | None
-    """None without ``--cluster``."""
     host: RankHost
     """Starts and holds the ranks."""
     leasing: Lessor
@@ -107,18 +100,16 @@ class Session:
     """None unless this process is an arm of a race."""
 
     @classmethod
-    def of(cls, config: pytest.Config, options: Options, machine: Machine, cluster: Cluster | None = None) -> Self:
+    def of(cls, config: pytest.Config, options: Options, nodes: RunNodes) -> Self:
         """Makes the parts of a run.
 
         Args:
             config: pytest's.
             options: what the user said.
-            machine: what there is to run on.
-            cluster: whose nodes have the ranks; None for this machine alone.
+            nodes: where the ranks are.
         """
-        console, root = Console(config), config.rootpath
+        console, root, machine = Console(config), config.rootpath, nodes.machine
         link = config.stash.get(LINK, None)
-        preload = PRELOAD if link is None else (REDIRECTED, *PRELOAD)
         given = config.getoption("gpuperf_baselines") or ""
         race = options.race
         commands = Commands(
@@ -127,43 +118,30 @@ class Session:
             len(machine.gpus),
             options.smoke,
             given,
-            options.cluster or "",
+            nodes.option,
             # Under another interpreter commits are alike, no commit is checked out on nodes, and a bisection is no cure
             # for itself.
-            bisects=race.python is None and cluster is None and not race.bisect,
+            bisects=race.python is None and not nodes.no_race and not race.bisect,
             build=race.build or "",
             delays=options.delay_seed,
         )
-        forkserver = ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
         host: RankHost = Pools(
-            LocalNode(forkserver) if cluster is None else cluster,
+            nodes,
             grace=options.grace,
             delays=options.delay_seed,
             listener=console.print_of_rank if console.live else None,
             debug=bool(config.getoption("usepdb", False)),
         )
-        leasing: Lessor = (
-            Leasing(
-                machine,
-                options.leases,
-                timeout=options.lease_timeout,
-                tell=console.print_line,
-                leave=host.retire_all,
-                run=options.run,
-            )
-            if cluster is None
-            else cluster.leasing(
-                options.leases, timeout=options.lease_timeout, tell=console.print_line, leave=host.retire_all
-            )
-        )
-        packing = Packing(root, None if cluster is None else cluster.lacks)
+        leasing = nodes.lessor(options, console.print_line, host.retire_all)
+        packing = Packing(root, nodes.lacks)
         storage = storage_at(options.baselines)
         where = storage.where(machine.key)
         recording = Recording(storage, machine, options, root) if options.update_baselines else None
         raced = race.against
-        site = partial(site_of, machine, binds=options.numa_binding) if cluster is None else cluster.site
         measured = _measured(machine, options)
-        launch = CurrentLaunch(machine, site, root, measured=measured, recording=recording, hash_seed=options.hash_seed)
+        launch = CurrentLaunch(
+            machine, nodes.site, root, measured=measured, recording=recording, hash_seed=nodes.hash_seed
+        )
         judging: Judging | Contest | None = None
         if link is None and raced is not None:
             judging = Contest(machine.key, options.policy, raced)
@@ -171,7 +149,7 @@ class Session:
             judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
-        ranks = CurrentRanks(machine, options, host, leasing, packing, launch, cluster)
+        ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
         relaunching = Relaunching(launch) if link is None else Relaunching(launch, link.name)
         choosing, spending = Choosing(ranks, console.print_line), Spending(options.race.budget)
 
@@ -199,7 +177,7 @@ class Session:
                 spending,
                 None if explaining is None else explaining.explain,
                 same_code,
-                "" if cluster is None else _NO_RACE_ON_A_CLUSTER,
+                nodes.no_race,
             )
         )
         results = None
@@ -215,10 +193,10 @@ class Session:
             )
         return cls(
             options=options,
+            nodes=nodes,
             machine=machine,
             console=console,
             commands=commands,
-            cluster=cluster,
             host=host,
             leasing=leasing,
             packing=packing,
@@ -246,7 +224,7 @@ class Session:
                 racing,
                 judging,
                 recording,
-                list[str] if cluster is None else cluster.report,
+                nodes.report,
             ),
             seen=seen,
             findings=Findings(),
@@ -306,7 +284,7 @@ class Session:
     @property
     def capacity(self) -> Capacity:
         """What ranks may be put on."""
-        return of_machine(self.machine) if self.cluster is None else self.cluster.capacity
+        return self.nodes.capacity
 
     @property
     def reads_baselines(self) -> bool:
@@ -343,6 +321,14 @@ class Session:
         self.ranks.close()
         self.host.close()
         self.leasing.close()
+
+
+def this_machine(config: pytest.Config, options: Options, machine: Machine) -> ThisMachine:
+    """Returns this machine as the only node of a run; starts nothing."""
+    preload = PRELOAD if LINK not in config.stash else (REDIRECTED, *PRELOAD)
+    return ThisMachine(
+        machine, options, ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
+    )
 
 
 def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:
