@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuperf.report.terminal import Reported
     from pytest_gpuperf.run.nodes import RunNodes
     from pytest_gpuperf.run.session import Session
+    from pytest_gpuperf.run.suspects import Held
 
 
 @pytest.hookspec
@@ -110,6 +111,22 @@ def pytest_gpuperf_checked(item: pytest.Item, checks: Checks) -> None:
     Args:
         item: the test.
         checks: what it handed over.
+    """
+
+
+@pytest.hookspec
+def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
+    """Returns whether the feature wants figures that gained in ``pytest_gpuperf_moved``, too."""
+    raise NotImplementedError
+
+
+@pytest.hookspec
+def pytest_gpuperf_moved(config: pytest.Config, tests: Sequence[Held]) -> None:
+    """All figures of a judged run are decided; nothing is reported yet of tests with figures that had moved.
+
+    Args:
+        config: pytest's.
+        tests: these tests; each takes other verdicts by ``decide``.
     """
 
 

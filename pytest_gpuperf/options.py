@@ -185,7 +185,7 @@ _MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode i
 _NEGATIONS = ("--no-resume", "--no-strict-baselines")
 OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
 """All options by their short names, with what ``addoption`` takes."""
-SHARED = ("--gpus", "--smoke", "--resume", "--explain", "--environment")
+SHARED = ("--gpus", "--smoke", "--resume", "--environment")
 """Names that other plugins and ``conftest.py`` files use; such an option has another one, with our prefix.
 
 The short name is registered last, so that others may have it. Until then pytest takes the value for a file, and looks
@@ -330,8 +330,6 @@ class Options:
             raise pytest.UsageError(f"--against, --against-python and --bisect race what tests measure: drop {other}")
         if race.against is not None and is_distributed(config):
             raise pytest.UsageError("--against, --against-python and --bisect race all tests together: drop -n")
-        if race.explain:
-            _require_a_record(config, race, update=update, smoke=smoke)
         return cls(
             gpus=gpus,
             require_gpus=bool(config.getoption("gpuperf_require_gpus")),
@@ -361,29 +359,6 @@ class Options:
             undecided_fails=_in_ci() if (fails := _fails(config.getoption("gpuperf_undecided"))) is None else fails,
             largest_worlds=bool(config.getoption("gpuperf_largest_worlds")),
         )
-
-
-def _require_a_record(config: pytest.Config, race: RaceOptions, *, update: bool, smoke: bool) -> None:
-    """Refuses --explain where no figure is held against a record, or not all in one process."""
-    other = next(
-        (
-            name
-            for name, given in (
-                ("--update-baselines", update),
-                ("--smoke", smoke),
-                ("--against, --against-python or --bisect", race.against is not None),
-            )
-            if given
-        ),
-        None,
-    )
-    if other is not None:
-        raise pytest.UsageError(
-            f"--explain looks for what moved figures since they were recorded, and {other} judges none by a record: "
-            "drop one of them"
-        )
-    if is_distributed(config):
-        raise pytest.UsageError("--explain races all figures that moved together: drop -n")
 
 
 def is_worker(config: pytest.Config) -> bool:

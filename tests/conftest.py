@@ -27,7 +27,7 @@ LONG = (
     "mutating/test_mutating.py",
     "options/test_shared_names.py",
     "parity/test_right_programs.py",
-    "run/test_explaining.py",
+    "explaining/test_explaining.py",
     "run/test_hash_seed.py",
     "run/test_judged_run.py",
     "run/test_real_races.py",

@@ -25,8 +25,8 @@ BROUGHT = {
     "recovery": (None, "recover"),
 }
 """The option and the command of a feature."""
-APART = {"cluster": "--cluster=auto"}
-"""An option that needs more than this machine."""
+APART = {"cluster": "--cluster=auto", "explaining": "--explain"}
+"""An option that needs more than a run without GPUs has."""
 NEEDS = {"acceptance": {"doctor", "page", "recovery"}}
 """What a feature is made of: accept asks the doctor, writes a page, and reads what a phase left that was killed."""
 TESTS = """

@@ -149,8 +149,6 @@ def collection_finish(session: pytest.Session) -> None:
     ours.packing.collected(session.items, session.config)
     if session.config.option.collectonly:
         return
-    if ours.explaining is not None:
-        ours.explaining.collected()
     if (ours.machine.gpus or ours.capacity.clustered) and need_ranks(session.items) and runs_tests(session.config):
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:

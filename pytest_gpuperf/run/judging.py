@@ -15,8 +15,8 @@ from pytest_gpuperf.model.hardware import Rates
 from pytest_gpuperf.model.opinion import Opinion, Saying
 from pytest_gpuperf.references.expecting import Expecting
 from pytest_gpuperf.references.shelf import Shelf
-from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.judge import Arms, Judge
+from pytest_gpuperf.verdicts.moved import Moved
 from pytest_gpuperf.verdicts.rule import Policy
 from pytest_gpuperf.verdicts.verdict import Verdict
 
@@ -134,9 +134,9 @@ class Judging:
         """What becomes of a suspect that no time is left for."""
         return self.judge.named(self.judge.out_of_time(suspect, present), self._software())
 
-    def undoing(self, verdict: Verdict) -> Undoing | None:
-        """Decides what explains that a figure moved; None if it did not move, or nothing tells from where."""
-        return self.judge.undoing(verdict)
+    def moved_from(self, verdict: Verdict) -> Moved | None:
+        """Returns the record that a figure moved from; None if it did not move, or nothing tells from where."""
+        return self.judge.moved_from(verdict)
 
     def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
         """The same with what NCCL chooses otherwise than in its record."""

@@ -122,7 +122,7 @@ class Racing:
         options: RaceOptions,
         folder: Path,
         spending: Spending,
-        explain: Callable[[Sequence[Held]], None] | None = None,
+        moved: Callable[[Sequence[Held]], None],
         same_code: SameCode | None = None,
         cannot: str = "",
     ) -> None:
@@ -138,7 +138,7 @@ class Racing:
             options: what the user asked for of races.
             folder: in the repository.
             spending: makes the launches.
-            explain: looks for what moved the figures of decided tests; None if nobody asked for it.
+            moved: is called with the tests once all are decided, before they are reported.
             same_code: decides about suspects whose code did not change; None if they race all the same.
             cannot: why no suspect of the run can race; empty if it can.
         """
@@ -151,7 +151,7 @@ class Racing:
         self._options = options
         self._folder = folder
         self._spending = spending
-        self._explain = explain
+        self._moved = moved
         self._same_code = same_code
         self._cannot = cannot
         self._changes = ChangedCode(folder)
@@ -207,8 +207,7 @@ class Racing:
             self._old.clear()
         self._by_the_record()
         self._note_changes()
-        if self._explain is not None:
-            self._explain(self._held.tests)
+        self._moved(self._held.tests)
         self._held.release()
 
     def _note_changes(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -40,7 +41,6 @@ from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
-from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.gone import SeenTests
 from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
@@ -56,7 +56,7 @@ from pytest_gpuperf.run.same_code import SameCode
 from pytest_gpuperf.run.selection import is_perf, measures
 from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
-from pytest_gpuperf.run.suspects import HeldReports
+from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.contest import Contest
 
@@ -93,9 +93,9 @@ class Session:
     journal: RunJournal | None
     """Goes with the file of results."""
     relaunching: Relaunching
-    explaining: Explaining | None
-    """None unless the user asked what moved figures."""
     choosing: Choosing
+    spending: Spending
+    """Makes later launches of tests."""
     arm: ArmLoop | None
     """None unless this process is an arm of a race."""
 
@@ -153,12 +153,11 @@ class Session:
         relaunching = Relaunching(launch) if link is None else Relaunching(launch, link.name)
         choosing, spending = Choosing(ranks, console.print_line), Spending(options.race.budget)
 
-        def open_arms(tests: Sequence[str]) -> Arms:
-            return Arms(Blueprint.of(config, options), tests)
+        open_arms = partial(arms_of, config, options)
 
-        explaining = None
-        if options.race.explain and isinstance(judging, Judging):
-            explaining = Explaining(judging, spending, open_arms, ranks.vacate, choosing.ask, console.print_line)
+        def moved(tests: Sequence[Held]) -> None:
+            config.hook.pytest_gpuperf_moved(config=config, tests=tests)
+
         same_code = None
         if isinstance(judging, Judging) and options.race.python is None and options.race.build is None:
             same_code = SameCode(judging, root, _written(config, options))
@@ -175,7 +174,7 @@ class Session:
                 options.race,
                 root,
                 spending,
-                None if explaining is None else explaining.explain,
+                moved,
                 same_code,
                 nodes.no_race,
             )
@@ -214,7 +213,7 @@ class Session:
                 commands,
                 smoke=options.smoke,
                 results=gathers,
-                explains=options.race.explain,
+                holds_gains=any(config.hook.pytest_gpuperf_holds_gains(config=config)),
             ),
             summary=SummaryLines(
                 options,
@@ -233,8 +232,8 @@ class Session:
             if options.results is None or worker
             else RunJournal(options.results, Head(machine.key, machine.match, len(machine.gpus), str(root))),
             relaunching=relaunching,
-            explaining=explaining,
             choosing=choosing,
+            spending=spending,
             arm=None if link is None else ArmLoop(link, ranks, relaunching),
         )
 
@@ -329,6 +328,11 @@ def this_machine(config: pytest.Config, options: Options, machine: Machine) -> T
     return ThisMachine(
         machine, options, ForkserverClient(preload, if_used(config, len(machine.gpus)), options.hash_seed)
     )
+
+
+def arms_of(config: pytest.Config, options: Options, tests: Sequence[str]) -> Arms:
+    """Returns what opens the arms of a race of these tests, by their node ids."""
+    return Arms(Blueprint.of(config, options), tests)
 
 
 def if_used(config: pytest.Config, gpus: int) -> dict[str, str]:

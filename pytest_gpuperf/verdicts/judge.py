@@ -11,8 +11,8 @@ from pytest_gpuperf.baselines.differences import differing
 from pytest_gpuperf.baselines.schema import Baselines, LaunchInfo, MetricBaseline, TestBaseline
 from pytest_gpuperf.figures.metric import Metric
 from pytest_gpuperf.model.opinion import Opinion, Saying
-from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.history import FEWEST_KNOWN, History, distinct
+from pytest_gpuperf.verdicts.moved import Moved
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from pytest_gpuperf.verdicts.race import Decision, Sequential
 from pytest_gpuperf.verdicts.rule import APART, HALF, MOST_CLEARING, MOST_CLEARING_ELSEWHERE, Policy, Rule
@@ -421,16 +421,16 @@ class Judge:
             return verdict
         return replace(verdict, differs=differing([info.environment for info in self._infos(verdict.baseline)], now))
 
-    def undoing(self, verdict: Verdict) -> Undoing | None:
-        """Decides what explains that a figure moved; None if it did not move, or nothing tells from where.
+    def moved_from(self, verdict: Verdict) -> Moved | None:
+        """Returns the record that a figure moved from; None if it did not move, or nothing tells from where.
 
         Args:
-            verdict: Of this judge, after all races.
+            verdict: by this judge, after all races.
         """
         moved = verdict.outcome in (Outcome.REGRESSED, Outcome.ENVIRONMENT, Outcome.IMPROVED, Outcome.UNDECIDED)
         if not moved or verdict.baseline is None or not verdict.change or verdict.reason is Reason.ASKED:
             return None
-        return Undoing(self._rule, self._history_of(verdict), gained=verdict.change > 0)
+        return Moved(self._rule, self._history_of(verdict), gained=verdict.change > 0)
 
     def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
         """The same with what NCCL chooses otherwise than in most launches of its record that tell.

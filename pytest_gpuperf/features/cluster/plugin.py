@@ -77,16 +77,10 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--cluster gives one process all nodes, and xdist's workers would each want them: drop -n"
         )
-    race = race_options(config)
-    if race.against is not None:
+    if race_options(config).against is not None:
         raise pytest.UsageError(
             "--against, --against-python and --bisect race two codes on one machine, as no other code is checked "
             "out on the nodes of a cluster: drop --cluster; its figures are held against its record"
-        )
-    if race.explain:
-        raise pytest.UsageError(
-            "--explain races runs with other variables on one machine, and the nodes of a cluster have their own: "
-            "drop --cluster"
         )
 
 
