@@ -21,11 +21,11 @@ from pytest_gpuperf.report.table import ranked
 from pytest_gpuperf.report.verdict_line import VerdictCommands, describe
 from pytest_gpuperf.run.body_hash import body_hash
 from pytest_gpuperf.run.current_launch import CurrentLaunch
-from pytest_gpuperf.run.judging import Judging
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.pytest_internals import skipped_where_it_is_defined
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.verdicts.contest import Contest
+from pytest_gpuperf.verdicts.judge import Judge
 from pytest_gpuperf.verdicts.outcome import Outcome
 from pytest_gpuperf.verdicts.verdict import Verdict, unjudged
 
@@ -79,7 +79,7 @@ class Concluding:
         self,
         hardware_key: str,
         launch: CurrentLaunch,
-        judging: Judging | Contest | None,
+        judging: Judge | Contest | None,
         recording: Recording | None,
         commands: VerdictCommands,
         *,

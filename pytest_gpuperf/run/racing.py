@@ -62,6 +62,10 @@ class Deciding(Protocol):
         """What becomes of a suspect that no time is left for."""
         ...
 
+    def named(self, verdict: Verdict) -> Verdict:
+        """Adds what differs from the launches of its record to a verdict."""
+        ...
+
     @property
     def moved(self) -> Sequence[str]:
         """Tests that a second launch has to run, as the figures of the first one moved all alike."""
@@ -210,6 +214,9 @@ class Racing:
         self._moved(self._held.tests)
         self._held.release()
 
+    def _decide(self, test: Held, verdict: Verdict) -> None:
+        test.decide(self._deciding.named(verdict))
+
     def _note_changes(self) -> None:
         """Adds to each verdict on slower code the changed files that its test imports."""
         for test in self._held.tests:
@@ -249,7 +256,7 @@ class Racing:
             for suspect in test.suspects:
                 figures = test.present.get(suspect.metric_name, [])
                 if (verdict := self._deciding.cleared(suspect, figures)) is not None:
-                    test.decide(verdict)
+                    self._decide(test, verdict)
 
     def _of_same_code(self, same: SameCode, commit: str, tests: Sequence[Held]) -> None:
         """Launches the present code, which is the record's: there is nothing to race."""
@@ -264,7 +271,7 @@ class Racing:
             for suspect in [] if test.broken else test.suspects:
                 name = suspect.metric_name
                 launches = test.present[name][earlier[test.identity].get(name, 0) :]
-                test.decide(same.verdict(suspect, launches, _short(commit)))
+                self._decide(test, same.verdict(suspect, launches, _short(commit)))
 
     def _launch_here(self, tests: Sequence[Held]) -> None:
         """One more launch of the present code beside the first one; a test that it breaks is broken."""
@@ -331,7 +338,7 @@ class Racing:
                     arms = entry.arms(suspect.metric_name, against)
                     over = block == MOST_BLOCKS
                     if (verdict := self._deciding.raced(suspect, arms, over=over)) is not None:
-                        entry.test.decide(verdict)
+                        self._decide(entry.test, verdict)
             entries = [entry for entry in entries if entry.test.suspects]
 
     def _leg(self, arm: Arm, is_old: bool, entries: Sequence[_Entry]) -> list[_Entry]:
@@ -360,7 +367,7 @@ class Racing:
                     over = len(figures) >= MOST_LAUNCHES - 1
                     verdict = self._deciding.not_raced(suspect, figures, test.no_race, over=over)
                     if verdict is not None:
-                        test.decide(verdict)
+                        self._decide(test, verdict)
             open_ = [test for test in tests if test.suspects]
             if not open_ or not self._affords(open_, 1):
                 return
@@ -389,7 +396,7 @@ class Racing:
         for test in tests:
             for suspect in test.suspects:
                 figures = test.present.get(suspect.metric_name, [])
-                test.decide(self._deciding.out_of_time(suspect, figures))
+                self._decide(test, self._deciding.out_of_time(suspect, figures))
 
 
 def _short(commit: str) -> str:

@@ -42,7 +42,7 @@ from pytest_gpuperf.run.concluding import Concluding
 from pytest_gpuperf.run.current_launch import CurrentLaunch
 from pytest_gpuperf.run.current_ranks import CurrentRanks
 from pytest_gpuperf.run.gone import SeenTests
-from pytest_gpuperf.run.judging import Judging
+from pytest_gpuperf.run.judging import judge_of
 from pytest_gpuperf.run.launcher_skips import LauncherSkips
 from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
@@ -59,6 +59,7 @@ from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import Held, HeldReports
 from pytest_gpuperf.timing.sampling import Sampling
 from pytest_gpuperf.verdicts.contest import Contest
+from pytest_gpuperf.verdicts.judge import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Session:
     storage: Storage
     ranks: CurrentRanks
     launch: CurrentLaunch
-    judging: Judging | Contest | None
+    judging: Judge | Contest | None
     """None if figures are recorded, or only shown."""
     racing: Racing | None
     """Goes with ``judging``."""
@@ -142,11 +143,11 @@ class Session:
         launch = CurrentLaunch(
             machine, nodes.site, root, measured=measured, recording=recording, hash_seed=nodes.hash_seed
         )
-        judging: Judging | Contest | None = None
+        judging: Judge | Contest | None = None
         if link is None and raced is not None:
             judging = Contest(machine.key, options.policy, raced)
         elif link is None and launch.measured and recording is None:
-            judging = Judging(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
+            judging = judge_of(machine, options.policy, lambda: launch.software, strict=options.strict_baselines)
         seen = SeenTests(root, partly=bool(config.getoption("lf", False)))
         worker = is_worker(config)
         ranks = CurrentRanks(nodes, options, host, leasing, packing, launch)
@@ -159,7 +160,7 @@ class Session:
             config.hook.pytest_gpuperf_moved(config=config, tests=tests)
 
         same_code = None
-        if isinstance(judging, Judging) and options.race.python is None and options.race.build is None:
+        if isinstance(judging, Judge) and options.race.python is None and options.race.build is None:
             same_code = SameCode(judging, root, _written(config, options))
         racing = (
             None
@@ -277,7 +278,7 @@ class Session:
         if stored is not None:
             stored.require(self.machine.match, self.storage.where(key))
             self.summary.stored = frozenset(stored.tests)
-        if isinstance(self.judging, Judging):
+        if isinstance(self.judging, Judge):
             self.judging.load(stored, tests)
 
     @property
@@ -288,7 +289,7 @@ class Session:
     @property
     def reads_baselines(self) -> bool:
         """Whether figures are held against baselines, or become some."""
-        return self.recording is not None or isinstance(self.judging, Judging)
+        return self.recording is not None or isinstance(self.judging, Judge)
 
     def slower_as_a_whole(self, fails: bool | None) -> bool:
         """Whether all figures of this process are slower alike, in two launches, so that the run fails.

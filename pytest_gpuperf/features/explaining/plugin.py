@@ -84,13 +84,13 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
         )
     from pytest_gpuperf.features.explaining.search import Explaining
     from pytest_gpuperf.features.explaining.undoing import Undoing
-    from pytest_gpuperf.run.judging import Judging
     from pytest_gpuperf.run.session import arms_of
+    from pytest_gpuperf.verdicts.judge import Judge
 
-    if isinstance(judging := run.judging, Judging):
+    if isinstance(judge := run.judging, Judge):
         config.stash[EXPLAINING] = Explaining(
-            lambda verdict: None if (moved := judging.moved_from(verdict)) is None else Undoing(moved),
-            judging.choosing,
+            lambda verdict: None if (moved := judge.moved_from(verdict)) is None else Undoing(moved),
+            judge.choosing,
             run.spending,
             partial(arms_of, config, run.options),
             run.ranks.vacate,
