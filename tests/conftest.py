@@ -4,6 +4,7 @@ import gc
 import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings  # also so that not each run of pytest in this process imports it anew
@@ -12,6 +13,9 @@ from pytest_gpuperf import options
 from pytest_gpuperf.run import session
 from tests import fake_gpus
 from tests.whole_run import COMMON_PLUGINS
+
+if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling
 
 # What is judged by the clock would fail wherever the machine stops for a moment.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,10 +43,24 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that take long by their files."""
+    """Marks tests that take long by their files, and begins with these: no worker shall end with one.
+
+    Tests of clusters stay where they are, since they mostly wait, and others can use the cores meanwhile.
+    """
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONG):
             item.add_marker("long")
+    items.sort(key=lambda item: item.get_closest_marker("long") is None or "cluster" in item.path.parts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> "Scheduling | None":
+    """Returns what gives files to workers under ``--dist loadfile``."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.scheduling import SchedulingByCluster
+
+    return SchedulingByCluster(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:

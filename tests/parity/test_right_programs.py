@@ -9,11 +9,9 @@ from tests.whole_run import WholeRun, run_pytest, write
 NAMES = (
     "ddp accumulate 4 mlp adamw 3",
     "ddp autocast mlp sgd 3",
-    "ddp bf16 mlp sgd 3",
     "ddp checkpointed mlp sgd 2",
     "ddp uneven padded language adamw 2",
     "zero mlp adamw 3",
-    "fsdp language adamw 3",
     "fsdp mixed mlp adamw 2",
     "hsdp 2x2 mlp adamw 3",
     "sp language adamw 3",
