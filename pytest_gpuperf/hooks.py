@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec
+def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Returns options of the feature by name, with what ``addoption`` takes besides ``dest``.
+
+    Each has two names: one with the prefix ``--gpuperf-``, and its own unless another plugin or a ``conftest.py`` has
+    it. ``--some-name`` sets ``config.option.gpuperf_some_name``. A run begins if the user gives one of them.
+    """
+    raise NotImplementedError
+
+
+@pytest.hookspec
 def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether the user gave an option or an ini key of the feature, so that a run begins at once."""
+    """Returns whether the user gave another option or an ini key of the feature, so that a run begins at once."""
     raise NotImplementedError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -183,6 +183,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 _MODES: dict[str, Sequence[str]] = {"--update-baselines": [mode.value for mode in Mode]}
 
 _NEGATIONS = ("--no-resume", "--no-strict-baselines")
+NamedOptions = Mapping[str, Mapping[str, Any]]
+"""What ``addoption`` takes, by the names of options."""
 OPTIONS = (*_OPTIONS, *RACE_OPTIONS)
 """All options by their short names, with what ``addoption`` takes."""
 SHARED = ("--gpus", "--smoke", "--resume", "--environment")
@@ -385,9 +387,16 @@ def _run(config: pytest.Config) -> str | None:
     return str(vars(config)["workerinput"]["testrunuid"]) if is_worker(config) else None
 
 
-def add_options(parser: pytest.Parser) -> None:
-    """Registers options and ini keys; without the short names of those options that have another."""
+def add_options(parser: pytest.Parser, of_features: NamedOptions) -> None:
+    """Registers options and ini keys; without the short names of those options that have another.
+
+    Args:
+        parser: takes them.
+        of_features: by their short names, what ``addoption`` takes.
+    """
     group = parser.getgroup(GROUP, "multi-GPU correctness and performance")
+    for name, settings in of_features.items():
+        group.addoption(prefixed(name), **{**settings, "dest": _dest(name)})
     for name, settings in OPTIONS:
         modes = [f"{name}={mode}" for mode in _MODES.get(name, ())]
         names = [prefixed(name)] if name in SHARED else [name, *modes]
@@ -396,7 +405,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(key, text, default=default)
 
 
-def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[str]:
+def add_short_options(parser: pytest.Parser, taken: Mapping[str, str], of_features: NamedOptions) -> list[str]:
     """Registers the short names that nobody else has; returns those that another plugin or a ``conftest.py`` has.
 
     It is called when all of these have registered theirs, since pytest refuses the second option of one name.
@@ -404,10 +413,11 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[s
     Args:
         parser: takes them.
         taken: names of options that it has already, with the attribute that each sets.
+        of_features: by their short names, what ``addoption`` takes.
     """
     group = parser.getgroup(GROUP)
-    for name, settings in OPTIONS:
-        if name in SHARED and name not in taken:
+    for name, settings in _shared(of_features).items():
+        if name not in taken:
             group.addoption(name, **{**settings, "dest": _dest(name), "help": f"short for {prefixed(name)}"})
     others = []
     for long, attribute in taken.items():  # those of features, too
@@ -417,21 +427,25 @@ def add_short_options(parser: pytest.Parser, taken: Mapping[str, str]) -> list[s
     return others
 
 
-def without_values(words: Sequence[str], args: Sequence[str], names: Collection[str] = ()) -> list[str]:
+def without_values(words: Sequence[str], args: Sequence[str], of_features: NamedOptions) -> list[str]:
     """Words that pytest took for files before it knew the short names, less those that are values of these.
 
     Args:
         words: what it took for files.
         args: the whole command line.
-        names: the short names; if empty, those of the core.
+        of_features: by their short names, what ``addoption`` takes.
     """
-    ours = {name for name, settings in OPTIONS if name in SHARED and not settings.keys() & {"nargs", "action"}}
-    takes_value = names or ours
+    shared = _shared(of_features)
+    takes_value = {name for name, settings in shared.items() if not settings.keys() & {"nargs", "action"}}
     kept = list(words)
     for name, value in pairwise(args):
         if name in takes_value and value in kept:
             kept.remove(value)
     return kept
+
+
+def _shared(of_features: NamedOptions) -> NamedOptions:
+    return {**{name: settings for name, settings in OPTIONS if name in SHARED}, **of_features}
 
 
 def prefixed(name: str) -> str:
@@ -445,10 +459,10 @@ def _dest(name: str) -> str:
     return "gpuperf_" + words.replace("-", "_")
 
 
-def is_given(config: pytest.Config) -> bool:
-    """Whether the user gave an option of the plugin, or one of its ini keys."""
-    for name, settings in OPTIONS:
-        if getattr(config.option, _dest(name)) != settings.get("default", False):
+def is_given(config: pytest.Config, of_features: NamedOptions) -> bool:
+    """Whether the user gave an option of the core, one of these of features, or an ini key of the core."""
+    for name, settings in (*OPTIONS, *of_features.items()):
+        if getattr(config.option, _dest(name)) != settings.get("default", False if "action" in settings else None):
             return True
     return any(config.getini(key) != default for key, default, _ in _INI)
 

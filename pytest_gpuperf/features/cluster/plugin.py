@@ -2,68 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.options import GROUP, is_distributed, positive, without_values
-from pytest_gpuperf.parser_internals import registered
+from pytest_gpuperf.options import GROUP, is_distributed, positive
 from pytest_gpuperf.race_options import race_options
 
 if TYPE_CHECKING:
     from pytest_gpuperf.options import Options
     from pytest_gpuperf.run.nodes import RunNodes
 
-_SHORT = "--cluster"
 _CLUSTER = "gpuperf_cluster"
 _UNLIKE = "gpuperf_allow_unlike_nodes"
 _TIMEOUT = "gpuperf_node_timeout"
 _DEFAULT_TIMEOUT = "15"
 
 
+def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the option that names the cluster."""
+    return {
+        "--cluster": {
+            "metavar": "ADDRESS|auto",
+            "help": "run ranks on the nodes of a Ray cluster: host:port of its head, or that of this machine (auto); "
+            "needs pytest-gpuperf[cluster]",
+        }
+    }
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Registers options and the ini key, the address under the name that nobody else has."""
-    _add(
-        parser,
-        "--gpuperf-cluster",
-        "run ranks on the nodes of a Ray cluster: host:port of its head, or that of this machine (auto); needs "
-        "pytest-gpuperf[cluster]",
-    )
+    """Registers what else can be said of a cluster."""
     parser.getgroup(GROUP).addoption(
         "--allow-unlike-nodes",
         dest=_UNLIKE,
         action="store_true",
         help="with --cluster: run on nodes whose GPUs or links differ",
     )
-    parser.addini(
-        _TIMEOUT,
-        "seconds in which a node of a cluster must answer; one that does not is lost",
-        default=_DEFAULT_TIMEOUT,
-    )
-
-
-@pytest.hookimpl(tryfirst=True, wrapper=True)
-def pytest_load_initial_conftests(
-    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
-) -> Generator[None, None, None]:
-    """Registers the short name, unless another plugin has it, or a ``conftest.py``."""
-    known = early_config.known_args_namespace
-    known.file_or_dir = without_values(known.file_or_dir, args, {_SHORT})
-    yield
-    if _SHORT not in registered(parser):
-        _add(parser, _SHORT, "short for --gpuperf-cluster")
-
-
-def _add(parser: pytest.Parser, name: str, text: str) -> None:
-    parser.getgroup(GROUP).addoption(name, dest=_CLUSTER, metavar="ADDRESS|auto", help=text)
+    text = "seconds in which a node of a cluster must answer; one that does not is lost"
+    parser.addini(_TIMEOUT, text, default=_DEFAULT_TIMEOUT)
 
 
 def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether anything is said of a cluster."""
-    given = config.getoption(_CLUSTER) is not None or config.getoption(_UNLIKE)
-    return bool(given) or config.getini(_TIMEOUT) != _DEFAULT_TIMEOUT
+    """Returns whether anything else is said of a cluster."""
+    return bool(config.getoption(_UNLIKE)) or config.getini(_TIMEOUT) != _DEFAULT_TIMEOUT
 
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuperf.options import GROUP, is_distributed
-from pytest_gpuperf.parser_internals import registered
+from pytest_gpuperf.options import is_distributed
 from pytest_gpuperf.race_options import race_options
 
 if TYPE_CHECKING:
@@ -17,41 +16,24 @@ if TYPE_CHECKING:
     from pytest_gpuperf.run.session import Session
     from pytest_gpuperf.run.suspects import Held
 
-_SHORT = "--explain"
 _DEST = "gpuperf_explain"
 EXPLAINING: pytest.StashKey[Explaining] = pytest.StashKey()
 """On the configuration of a run that judges by a record, if the user asked for it."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Registers the option under the name that nobody else has."""
-    _add(
-        parser,
-        "--gpuperf-explain",
-        "for each figure that moved, put back the variables that differ from its record, race that against the run as "
-        "it is, and name the variables that explain it",
-    )
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, None, None]:
-    """Registers the short name, unless another plugin has it, or a ``conftest.py``."""
-    yield
-    if _SHORT not in registered(parser):
-        _add(parser, _SHORT, "short for --gpuperf-explain")
-
-
-def _add(parser: pytest.Parser, name: str, text: str) -> None:
-    parser.getgroup(GROUP).addoption(name, dest=_DEST, action="store_true", help=text)
-
-
-def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether figures that moved are explained."""
-    return bool(config.getoption(_DEST))
+def pytest_gpuperf_options() -> Mapping[str, Mapping[str, Any]]:
+    """Returns the option."""
+    return {
+        "--explain": {
+            "action": "store_true",
+            "help": "for each figure that moved, put back the variables that differ from its record, race that against "
+            "the run as it is, and name the variables that explain it",
+        }
+    }
 
 
 def pytest_gpuperf_holds_gains(config: pytest.Config) -> bool:
-    """Returns the same: a gain has a reason, too."""
+    """Returns whether figures that moved are explained: a gain has a reason, too."""
     return bool(config.getoption(_DEST))
 
 
