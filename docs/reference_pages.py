@@ -25,6 +25,8 @@ class _Parser:
 
     def __init__(self, of_features: NamedOptions) -> None:
         self.options: list[tuple[str, str]] = []
+        self._groups = [SimpleNamespace(options=[])]  # a feature looks which names are taken
+        self._anonymous = self._groups[0]
         self._prefixed = {prefixed(name) for name in (*SHARED, *of_features)}
         self.keys: list[tuple[str, str]] = []
 
