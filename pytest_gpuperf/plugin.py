@@ -167,20 +167,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         run.collection_finish(session)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Holds a suspect's report back until more launches have decided."""
-    return run.runtest_protocol(item, nextitem) if (run := hooks_of(item.config)) else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Decides about the suspects once every test has run, or asks NCCL for a recording what it chose."""
-    if (run := hooks_of(session.config)) is None:
-        return (yield)
-    return (yield from run.runtestloop(session))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Brings up the test's ranks after its fixtures, before its own time begins."""

@@ -6,8 +6,6 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuperf.arms.arm import CannotRace
-from pytest_gpuperf.baselines.journal import JournalError
 from pytest_gpuperf.baselines.schema import BaselineError
 from pytest_gpuperf.fixtures.perf import Checks, Perf
 from pytest_gpuperf.fixtures.ranks import Ranks
@@ -27,7 +25,6 @@ from pytest_gpuperf.run.pytest_timeout_timer import set_timer
 from pytest_gpuperf.run.selection import (
     LACKS,
     arrange,
-    drop_measured,
     is_perf,
     keep_bodies,
     lacks_variants,
@@ -35,7 +32,6 @@ from pytest_gpuperf.run.selection import (
     measures,
     need_ranks,
     parametrize,
-    planned,
     sort_perf_last,
     world_size,
 )
@@ -134,12 +130,6 @@ def collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> N
     """Skips, orders and repeats tests, after other plugins have deselected."""
     session = config.stash[SESSION]
     arrange(items, session.options, session.machine, shared=is_worker(config), capacity=session.capacity)
-    if session.recording is not None and runs_tests(config):
-        try:
-            measured = drop_measured(items, session.recording.plan(planned(items)))
-        except JournalError as error:
-            raise pytest.UsageError(one_line(str(error))) from error
-        config.hook.pytest_deselected(items=measured)
 
 
 def collection_finish(session: pytest.Session) -> None:
@@ -153,45 +143,12 @@ def collection_finish(session: pytest.Session) -> None:
         ours.host.warm_up()  # before any lease: while it loads torch, others need not wait for the GPUs
     if measures(session.items) and ours.launch.measured:
         keep_bodies(session.items)
-        if ours.racing is not None:
-            try:
-                ours.racing.require()
-            except CannotRace as error:
-                raise pytest.UsageError(one_line(str(error))) from error
         if not ours.reads_baselines:
             return
         try:
             ours.load_baselines([launch_of(item).identity for item in session.items if is_perf(item)])
         except BaselineError as error:
             raise pytest.UsageError(one_line(str(error))) from error
-
-
-def runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Holds a suspect's report back until more launches have decided."""
-    racing = item.config.stash[SESSION].racing
-    if racing is None or not (is_perf(item) and isinstance(item, pytest.Function)):
-        return None
-    # A worker must report a test before it takes the next one.
-    at_once = is_worker(item.config)
-    racing.protocol(item, nextitem, at_once=at_once)
-    return True
-
-
-def runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Once every test has run: decides about the suspects, or asks NCCL for a recording what it chose."""
-    ours = session.config.stash[SESSION]
-    racing = ours.racing
-    if racing is None:
-        result = yield
-        if runs_tests(session.config):
-            ours.record_choices(session.items)
-        return result
-    try:
-        result = yield
-        racing.decide(whole_run=not is_worker(session.config))
-    finally:
-        racing.release()
-    return result
 
 
 def runtest_setup(item: pytest.Item) -> Generator[None, None, None]:

@@ -48,12 +48,13 @@ from pytest_gpuperf.run.launches import launch_of
 from pytest_gpuperf.run.left_groups import LeftGroups
 from pytest_gpuperf.run.nodes import RunNodes, ThisMachine
 from pytest_gpuperf.run.packing import Packing
+from pytest_gpuperf.run.raced_run import RacedRun
 from pytest_gpuperf.run.racing import Racing
 from pytest_gpuperf.run.recorded_run import RecordedRun
 from pytest_gpuperf.run.recording import Recording
 from pytest_gpuperf.run.relaunching import Relaunching
 from pytest_gpuperf.run.same_code import SameCode
-from pytest_gpuperf.run.selection import is_perf, measures
+from pytest_gpuperf.run.selection import measures
 from pytest_gpuperf.run.spending import Spending
 from pytest_gpuperf.run.summary_lines import SummaryLines
 from pytest_gpuperf.run.suspects import Held, HeldReports
@@ -244,7 +245,9 @@ class Session:
         plugins.register(self.seen, "gpuperf-seen")
         plugins.register(LeftGroups(), "gpuperf-left-groups")
         if self.recording is not None:
-            plugins.register(RecordedRun(self.recording), "gpuperf-recording")
+            plugins.register(RecordedRun(self.recording, self.choosing.ask), "gpuperf-recording")
+        if self.racing is not None:
+            plugins.register(RacedRun(self.racing), "gpuperf-racing")
         if self.results is not None:
             plugins.register(self.results, "gpuperf-results")
         if self.journal is not None:
@@ -310,11 +313,6 @@ class Session:
         reported = self.ranks.reported
         assert reported is not None
         return self.commands.run(reported.identity, reported.item.path)
-
-    def record_choices(self, items: Sequence[pytest.Item]) -> None:
-        """Has a recording keep what NCCL chose, once all launches have been measured."""
-        if self.recording is not None and (measured := [item for item in items if is_perf(item)]):
-            self.recording.nccl = self.choosing.ask(measured[0])
 
     def close(self) -> None:
         """Ends all ranks, and lets go of what is leased."""
