@@ -32,7 +32,7 @@ LONG = (
     "fixtures/test_ranks_hashes.py",
     "mutating/test_mutating.py",
     "parity/test_right_programs.py",
-    "run/test_explaining.py",
+    "explaining/test_explaining.py",
     "run/test_hash_seed.py",
     "run/test_judged_run.py",
     "run/test_real_races.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.failures import ClusterError
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import ray
 
-from pytest_gpuperf.cluster.node_leases import NodeLeases
-from pytest_gpuperf.cluster.wire import News, NodeFacts, Up, endings_sent
+from pytest_gpuperf.features.cluster.node_leases import NodeLeases
+from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, endings_sent
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
 from pytest_gpuperf.hardware.site import Site, site_of

@@ -10,8 +10,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayError, RayTaskError
 
-from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.wire import NodeFacts
+from pytest_gpuperf.features.cluster.failures import NodeLostError
+from pytest_gpuperf.features.cluster.wire import NodeFacts
 
 _PINGS = 5
 _LOOK = 1.0  # seconds between looks at whether a node that works for long still answers
