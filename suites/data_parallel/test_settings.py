@@ -58,7 +58,7 @@ def test_buffers(ranks: Ranks, argument: str, sync: bool) -> None:
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("lengths", "enable", "throw", "taken"),
-    [([3, 1], True, True, [1, 1]), ([2, 2], False, False, [2, 2]), ([2, 2], False, True, [2, 2])],
+    [([3, 1], True, True, [1, 1]), ([2, 2], True, False, [2, 2]), ([2, 2], False, True, [2, 2])],
     ids=["one has fewer", "as many", "as many, and not looked at"],
 )
 def test_all_stop_with_the_first(ranks: Ranks, lengths: list[int], enable: bool, throw: bool, taken: list[int]) -> None:
