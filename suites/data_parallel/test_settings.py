@@ -56,12 +56,15 @@ def test_buffers(ranks: Ranks, argument: str, sync: bool) -> None:
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("method", [True, False], ids=["its method", "for several"])
 @pytest.mark.parametrize(
     ("lengths", "enable", "throw", "taken"),
     [([3, 1], True, True, [1, 1]), ([2, 2], True, False, [2, 2]), ([2, 2], False, True, [2, 2])],
     ids=["one has fewer", "as many", "as many, and not looked at"],
 )
-def test_all_stop_with_the_first(ranks: Ranks, lengths: list[int], enable: bool, throw: bool, taken: list[int]) -> None:
+def test_all_stop_with_the_first(
+    ranks: Ranks, lengths: list[int], enable: bool, throw: bool, taken: list[int], method: bool
+) -> None:
     problem = Problem(world_size=2, seed=1, steps=3)
-    got = ranks.run(stopped, problem=problem, lengths=lengths, enable=enable, throw=throw)
+    got = ranks.run(stopped, problem=problem, lengths=lengths, enable=enable, throw=throw, method=method)
     assert got == taken, f"steps of each rank: {got}, not {taken}"

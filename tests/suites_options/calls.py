@@ -17,6 +17,8 @@ from typing import Any
 from tests.suites_options.parts import Part, found, parameters
 
 LIBRARIES = ("functools", "torch")
+MADE_BY = {"suites.shared.zero_redundancy.zero_redundancy": "torch.distributed.optim.ZeroRedundancyOptimizer"}
+"""Functions of the suites that return a class of a library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class Subject:
     attributes: set[str] = field(default_factory=set)
     """All names behind a dot: methods, and operators such as ``torch.ops.symm_mem.one_shot_all_reduce``."""
 
+    texts: set[str] = field(default_factory=set)
+    """Strings that are identifiers: operators are looked up by them too."""
+
     def options(self, part: Part) -> set[str] | None:
         """Options that the subject gives to a part; None if it does not use the part."""
         if part.attribute:
@@ -44,7 +49,8 @@ class Subject:
         return given | self.loose if id(part.target) in self.handed_on else given
 
     def _of_attribute(self, part: Part) -> set[str] | None:
-        if part.attribute not in self.attributes:
+        used = self.attributes | self.texts if part.target is None else self.attributes
+        if part.attribute not in used or (part.owner is not None and id(part.owner) not in self.named):
             return None
         given = self.methods.get(part.attribute, set())
         places = [place for place in parameters(part.target) if place not in ("self", "cls")]
@@ -76,6 +82,9 @@ def _read(files: Iterable[Path]) -> Subject:
 
 def _add(tree: ast.Module, subject: Subject) -> None:
     imports = dict(_imports(tree))
+    for name in imports.values():
+        if name.partition(".")[0] in LIBRARIES:
+            subject.named.setdefault(id(found(name)), set())
     called: set[int] = set()  # names that are called where they stand
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -87,6 +96,8 @@ def _add(tree: ast.Module, subject: Subject) -> None:
             )
         elif isinstance(node, ast.Attribute):
             subject.attributes.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            subject.texts.add(node.value)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute) and (target := _target(node, imports)) is not None:
             subject.named.setdefault(id(target), set())
@@ -128,6 +139,9 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def _target(node: ast.expr, imports: dict[str, str]) -> Any:
     """The library object that an expression names; None if it names none."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        made = MADE_BY.get(imports.get(node.func.id, ""))
+        return None if made is None else found(made)
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

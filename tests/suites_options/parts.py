@@ -96,6 +96,9 @@ CLASSES = [
 ]
 """Classes of which each public method counts, and its arguments; of an enumeration each member."""
 
+AUTOGRADS = ("_backward", "_setup_context")
+"""Ends of names of what autograd calls."""
+
 OPERATORS = ("symm_mem",)
 """Namespaces of which each operator counts."""
 
@@ -110,22 +113,22 @@ class Part:
     """Arguments that have a default."""
     attribute: str = ""
     """The name behind a dot by which suites use it, of a method, a member or an operator."""
+    owner: Any = None
+    """The class of a method: a suite that does not name it calls another method of that name."""
 
 
 def parts() -> Iterator[Part]:
     """All parts that the installed torch has."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some modules of torch use what torch has deprecated
-        names = [*CALLABLES, *(f"torch.distributed.{name}" for name in COLLECTIVES)]
-        names += [f"{module}.{name}" for module in MODULES for name in _public(found(module))]
-        for name in dict.fromkeys(names):
-            target = found(name)
-            if callable(target):
-                yield Part(name, target, options(target))
-        for name in CLASSES:
-            yield from _members(name, found(name))
-        for namespace in OPERATORS:
-            yield from _operators(namespace)
+    names = [*CALLABLES, *(f"torch.distributed.{name}" for name in COLLECTIVES)]
+    names += [f"{module}.{name}" for module in MODULES for name in _public(found(module))]
+    for name in dict.fromkeys(names):
+        target = found(name)
+        if callable(target):
+            yield Part(name, target, options(target))
+    for name in CLASSES:
+        yield from _members(name, found(name))
+    for namespace in OPERATORS:
+        yield from _operators(namespace)
 
 
 @functools.cache
@@ -135,7 +138,9 @@ def found(name: str) -> Any:
     for split in range(len(names), 0, -1):
         thing: Any
         try:
-            thing = importlib.import_module(".".join(names[:split]))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # some modules of torch use what torch has deprecated
+                thing = importlib.import_module(".".join(names[:split]))
         except ImportError:
             continue
         for attribute in names[split:]:
@@ -170,12 +175,16 @@ def _public(module: ModuleType | None) -> list[str]:
     if module is None:
         return []
     listed: list[str] | None = getattr(module, "__all__", None)
-    if listed is not None:
-        return [name for name in listed if callable(getattr(module, name))]
-    return [
+    names = [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == module.__name__
+        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    return [
+        name
+        for name in listed or names
+        if (inspect.isfunction(getattr(module, name)) or inspect.isclass(getattr(module, name)))
+        and not name.endswith(AUTOGRADS)
     ]
 
 
@@ -186,7 +195,7 @@ def _members(name: str, owner: Any) -> Iterator[Part]:
         if attribute.startswith("_"):
             continue
         value = getattr(value, "__func__", value)
-        yield Part(f"{name}.{attribute}", value, options(value) if callable(value) else (), attribute)
+        yield Part(f"{name}.{attribute}", value, options(value) if callable(value) else (), attribute, owner)
 
 
 def _operators(namespace: str) -> Iterator[Part]:

@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,9 +38,9 @@ def older_names() -> Iterator[None]:
         yield
 
 
-def _newer(name: str, older: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(functional, name, None) or getattr(functional, older)
-    return found
+def _has_newer() -> bool:
+    """Whether the installed torch has the newer names."""
+    return hasattr(functional, "all_gather_single")
 
 
 def all_forms(ctx: Context, *, asked: Asked, older: bool) -> Tensors:
@@ -62,8 +61,10 @@ def all_forms(ctx: Context, *, asked: Asked, older: bool) -> Tensors:
 
 
 def _returned(x: torch.Tensor, asked: Asked, group: dist.ProcessGroup, older: bool) -> Tensors:
-    gather = functional.all_gather_tensor if older else _newer("all_gather_single", "all_gather_tensor")
-    scatter = functional.reduce_scatter_tensor if older else _newer("reduce_scatter_single", "reduce_scatter_tensor")
+    if older or not _has_newer():
+        gather, scatter = functional.all_gather_tensor, functional.reduce_scatter_tensor
+    else:
+        gather, scatter = functional.all_gather_single, functional.reduce_scatter_single
     sends, receives = splits(asked, group.rank())
     rows = x.flatten()[: sum(sends)]
     # Each rank's goes to the next one.
@@ -82,11 +83,10 @@ def _returned(x: torch.Tensor, asked: Asked, group: dist.ProcessGroup, older: bo
 def _coalesced(x: torch.Tensor, asked: Asked, group: dist.ProcessGroup, older: bool) -> Tensors:
     """Two tensors at once: the input, and twice of it."""
     two = [x, 2 * x]
-    if older:
+    if older or not _has_newer():
         gather, scatter = functional.all_gather_into_tensor_coalesced, functional.reduce_scatter_tensor_coalesced
     else:
-        gather = _newer("all_gather_single_coalesced", "all_gather_into_tensor_coalesced")
-        scatter = _newer("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
+        gather, scatter = functional.all_gather_single_coalesced, functional.reduce_scatter_single_coalesced
     returned = {
         "all_reduce": functional.all_reduce_coalesced(two, asked.op, group),
         "all_gather": gather(two, group),
@@ -101,11 +101,10 @@ def _coalesced(x: torch.Tensor, asked: Asked, group: dist.ProcessGroup, older: b
 
 def _with_gradients(x: torch.Tensor, asked: Asked, group: dist.ProcessGroup, older: bool) -> Tensors:
     """The input's gradient, if each rank's output gradient is the output itself."""
-    if older:
+    if older or not _has_newer():
         gather, scatter = functional.all_gather_tensor_autograd, functional.reduce_scatter_tensor_autograd
     else:
-        gather = _newer("all_gather_single_autograd", "all_gather_tensor_autograd")
-        scatter = _newer("reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd")
+        gather, scatter = functional.all_gather_single_autograd, functional.reduce_scatter_single_autograd
     sends, receives = splits(asked, group.rank())
     calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "all_gather": lambda leaf: gather(leaf, asked.dim, group),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -104,8 +103,10 @@ def buffers(ctx: Context, *, argument: str, sync: bool, steps: int) -> list[floa
         steps: of the training.
     """
     layer = _Counting(10 * ctx.rank).to(ctx.device)
-    options: dict[str, Any] = {argument: sync}
-    module = DistributedDataParallel(layer, **options)
+    if argument == "forward_sync_buffers":
+        module = DistributedDataParallel(layer, forward_sync_buffers=sync)
+    else:
+        module = DistributedDataParallel(layer, broadcast_buffers=sync)
     counts = []
     for _ in range(steps):
         module(torch.ones(1, dtype=torch.float64, device=ctx.device)).sum().backward()
@@ -114,14 +115,27 @@ def buffers(ctx: Context, *, argument: str, sync: bool, steps: int) -> list[floa
     return counts
 
 
-def stopped(ctx: Context, *, problem: Problem, lengths: list[int], enable: bool, throw: bool) -> int:
-    """How many steps a rank takes before a rank that has no more batches stops all."""
+def stopped(ctx: Context, *, problem: Problem, lengths: list[int], enable: bool, throw: bool, method: bool) -> int:
+    """How many steps a rank takes before a rank that has no more batches stops all.
+
+    Args:
+        ctx: the rank's context.
+        problem: what is trained.
+        lengths: how many steps each rank has batches for.
+        enable: whether ranks tell each other whether they have a batch.
+        throw: whether the first that has none stops all.
+        method: whether the module joins by its own method.
+    """
     module = DistributedDataParallel(Network(parameters_on_device(ctx, problem.parameters())))
     optimizer = optimizer_for(problem, module.parameters())
     step = problem_step(problem, module, optimizer, batches_on_device(ctx, problem))
     taken = 0
     try:
-        with Join([module], enable=enable, throw_on_early_termination=throw):
+        with (
+            module.join(enable=enable, throw_on_early_termination=throw)
+            if method
+            else Join([module], enable=enable, throw_on_early_termination=throw)
+        ):
             for _ in range(lengths[ctx.rank]):
                 step()
                 taken += 1

@@ -41,9 +41,11 @@ def without_reduction(module: nn.Module) -> Iterator[None]:
     """Gradients of this microbatch stay on the rank, whole."""
     for unit in units(module):
         unit.set_requires_gradient_sync(False, recurse=False)
+        unit.set_requires_all_reduce(False, recurse=False)
     yield
     for unit in units(module):
         unit.set_requires_gradient_sync(True, recurse=False)
+        unit.set_requires_all_reduce(True, recurse=False)
 
 
 @contextlib.contextmanager

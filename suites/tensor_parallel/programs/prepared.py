@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -115,7 +117,9 @@ def redistributed(ctx: Context, *, x: torch.Tensor, grad: torch.Tensor) -> Tenso
         forward_dtype=torch.float32,
         backward_dtype=torch.float64,
     )
-    gathered = (2 * columns).full_tensor(grad_placements=[Replicate()])
+    doubled = 2 * columns
+    assert isinstance(doubled, DTensor)
+    gathered = doubled.full_tensor(grad_placements=[Replicate()])
     gathered.backward(grad.to(ctx.device))
     return {"output": gathered.detach(), "gradient": gradient_of(local)}
 
@@ -146,7 +150,7 @@ def mapped(ctx: Context, *, x: torch.Tensor, weight: torch.Tensor) -> Tensors:
         device_mesh=mesh,
         redistribute_inputs=False,
     )(columns, rows)
-    layer = nn.Linear(*weight.shape, bias=False, dtype=weight.dtype, device=ctx.device)
+    layer = nn.Linear(weight.shape[0], weight.shape[1], bias=False, dtype=weight.dtype, device=ctx.device)
     with torch.no_grad():
         layer.weight.copy_(weight.T)
     distributed = distribute_module(layer, mesh, _cut, _given, _together)
@@ -159,9 +163,9 @@ def _cut(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
         module.register_parameter(key, nn.Parameter(cut))
 
 
-def _given(module: nn.Module, inputs: tuple[torch.Tensor, ...], mesh: DeviceMesh) -> tuple[torch.Tensor, ...]:
+def _given(module: nn.Module, inputs: tuple[torch.Tensor, ...], mesh: DeviceMesh) -> Any:
     return tuple(distribute_tensor(x, mesh, [Shard(1)], src_data_rank=None) for x in inputs)
 
 
-def _together(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+def _together(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
     return output.full_tensor()
