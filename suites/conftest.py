@@ -12,10 +12,13 @@ from collections.abc import Generator
 import pytest
 from hypothesis import Phase, settings
 
+from suites.shared.differences import differences, told
 from suites.shared.early import early_first
 from suites.shared.examples import DEALT
 
 EXAMPLES = {"suites": 100, "thorough": 2000, "ci": 50, "quick": 5}
+WORLD_SIZE = pytest.StashKey[int | None]()
+"""Of the test that runs; None if it has no ranks."""
 SHARE = "examples(share): of the profile's examples, for a drawn test whose examples are dear"
 LONG = "long: with --dist worksteal it begins early, or it would still run when all others have ended"
 SOAK = "soak: goes on for as long as --soak SECONDS says, and begins as early as what is long"
@@ -99,6 +102,26 @@ def pytest_runtest_makereport(
         command = f'pytest "{item.nodeid}" --hypothesis-profile={SHRINKING}'
         report.sections.append(("for the smallest example", command))
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Notes how many ranks the test has, for the messages of its assertions."""
+    ranks = getattr(item, "funcargs", {}).get("ranks")
+    item.config.stash[WORLD_SIZE] = getattr(ranks, "world_size", None)
+    yield
+
+
+def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
+    """Names the first item that differs, with the rank, in place of two nested lists."""
+    if op != "==" or not isinstance(left, list | tuple | dict) or type(left) is not type(right):
+        return None
+    found = list(differences(left, right))
+    if not found:
+        return None
+    world_size = config.stash.get(WORLD_SIZE, None)
+    by_rank = isinstance(left, list) and isinstance(right, list) and len(left) == len(right) == world_size
+    return told(found, world_size=world_size if by_rank else None)
 
 
 def _is_early(item: pytest.Item) -> bool:
