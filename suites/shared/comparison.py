@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,7 +96,7 @@ def assert_same(
         assert names(have) == names(want), f"rank {rank} has {names(have)}, not {names(want)}"
         for name, tensor in want.items():
             most = atol(name) if callable(atol) else atol
-            with _with_cause(name, lambda name=name: ([of[name] for of in got], [of[name] for of in expected])):
+            with _with_cause(name, functools.partial(_named, name, got, expected)):
                 assert_close(have[name], tensor, f"rank {rank}, {name}", atol=most)
 
 
@@ -107,6 +108,10 @@ def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], w
 
 
 Held = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
+
+
+def _named(name: str, got: Results, expected: Results) -> Held:
+    return [of_rank[name] for of_rank in got], [of_rank[name] for of_rank in expected]
 
 
 @contextlib.contextmanager

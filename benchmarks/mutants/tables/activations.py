@@ -385,4 +385,24 @@ FAULTS: tuple[Fault, ...] = (
         old=("        output = forward(x)\n        _forget_masks(model)\n        kept"),
         new=("        output = forward(x)\n        kept"),
     ),
+    # What recomputing.py uses.
+    Fault(
+        name="recomputation that writes into the input",
+        module="suites.activations.programs.recomputing",
+        old="        made: torch.Tensor = block(x.clone().mul_(2).div_(2))",
+        new="        made: torch.Tensor = block(x.data.mul_(2))",
+    ),
+    Fault(
+        name="selective recomputation that keeps what is random",
+        module="suites.activations.programs.recomputing",
+        old="    kept = operation is torch.ops.aten.mm.default",
+        new="    kept = operation is torch.ops.aten.relu.default",
+        equivalent="what is kept and what is computed again are the same numbers",
+    ),
+    Fault(
+        name="offloaded blocks that come back halved",
+        module="torch.autograd.graph",
+        old="            device, tensor = packed\n            return tensor.to(device, non_blocking=pin_memory)",
+        new="            device, tensor = packed\n            return tensor.to(device, non_blocking=pin_memory) * 0.5",
+    ),
 )

@@ -450,4 +450,52 @@ FAULTS: tuple[Fault, ...] = (
         old="            return torch.tensor(0, dtype=obj.dtype)\n",
         new="            return obj\n",
     ),
+    # What state_dicts.py and saving.py use.
+    Fault(
+        name="a broadcast state whose shards all begin with the first row",
+        module="torch.distributed._state_dict_utils",
+        old="            ret.to_local().copy_(full_tensor[tuple(slices)])",
+        new=(
+            "            ret.to_local().copy_(full_tensor[tuple(slice(0, part.stop - part.start) for part in slices)])"
+        ),
+    ),
+    Fault(
+        name="a model without storage whose shards all begin with the first row",
+        module="torch.distributed._state_dict_utils",
+        old="            local_tensor = full_tensor[tuple(slices)].detach().clone()",
+        new=(
+            "            local_tensor = full_tensor[\n"
+            "                tuple(slice(0, part.stop - part.start) for part in slices)\n"
+            "            ].detach().clone()"
+        ),
+    ),
+    Fault(
+        name="settings of an optimizer that are not broadcast",
+        module="torch.distributed._state_dict_utils",
+        old=(
+            "        if not isinstance(value, _TensorInfo):\n"
+            "            if key in local_state_dict:\n"
+            "                local_state_dict[key] = value\n"
+        ),
+        new="        if not isinstance(value, _TensorInfo):\n",
+    ),
+    Fault(
+        name="weights assigned to a model that are cut for the next rank",
+        module="suites.checkpoint.programs.state_dicts",
+        old="distribute_tensor(whole[name].to(ctx.device), held.device_mesh",
+        new="distribute_tensor(whole[name].roll(1, 0).to(ctx.device), held.device_mesh",
+    ),
+    Fault(
+        name="replicas that the highest rank writes",
+        module="torch.distributed.checkpoint._dedup_save_plans",
+        old="            select_plan_idx = min(plan_indices)\n",
+        new="            select_plan_idx = max(plan_indices)\n",
+    ),
+    Fault(
+        name="exported tensors cut along their first dimension, whatever was asked",
+        module=HUGGING_FACE,
+        old="[Shard(dims[name])]",
+        new="[Shard(0)]",
+        equivalent="files and gathered tensors are whole, however they were cut on the way",
+    ),
 )

@@ -537,4 +537,40 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         old="            all_reduce_opts.reduceOp = not_none(op_list[0].redop)\n",
         new="            all_reduce_opts.reduceOp = ReduceOp.SUM\n",
     ),
+    # What functional.py and rooted.py use.
+    Fault(
+        name="a functional gather along the first dimension, whatever was asked",
+        module="torch.distributed._functional_collectives",
+        old=(
+            "        res = _maybe_view_chunk_cat(res, group_size, gather_dim)\n"
+            "    return res\n\n\ndef all_gather_single_autograd"
+        ),
+        new="    return res\n\n\ndef all_gather_single_autograd",
+    ),
+    Fault(
+        name="a functional scatter along the first dimension, whatever was asked",
+        module="torch.distributed._functional_collectives",
+        old=(
+            "    if scatter_dim != 0:\n"
+            "        self = _chunk_or_narrow_cat(self, group_size, narrow_dim=scatter_dim, cat_dim=0)\n\n"
+            "    tensor = torch.ops._c10d_functional.reduce_scatter_tensor(\n"
+            "        self,\n"
+            "        reduceOp.lower(),\n"
+        ),
+        new=(
+            "    tensor = torch.ops._c10d_functional.reduce_scatter_tensor(\n        self,\n        reduceOp.lower(),\n"
+        ),
+    ),
+    Fault(
+        name="a root that is named by its rank in the world",
+        module="suites.collectives.programs.rooted",
+        old="        dist.scatter(half, halves if mine else None, group_src=root, **flag),",
+        new="        dist.scatter(half, halves[::-1] if mine else None, group_src=root, **flag),",
+    ),
+    Fault(
+        name="an object of the other rank of the pair",
+        module="suites.collectives.programs.rooted",
+        old="    sent: list[Any] = [own if mine else None]\n",
+        new='    sent: list[Any] = [["rank", group.rank()] if mine else None]\n',
+    ),
 )

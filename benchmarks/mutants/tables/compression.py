@@ -523,4 +523,17 @@ FAULTS: tuple[Fault, ...] = (
             "    # Unflatten the input tensor into per-parameter tensors, for layer-wise compression.\n"
         ),
     ),
+    # What hooks.py uses.
+    Fault(
+        name="local averages over all ranks",
+        module="torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
+        old="    return default._allreduce_fut(state.subgroup, input_tensor)",
+        new="    return default._allreduce_fut(global_group_to_use, input_tensor)",
+    ),
+    Fault(
+        name="local averages that begin with another bucket than the last",
+        module="torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook",
+        old="        if bucket.is_last():\n            self.iter += 1",
+        new="        if not bucket.is_last():\n            self.iter += 1",
+    ),
 )

@@ -588,4 +588,18 @@ FAULTS: tuple[Fault, ...] = (
         old="        self.ddp._divide_by_initial_world_size = divide_by_initial_world_size\n",
         new="        self.ddp._divide_by_initial_world_size = True\n",
     ),
+    # What settings.py uses.
+    Fault(
+        name="buffers of the last rank",
+        module="torch.nn.parallel.distributed",
+        old="    def _find_common_rank(self, input_rank, rank_cond):\n",
+        new="    def _find_common_rank(self, input_rank, rank_cond):\n        return dist.get_world_size() - 1\n\n"
+        "    def _find_common_rank_before(self, input_rank, rank_cond):\n",
+    ),
+    Fault(
+        name="the first that has no more batches stops nobody",
+        module="torch.distributed.algorithms.join",
+        old="                    if self._throw_on_early_termination:\n",
+        new="                    if False:\n",
+    ),
 )

@@ -687,4 +687,17 @@ def sequential(layers: Layers, device: torch.device) -> nn.Sequential:
         old='            scale_grads=reduction == "mean" if scale_grads is None else scale_grads,\n',
         new='            scale_grads=scale_grads or reduction == "mean",\n',
     ),
+    # What chunks.py uses.
+    Fault(
+        name="keyword arguments cut along their first dimension",
+        module="suites.pipeline_parallel.programs.chunks",
+        old='        kwargs_chunk_spec={"gate": TensorChunkSpec(1)},',
+        new='        kwargs_chunk_spec={"gate": TensorChunkSpec(0)},',
+    ),
+    Fault(
+        name="outputs merged in the reverse order",
+        module="torch.distributed.pipelining.microbatch",
+        old="                values_to_cat = partial_values\n",
+        new="                values_to_cat = partial_values[::-1]\n",
+    ),
 )

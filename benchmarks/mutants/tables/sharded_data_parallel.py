@@ -527,4 +527,53 @@ FAULTS: tuple[Fault, ...] = (
         ),
         new="                partial_reduce_output = reduce_output\n",
     ),
+    # What settings.py and consolidated.py use.
+    Fault(
+        name="FSDP2's gradients of another dimension cut along the first",
+        module=COLLECTIVES,
+        old="            chunks = torch.chunk(unsharded_grad, world_size, dim=shard_dim)",
+        new="            chunks = torch.chunk(unsharded_grad.view(-1), world_size, dim=0)",
+    ),
+    Fault(
+        name="FSDP2's gathered parameters of another dimension joined along the first",
+        module=COLLECTIVES,
+        old="                torch.cat(chunks, dim=shard_dim, out=cat_out)",
+        new="                cat_out.copy_(torch.cat(chunks, dim=0).view(cat_out.shape))",
+    ),
+    Fault(
+        name="FSDP2 forgets a divisor that the user sets",
+        module="torch.distributed.fsdp._fully_shard._fsdp_param_group",
+        old="                self.gradient_divide_factor,\n",
+        new="                None,\n",
+    ),
+    Fault(
+        name="a hook that sums over replicas",
+        module="suites.sharded_data_parallel.programs.settings",
+        old="        reduced.div_(2)\n",
+        new="",
+    ),
+    Fault(
+        name="an all-gather of our own from one root",
+        module="suites.sharded_data_parallel.programs.settings",
+        old="group_src=rank, async_op=True)",
+        new="group_src=0, async_op=True)",
+    ),
+    Fault(
+        name="an ignored parameter whose gradient stays the rank's own",
+        module="suites.sharded_data_parallel.programs.settings",
+        old="    network.shortcut.weight.register_hook(_averaged)\n",
+        new="",
+    ),
+    Fault(
+        name="a consolidated state of the first rank's parameters only",
+        module=ZERO,
+        old="        for rank, local_state_dict in enumerate(self._all_state_dicts):\n",
+        new="        for rank, local_state_dict in enumerate(self._all_state_dicts[:1]):\n",
+    ),
+    Fault(
+        name="a third step without the consolidated state",
+        module="suites.sharded_data_parallel.programs.consolidated",
+        old="    second.load_state_dict(state)\n",
+        new="",
+    ),
 )

@@ -787,4 +787,24 @@ FAULTS: tuple[Fault, ...] = (
         old="        for others in (slice(0, first), slice(last, None)):\n",
         new="        for others in (slice(0, first), slice(last, last + a.shape[0])):\n",
     ),
+    # What prepared.py uses.
+    Fault(
+        name="keyword arguments that are taken for what is wanted",
+        module="torch.distributed.tensor.parallel.style",
+        old=("                kwarg_val, device_mesh, input_layout, desired_input_layout\n"),
+        new="                kwarg_val, device_mesh, input_layout, input_layout\n",
+    ),
+    Fault(
+        name="a sequence that is cut along its second dimension, whatever was asked",
+        module="torch.distributed.tensor.parallel.style",
+        old="        self.sequence_sharding = (Shard(sequence_dim),)",
+        new="        self.sequence_sharding = (Shard(1),)",
+        equivalent="a norm treats each token by itself, and each rank gets back what it gave",
+    ),
+    Fault(
+        name="a partial gradient that is taken for a whole one",
+        module="suites.tensor_parallel.programs.prepared",
+        old="    used = held.to_local(grad_placements=[Partial()])",
+        new="    used = held.to_local(grad_placements=[Replicate()])",
+    ),
 )
