@@ -37,6 +37,15 @@ def drawn(draw: st.DrawFn, /, world_size: int, inner: int) -> Asked:
     )
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("older", [False, True], ids=["names of today", "older names"])
+def test_along_each_dimension(ranks: Ranks, dim: int, older: bool) -> None:
+    """Of three dimensions, none of which has the size of the group."""
+    xs = rank_inputs(3, shape=(6, 3, 9), dtype=torch.float64, seed=1)
+    assert_all(ranks, Asked(xs=xs, op="sum", dim=dim, sends=[[1, 0, 2], [0, 5, 3], [4, 2, 0]], inner=3), older)
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.examples(0.4)
 @given(data=st.data(), older=st.booleans())

@@ -592,14 +592,13 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="buffers of the last rank",
         module="torch.nn.parallel.distributed",
-        old="    def _find_common_rank(self, input_rank, rank_cond):\n",
-        new="    def _find_common_rank(self, input_rank, rank_cond):\n        return dist.get_world_size() - 1\n\n"
-        "    def _find_common_rank_before(self, input_rank, rank_cond):\n",
+        old="                authoritative_rank = 0\n",
+        new="                authoritative_rank = dist.get_world_size() - 1\n",
     ),
     Fault(
         name="the first that has no more batches stops nobody",
         module="torch.distributed.algorithms.join",
-        old="                    if self._throw_on_early_termination:\n",
-        new="                    if False:\n",
+        old="        if join_config.throw_on_early_termination:\n",
+        new="        if False:\n",
     ),
 )

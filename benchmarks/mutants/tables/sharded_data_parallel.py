@@ -576,4 +576,29 @@ FAULTS: tuple[Fault, ...] = (
         old="    second.load_state_dict(state)\n",
         new="",
     ),
+    # What inputs.py uses.
+    Fault(
+        name="FSDP2's float16 gradients divided after the sum alone",
+        module=COLLECTIVES,
+        old="        while factor % pre_factor == 0 and factor / pre_factor > pre_factor:\n",
+        new="        while False:\n",
+    ),
+    Fault(
+        name="FSDP2's float16 gradients divided by all ranks before the sum",
+        module=COLLECTIVES,
+        old="        while factor % pre_factor == 0 and factor / pre_factor > pre_factor:\n",
+        new="        while pre_factor < factor:\n",
+    ),
+    Fault(
+        name="a gradient of the layer that runs twice from its last run only",
+        module="suites.sharded_data_parallel.programs.inputs",
+        old="            x = checkpoint(self._hidden, x, use_reentrant=False) if self._recompute else self._hidden(x)\n",
+        new="            x = self._hidden(x.detach())\n",
+    ),
+    Fault(
+        name="a last layer with a weight of its own",
+        module="suites.sharded_data_parallel.programs.inputs",
+        old="        self.last.weight = self.first.weight\n",
+        new="",
+    ),
 )
