@@ -592,7 +592,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a gradient of the layer that runs twice from its last run only",
         module="suites.sharded_data_parallel.programs.inputs",
-        old="            x = checkpoint(self._hidden, x, use_reentrant=False) if self._recompute else self._hidden(x)\n",
+        old=(
+            "            x = checkpoint(self._hidden, x, use_reentrant=False) if self._recompute else self._hidden(x)\n"
+        ),
         new="            x = self._hidden(x.detach())\n",
     ),
     Fault(
