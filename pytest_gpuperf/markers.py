@@ -28,7 +28,8 @@ MARKERS = (
     "seed='same' seeds all ranks alike, 'rank' each by its number; nodes deals the ranks evenly to so many nodes of a "
     "cluster, or to all of them ('all'), per_node puts so many on each; without world sizes these say how many ranks "
     "there are",
-    "perf: a performance test; it measures one launch and is judged against this hardware's baseline",
+    "perf: a performance test; it measures one launch and is judged against this hardware's baseline; a test that uses "
+    "the fixture perf has this marker",
     "depends(scope, *figures): what figures of a perf test depend on: 'gpu' for one GPU, 'pair' for two, 'host' for "
     "the host with its sockets and disks, 'gpus' (the default) for all GPUs of the test; without names all its figures",
 )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.whole_run import ROOT, environment
 
-PAGE = ROOT / "docs" / "adding-a-suite.md"
+PAGE = ROOT / "docs" / "dev" / "adding-a-suite.md"
 _BLOCK = re.compile(r"(?:^(Add to )?`([\w/.]+)`\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -34,7 +34,8 @@ def checkout(tmp_path: Path) -> Path:
     for table in mutants.glob("tables/[!_]*.py"):
         table.unlink()
     (tmp_path / "docs" / "suites").mkdir(parents=True)
-    shutil.copy(PAGE, tmp_path / "docs")
+    (tmp_path / "docs" / "dev").mkdir()
+    shutil.copy(PAGE, tmp_path / "docs" / "dev")
     shutil.copy(ROOT / "docs" / "suites" / "README.md", tmp_path / "docs" / "suites")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

@@ -70,7 +70,8 @@ class Context:
     @property
     def node_name(self) -> str:
         """The name of the rank's node, as reports have it; the host's name without ``--cluster``."""
-        return platform.node() if self._place is None else self._place.node_name
+        name = "" if self._place is None else self._place.node_name
+        return name or platform.node()
 
     @property
     def num_nodes(self) -> int:

@@ -45,7 +45,8 @@ def alone(weights: Tensors, steps: list[list[torch.Tensor]], degree: int) -> Ten
         leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
         x = torch.cat(microbatches) @ leaves["first.weight"].T
         for _ in range(2):
-            x = (x @ leaves["middle.weight"].T + leaves["middle.bias"]).clamp(min=0)
+            hidden = x @ leaves["middle.weight"].T + leaves["middle.bias"]
+            x = hidden * (hidden > 0)
         output = x @ leaves["first.weight"].T
         gradients = torch.autograd.grad(output.sum() / degree, list(leaves.values()))
         weights = {
