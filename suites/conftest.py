@@ -12,7 +12,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import Phase, settings
 
-from suites.shared.differences import differences, told
+from suites.shared.differences import differences, in_words
 from suites.shared.early import early_first
 from suites.shared.examples import DEALT
 
@@ -121,7 +121,7 @@ def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, righ
         return None
     world_size = config.stash.get(WORLD_SIZE, None)
     by_rank = isinstance(left, list) and isinstance(right, list) and len(left) == len(right) == world_size
-    return told(found, world_size=world_size if by_rank else None)
+    return in_words(found, world_size=world_size if by_rank else None)
 
 
 def _is_early(item: pytest.Item) -> bool:

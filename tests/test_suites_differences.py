@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from suites.shared.differences import ABSENT, differences, told
+from suites.shared.differences import ABSENT, differences, in_words
 from tests.whole_run import ROOT, run_pytest
 
 
@@ -43,12 +43,12 @@ def test_tensors_differ_unless_they_are_one() -> None:
 
 def test_words() -> None:
     found = list(differences([[1, 2], [3, 4]], [[1, 2], [5, 6]]))
-    assert told(found, world_size=2) == [
+    assert in_words(found, world_size=2) == [
         "rank 1, item 0: got 3, expected 5",
         "1 more differ, the next one is rank 1, item 1",
     ]
-    assert told(found)[0] == "item 1, item 0: got 3, expected 5"
-    assert told(list(differences("a" * 200, "b"))) == [f"the value: got '{'a' * 116}..., expected 'b'"]
+    assert in_words(found)[0] == "item 1, item 0: got 3, expected 5"
+    assert in_words(list(differences("a" * 200, "b"))) == [f"the value: got '{'a' * 116}..., expected 'b'"]
 
 
 SUITE = """

@@ -107,15 +107,15 @@ def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], w
             assert_close(have, want, f"rank {rank}, {what}", atol=atol)
 
 
-Held = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
+_Held = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
 
 
-def _named(name: str, got: Results, expected: Results) -> Held:
+def _named(name: str, got: Results, expected: Results) -> _Held:
     return [of_rank[name] for of_rank in got], [of_rank[name] for of_rank in expected]
 
 
 @contextlib.contextmanager
-def _with_cause(name: str, held: Callable[[], Held]) -> Iterator[None]:
+def _with_cause(name: str, held: Callable[[], _Held]) -> Iterator[None]:
     """Adds the cause to the message of a comparison that fails, if it is known of what all ranks hold."""
     try:
         yield

@@ -59,7 +59,7 @@ def _same(got: Any, expected: Any) -> bool:
         return got is expected
 
 
-def told(found: Sequence[Difference], *, world_size: int | None = None) -> list[str]:
+def in_words(found: Sequence[Difference], *, world_size: int | None = None) -> list[str]:
     """The first differences, in words; the outermost index is a rank's if there is one item for each rank."""
     first, others = found[0], len(found) - 1
     line = f"{_where(first.path, world_size)}: got {_short(first.got)}, expected {_short(first.expected)}"

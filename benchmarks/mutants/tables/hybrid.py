@@ -68,8 +68,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients summed over microbatches instead of averaged",
         module=TRAINING,
-        old="loss_fn=loss_of, scale_grads=True)",
-        new="loss_fn=loss_of, scale_grads=False)",
+        old="loss_fn=loss, scale_grads=True)",
+        new="loss_fn=loss, scale_grads=False)",
     ),
     Fault(
         name="a pipeline that reduces the gradients of each microbatch",

@@ -68,7 +68,7 @@ def _cached(ctx: Context, folder: Path, state: State) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SavingWay:
     """How a state is saved, and how it is loaded."""
 
     save: Save
@@ -77,13 +77,13 @@ class Way:
     """Whether it is for states that all ranks hold whole."""
 
 
-WAYS: Mapping[str, Way] = {
-    "a folder": Way(_by_folder),
-    "threads": Way(_by_threads),
-    "the lowest rank": Way(_by_lowest_rank, replicas=True),
-    "a group": Way(_in_group, _load_in_group),
-    "alone": Way(_alone, _load_alone, replicas=True),
-    "a cached plan": Way(_cached),
+WAYS: Mapping[str, SavingWay] = {
+    "a folder": SavingWay(_by_folder),
+    "threads": SavingWay(_by_threads),
+    "the lowest rank": SavingWay(_by_lowest_rank, replicas=True),
+    "a group": SavingWay(_in_group, _load_in_group),
+    "alone": SavingWay(_alone, _load_alone, replicas=True),
+    "a cached plan": SavingWay(_cached),
 }
 
 

@@ -11,7 +11,7 @@ from pytest_gpuperf import Context
 from suites.shared.step import Tensors
 
 
-def neighbours(ctx: Context) -> dist.ProcessGroup:
+def pair_of(ctx: Context) -> dist.ProcessGroup:
     """The rank's group of two: ranks 0 and 1, 2 and 3, and so on."""
     return ctx.mesh((ctx.world_size // 2, 2), ("outer", "inner")).get_group("inner")
 
@@ -25,7 +25,7 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
         root: the root's place in the group.
         asynchronous: whether collectives return before they are done, where torch can do that.
     """
-    group = neighbours(ctx)
+    group = pair_of(ctx)
     x = xs[ctx.rank].to(ctx.device)
     mine = group.rank() == root
     halves = list(x.chunk(2))
@@ -65,7 +65,7 @@ def in_group(ctx: Context, *, xs: list[torch.Tensor], root: int, asynchronous: b
 
 def messages(ctx: Context, *, xs: list[torch.Tensor], asynchronous: bool) -> Tensors:
     """The neighbour's tensor, and twice of it, which is sent first and has another tag; NCCL knows no tags."""
-    group = neighbours(ctx)
+    group = pair_of(ctx)
     peer = 1 - group.rank()
     x = xs[ctx.rank].to(ctx.device)
     once, twice = torch.empty_like(x), torch.empty_like(x)
@@ -90,7 +90,7 @@ def messages(ctx: Context, *, xs: list[torch.Tensor], asynchronous: bool) -> Ten
 
 def objects(ctx: Context, *, root: int) -> dict[str, Any]:
     """What a rank has of each collective of Python objects in a group of two; rank r gives ``["rank", r]``."""
-    group = neighbours(ctx)
+    group = pair_of(ctx)
     mine, own = group.rank() == root, ["rank", ctx.rank]
     sent: list[Any] = [own if mine else None]
     dist.broadcast_object_list(sent, group=group, group_src=root, device=ctx.device)

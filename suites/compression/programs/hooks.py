@@ -46,7 +46,7 @@ HOOKS: Mapping[str, Hook] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenByRank:
     """A rank's gradients, by rank."""
 
     of_ranks: list[list[torch.Tensor]]
@@ -62,5 +62,5 @@ def steps(ctx: Context, *, hook: str, gradients: list[list[torch.Tensor]], numbe
     def state() -> Any:
         return local_state(ctx, hook == "own") if hook in ("local", "own") else ctx.group
 
-    step = average(ctx, gradients=Given(gradients), hook=HOOKS[hook], state=state)
+    step = average(ctx, gradients=GivenByRank(gradients), hook=HOOKS[hook], state=state)
     return [[gradient.detach().clone().cpu() for gradient in step()] for _ in range(number)]

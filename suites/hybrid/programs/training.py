@@ -39,7 +39,7 @@ LEARNING_RATE, MOMENTUM = 0.125, 0.75
 Mesh = dict[str, int]
 Plan = dict[str, ParallelStyle]
 Split = Callable[[Llama, DeviceMesh], None]
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def device_mesh(ctx: Context, mesh: Mesh) -> DeviceMesh:
@@ -145,7 +145,7 @@ def training(
     attention: type[LlamaAttention] = LlamaAttention,
     draw: Callable[[Llama, Config, int], None] = load_initial_weights,
     optimize: Callable[[Llama], torch.optim.Optimizer] = sgd,
-    loss: Loss = loss_of,
+    loss: LossOf = loss_of,
 ) -> Training:
     """Prepares a rank's part; its ``step`` adds a batch's gradients, and returns the loss on ranks of the last stage.
 

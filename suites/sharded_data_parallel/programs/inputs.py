@@ -44,18 +44,18 @@ class Shared(nn.Module):
         return made.relu_()  # in place: what is computed again writes into its own output
 
 
-def replicated(ctx: Context, module: nn.Module) -> nn.Module:
+def _replicated(ctx: Context, module: nn.Module) -> nn.Module:
     """DistributedDataParallel."""
     return DistributedDataParallel(module)
 
 
-def sharded(ctx: Context, module: nn.Module) -> nn.Module:
+def _sharded(ctx: Context, module: nn.Module) -> nn.Module:
     """FSDP2, as one unit."""
     fully_shard(module, mesh=ctx.mesh((ctx.world_size,)))
     return module
 
 
-def sharded_by_layer(ctx: Context, module: nn.Module) -> nn.Module:
+def _sharded_by_layer(ctx: Context, module: nn.Module) -> nn.Module:
     """FSDP2, the layer that runs twice by itself."""
     mesh = ctx.mesh((ctx.world_size,))
     if isinstance(module, Shared):
@@ -64,17 +64,17 @@ def sharded_by_layer(ctx: Context, module: nn.Module) -> nn.Module:
     return module
 
 
-def sharded_in_replicas(ctx: Context, module: nn.Module) -> nn.Module:
+def _sharded_in_replicas(ctx: Context, module: nn.Module) -> nn.Module:
     """FSDP2 in two replicas."""
     fully_shard(module, mesh=ctx.mesh((2, ctx.world_size // 2), ("replicate", "shard")))
     return module
 
 
 WAYS: Mapping[str, Any] = {
-    "replicated": replicated,
-    "sharded": sharded,
-    "sharded by layer": sharded_by_layer,
-    "in replicas": sharded_in_replicas,
+    "replicated": _replicated,
+    "sharded": _sharded,
+    "sharded by layer": _sharded_by_layer,
+    "in replicas": _sharded_in_replicas,
 }
 
 
