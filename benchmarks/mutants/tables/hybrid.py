@@ -510,4 +510,17 @@ FAULTS: tuple[Fault, ...] = (
         old="            if not placement.is_replicate()  # is_shard() is False where two axes split one dimension\n",
         new="            if placement.is_shard()\n",
     ),
+    # What combinations.py uses.
+    Fault(
+        name="a mean over all tokens, padding included",
+        module="suites.hybrid.programs.combinations",
+        old="/ int((target != IGNORED).sum())",
+        new="/ target.numel()",
+    ),
+    Fault(
+        name="gradients that never wait, in the last sequence too",
+        module="suites.hybrid.programs.combinations",
+        old="features.lazy and number + 1 < len(pieces)",
+        new="features.lazy",
+    ),
 )

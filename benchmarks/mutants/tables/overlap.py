@@ -347,4 +347,10 @@ FAULTS: tuple[Fault, ...] = (
             "    def summed() -> torch.Tensor:\n"
         ),
     ),
+    Fault(
+        name="torchcomms broadcasts from the first rank",
+        module="suites.overlap.programs.torchcomms",
+        old='communicator.broadcast(held["broadcast"], ROOT, asynchronous)',
+        new='communicator.broadcast(held["broadcast"], 0, asynchronous)',
+    ),
 )
