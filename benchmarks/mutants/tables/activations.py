@@ -393,13 +393,6 @@ FAULTS: tuple[Fault, ...] = (
         new="        made: torch.Tensor = block(x.data.mul_(2))",
     ),
     Fault(
-        name="selective recomputation that keeps what is random",
-        module="suites.activations.programs.recomputing",
-        old="    kept = operation is torch.ops.aten.mm.default",
-        new="    kept = operation is torch.ops.aten.relu.default",
-        equivalent="what is kept and what is computed again are the same numbers",
-    ),
-    Fault(
         name="offloaded blocks that come back halved",
         module="torch.autograd.graph",
         old="            device, tensor = packed\n            return tensor.to(device, non_blocking=pin_memory)",

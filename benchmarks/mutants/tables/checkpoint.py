@@ -491,11 +491,4 @@ FAULTS: tuple[Fault, ...] = (
         old="            select_plan_idx = min(plan_indices)\n",
         new="            select_plan_idx = max(plan_indices)\n",
     ),
-    Fault(
-        name="exported tensors cut along their first dimension, whatever was asked",
-        module=HUGGING_FACE,
-        old="[Shard(dims[name])]",
-        new="[Shard(0)]",
-        equivalent="files and gathered tensors are whole, however they were cut on the way",
-    ),
 )

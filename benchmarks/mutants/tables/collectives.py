@@ -562,7 +562,7 @@ def all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=Fal
         ),
     ),
     Fault(
-        name="a root that is named by its rank in the world",
+        name="a scatter that deals its parts in the reverse order",
         module="suites.collectives.programs.rooted",
         old="        dist.scatter(half, halves if mine else None, group_src=root, **flag),",
         new="        dist.scatter(half, halves[::-1] if mine else None, group_src=root, **flag),",

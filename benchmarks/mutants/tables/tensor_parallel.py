@@ -795,13 +795,6 @@ FAULTS: tuple[Fault, ...] = (
         new="                kwarg_val, device_mesh, input_layout, input_layout\n",
     ),
     Fault(
-        name="a sequence that is cut along its second dimension, whatever was asked",
-        module="torch.distributed.tensor.parallel.style",
-        old="        self.sequence_sharding = (Shard(sequence_dim),)",
-        new="        self.sequence_sharding = (Shard(1),)",
-        equivalent="a norm treats each token by itself, and each rank gets back what it gave",
-    ),
-    Fault(
         name="a partial gradient that is taken for a whole one",
         module="suites.tensor_parallel.programs.prepared",
         old="    used = held.to_local(grad_placements=[Partial()])",
