@@ -54,14 +54,21 @@ def assert_passed(got: list[Passed], layout: Layout, form: Form) -> None:
 
 @pytest.mark.ranks(4)
 @pytest.mark.examples(0.12)  # each builds two models and trains both
-@given(layout=st.sampled_from(LAYOUTS), whole=st.booleans(), broadcast=st.booleans(), flat=st.booleans(), seed=seeds)
-@example(layout=Layout(shard=3), whole=True, broadcast=True, flat=False, seed=1)
-@example(layout=Layout(shard=2), whole=True, broadcast=True, flat=True, seed=1)
-@example(layout=Layout(replicate=2, shard=2), whole=True, broadcast=False, flat=False, seed=1)
+@given(
+    layout=st.sampled_from(LAYOUTS),
+    whole=st.booleans(),
+    broadcast=st.booleans(),
+    flat=st.booleans(),
+    at_once=st.booleans(),
+    seed=seeds,
+)
+@example(layout=Layout(shard=3), whole=True, broadcast=True, flat=False, at_once=True, seed=1)
+@example(layout=Layout(shard=2), whole=True, broadcast=True, flat=True, at_once=False, seed=1)
+@example(layout=Layout(replicate=2, shard=2), whole=True, broadcast=False, flat=False, at_once=True, seed=1)
 def test_a_state_that_passes_to_another_training(
-    ranks: Ranks, layout: Layout, whole: bool, broadcast: bool, flat: bool, seed: int
+    ranks: Ranks, layout: Layout, whole: bool, broadcast: bool, flat: bool, at_once: bool, seed: int
 ) -> None:
-    form = Form(whole=whole, broadcast=broadcast, flat=flat, on_cpu=whole)
+    form = Form(whole=whole, broadcast=broadcast, flat=flat, at_once=at_once, on_cpu=whole)
     got = ranks.resized(layout.ranks).run(
         programs.passed, job=setup(layout, seed), form=form, before=BEFORE, after=AFTER
     )

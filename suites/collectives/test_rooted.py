@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuperf import Ranks
-from suites.collectives.programs.rooted import in_group, messages, objects
+from suites.collectives.programs.rooted import in_group, messages, objects, unsorted
 from suites.shared.comparison import assert_same
 from suites.shared.inputs import rank_inputs
 from suites.shared.step import Tensors
@@ -66,3 +69,23 @@ def test_objects(ranks: Ranks, root: int) -> None:
         }
         for name, value in expected.items():
             assert got[name] == value, f"rank {rank}, {name}: {got[name]}, not {value}"
+
+
+@pytest.mark.skipif(
+    "sort_ranks" not in inspect.signature(dist.new_group).parameters,
+    reason=f"torch {torch.__version__} sorts the ranks of a group",
+)
+@pytest.mark.examples(0.1)
+@given(numel=st.integers(1, 9), seed=seeds)
+def test_ranks_in_another_order(ranks: Ranks, numel: int, seed: int) -> None:
+    """The first rank of the group is the one that was named first."""
+    xs = inputs(numel, seed)
+    expected = [
+        {
+            "broadcast": xs[rank % 2 + 2],
+            "all_gather": torch.cat([xs[rank % 2 + 2], xs[rank % 2]]),
+            "place": torch.tensor(0 if rank >= 2 else 1),
+        }
+        for rank in range(4)
+    ]
+    assert_same(ranks.run(unsorted, xs=xs), expected)

@@ -16,8 +16,10 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
+    get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
+    set_state_dict,
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -39,6 +41,8 @@ class Form:
     """Whether rank 0 alone loads, and sends the others their parts; else all ranks load whole tensors."""
     flat: bool = False
     """Whether the optimizer's state has one level of names."""
+    at_once: bool = False
+    """Whether one call is made for both the model and the optimizer."""
     on_cpu: bool = True
     """Whether the state leaves the device."""
 
@@ -61,6 +65,9 @@ class Form:
 
 def state_in(form: Form, training: Training) -> tuple[State, State]:
     """The model's and the optimizer's state in a form."""
+    if form.at_once:
+        both, of_optimizer = get_state_dict(training.model, training.optimizer, options=form.leaving)
+        return both, dict(of_optimizer)
     model = get_model_state_dict(training.model, options=form.leaving)
     optimizer = get_optimizer_state_dict(training.model, training.optimizer, options=form.leaving)
     return model, dict(optimizer)
@@ -68,6 +75,16 @@ def state_in(form: Form, training: Training) -> tuple[State, State]:
 
 def enter(form: Form, training: Training, model: State, optimizer: State) -> None:
     """Loads a state of this form."""
+    # With both at once, torch takes an empty state for one that should not be loaded: ranks would part.
+    if form.at_once and not (form.whole and form.broadcast):
+        set_state_dict(
+            training.model,
+            training.optimizer,
+            model_state_dict=model,
+            optim_state_dict=optimizer,
+            options=form.entering,
+        )
+        return
     set_model_state_dict(training.model, model, options=form.entering)
     set_optimizer_state_dict(training.model, training.optimizer, optimizer, options=form.entering)
 

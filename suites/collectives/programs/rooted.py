@@ -106,3 +106,23 @@ def objects(ctx: Context, *, root: int) -> dict[str, Any]:
     else:
         dist.recv_object_list(message, group=group, group_src=root, device=ctx.device)
     return {"broadcast": sent, "all_gather": every, "gather": gathered, "scatter": part, "message": message}
+
+
+def unsorted(ctx: Context, *, xs: list[torch.Tensor]) -> Tensors:
+    """Pairs far apart, which make their groups by themselves and count their ranks from the higher one down.
+
+    Ranks 2 and 0 are a pair, and 3 and 1. The first of a pair broadcasts.
+    """
+    half = ctx.world_size // 2
+    pair = [ctx.rank % half + half, ctx.rank % half]
+    group = dist.new_group(pair, use_local_synchronization=True, sort_ranks=False)
+    x = xs[ctx.rank].to(ctx.device)
+    sent = x.clone()
+    dist.broadcast(sent, group=group, group_src=0)
+    both = [torch.empty_like(x) for _ in range(2)]
+    dist.all_gather(both, x, group=group)
+    return {
+        "broadcast": sent,
+        "all_gather": torch.cat(both),
+        "place": torch.tensor(dist.get_group_rank(group, ctx.rank)),
+    }

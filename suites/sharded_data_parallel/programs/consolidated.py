@@ -61,7 +61,10 @@ def _prepared(
     names = [name for name, _ in module.named_parameters()]
     late = [name for name in names if late_group and name.startswith("module.second")]
     early = [module.get_parameter(name) for name in names if name not in late]
-    optimizer = zero_redundancy()(early, kind, **arguments) if sharded else kind(early, **arguments)
+    if sharded:
+        optimizer = zero_redundancy()(early, kind, process_group=dist.new_group(), **arguments)
+    else:
+        optimizer = kind(early, **arguments)
     if late:
         optimizer.add_param_group({"params": [module.get_parameter(name) for name in late]})
     return module, optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -128,7 +129,10 @@ def partial_gradients(ctx: Context, *, x: torch.Tensor, grads: list[torch.Tensor
     """A tensor that all ranks hold, and whose gradient is a sum over what they compute each with it."""
     mesh = ctx.mesh((ctx.world_size,))
     local = x.to(ctx.device).clone().requires_grad_()
-    held = DTensor.from_local(local, mesh, [Replicate()], run_check=False, grad_placements=[Replicate()])
+    if "grad_placements" in inspect.signature(DTensor.from_local).parameters:
+        held = DTensor.from_local(local, mesh, [Replicate()], run_check=False, grad_placements=[Replicate()])
+    else:  # older versions of torch take the layout of the tensor
+        held = DTensor.from_local(local, mesh, [Replicate()], run_check=False)
     used = held.to_local(grad_placements=[Partial()])
     used.backward(grads[ctx.rank].to(ctx.device))
     return {"gradient": gradient_of(local)}
