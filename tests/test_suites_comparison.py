@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from suites.shared.comparison import assert_close, assert_each, assert_same, assert_unlike, assert_within
+from suites.shared.comparison import assert_close, assert_each, assert_losses, assert_same, assert_unlike, assert_within
 from suites.shared.step import Tensors
 
 ONES = torch.ones(2, 3)
@@ -151,12 +151,14 @@ def test_a_tolerance_may_depend_on_the_name() -> None:
 def test_each_element_has_a_bound_of_its_own() -> None:
     expected, bound = torch.zeros(2, 2), torch.tensor([[0.0, 1.0], [2.0, 3.0]])
     assert_within(-bound, expected, bound, "")
-    message = r"^rank 0, mean: 2, not 0 at \[0, 1\]: off by 2, beyond the bound 1$"
+    message = r"^rank 0, mean: got 2, expected 0 at \[0, 1\]: off by 2, beyond the bound 1; 1 of 4 elements are wrong$"
     with pytest.raises(AssertionError, match=message):
         assert_within(torch.full((2, 2), 2.0) * (bound == 1), expected, bound, "rank 0, mean")
-    with pytest.raises(AssertionError, match=r"^mean: nan, not 0 at \[1, 1\]: off by nan, beyond the bound 3$"):
+    with pytest.raises(
+        AssertionError, match=r"^mean: got nan, expected 0 at \[1, 1\]: off by nan, beyond the bound 3; 1 of 4 "
+    ):
         assert_within(torch.tensor([[0.0, 0.0], [0.0, math.nan]]), expected, bound, "mean")
-    with pytest.raises(AssertionError, match=r"^mean: \(2,\) instead of \(2, 2\)$"):
+    with pytest.raises(AssertionError, match=r"^mean: got the shape \[2\], expected \[2, 2\]$"):
         assert_within(torch.zeros(2), expected, bound, "mean")
 
 
@@ -171,3 +173,13 @@ def test_two_tensors_that_share_most_elements_are_named() -> None:
         assert_unlike({"rank 0": zeros, "rank 1": torch.tensor([[0.0, 0.0], [0.0, 4.0]])})
     with pytest.raises(AssertionError, match=r"rank 0 is \(2, 2\), rank 1 is \(4,\)"):
         assert_unlike({"rank 0": zeros, "rank 1": torch.ones(4)})
+
+
+def test_the_step_of_a_wrong_loss_is_named() -> None:
+    assert_losses([1.0, 2.0], [1.0, 2.0], rtol=0.0)
+    with pytest.raises(
+        AssertionError, match=r"^step 2, loss: got 3, expected 2 at \[\]: off by 1, beyond the bound 0.2; "
+    ):
+        assert_losses([1.0, 3.0], [1.0, 2.0], rtol=0.1)
+    with pytest.raises(AssertionError, match=r"^losses of 1 steps, not of 2"):
+        assert_losses([1.0], [1.0, 2.0], rtol=0.1)

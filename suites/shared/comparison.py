@@ -100,11 +100,21 @@ def assert_same(
                 assert_close(have[name], tensor, f"rank {rank}, {name}", atol=most)
 
 
-def assert_each(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str, *, atol: float = 0.0) -> None:
+def assert_each(
+    got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], what: str, *, atol: float = 0.0, rtol: float = 0.0
+) -> None:
     """Every rank's one tensor, which is called ``what``, is the one expected of it."""
     for rank, (have, want) in enumerate(zip(got, expected, strict=True)):
         with _with_cause(what, lambda: (got, expected)):
-            assert_close(have, want, f"rank {rank}, {what}", atol=atol)
+            assert_close(have, want, f"rank {rank}, {what}", atol=atol, rtol=rtol)
+
+
+def assert_losses(got: Sequence[float], expected: Sequence[float], *, rtol: float) -> None:
+    """The loss of each step, from the first one on, is the one expected."""
+    assert len(got) == len(expected), f"losses of {len(got)} steps, not of {len(expected)}"
+    for step, (have, want) in enumerate(zip(got, expected, strict=True), start=1):
+        pair = (torch.tensor(value, dtype=torch.float64) for value in (have, want))
+        assert_close(*pair, f"step {step}, loss", rtol=rtol)
 
 
 _Held = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
@@ -160,13 +170,16 @@ def assert_squares_in_float32(squared: Callable[[list[torch.Tensor]], torch.Tens
 
 def assert_within(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor, where: str) -> None:
     """No element is off by more than its own bound; one that is no number is."""
-    assert got.shape == expected.shape, f"{where}: {tuple(got.shape)} instead of {tuple(expected.shape)}"
+    if got.shape != expected.shape:
+        raise AssertionError(f"{where}: got the shape {list(got.shape)}, expected {list(expected.shape)}")
     off = (got.double() - expected).abs()
     if bool((off <= bound).all()):
         return
+    beyond = ~(off <= bound)
     worst = (off - bound).nan_to_num(nan=math.inf, posinf=math.inf).argmax()
     place = [int(index) for index in torch.unravel_index(worst, off.shape)]
     have, want, far, most = (float(tensor.expand_as(off).flatten()[worst]) for tensor in (got, expected, off, bound))
     raise AssertionError(
-        f"{where}: {have:.9g}, not {want:.9g} at {place}: off by {far:.3g}, beyond the bound {most:.3g}"
+        f"{where}: got {have:.9g}, expected {want:.9g} at {place}: off by {far:.3g}, beyond the bound {most:.3g}; "
+        f"{int(beyond.sum())} of {off.numel()} elements are wrong"
     )
