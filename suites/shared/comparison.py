@@ -113,8 +113,8 @@ def assert_losses(got: Sequence[float], expected: Sequence[float], *, rtol: floa
     """The loss of each step, from the first one on, is the one expected."""
     assert len(got) == len(expected), f"losses of {len(got)} steps, not of {len(expected)}"
     for step, (have, want) in enumerate(zip(got, expected, strict=True), start=1):
-        pair = (torch.tensor(value, dtype=torch.float64) for value in (have, want))
-        assert_close(*pair, f"step {step}, loss", rtol=rtol)
+        one, other = (torch.tensor(value, dtype=torch.float64) for value in (have, want))
+        assert_close(one, other, f"step {step}, loss", rtol=rtol)
 
 
 _Held = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
