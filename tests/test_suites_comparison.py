@@ -97,8 +97,9 @@ def test_the_element_that_is_wrong_is_named(got: torch.Tensor, expected: torch.T
     [
         ([2 * NUMBERS] * 2, [NUMBERS] * 2, "cause: times 2 = the 2 ranks: the mean is missing"),
         ([NUMBERS, NUMBERS], [NUMBERS[:3], NUMBERS[3:]], ""),
+        ([2 * NUMBERS[0, :3]] * 2, [NUMBERS[0, :3]] * 2, ""),
     ],
-    ids=["a sum for a mean", "another shape"],
+    ids=["a sum for a mean", "another shape", "a few numbers"],
 )
 def test_the_cause_is_named_if_it_is_known(got: list[torch.Tensor], expected: list[torch.Tensor], cause: str) -> None:
     with pytest.raises(AssertionError) as raised:

@@ -215,11 +215,11 @@ def assert_as_one_device(got: list[Trained], given_case: Case, expected: Referen
     # A rank's loss is the mean over its own share of the batch.
     losses = torch.tensor(list(with_loss.values()), dtype=DTYPE)
     exact = torch.stack([share_of(rank, given_case.mesh, expected.losses).mean((1, 2)) for rank in with_loss])
-    assert_near(losses[:, 0], exact[:, 0], expected.rtol, "first loss")
+    assert_near(losses[:, 0], exact[:, 0], expected.rtol, "first loss of each rank")
     for rank, trained in enumerate(got):
         for name, tensor in trained.gradients.items():
             assert_near(tensor, expected.gradients[name], expected.rtol, f"rank {rank}, {name} gradient")
-    assert_near(losses, exact, expected.rtol, "losses")
+    assert_near(losses, exact, expected.rtol, "losses of each rank and step")
     for rank, trained in enumerate(got):
         assert_near(torch.tensor(trained.norms, dtype=DTYPE), expected.norms, expected.rtol, f"rank {rank}, norms")
     for rank, trained in enumerate(got):

@@ -11,8 +11,8 @@ import torch
 
 CAUSE = "cause: "
 UNKNOWN = "unknown"
-LARGEST = 2**20
-"""Elements of a tensor whose cause is looked for, at most."""
+LEAST, LARGEST = 4, 2**20
+"""Elements of a tensor whose cause is looked for: of a few numbers anything may be the cause."""
 
 
 class _Held:
@@ -38,7 +38,7 @@ def cause_of(name: str, got: Sequence[torch.Tensor], expected: Sequence[torch.Te
         expected: by rank; parts of one tensor along its first dimension, or copies of it.
     """
     whole = expected[0] if all(_equal(expected[0], part) for part in expected) else _joined(expected)
-    if whole is None or whole.numel() > LARGEST or len(got) < 2:
+    if whole is None or not LEAST <= whole.numel() <= LARGEST or len(got) < 2:
         return ""
 
     def program(ctx: Any) -> dict[str, torch.Tensor]:
