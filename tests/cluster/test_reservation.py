@@ -13,7 +13,7 @@ from pytest_gpuperf.cluster.cluster import _require_same_software, _unusable
 from pytest_gpuperf.cluster.connection import _refusal
 from pytest_gpuperf.cluster.failures import ClusterError
 from pytest_gpuperf.cluster.member import Member
-from pytest_gpuperf.cluster.node_host import NodeHost, fabric, importable, interface_of
+from pytest_gpuperf.cluster.node_host import NodeHost, fabric, importable
 from pytest_gpuperf.cluster.reservation import RayNode, Reservation, reservation
 from pytest_gpuperf.cluster.wire import NodeFacts, endings_received, endings_sent, received, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
@@ -200,11 +200,6 @@ def test_a_rank_has_its_nodes_own_identity_unless_its_test_sets_another(monkeypa
     assert own["NCCL_SOCKET_IFNAME"] == "eth0"
     of_test = host._environ(PoolSpec(2, environ=(("NCCL_HOSTID", "pod-{rank}"),)), run)
     assert of_test["NCCL_HOSTID"] == "pod-{rank}"
-
-
-def test_the_interface_of_an_address_is_found() -> None:
-    assert interface_of("127.0.0.1") == "lo"
-    assert interface_of("203.0.113.1") is None
 
 
 @pytest.mark.parametrize(("layers", "label"), [([], "tcp"), (["Ethernet"], "roce"), (["Ethernet", "InfiniBand"], "ib")])

@@ -1,0 +1,26 @@
+"""The network interfaces of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an IPv4 address; None if none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for name in interface_names():
+            with contextlib.suppress(OSError):  # it has no address
+                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+def interface_names() -> tuple[str, ...]:
+    """The names of all interfaces."""
+    return tuple(name for _, name in socket.if_nameindex())
