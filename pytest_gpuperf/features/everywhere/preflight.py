@@ -14,6 +14,7 @@ CLOCK_LIMIT = 2.0  # seconds; NTP keeps clocks within milliseconds
 LEAST_SHARED_MEMORY = 256 * 2**20  # bytes; Docker gives 64 MiB unless it is asked for more
 MUST_BE_SAME = ("Python", "torch", "numpy", "cloudpickle", "pytest-gpuperf", "ray")
 _MIB = 2**20
+_SAME = "install the same version on all nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +124,14 @@ def _software(nodes: Sequence[Node]) -> Iterator[Finding]:
             usual = next(filter(None, versions.values()), "any version from 2.52")
         for node, version in versions.items():
             if version != usual:
-                others = next((other for other, its in versions.items() if its == usual), "the others")
+                others = next(
+                    (f"{one} has {usual or '(none)'}" for one, its in versions.items() if its == usual),
+                    f"needs {usual}",
+                )
                 yield Finding(
                     node,
-                    f"it has {name} {version or '(none)'}, and {others} has {usual or '(none)'}",
-                    "install the same version on all nodes",
+                    f"it has {name} {version or '(none)'}, and {others}",
+                    "install pytest-gpuperf[cluster] there" if name == "ray" and not version else _SAME,
                     blocks=name != "NCCL",
                 )
 

@@ -1,0 +1,102 @@
+"""Each launcher, with real programs on hosts that are apart: a job starts, fails well, is cancelled, loses a node."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.everywhere.jobs import LAUNCHERS, SLEEPS, Job, Process, lacking
+from tests.hosts import slurm
+from tests.hosts.hosts import hosts
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("GPUPERF_TEST_LAUNCHERS") != "1", reason="takes minutes: run make launchers"
+)
+
+
+@pytest.fixture(params=LAUNCHERS)
+def launcher(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if why := lacking(name):
+        pytest.skip(why)
+    return name
+
+
+@pytest.fixture
+def job(launcher: str, tmp_path: Path) -> Iterator[Callable[[int], Job]]:
+    with ExitStack() as stack:
+        yield lambda count: Job.on(launcher, stack.enter_context(hosts(count, tmp_path)), tmp_path)
+
+
+def cancel(job: Job, started: list[Process]) -> None:
+    """Cancels a job as its user, or its cluster, does."""
+    if job.launcher == "srun":
+        job.hosts[0].run("scancel", "1")
+    else:
+        for one in started:
+            one.host.signal("mpirun" if job.launcher == "mpirun" else "everywhere", signal.SIGTERM)
+
+
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_a_job_starts(job: Callable[[int], Job], launcher: str, per_node: int) -> None:
+    if per_node == 2 and launcher in ("PET_", "--head"):
+        pytest.skip("this launcher starts one process a node")
+    ready = job(4 if per_node == 1 and launcher == "srun" else 2)
+    command = ("pytest", "--gpus", "0", "-p", "no:cacheprovider", "test_it.py")
+    started = ready.start(*command, per_node=per_node)
+    assert [one.status() for one in started] == [0] * len(started), started[0].text
+    assert "1 passed" in started[0].text
+    assert f"{len(ready.hosts)} nodes (h1, h2" in started[0].text
+    for one in started[1:]:
+        assert "passed" not in one.text
+    for host in ready.hosts:
+        assert ready.left(host) == []
+
+
+def test_a_job_fails_with_the_status_of_its_command(job: Callable[[int], Job], launcher: str) -> None:
+    ready = job(2)
+    started = ready.start("sh", "-c", "echo command fails; exit 7")
+    statuses = [one.status() for one in started]
+    assert started[0].text.count("command fails") == 1
+    if launcher == "torchrun":  # whose own status is 1; it prints that of its process
+        assert statuses == [1, 1]
+        assert all("(exitcode: 7)" in one.text for one in started), started[0].text
+    else:
+        assert set(statuses) == {7}, started[0].text
+    for host in ready.hosts:
+        assert ready.left(host) == []
+
+
+def test_a_cancelled_job_leaves_nothing(job: Callable[[int], Job], launcher: str) -> None:
+    ready = job(2)
+    started = ready.start(*SLEEPS)
+    started[0].until("command runs")
+    assert all(any("raylet" in line for line in host.processes().values()) for host in ready.hosts)
+    cancel(ready, started)
+    assert all(one.status() != 0 for one in started)
+    for host in ready.hosts:
+        assert ready.left(host) == []
+    if launcher == "srun":
+        assert slurm.states(ready.hosts[0]) == ""
+
+
+def test_a_job_names_a_node_that_it_loses(job: Callable[[int], Job], launcher: str) -> None:
+    ready = job(3)
+    started = ready.start(*SLEEPS)
+    started[0].until("command runs")
+    ready.hosts[2].kill()
+    if launcher in ("PET_", "--head"):
+        started[0].until("node h3 is lost: silent for 5 s; the command goes on without it")
+        ready.hosts[0].signal("sleep 3600", signal.SIGTERM)
+        assert [one.status() for one in started[:2]] == [143, 143]
+    else:  # the launcher may end the job sooner than the node is missed
+        started[0].until("h3") if launcher != "torchrun" else started[0].until("lost")
+        cancel(ready, started[:2])
+        assert all(one.status() != 0 for one in started[:2])
+    for host in ready.hosts[:2]:
+        assert ready.left(host) == []
