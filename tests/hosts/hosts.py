@@ -210,7 +210,9 @@ class Host:
         self._network.run("ip", "link", "set", self._port, "up")
 
     def kill(self) -> None:
-        """Ends all processes of the host at once, as a loss of power does."""
+        """Ends all processes of the host at once, as a loss of power does: no other host hears of it."""
+        if self._outer.poll() is None:
+            self.cut()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._init, signal.SIGKILL)
         self._outer.wait(_START)
