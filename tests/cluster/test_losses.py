@@ -27,6 +27,7 @@ from pytest_gpuperf.cluster.reservation import Reservation
 from pytest_gpuperf.cluster.watching import ClusterWatch
 from pytest_gpuperf.cluster.wire import NodeFacts
 from pytest_gpuperf.hardware.machine import Machine
+from pytest_gpuperf.leases.memory import RETURN_SECONDS
 from pytest_gpuperf.markers import RanksMarker
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.run.current_ranks import CurrentRanks
@@ -263,11 +264,11 @@ def test_nodes_that_are_silent_together_share_one_deadline(monkeypatch: pytest.M
             with ClusterWatch([(node, ["GPU-0"]) for node in nodes]):
                 pass
         case _:
-            leasing = ClusterLeasing(lambda: nodes, Path(), timeout=1.0, tell=str, leave=str)
+            leasing = ClusterLeasing(lambda: nodes, Path(), timeout=1.0, tell=lambda text: None, leave=lambda: None)
             leasing._alone, leasing._asked = True, dict.fromkeys(nodes, frozenset(("GPU-0",)))
             leasing.release()
     assert all(node.lost.endswith("s: it is stopped, cut off or overloaded") for node in nodes)
-    assert clock.now - 100.0 < 15.0 + leasing_module.RETURN_SECONDS + 63 * 0.11
+    assert clock.now - 100.0 < 15.0 + RETURN_SECONDS + 63 * 0.11
 
 
 def test_another_node_in_place_of_a_lost_one_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

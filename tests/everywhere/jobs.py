@@ -39,8 +39,9 @@ _SOON = 120.0  # seconds; the machine may be busy
 
 def lacking(launcher: str) -> str:
     """Return why jobs of a launcher cannot be tried here; empty if they can."""
-    more = {"srun": slurm.lacking, "mpirun": lambda: ssh.lacking("mpirun")}
-    return lacking_hosts() or (more[launcher]() if launcher in more else "")
+    if launcher == "srun":
+        return lacking_hosts() or slurm.lacking()
+    return lacking_hosts() or (ssh.lacking("mpirun") if launcher == "mpirun" else "")
 
 
 @dataclass
@@ -97,12 +98,27 @@ class Job:
         return cls(launcher, hosts, folder, reach, {host.name: host.processes() for host in hosts})
 
     def start(
-        self, *command: str, options: Sequence[str] = (), per_node: int = 1, env: Mapping[str, str] | None = None
+        self,
+        *command: str,
+        options: Sequence[str] = (),
+        per_node: int = 1,
+        env: Mapping[str, str] | None = None,
+        before: str = "",
     ) -> list[Process]:
-        """Starts the command of this project by the launcher; return its processes, that of the first host first."""
+        """Starts the command of this project by the launcher; return its processes, that of the first host first.
+
+        Args:
+            command: what it runs.
+            options: its options.
+            per_node: how many processes each host has.
+            env: what all of them have in their environment.
+            before: what a shell does before it.
+        """
         nodes = len(self.hosts)
         own = {**(env or {}), "NODES": str(nodes)}
         line = [*EVERYWHERE, "--lost-after", "5", *options]
+        if before:
+            line = ["sh", "-c", f'{before} exec "$@"', "sh", *line]
         match self.launcher:
             case "srun":
                 tasks = [

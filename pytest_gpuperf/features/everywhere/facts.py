@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pytest_gpuperf.cluster.software import ALIKE, version_of
 from pytest_gpuperf.hardware.device import HardwareError
-from pytest_gpuperf.hardware.interfaces import interface_names, interface_of
+from pytest_gpuperf.hardware.interfaces import interface_names, interface_of, packet_size_of
 from pytest_gpuperf.hardware.machine import installed_devices
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -82,7 +82,7 @@ def gather(address: str, environ: Mapping[str, str]) -> NodeFacts:
         cores=len(os.sched_getaffinity(0)),
         machine_cores=os.cpu_count() or 1,
         interface=interface,
-        mtu=_mtu(interface),
+        mtu=packet_size_of(interface) or 0,
         interfaces=interface_names(),
         wanted_interfaces=wanted,
         own_name_is=resolved(host),
@@ -122,10 +122,3 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(gpu.name for gpu in installed_devices().visible(environ))
     except HardwareError:
         return ()
-
-
-def _mtu(interface: str) -> int:
-    try:
-        return int(Path(f"/sys/class/net/{interface}/mtu").read_text())
-    except (OSError, ValueError):
-        return 0

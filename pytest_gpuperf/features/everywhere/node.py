@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import secrets
 import socket
@@ -144,7 +143,6 @@ async def _welcomed(channel: Channel, settings: Settings, environ: Mapping[str, 
         proof=proof(secret.token, "node", greeting, nonce),
         leads=place.leads,
         rank=place.rank,
-        facts=json.dumps(facts.as_json()),
     )
     answer = await channel.receive()
     if answer["is"] == "refused" and place.launcher == "--head":
@@ -153,6 +151,7 @@ async def _welcomed(channel: Channel, settings: Settings, environ: Mapping[str, 
         raise SecretError(f"the first node, at {channel.peer_address}, refuses this one: {answer['why']}")
     if not same(answer.get("proof"), proof(secret.token, "head", greeting, nonce)):
         raise SecretError(f"the process at {channel.peer_address} does not have the secret of this job")
+    await channel.send("facts", facts=facts.as_json())  # larger than a packet, unlike all before
     return Joined(channel, secret, channel.peer_address, facts.shared_memory)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pytest_gpuperf.features.everywhere.secret import Secret, SecretError
 from pytest_gpuperf.features.everywhere.settings import Settings
 
 _GREETING_TIMEOUT = 60.0  # seconds; a node gathers its facts first
+_FACTS_TIMEOUT = 10.0  # seconds for facts that are gathered already
 _SHOWN = 300  # characters of what an unknown process says
 
 
@@ -142,6 +142,10 @@ class Peers:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        with contextlib.suppress(asyncio.CancelledError):  # of which Python 3.11 would print a traceback
+            await self._serve(reader, writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         channel = Channel(reader, writer, _GREETING_TIMEOUT)
         try:
             hello = await self._hello(channel)
@@ -187,7 +191,19 @@ class Peers:
         return answer
 
     async def _lead(self, channel: Channel, hello: dict[str, Any]) -> None:
-        facts = NodeFacts.from_json(json.loads(hello["facts"]))
+        try:
+            told = await asyncio.wait_for(channel.receive(), _FACTS_TIMEOUT)
+        except (ChannelError, TimeoutError):
+            self._refuse(
+                f"host {hello['host']}: its small packets arrive, and larger ones do not within {_FACTS_TIMEOUT:g} s: "
+                "compare the packet size (MTU) of its interface with that of the network between"
+            )
+            await channel.close()
+            return
+        if len(self.nodes) >= self._settings.place.nodes - 1:
+            await channel.close()
+            return
+        facts = NodeFacts.from_json(told["facts"])
         peer = Peer(channel, facts, hello["rank"], channel.own_address)
         self.nodes.append(peer)
         self._came.set()

@@ -88,7 +88,7 @@ async def _tried(target: Target) -> str:
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
         async with asyncio.timeout(4 * TIMEOUT):
             writer.write(await reader.readexactly(len(_SMALL)))
             writer.write(await reader.readexactly(_SIZE))
