@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE
 from tests.everywhere.jobs import LAUNCHERS, SLEEPS, Job, Process, lacking
 from tests.hosts import slurm
 from tests.hosts.hosts import hosts
@@ -82,7 +83,7 @@ def test_a_cancelled_job_leaves_nothing(job: Callable[[int], Job], launcher: str
     for host in ready.hosts:
         assert ready.left(host) == []
     if launcher == "srun":
-        assert slurm.states(ready.hosts[0]) == ""
+        assert slurm.left(ready.hosts[0]) == ""
 
 
 def test_a_job_names_a_node_that_it_loses(job: Callable[[int], Job], launcher: str) -> None:
@@ -94,9 +95,65 @@ def test_a_job_names_a_node_that_it_loses(job: Callable[[int], Job], launcher: s
         started[0].until("node h3 is lost: silent for 5 s; the command goes on without it")
         ready.hosts[0].signal("sleep 3600", signal.SIGTERM)
         assert [one.status() for one in started[:2]] == [143, 143]
+        started[2].status()
     else:  # the launcher may end the job sooner than the node is missed
-        started[0].until("h3") if launcher != "torchrun" else started[0].until("lost")
+        started[0].until("lost" if launcher == "torchrun" else "h3 is lost")
         cancel(ready, started[:2])
-        assert all(one.status() != 0 for one in started[:2])
+        if launcher == "mpirun":  # which waits for its daemon on the lost host
+            started[0].until("the run was cancelled (SIGTERM)")
+            ready.hosts[0].signal("mpirun", signal.SIGKILL)
+        assert all(one.status() != 0 for one in started)
     for host in ready.hosts[:2]:
         assert ready.left(host) == []
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Job]:
+    if why := lacking("PET_"):
+        pytest.skip(why)
+    with hosts(2, tmp_path) as made:
+        yield Job.on("PET_", made, tmp_path)
+
+
+def test_a_host_that_is_cut_off_ends_what_it_has(pods: Job) -> None:
+    started = pods.start(*SLEEPS)
+    started[0].until("command runs")
+    pods.hosts[1].cut()
+    assert started[1].status() == UNAVAILABLE
+    assert "error: host h2: the first node is gone (silent for 5 s), so this node ends its processes" in started[1].text
+    assert pods.left(pods.hosts[1]) == []
+    started[0].until("node h2 is lost: silent for 5 s; the command goes on without it")
+    pods.hosts[0].signal("sleep 3600", signal.SIGKILL)
+    assert started[0].status() == 128 + signal.SIGKILL
+    assert pods.left(pods.hosts[0]) == []
+
+
+@pytest.mark.parametrize("killed", ["-m pytest_gpuperf everywhere", "everywhere.keeper"])
+@pytest.mark.parametrize("on", [0, 1])
+def test_whatever_is_killed_on_a_host_nothing_is_left(pods: Job, killed: str, on: int) -> None:
+    started = pods.start(*SLEEPS)
+    started[0].until("command runs")
+    assert pods.hosts[on].signal(killed, signal.SIGKILL) == 1
+    if on == 1:  # the command goes on
+        if killed == "everywhere.keeper":
+            started[1].until("keeper")
+        else:
+            started[0].until("node h2 is lost: connection closed; the command goes on without it")
+        pods.hosts[0].signal("sleep 3600", signal.SIGTERM)
+        assert started[0].status() == 143
+    assert all(one.status() != 0 for one in started)
+    for host in pods.hosts:
+        assert pods.left(host) == []
+
+
+def test_two_jobs_run_on_the_same_hosts_at_once(pods: Job) -> None:
+    first = pods.start(*SLEEPS)
+    first[0].until("command runs")
+    second = pods.start("pytest", "--gpus", "0", "-p", "no:cacheprovider", "test_it.py", env={"PET_RDZV_ID": "b"})
+    assert [one.status() for one in second] == [0, 0], second[0].text
+    assert "1 passed" in second[0].text
+    assert first[0].process.poll() is None
+    pods.hosts[0].signal("sleep 3600", signal.SIGTERM)
+    assert [one.status() for one in first] == [143, 143]
+    for host in pods.hosts:
+        assert pods.left(host) == []

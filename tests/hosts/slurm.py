@@ -87,6 +87,11 @@ def start(hosts: Sequence[Host], folder: Path) -> None:
         time.sleep(0.2)
 
 
-def states(host: Host) -> str:
-    """Return the jobs that are left, one a line."""
-    return host.run("squeue", "-h", "-o", "%i %T", check=False).stdout.strip()
+def left(host: Host) -> str:
+    """Return the jobs that are left, one a line, once they have had time to end."""
+    until = time.monotonic() + _UP
+    while jobs := host.run("squeue", "-h", "-o", "%i %T", check=False).stdout.strip():
+        if time.monotonic() > until:
+            break
+        time.sleep(0.2)
+    return jobs

@@ -81,6 +81,11 @@ class Custody:
         """Sends a signal to a command that runs, and to its process group."""
         self._ask(do="signal", name=name, number=int(number))
 
+    async def lost(self) -> None:
+        """Returns once the keeper has ended."""
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+
     def remove(self, folder: str) -> None:
         """Has another folder removed in the end, if it is one that a custody has made, here or on another node."""
         if Path(folder).name.startswith(_PREFIX) and Path(folder).parent == self.folder.parent:
@@ -115,7 +120,7 @@ class Custody:
         for waiting in self._ended.values():
             if not waiting.done():
                 waiting.set_exception(
-                    CustodyError(f"the process that holds this node's processes (pid {self._process.pid}) has ended")
+                    CustodyError(f"the keeper of this node's processes (pid {self._process.pid}) has ended")
                 )
         self._ended.clear()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import socket
 from collections.abc import Mapping
@@ -165,20 +164,24 @@ class _Node:
         self._custody: Custody | None = None
         self._answering: Answering | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._broken = asyncio.Event()
+        """Whether the keeper of this node's processes has ended before the run."""
 
     async def serve(self) -> int:
         """Does what the head asks; return the exit status that it gives."""
-        channel = self._joined.channel
+        channel, host = self._joined.channel, socket.gethostname()
         try:
             while True:
-                message = await channel.receive()
+                message = await self._message()
                 if message["is"] == "end":
                     break
                 await self._do(message)
         except ChannelError as error:
-            say(
-                f"error: host {socket.gethostname()}: the first node is gone ({error}), so this node ends its processes"
-            )
+            say(f"error: host {host}: the first node is gone ({error}), so this node ends its processes")
+            await self._end()
+            return UNAVAILABLE
+        except CustodyError as error:
+            say(f"error: host {host}: {error}, so this node leaves the run")
             await self._end()
             return UNAVAILABLE
         except asyncio.CancelledError:
@@ -190,6 +193,24 @@ class _Node:
         if message["why"] and self._settings.place.leads:
             say(message["why"])
         return int(message["status"])
+
+    async def _message(self) -> Message:
+        """Return what the head asks next.
+
+        Raises:
+            ChannelError: the head is gone.
+            CustodyError: the keeper of this node's processes has ended.
+        """
+        receiving = asyncio.create_task(self._joined.channel.receive())
+        broken = asyncio.create_task(self._broken.wait())
+        try:
+            await asyncio.wait([receiving, broken], return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                return receiving.result()
+            raise CustodyError("the keeper of its processes has ended")
+        finally:
+            receiving.cancel()
+            broken.cancel()
 
     async def _do(self, message: Message) -> None:
         channel = self._joined.channel
@@ -222,8 +243,10 @@ class _Node:
         if status:
             text = f"`{ray_node.shown(argv)}` has ended with {status}:\n{ray_node.last_lines(output)}"
             await channel.send("failed", why=text)
-        else:
-            await channel.send("up", pid=os.getpid())
+            return
+        await channel.send("up")
+        await self._custody.lost()
+        self._broken.set()
 
     async def _end(self) -> bool:
         if self._starting is not None and not self._starting.done():
