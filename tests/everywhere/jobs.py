@@ -149,8 +149,8 @@ class Job:
 
     def left(self, host: Host) -> list[str]:
         """Return what a job has left on a host, once it has had time to end."""
-        files = host.run("sh", "-c", "ls -d /tmp/gpuperf-* 2> /dev/null || :").stdout.split()
-        return [*settled(host, self.before[host.name]), *(one for one in files if "leases" not in one)]
+        files = host.run("sh", "-c", "ls -d /tmp/gpuperf-ray-* 2> /dev/null || :").stdout.split()
+        return [*settled(host, self.before[host.name]), *files]
 
     def _start(self, host: Host, env: Mapping[str, str], command: Sequence[str]) -> Process:
         output = self.folder / f"output-{host.name}-{time.monotonic_ns()}"

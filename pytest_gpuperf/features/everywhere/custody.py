@@ -18,7 +18,7 @@ from typing import Any, Self
 from pytest_gpuperf.features.everywhere import keeper
 from pytest_gpuperf.ranks.descent import adopt_orphans
 
-_PREFIX = "gpuperf-"
+_PREFIX = "gpuperf-ray-"
 _END_TIMEOUT = 25.0  # seconds for the keeper to kill what it has started
 
 
@@ -100,6 +100,10 @@ class Custody:
             self._process.kill()
         if self._reading is not None:
             await self._reading
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
         if not self._empty:  # the keeper was killed: what it had started are children of this process now
             self._empty = keeper.end_descendants()
             shutil.rmtree(self.folder, ignore_errors=True)

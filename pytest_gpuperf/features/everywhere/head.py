@@ -222,11 +222,15 @@ class _Head:
         output = self._custody.folder / "start.log"
         argv = ray_node.head_command(own.address, port, nodes[0].name, own.shared_memory)
         environ = ray_node.environment(self._environ, self._secret, self._custody.folder)
-        if status := await self._custody.run("ray", argv, environ, output):
-            raise RunError(
-                f"node {nodes[0].name}: Ray did not start: `{ray_node.shown(argv)}` has ended with {status}:\n"
-                f"{ray_node.last_lines(output)}"
-            )
+        try:
+            async with asyncio.timeout(_RAY_TIMEOUT):
+                status = await self._custody.run("ray", argv, environ, output)
+        except TimeoutError:
+            status = None
+        if status != 0:
+            how = f"did not end within {_RAY_TIMEOUT:g} s" if status is None else f"has ended with {status}"
+            printed = ray_node.last_lines(output)
+            raise RunError(f"node {nodes[0].name}: Ray did not start: `{ray_node.shown(argv)}` {how}:\n{printed}")
 
         folder = str(self._custody.folder)
 
@@ -270,5 +274,5 @@ class _Head:
         if self._peers.cancelled_by is not None and self._cancelling.by is None:
             say(f"node {peer.name or peer.facts.host} was asked to end")
             self._cancelling.cancel(signal.Signals(self._peers.cancelled_by))
-        elif peer.gone:
+        elif peer.gone and self._runs:  # before, whoever waits for the node says so
             say(f"warning: node {peer.name or peer.facts.host} is lost: {peer.gone}; the command goes on without it")
