@@ -14,6 +14,7 @@ author = "the pytest-gpuperf authors"
 version = release = version_of("pytest-gpuperf")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference_pages"]
+exclude_patterns = ["dev"]  # measurements for authors, which the repository has
 smartquotes = False  # they make a dash of the two that begin an option
 html_theme = "furo"
 html_title = "pytest-gpuperf"

@@ -1,10 +1,13 @@
-"""Tables of the reference that the code itself fills, so that they cannot rot: options, ini keys, markers, verdicts."""
+"""Tables that code and recorded files fill, so that they cannot rot: options, markers, verdicts, baselines, faults."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -19,6 +22,8 @@ from pytest_gpuperf.features import modules
 from pytest_gpuperf.markers import MARKERS
 from pytest_gpuperf.options import SHARED, add_options
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 class _Parser:
@@ -83,6 +88,34 @@ def _markers() -> Iterator[tuple[str, str]]:
         yield f"`{name}`", text
 
 
+def _records() -> Iterator[tuple[str, str]]:
+    """Yield what each file of baselines has."""
+    for path in sorted((_ROOT / "baselines").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        metrics = sum(len(test["metrics"]) for test in record["tests"].values())
+        launches = record["launches"].values()
+        days = sorted({launch["at"][:10] for launch in launches})
+        gpus = {launch["gpus"] for launch in launches}
+        yield (
+            f"`{path.name}`",
+            f"metrics: {metrics}, tests: {len(record['tests'])}, launches: {len(launches)}, machines: {len(gpus)}, "
+            f"from {days[0]} to {days[-1]}",
+        )
+
+
+def _faults() -> Iterator[tuple[str, str]]:
+    """Yield how many recorded faults came to each outcome."""
+    entries = json.loads((_ROOT / "docs" / "suites" / "faults.json").read_text(encoding="utf-8"))
+    meanings = {
+        "caught": "A test of the subject fails.",
+        "passed": "No test fails.",
+        "equivalent": "No test could tell it from the right program.",
+        "skipped": "It was not tried: it needs GPUs or a library.",
+    }
+    for outcome, number in Counter(entry["outcome"] for entry in entries).most_common():
+        yield outcome, f"{number}. {meanings[outcome]}"
+
+
 class _Commands(SphinxDirective):
     """The help of each command of ``python -m pytest_gpuperf``: ``{gpuperf-commands}``."""
 
@@ -110,6 +143,8 @@ class _Table(SphinxDirective):
         "markers": _markers,
         "outcomes": _outcomes,
         "reasons": _reasons,
+        "records": _records,
+        "faults": _faults,
     }
 
     def run(self) -> list[nodes.Node]:

@@ -1,7 +1,9 @@
-"""The table in docs/suites/README.md, counted in a collection of the suites and in the record of caught faults.
+"""The table in docs/suites/README.md, and the faults that each subject's page counts.
 
-    python -m suites.table           writes it
-    python -m suites.table --check   exits with 1 if it is out of date
+    python -m suites.table           writes them
+    python -m suites.table --check   exits with 1 if a page is out of date
+
+The numbers come from a collection of the suites and from the record of caught faults.
 
 A variant is a test with its world size and other parameters. What a test is, its marks tell, so that the numbers are
 the same on a machine without GPUs.
@@ -13,6 +15,7 @@ import argparse
 import contextlib
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +30,8 @@ PAGE = ROOT / "docs" / "suites" / "README.md"
 FAULTS = ROOT / "docs" / "suites" / "faults.json"
 """What ``benchmarks/mutations.py --json`` wrote last."""
 BEGIN, END = "<!-- written by python -m suites.table -->\n", "<!-- end of the table -->\n"
+CAUGHT = re.compile(r"^Recorded faults caught: .*$", re.MULTILINE)
+"""The line of a subject's page that has its faults. A page may lack it."""
 COMMAND = "python -m suites.table"
 OF_MACHINE = "port"
 """The parameter whose values this machine's devices are: its variants count as one, on every machine."""
@@ -126,6 +131,22 @@ def replaced(page: str, rows: str) -> str:
     return f"{before}{begin}{rows}{end}{after}"
 
 
+def with_faults(page: str, name: str, row: Row) -> str:
+    """Return the page of a subject with its number of faults."""
+    of = f"{row.caught} of {row.faults} ([list](../../benchmarks/mutants/tables/{name}.py))."
+    return CAUGHT.sub(f"Recorded faults caught: {of if row.faults else 'none are recorded.'}", page)
+
+
+def pages(rows: dict[str, Row]) -> dict[Path, tuple[str, str]]:
+    """Return the present text of each page, and the text that it should have."""
+    found = {PAGE: (text := PAGE.read_text(encoding="utf-8"), replaced(text, table(rows.items())))}
+    for name, row in rows.items():
+        path = PAGE.with_name(f"{name}.md")
+        if path.is_file():
+            found[path] = (text := path.read_text(encoding="utf-8"), with_faults(text, name, row))
+    return found
+
+
 def counted() -> dict[str, Row]:
     """Collects the suites, in this process."""
     counting = Counting()
@@ -158,20 +179,19 @@ def add_faults(rows: dict[str, Row], recorded: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Writes the table, or checks it."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="the table in docs/suites/README.md")
-    parser.add_argument("--check", action="store_true", help="only say whether it is out of date")
+    """Writes the table and the pages' numbers, or checks them."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="the numbers in docs/suites/*.md")
+    parser.add_argument("--check", action="store_true", help="report the first page that is out of date, write nothing")
     check = parser.parse_args(arguments).check
-    page = PAGE.read_text(encoding="utf-8")
     rows = counted()
     if FAULTS.is_file():
         add_faults(rows, FAULTS)
-    new = replaced(page, table(rows.items()))
-    if new == page:
-        return
-    if check:
-        sys.exit(f"{PAGE.relative_to(ROOT)} is out of date, write its table again: {COMMAND}")
-    PAGE.write_text(new, encoding="utf-8")
+    for path, (old, new) in pages(rows).items():
+        if new == old:
+            continue
+        if check:
+            sys.exit(f"{path.relative_to(ROOT)} is out of date, write its numbers again: {COMMAND}")
+        path.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

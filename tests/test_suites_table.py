@@ -1,4 +1,4 @@
-"""The table of the suites is what a collection counts."""
+"""The table of the suites and the numbers of their pages are what a collection counts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_table_that_is_out_of_date_is_not_touched_by_the_check(
 ) -> None:
     page = out_of_date(monkeypatch, tmp_path)
     before = page.read_text()
-    message = r"^docs/README\.md is out of date, write its table again: python -m suites\.table$"
+    message = r"^docs/README\.md is out of date, write its numbers again: python -m suites\.table$"
     with pytest.raises(SystemExit, match=message):
         table.main(["--check"])
     assert page.read_text() == before
@@ -146,6 +146,26 @@ def test_a_table_that_is_out_of_date_is_written(monkeypatch: pytest.MonkeyPatch,
     table.main([])
     assert "| [scan](scan.md) | 2 | | | | | |\n" in page.read_text()
     table.main(["--check"])  # and is not out of date any more
+
+
+def test_a_subjects_page_has_its_number_of_faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = out_of_date(monkeypatch, tmp_path)
+    rows = {"scan": table.Row(caught=4, faults=5), "new": table.Row(), "plain": table.Row(caught=1, faults=1)}
+    monkeypatch.setattr(table, "counted", lambda: rows)
+    for name, text in (("scan", "# Scan\n\nRecorded faults caught: 0 of 0\n"), ("plain", "# Plain\n")):
+        page.with_name(f"{name}.md").write_text(text)
+    page.write_text(table.replaced(page.read_text(), table.table(rows.items())))  # only a subject's page is out of date
+    message = r"^docs/scan\.md is out of date, write its numbers again: python -m suites\.table$"
+    with pytest.raises(SystemExit, match=message):
+        table.main(["--check"])
+    table.main([])
+    line = "Recorded faults caught: 4 of 5 ([list](../../benchmarks/mutants/tables/scan.py)).\n"
+    assert page.with_name("scan.md").read_text() == f"# Scan\n\n{line}"
+    assert page.with_name("plain.md").read_text() == "# Plain\n"
+    assert table.with_faults("Recorded faults caught: 1 of 1\n", "new", rows["new"]) == (
+        "Recorded faults caught: none are recorded.\n"
+    )
+    table.main(["--check"])
 
 
 def test_suites_that_cannot_be_collected_are_no_empty_table(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The rule before: one launch screens, 5 to 25 fresh launches are held against the record.
 
 A copy of what the simulation needs of verdicts/rule.py, history.py and prior.py as they were until November 2026, for
-comparison. docs/judging-evidence.md has its formulas.
+comparison. docs/dev/judge-simulation.txt compares both.
 """
 
 from __future__ import annotations
