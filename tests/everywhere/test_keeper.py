@@ -96,10 +96,13 @@ def test_daemons_end_with_the_run(tmp_path: Path) -> None:
     assert gone(found[0])
 
 
-def test_daemons_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
+def test_daemons_and_folders_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
     found: list[int] = []
+    other = tmp_path / "gpuperf-ray-x"
 
     async def body(custody: Custody) -> None:
+        other.mkdir()
+        custody.remove(str(other))
         output = custody.folder / "output"
         await custody.run("ray", [sys.executable, "-c", DAEMON], os.environ, output)
         found.append(int(last_lines(output)))
@@ -111,6 +114,7 @@ def test_daemons_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
 
     in_custody(tmp_path, body)
     assert gone(found[0])
+    assert not other.exists()
 
 
 def test_daemons_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

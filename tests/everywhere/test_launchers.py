@@ -102,6 +102,7 @@ def test_a_job_names_a_node_that_it_loses(job: Callable[[int], Job], launcher: s
         if launcher == "mpirun":  # which waits for its daemon on the lost host
             started[0].until("the run was cancelled (SIGTERM)")
             ready.hosts[0].signal("mpirun", signal.SIGKILL)
+            ready.hosts[0].signal("ssh -F", signal.SIGKILL)  # its own, to that host
         assert all(one.status() != 0 for one in started)
     for host in ready.hosts[:2]:
         assert ready.left(host) == []

@@ -49,8 +49,13 @@ class Channel:
         """The address of the other side, as this side sees it."""
         return str(self._writer.get_extra_info("peername")[0])
 
-    def begin_to_beat(self) -> None:
-        """Sends a beat every second from now on."""
+    def begin_to_beat(self, silence: float) -> None:
+        """Sends a beat every second from now on, and expects the other side to do so.
+
+        Args:
+            silence: seconds without a message after which the other side is gone.
+        """
+        self._silence = silence
         self._beating = asyncio.create_task(self._beat())
 
     async def send(self, kind: str, **content: Any) -> None:

@@ -32,6 +32,7 @@ class Custody:
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.folder = folder
         """A folder of the node for what its processes write; it is removed in the end."""
+        self._folders = [str(folder)]
         self._process = process
         self._ended: dict[str, asyncio.Future[tuple[int, str]]] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -89,6 +90,7 @@ class Custody:
     def remove(self, folder: str) -> None:
         """Has another folder removed in the end, if it is one that a custody has made, here or on another node."""
         if Path(folder).name.startswith(_PREFIX) and Path(folder).parent == self.folder.parent:
+            self._folders.append(folder)
             self._ask(do="remove", folder=folder)
 
     async def close(self) -> bool:
@@ -106,7 +108,8 @@ class Custody:
                 await self._writer.wait_closed()
         if not self._empty:  # the keeper was killed: what it had started are children of this process now
             self._empty = keeper.end_descendants()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            for folder in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
         return self._empty
 
     def _ask(self, **what: Any) -> None:

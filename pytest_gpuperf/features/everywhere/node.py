@@ -113,7 +113,7 @@ async def _greeted(host: str, port: int, settings: Settings, environ: Mapping[st
     except BaseException:
         await channel.close()
         raise
-    channel.begin_to_beat()
+    channel.begin_to_beat(settings.silence)
     return joined
 
 

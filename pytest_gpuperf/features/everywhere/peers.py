@@ -155,8 +155,7 @@ class Peers:
         if hello is None:
             await channel.close()
             return
-        channel = Channel(reader, writer, self._settings.silence)
-        channel.begin_to_beat()
+        channel.begin_to_beat(self._settings.silence)
         if hello["leads"]:
             await self._lead(channel, hello)
         else:
