@@ -44,7 +44,7 @@ test-all: install
 
 # Real launchers on hosts in namespaces of this machine: needs root, and Debian's slurm-wlm, openmpi-bin and the like.
 launchers: install
-	GPUPERF_TEST_LAUNCHERS=1 $(BIN)/python -m pytest tests/everywhere/test_launchers.py $(ARGS)
+	GPUPERF_TEST_LAUNCHERS=1 $(BIN)/python -m pytest tests/everywhere/test_launchers.py tests/hosts/test_clusters.py $(ARGS)
 
 # Realistic faults in programs and in torch, and whether the suites catch them: all of them take a while.
 mutations: install

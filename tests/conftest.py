@@ -27,6 +27,7 @@ LONG = (
     "everywhere/test_meeting.py",
     "everywhere/test_on_hosts.py",
     "faults/",
+    "hosts/test_clusters.py",
     "mutating/test_mutating.py",
     "options/test_shared_names.py",
     "parity/test_right_programs.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from pytest_gpuperf.__main__ import main
 from tests.whole_run import ROOT
