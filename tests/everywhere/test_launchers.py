@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuperf.features.everywhere.settings import UNAVAILABLE
 from tests.everywhere.jobs import LAUNCHERS, SLEEPS, Job, Process, lacking
 from tests.hosts import slurm
-from tests.hosts.hosts import hosts
+from tests.hosts.hosts import Host, hosts
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("GPUPERF_TEST_LAUNCHERS") != "1", reason="takes minutes: run make launchers"
@@ -41,6 +41,12 @@ def cancel(job: Job, started: list[Process]) -> None:
     else:
         for one in started:
             one.host.signal("mpirun" if job.launcher == "mpirun" else "everywhere", signal.SIGTERM)
+
+
+def end_command(host: Host, number: signal.Signals) -> None:
+    """Sends a signal to the command only, whose words its parents have in their command lines as well."""
+    (pid,) = (pid for pid, line in host.processes("sleep 3600").items() if line == "sleep 3600")
+    os.kill(pid, number)
 
 
 @pytest.mark.parametrize("per_node", [1, 2])
@@ -93,7 +99,7 @@ def test_a_job_names_a_node_that_it_loses(job: Callable[[int], Job], launcher: s
     ready.hosts[2].kill()
     if launcher in ("PET_", "--head"):
         started[0].until("node h3 is lost: silent for 5 s; the command goes on without it")
-        ready.hosts[0].signal("sleep 3600", signal.SIGTERM)
+        end_command(ready.hosts[0], signal.SIGTERM)
         assert [one.status() for one in started[:2]] == [143, 143]
         started[2].status()
     else:  # the launcher may end the job sooner than the node is missed
@@ -124,7 +130,7 @@ def test_a_host_that_is_cut_off_ends_what_it_has(pods: Job) -> None:
     assert "error: host h2: the first node is gone (silent for 5 s), so this node ends its processes" in started[1].text
     assert pods.left(pods.hosts[1]) == []
     started[0].until("node h2 is lost: silent for 5 s; the command goes on without it")
-    pods.hosts[0].signal("sleep 3600", signal.SIGKILL)
+    end_command(pods.hosts[0], signal.SIGKILL)
     assert started[0].status() == 128 + signal.SIGKILL
     assert pods.left(pods.hosts[0]) == []
 
@@ -140,7 +146,7 @@ def test_whatever_is_killed_on_a_host_nothing_is_left(pods: Job, killed: str, on
             started[1].until("keeper")
         else:
             started[0].until("node h2 is lost: connection closed; the command goes on without it")
-        pods.hosts[0].signal("sleep 3600", signal.SIGTERM)
+        end_command(pods.hosts[0], signal.SIGTERM)
         assert started[0].status() == 143
     assert all(one.status() != 0 for one in started)
     for host in pods.hosts:
@@ -154,7 +160,7 @@ def test_two_jobs_run_on_the_same_hosts_at_once(pods: Job) -> None:
     assert [one.status() for one in second] == [0, 0], second[0].text
     assert "1 passed" in second[0].text
     assert first[0].process.poll() is None
-    pods.hosts[0].signal("sleep 3600", signal.SIGTERM)
+    end_command(pods.hosts[0], signal.SIGTERM)
     assert [one.status() for one in first] == [143, 143]
     for host in pods.hosts:
         assert pods.left(host) == []

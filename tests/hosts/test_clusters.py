@@ -19,6 +19,23 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("GPUPERF_TEST_LAUNCHERS") != "1", reason="takes minutes: run make launchers"),
     pytest.mark.skipif(bool(lacking()), reason=lacking() or "it can"),
 ]
+SURVEY = """
+import pytest
+import torch
+from pytest_gpuperf import MiB
+from suites.multi_node import reference
+from suites.multi_node.programs.hosts import Load
+from suites.multi_node.test_hosts import surveyed
+
+LOAD = Load(
+    width=64, dtype=torch.float32, copied=MiB, linked=4096, sent=MiB, summed=MiB // 2, samples=5, repeats=1
+)
+
+@pytest.mark.ranks(nodes="all", per_node=1, timeout=120)
+def test_survey(ranks):
+    found = reference.found_slow(LOAD, surveyed(ranks, 4, LOAD))
+    print("FOUND", [(slow.part, slow.name) for slow in found if slow.figure == "pairs"])
+"""
 RAY = ray_node.environment({}, Secret("environment", "0123456789abcdef"), Path("/tmp/ray"))
 PORT = 6379
 TESTS = """
@@ -107,3 +124,15 @@ def test_hosts_that_are_cut_off_together_are_named_and_the_next_test_runs(folder
     for host in made[1:4]:
         assert f"cluster: node {host.name} " in text
     assert "cluster: the run began with 5 nodes and ended with 2" in text
+
+
+def test_the_survey_of_the_hosts_names_one_whose_link_has_a_tenth_of_the_rate(folder: Path) -> None:
+    with hosts(4, folder) as made:
+        job = Job.on("PET_", made, folder)
+        (folder / "test_it.py").write_text(SURVEY)
+        for host in made:
+            host.rate("20mbit" if host.name == "h3" else "200mbit")
+        started = job.start("pytest", "-s", "--gpus=0", "test_it.py")
+        statuses, text = [one.status(240) for one in started], started[0].text
+    assert statuses == [0] * 4, text
+    assert "FOUND [('host', 'h3')" in text
