@@ -232,8 +232,8 @@ _INI: tuple[tuple[str, str, str], ...] = (
     ),
     ("gpuperf_node_timeout", "15", "seconds in which a node of a cluster must answer; one that does not is lost"),
     ("gpuperf_leases", "", "folder of the leases, one for all users of the machine (default: /tmp/gpuperf-leases)"),
-    ("gpuperf_tolerance", "0.05", "the relative loss that a run must find wherever the noise allows it"),
-    ("gpuperf_min_effect", "0.015", "the relative loss that is never worth a failure, however sure"),
+    ("gpuperf_minimum_slowdown", "0.05", "the smallest relative slowdown that a run must find if the noise allows it"),
+    ("gpuperf_min_effect", "0.015", "the relative slowdown up to which no test fails, however sure the judge is"),
 )
 
 
@@ -563,11 +563,11 @@ def _positive(config: pytest.Config, key: str) -> float:
 def _policy(config: pytest.Config) -> Policy:
     from pytest_gpuperf.verdicts.rule import Policy  # each pytest run imports this module, and few judge
 
-    tolerance, min_effect = _positive(config, "gpuperf_tolerance"), _positive(config, "gpuperf_min_effect")
+    slowdown, min_effect = _positive(config, "gpuperf_minimum_slowdown"), _positive(config, "gpuperf_min_effect")
     try:
-        return Policy(detect=tolerance, min_effect=min_effect)
+        return Policy(minimum_slowdown=slowdown, min_effect=min_effect)
     except ValueError as error:
-        raise pytest.UsageError(f"ini keys gpuperf_tolerance and gpuperf_min_effect: {error}") from error
+        raise pytest.UsageError(f"ini keys gpuperf_minimum_slowdown and gpuperf_min_effect: {error}") from error
 
 
 def _distributed(config: pytest.Config) -> bool:

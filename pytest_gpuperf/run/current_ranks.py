@@ -460,7 +460,6 @@ class CurrentRanks:
                     program=name,
                     seed=current.seed,
                     timeout=current.timeout,
-                    alike=current.marker.seed == "same",
                     outlives_deaths=outlives_deaths,
                     scene=self._packing.scene(),
                 )

@@ -35,8 +35,8 @@ class Undoing:
         """Return what a race shows about the variables that were undone; None if it is still open.
 
         EXPLAINED if the run as it is differs from the run with the record's variables in the direction in which the
-        figure moved, by ``detect`` with the certainty of an accusation, and the latter did not move that way against
-        the record. PARTLY if it did. NOT if both are the same.
+        figure moved, by the minimum slowdown with the certainty of an accusation, and the latter did not move that way
+        against the record. PARTLY if it did. NOT if both are the same.
 
         Args:
             undone: Logarithms of the launches with the record's variables, whole ABBA blocks.

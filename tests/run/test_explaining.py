@@ -370,7 +370,8 @@ patch.setattr(CurrentRanks, "_has_nccl", lambda self, size: True)  # gloo's rank
 
 def test_a_real_variable_that_makes_a_real_program_sleep_longer_is_proved(tmp_path: Path) -> None:
     write(
-        tmp_path, {"conftest.py": ON_GPUS, "test_it.py": PROGRAMS, "pytest.ini": "[pytest]\ngpuperf_tolerance = 0.5\n"}
+        tmp_path,
+        {"conftest.py": ON_GPUS, "test_it.py": PROGRAMS, "pytest.ini": "[pytest]\ngpuperf_minimum_slowdown = 0.5\n"},
     )
     recording = run_pytest(tmp_path, "--gpus=1", "--update-baselines", "--reason=first")
     assert recording.result.ret == 0

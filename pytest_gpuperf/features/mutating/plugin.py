@@ -59,8 +59,8 @@ def _add(parser: pytest.Parser, option: str, name: str) -> None:
 
 
 def pytest_gpuperf_is_given(config: pytest.Config) -> bool:
-    """Returns whether faults are made."""
-    return config.getoption(_DEST) is not None
+    """Returns whether faults are made, or are to be judged though none are made."""
+    return any(config.getoption(name) is not None for name in (_DEST, _UNDER))
 
 
 def pytest_gpuperf_check_options(config: pytest.Config) -> None:
