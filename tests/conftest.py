@@ -36,7 +36,7 @@ LONG = (
     "hosts/test_clusters.py",
     "mutating/test_mutating.py",
     "parity/test_right_programs.py",
-    "run/test_explaining.py",
+    "explaining/test_explaining.py",
     "run/test_hash_seed.py",
     "run/test_judged_run.py",
     "run/test_real_races.py",

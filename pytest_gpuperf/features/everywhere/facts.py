@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pytest_gpuperf.cluster.software import ALIKE, version_of
 from pytest_gpuperf.hardware.device import HardwareError
 from pytest_gpuperf.hardware.interfaces import interface_names, interface_of, packet_size_of
 from pytest_gpuperf.hardware.machine import installed_devices
+from pytest_gpuperf.ranks.alike import ALIKE, version_of
 
 _INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.member import Member, raised_there
-from pytest_gpuperf.cluster.wire import News, endings_received
+from pytest_gpuperf.features.cluster.failures import NodeLostError
+from pytest_gpuperf.features.cluster.member import Member, raised_there
+from pytest_gpuperf.features.cluster.wire import News, endings_received
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Died, Ending
 from pytest_gpuperf.ranks.excerpt import Excerpt

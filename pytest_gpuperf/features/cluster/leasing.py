@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.member import Member
+from pytest_gpuperf.features.cluster.failures import NodeLostError
+from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.leases.folder import LeaseError
 from pytest_gpuperf.leases.memory import RETURN_SECONDS
 

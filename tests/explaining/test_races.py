@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
+from pytest_gpuperf.features.explaining.search import Explaining
+from pytest_gpuperf.features.explaining.undoing import Undoing
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.run.suspects import Held
-from pytest_gpuperf.verdicts.explaining import Undoing
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.verdict import Verdict
@@ -117,7 +117,8 @@ class World:
 
     def explaining(self) -> Explaining:
         return Explaining(
-            self,
+            self.undoing,
+            self.choosing,
             cast(Any, self),
             self.open,
             lambda: self.log.append("vacated"),
@@ -128,9 +129,9 @@ class World:
 
 def rule() -> Undoing:
     """The real one, for a figure of 80 whose record has 100."""
-    found = judge_of(STEADY).undoing(verdict_of(80.0))
+    found = judge_of(STEADY).moved_from(verdict_of(80.0))
     assert found is not None
-    return found
+    return Undoing(found)
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,7 @@ class MadeUp(Undoing):
 
 def made_up(found: Mapping[int, Explained], suffices: Mapping[int, bool]) -> MadeUp:
     """By numbers of launches."""
-    known = rule()
-    return MadeUp(known.rule, known.history, known.gained, found, suffices)
+    return MadeUp(rule().moved, found, suffices)
 
 
 def only(explanation: Explanation | None) -> Explanation:

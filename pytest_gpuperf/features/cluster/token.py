@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_gpuperf.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.failures import ClusterError
 
 MODE = "RAY_AUTH_MODE"
 _TOKEN, _FILE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"

@@ -8,19 +8,15 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuperf.verdicts.explanation import Explained
-from pytest_gpuperf.verdicts.history import History
+from pytest_gpuperf.verdicts.moved import Moved
 from pytest_gpuperf.verdicts.race import Decision, Sequential
-from pytest_gpuperf.verdicts.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
-    """The rule for one figure that moved."""
+    """The rule for one figure that moved; the record's variables must make one that gained worse."""
 
-    rule: Rule
-    history: History
-    gained: bool
-    """Whether the figure is better than its record; then the record's variables must make it worse."""
+    moved: Moved
 
     def race(self, undone: Sequence[float], as_it_is: Sequence[float]) -> Sequential:
         """Return what a race shows; the loss is that of the run as it is against the run with variables undone.
@@ -29,7 +25,7 @@ class Undoing:
             undone: Logarithms of the launches with the record's variables, whole ABBA blocks.
             as_it_is: Logarithms of the launches as they are, likewise.
         """
-        return self.rule.race(self.history, undone, as_it_is)
+        return self.moved.rule.race(self.moved.history, undone, as_it_is)
 
     def found(self, undone: Sequence[float], as_it_is: Sequence[float], *, over: bool) -> Explained | None:
         """Return what a race shows about the variables that were undone; None if it is still open.
@@ -66,11 +62,11 @@ class Undoing:
     def as_recorded(self, undone: Sequence[float]) -> bool:
         """Return whether the median of these launches would pass the screen; of a figure that gained, as no gain."""
         middle = statistics.median(undone)
-        moves = self.rule.improved if self.gained else self.rule.suspects
-        return not moves(self.history, middle)
+        rule, history = self.moved.rule, self.moved.history
+        return not (rule.improved(history, middle) if self.moved.gained else rule.suspects(history, middle))
 
     def _moved(self, undone: Sequence[float], other: Sequence[float]) -> Decision:
-        sign = -1.0 if self.gained else 1.0
+        sign = -1.0 if self.moved.gained else 1.0
         return self.race([sign * log for log in undone], [sign * log for log in other]).decision
 
 

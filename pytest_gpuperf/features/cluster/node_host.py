@@ -19,14 +19,14 @@ from pathlib import Path
 
 import ray
 
-from pytest_gpuperf.cluster.node_leases import NodeLeases
-from pytest_gpuperf.cluster.software import ALIKE, version_of
-from pytest_gpuperf.cluster.wire import News, NodeFacts, Up, endings_sent
+from pytest_gpuperf.features.cluster.node_leases import NodeLeases
+from pytest_gpuperf.features.cluster.wire import News, NodeFacts, Up, endings_sent
 from pytest_gpuperf.hardware.device import Observation, Xid
 from pytest_gpuperf.hardware.interfaces import interface_of
 from pytest_gpuperf.hardware.machine import Machine, installed_devices
 from pytest_gpuperf.hardware.site import Site, site_of
 from pytest_gpuperf.hardware.watch import Watch
+from pytest_gpuperf.ranks.alike import ALIKE, version_of
 from pytest_gpuperf.ranks.channel import Parcel
 from pytest_gpuperf.ranks.endings import Answered, Ending
 from pytest_gpuperf.ranks.failures import LaunchError

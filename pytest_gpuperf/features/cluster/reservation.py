@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuperf.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.failures import ClusterError
 
 
 @dataclass(frozen=True, slots=True)

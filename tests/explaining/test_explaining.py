@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuperf.features.explaining.search import Explaining
 from pytest_gpuperf.report import results_file
 from pytest_gpuperf.run.choosing import Choosing
 from pytest_gpuperf.run.current_ranks import CurrentRanks
-from pytest_gpuperf.run.explaining import Explaining
 from pytest_gpuperf.verdicts.explanation import Explained
 from tests import scripted_arms
 from tests.fake_gpus import without_ranks

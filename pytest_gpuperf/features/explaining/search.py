@@ -16,29 +16,17 @@ import pytest
 
 from pytest_gpuperf.arms.arm import Arm, CannotRace, Measured
 from pytest_gpuperf.baselines.undoing import undoable
+from pytest_gpuperf.features.explaining.lines import explain_block_line, explain_line
+from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
 from pytest_gpuperf.figures.metric import Metric
-from pytest_gpuperf.report.explain_lines import explain_block_line, explain_line
 from pytest_gpuperf.run.spending import Spending, ids, limit_of
 from pytest_gpuperf.run.suspects import Held
-from pytest_gpuperf.verdicts.explaining import Undoing, fewest, most_trials
 from pytest_gpuperf.verdicts.explanation import Explained, Explanation
 from pytest_gpuperf.verdicts.race import MOST_BLOCKS
 from pytest_gpuperf.verdicts.shares import logs_of, of_launches, share_of
 from pytest_gpuperf.verdicts.verdict import Verdict
 
 _NO_TIME = "no time was left: raise --race-budget"
-
-
-class Decided(Protocol):
-    """The judge that has decided about the figures."""
-
-    def undoing(self, verdict: Verdict) -> Undoing | None:
-        """Decides what explains that a figure moved; None if it did not move, or nothing tells from where."""
-        ...
-
-    def choosing(self, verdict: Verdict, now: Mapping[str, str]) -> Verdict:
-        """The same with what NCCL chooses otherwise than in its record."""
-        ...
 
 
 class PresentArms(Protocol):
@@ -106,7 +94,8 @@ class Explaining:
 
     def __init__(
         self,
-        decided: Decided,
+        undoing: Callable[[Verdict], Undoing | None],
+        chosen: Callable[[Verdict, Mapping[str, str]], Verdict],
         spending: Spending,
         open_arms: Callable[[Sequence[str]], PresentArms],
         vacate: Callable[[], None],
@@ -116,14 +105,16 @@ class Explaining:
         """Nothing is launched yet.
 
         Args:
-            decided: has decided about the figures.
+            undoing: Returns the rule for a figure that moved; None if it did not, or nothing tells from where.
+            chosen: Adds to a verdict what NCCL chooses otherwise than in its record.
             spending: makes the launches.
             open_arms: makes what opens the arms for tests of these node ids.
             vacate: lets go of the GPUs, which the arms lease for themselves.
             choices: what NCCL chooses in this run, as a launch that is not timed finds it; for this test's GPUs.
             say: prints a line while the run goes on.
         """
-        self._decided = decided
+        self._undoing = undoing
+        self._chosen = chosen
         self._spending = spending
         self._open_arms = open_arms
         self._vacate = vacate
@@ -151,14 +142,13 @@ class Explaining:
         for _, alike in groupby(sorted(figures, key=_changes_of), _changes_of):
             self._try(list(alike))
         for figure in figures:
-            chosen = self._decided.choosing(figure.verdict, now)
+            chosen = self._chosen(figure.verdict, now)
             figure.test.decide(replace(chosen, explanation=figure.explanation))
 
     def _moved(self, test: Held) -> list[_Figure]:
         found = []
         for verdict in test.verdicts:
-            undoing = self._decided.undoing(verdict)
-            if undoing is not None:
+            if (undoing := self._undoing(verdict)) is not None:
                 found.append(_Figure(test, verdict, undoing, *undoable(verdict.differs)))
         return found
 

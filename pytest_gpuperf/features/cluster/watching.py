@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.member import Member
+from pytest_gpuperf.features.cluster.failures import NodeLostError
+from pytest_gpuperf.features.cluster.member import Member
 from pytest_gpuperf.hardware.device import Observation, Xid
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from pytest_gpuperf.verdicts.explaining import Undoing, fewest, most_trials
+from pytest_gpuperf.features.explaining.undoing import Undoing, fewest, most_trials
 from pytest_gpuperf.verdicts.explanation import Explained
 from pytest_gpuperf.verdicts.outcome import Outcome, Reason
 from tests.verdicts.judged import STEADY, judge_of, verdict_of
@@ -18,9 +18,9 @@ RECORDED = 100.0
 def undoing(change: float) -> Undoing:
     """The rule for a figure that moved by so much, above 0 is better."""
     verdict = verdict_of(RECORDED * (1 + change))
-    found = judge_of(STEADY).undoing(verdict)
+    found = judge_of(STEADY).moved_from(verdict)
     assert found is not None
-    return found
+    return Undoing(found)
 
 
 def logs(*values: float) -> list[float]:
@@ -79,14 +79,14 @@ def test_fewer_variables_suffice_if_they_do_the_same(change: float, fewer: float
 
 def test_only_figures_that_moved_from_a_record_are_explained() -> None:
     judge = judge_of(STEADY)
-    assert judge.undoing(verdict_of(100.0)) is None
-    assert judge.undoing(verdict_of(100.0, None)) is None
+    assert judge.moved_from(verdict_of(100.0)) is None
+    assert judge.moved_from(verdict_of(100.0, None)) is None
     assert verdict_of(110.0).outcome is Outcome.IMPROVED
-    found = judge.undoing(verdict_of(110.0))
+    found = judge.moved_from(verdict_of(110.0))
     assert found is not None
     assert found.gained
     asked = verdict_of(90.0).undecided(Reason.ASKED)
-    assert judge.undoing(asked) is None
+    assert judge.moved_from(asked) is None
 
 
 def answer(names: Sequence[str], needed: set[str]) -> tuple[tuple[str, ...], int]:

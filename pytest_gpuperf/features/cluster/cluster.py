@@ -10,30 +10,32 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 import ray
 from ray.util import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from pytest_gpuperf.cluster.connection import Connection
-from pytest_gpuperf.cluster.failures import ClusterError, NodeLostError
-from pytest_gpuperf.cluster.leasing import ClusterLeasing
-from pytest_gpuperf.cluster.member import Member, long_results
-from pytest_gpuperf.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
-from pytest_gpuperf.cluster.remote_ranks import RemoteRanks
-from pytest_gpuperf.cluster.reservation import Reservation, require_reachable, reservation
-from pytest_gpuperf.cluster.watching import ClusterWatch
-from pytest_gpuperf.cluster.wire import NodeFacts, Up, sent, size_of
+from pytest_gpuperf.features.cluster import token
+from pytest_gpuperf.features.cluster.connection import Connection
+from pytest_gpuperf.features.cluster.failures import ClusterError, NodeLostError
+from pytest_gpuperf.features.cluster.leasing import ClusterLeasing
+from pytest_gpuperf.features.cluster.member import Member, long_results
+from pytest_gpuperf.features.cluster.node_host import RAY_LEAVES_CHILDREN, NodeHost
+from pytest_gpuperf.features.cluster.remote_ranks import RemoteRanks
+from pytest_gpuperf.features.cluster.reservation import Reservation, require_reachable, reservation
+from pytest_gpuperf.features.cluster.watching import ClusterWatch
+from pytest_gpuperf.features.cluster.wire import NodeFacts, Up, sent, size_of
 from pytest_gpuperf.hardware.machine import Machine
 from pytest_gpuperf.hardware.nodes import as_one, difference
 from pytest_gpuperf.hardware.site import Site, joined
+from pytest_gpuperf.options import Options
 from pytest_gpuperf.ranks.channel import LARGE, Parcel
 from pytest_gpuperf.ranks.failures import LaunchError
 from pytest_gpuperf.ranks.node_ranks import Started
 from pytest_gpuperf.ranks.placement import Capacity, NoPlaceError, deal
 from pytest_gpuperf.ranks.spec import Node, PoolSpec
+from pytest_gpuperf.run.nodes import Placement, Wanted
 
 START_TIMEOUT = 420.0  # seconds for a forkserver that loads torch from a cold network disk, and for its ranks
 JOIN_TIMEOUT = 120.0  # seconds for Ray to place what is reserved, and for its workers to start
@@ -45,9 +47,13 @@ _AGAIN = 0.2  # seconds before Ray is asked for a node again
 class Cluster:
     """Starts ranks on the nodes of the run. A node that is lost is replaced when Ray has another."""
 
+    hash_seed = ""  # ranks are forked on the nodes, whose environment is theirs
+    no_race = "on a cluster the record alone decides, since no older commit is checked out on its nodes"
+
     def __init__(
         self,
         connection: Connection,
+        address: str,
         reserved: Reservation,
         preload: Sequence[str],
         preload_if_used: Mapping[str, str],
@@ -58,6 +64,7 @@ class Cluster:
 
         Args:
             connection: to Ray.
+            address: of the cluster, as the user gave it.
             reserved: how many nodes, and what of each.
             preload: as ``ForkserverClient``.
             preload_if_used: as ``ForkserverClient``.
@@ -69,6 +76,7 @@ class Cluster:
         """
         self._connection = connection
         self._reserved = reserved
+        self.option = f"--cluster {address}"
         self._patience = patience
         self._unlike = unlike
         self._preload = tuple(preload), dict(preload_if_used)
@@ -108,7 +116,7 @@ class Cluster:
         try:
             nodes = connection.nodes()
             require_reachable({node.name: node.address for node in nodes})
-            return cls(connection, reservation(nodes, gpus), preload, preload_if_used, patience, unlike)
+            return cls(connection, address, reservation(nodes, gpus), preload, preload_if_used, patience, unlike)
         except BaseException:
             connection.close(patience)
             raise
@@ -151,11 +159,9 @@ class Cluster:
         """The name of the node of each GPU, by the GPU's UUID."""
         return {uuid: member.name for member in self.members for uuid in member.facts.machine.gpu_uuids}
 
-    def leasing(
-        self, folder: Path, *, timeout: float, tell: Callable[[str], None], leave: Callable[[], None]
-    ) -> ClusterLeasing:
-        """What leases the GPUs of the run on its nodes; as ``ClusterLeasing``."""
-        return ClusterLeasing(self._living, folder, timeout=timeout, tell=tell, leave=leave)
+    def lessor(self, options: Options, tell: Callable[[str], None], leave: Callable[[], None]) -> ClusterLeasing:
+        """Returns what leases the GPUs of the run on its nodes; as ``ClusterLeasing``."""
+        return ClusterLeasing(self._living, options.leases, timeout=options.lease_timeout, tell=tell, leave=leave)
 
     def watch(self, gpus: Sequence[str]) -> ClusterWatch:
         """What observes GPUs on all nodes while a block runs, as ``hardware.watch.Watch`` does those of a machine."""
@@ -166,29 +172,20 @@ class Cluster:
         ]
         return ClusterWatch(by_member)
 
-    def describe(self) -> str:
-        """One line for the header of a run."""
+    def header(self) -> list[str]:
+        """Returns what ranks run on, and a warning if the cluster may be open to anybody."""
         names = ", ".join(member.name for member in self.members)
-        if not self._reserved.gpus:
-            return f"ranks run on {len(self.members)} nodes ({names}) with gloo; correctness only"
-        return f"ranks run on {len(self.members)} nodes ({names}) with NCCL, hardware key {self.machine.key}"
+        with_what = f"NCCL, hardware key {self.machine.key}" if self._reserved.gpus else "gloo; correctness only"
+        return [f"ranks run on {len(self.members)} nodes ({names}) with {with_what}", token.warning(os.environ)]
 
-    def gpus_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
-        """UUIDs of the GPUs of ranks that are placed on nodes, in rank order; empty if the run uses no GPUs."""
+    def _gpus_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+        """Returns UUIDs of the GPUs of ranks that are placed on nodes, in rank order; empty without GPUs."""
         by_name = {member.name: member for member in self.members}
         gpus = [by_name[node.name].facts.machine.gpu_uuids[: node.ranks] for node in nodes]
         return tuple(uuid for some in gpus for uuid in some)
 
-    def place(
-        self, world_size: int, *, gpus: bool = True, nodes: int | None = None, per_node: int | None = None
-    ) -> tuple[Node, ...]:
-        """The nodes for a test's ranks, those that are left if some were lost.
-
-        Args:
-            world_size: how many ranks there are.
-            gpus: whether each of them has a GPU, if the run uses any.
-            nodes: on how many nodes they are to be.
-            per_node: how many of them each node is to have.
+    def place(self, wanted: Wanted) -> Placement:
+        """Returns nodes for a test's ranks, those that are left if some were lost, and the GPUs of all ranks.
 
         Raises:
             LaunchError: they do not fit, since nodes were lost.
@@ -196,7 +193,8 @@ class Cluster:
 
         def dealt() -> list[int]:
             there = self.capacity
-            return deal(world_size, replace(there, gpus=there.gpus and gpus), nodes=nodes, per_node=per_node)
+            there = replace(there, gpus=there.gpus and wanted.on_gpus)
+            return deal(wanted.world_size, there, nodes=wanted.nodes, per_node=wanted.per_node)
 
         try:
             counts = dealt()
@@ -210,7 +208,8 @@ class Cluster:
                 said = [str(error), cause, f"the run has lost nodes: {'; '.join(losses)}" if losses else ""]
                 raise LaunchError("; ".join(filter(None, said))) from None
         living = self._living()
-        return tuple(Node(one.name, one.address, count) for one, count in zip(living, counts, strict=False))
+        nodes = tuple(Node(one.name, one.address, count) for one, count in zip(living, counts, strict=False))
+        return Placement(self._gpus_of(nodes) if wanted.on_gpus else (), nodes)
 
     def lacks(self, package: str) -> bool:
         """Whether it is installed on fewer than all nodes; what lies in this process's folder is no installation."""

@@ -11,8 +11,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayError, RayTaskError
 
-from pytest_gpuperf.cluster.failures import NodeLostError
-from pytest_gpuperf.cluster.wire import NodeFacts
+from pytest_gpuperf.features.cluster.failures import NodeLostError
+from pytest_gpuperf.features.cluster.wire import NodeFacts
 
 _PINGS = 5
 _MOMENT = 0.1  # seconds that a node has whose answer is read late: it may be there

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import ray
 
-from pytest_gpuperf.cluster.failures import ClusterError
-from pytest_gpuperf.cluster.ray_internals import answers_requests, leave_errors_to_python, print_nothing
-from pytest_gpuperf.cluster.reservation import RayNode
+from pytest_gpuperf.features.cluster.failures import ClusterError
+from pytest_gpuperf.features.cluster.ray_internals import answers_requests, leave_errors_to_python, print_nothing
+from pytest_gpuperf.features.cluster.reservation import RayNode
 
 _ADDRESS = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d+)")
 _LISTENER_TIMEOUT = 10.0  # seconds
