@@ -48,6 +48,11 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
 
 
 @pytest.hookspec(firstresult=True)
+def pytest_gpuperf_needs_one_machine(config: pytest.Config) -> str | None:
+    """Returns why what the user asked of the feature runs on one machine only; None if several nodes are as good."""
+
+
+@pytest.hookspec(firstresult=True)
 def pytest_gpuperf_nodes(config: pytest.Config, options: Options) -> RunNodes | None:
     """Returns the nodes that start the ranks of the run; None for this machine.
 
