@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_gpuperf.features.mutating.faults import Fault, Kind, Site
-from pytest_gpuperf.features.mutating.mutating import Mutating, Run
+from pytest_gpuperf.features.mutating.mutating import Mutating, Run, Wishes
 
 FAULT = Fault(Site("a.py", 1, "all_reduce", "", 0), Kind.NOTHING)
 
@@ -16,7 +16,7 @@ FAULT = Fault(Site("a.py", 1, "all_reduce", "", 0), Kind.NOTHING)
 def test_a_program_gets_what_is_left_and_none_begins_later() -> None:
     current = SimpleNamespace(item=SimpleNamespace(nodeid="test"), timeout=300.0)
     ranks = SimpleNamespace(around=None, current=current)
-    mutating = Mutating(cast(Any, ranks), print, Path(), 60.0, None)
+    mutating = Mutating(cast(Any, ranks), print, Path(), Wishes())
     assert ranks.around is mutating
     mutating.runs["test"] = run = Run(FAULT, time.monotonic() + 100)
     _, args, _ = mutating.enter(print, (1,), {})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site
+from pytest_gpuperf.features.mutating.source_calls import Call
 
 
 class Outcome(IntEnum):
@@ -44,6 +45,8 @@ class Coverage:
     """Tests that no fault was tried on, and why."""
     left_over: int = 0
     """Faults for which there was no time."""
+    unreached: list[Call] = field(default_factory=list)
+    """Calls in the source that no observed program made."""
     seconds: float = 0.0
 
     def see(self, site: Site, calls: Calls, test: str) -> None:
@@ -57,6 +60,18 @@ class Coverage:
     def of(self, outcome: Outcome, site: Site | None = None) -> Sequence[Judged]:
         """The faults with an outcome, at one site or at all."""
         return [one for one in self.judged if one.outcome is outcome and site in (None, one.fault.site)]
+
+    def worst_first(self) -> list[Site]:
+        """All sites: those with the largest share of unnoticed faults first, then by file and line."""
+        return sorted(self.sites, key=lambda site: (-self._unnoticed_share(site), site))
+
+    def tests(self, site: Site) -> list[str]:
+        """The tests that reach a site and were judged, the fastest first."""
+        return [test for test in self.reached_by[site] if test not in self.left_out]
+
+    def _unnoticed_share(self, site: Site) -> float:
+        missed, noticed = len(self.of(Outcome.UNNOTICED, site)), len(self.of(Outcome.NOTICED, site))
+        return missed / (missed + noticed) if missed else 0.0
 
     @property
     def counted(self) -> int:

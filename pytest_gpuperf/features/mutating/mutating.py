@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site, kinds
+from pytest_gpuperf.features.mutating.form import form_of
 from pytest_gpuperf.features.mutating.lines import coverage_lines, plan_line
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observed
+from pytest_gpuperf.features.mutating.page import html
+from pytest_gpuperf.features.mutating.remarks import remarks_of
+from pytest_gpuperf.features.mutating.source_calls import files_of_user, unreached
+from pytest_gpuperf.features.mutating.trying import Trying
 from pytest_gpuperf.run.launches import again, launch_of
 from pytest_gpuperf.run.pytest_internals import is_of_unittest, run_phases, tear_down_before
+
+if TYPE_CHECKING:
+    from pytest_gpuperf.report.annotation import Annotation
+    from pytest_gpuperf.report.results_file import ResultsFile
 
 _LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
 _TIMES = 10.0  # as long as the test took without one
@@ -39,6 +49,18 @@ class ObservedRanks(Protocol):
     def current(self) -> Current:
         """The test that runs now."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asked of the faults."""
+
+    budget: float = math.inf
+    """Seconds for all faults."""
+    fail_under: float | None = None
+    """The least share of noticed faults, in percent; None for any."""
+    page: Path | None = None
+    """Where a page of HTML is written; None for none."""
 
 
 @dataclass(slots=True)
@@ -98,8 +120,8 @@ class Mutating:
         ranks: ObservedRanks,
         tell: Callable[[str], None],
         root: Path,
-        budget: float,
-        fail_under: float | None,
+        wishes: Wishes,
+        results: ResultsFile | None = None,
     ) -> None:
         """Stands between tests and ranks from now on.
 
@@ -107,15 +129,16 @@ class Mutating:
             ranks: of the test that runs.
             tell: prints a line.
             root: to which files are relative.
-            budget: seconds for all faults.
-            fail_under: the least share of noticed faults, in percent; None for any.
+            wishes: what the user asked for.
+            results: of the run, which take the coverage too; None if nobody reads them.
         """
         ranks.around = self
         self._ranks = ranks
         self._tell = tell
         self._root = root
-        self._budget = budget
-        self._fail_under = fail_under
+        self._wishes = wishes
+        self._results = results
+        self._written = ""
         self.runs: dict[str, Run] = {}
         """By the item's node id."""
         self._outcomes: dict[str, list[pytest.TestReport]] = {}
@@ -150,14 +173,37 @@ class Mutating:
         """Makes the faults once every test has run."""
         result = yield
         self._mutate(session.items)
+        if self._results is not None and self.coverage is not None:
+            self._results.add("mutating", form_of(self.coverage, self._root))
         return result
+
+    def pytest_gpuperf_annotations(self) -> list[Annotation]:
+        """The lines whose faults no test noticed."""
+        return [] if self.coverage is None else list(remarks_of(self.coverage))
+
+    def pytest_gpuperf_end(self) -> bool:
+        """Writes the page, if one is wanted and faults were made; whether that worked."""
+        page = self._wishes.page
+        if page is None or self.coverage is None:
+            return True
+        try:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(html(self.coverage, self._root), "utf-8")
+        except OSError as error:
+            self._written = (
+                f"--mutate-html: {str(page)!r} was not written: {error.strerror}; expected a file that can be "
+                "written: name another one"
+            )
+            return False
+        self._written = f"page written to {page}"
+        return True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run whose tests notice too little."""
-        if self.coverage is None or self._fail_under is None or session.exitstatus != pytest.ExitCode.OK:
+        if self.coverage is None or self._wishes.fail_under is None or session.exitstatus != pytest.ExitCode.OK:
             return
-        if self.coverage.share is None or self.coverage.share < self._fail_under:
+        if self.coverage.share is None or self.coverage.share < self._wishes.fail_under:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -166,8 +212,10 @@ class Mutating:
             return
         terminalreporter.write_sep("=", "communication coverage")
         verbose = terminalreporter.config.get_verbosity() > 0
-        for line in coverage_lines(self.coverage, self._root, self._fail_under, verbose=verbose):
+        for line in coverage_lines(self.coverage, self._root, self._wishes.fail_under, verbose=verbose):
             terminalreporter.write_line(line)
+        if self._written:
+            terminalreporter.write_line(self._written)
 
     def _mutate(self, items: Sequence[pytest.Item]) -> None:
         began = time.monotonic()
@@ -179,18 +227,23 @@ class Mutating:
             for site, calls in test.run.sites.items():
                 reached.setdefault(site, []).append(test)
                 coverage.see(site, calls, test.name)
+        observed_sites = {site for run in self.runs.values() for site in run.sites}
+        files = {*files_of_user(list(sys.modules.values()), self._root), *_existing(observed_sites)}
+        coverage.unreached = unreached(files, observed_sites)
         plan = [Fault(site, kind) for site in reached for kind in kinds(coverage.sites[site])]
         rounds = {fault: kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}
         plan.sort(key=rounds.__getitem__)
         self._tell(plan_line(len(plan), len(reached), sum(reached[fault.site][0].seconds for fault in plan)))
+        trying = Trying(len(plan), self._wishes.budget, self._tell)
         try:
             for fault in plan:
-                if time.monotonic() - began > self._budget:
+                if time.monotonic() - began > self._wishes.budget:
                     coverage.left_over = len(plan) - plan.index(fault)
                     break
                 tests = [test for test in reached[fault.site] if self._is_repeatable(test, coverage)]
                 if tests:
                     coverage.judged.append(self._judge(fault, tests))
+                trying.tried(unnoticed=bool(tests) and coverage.judged[-1].outcome is Outcome.UNNOTICED)
         finally:
             coverage.seconds = time.monotonic() - began
 
@@ -249,6 +302,10 @@ class Mutating:
                 continue
             outcome = max(outcome, _equivalent(run, test.run))
         return Judged(fault, outcome)
+
+
+def _existing(sites: Iterable[Site]) -> Iterator[Path]:
+    return (Path(site.file) for site in sites if site.file and Path(site.file).is_file())
 
 
 def _equivalent(run: Run, base: Run) -> Outcome:

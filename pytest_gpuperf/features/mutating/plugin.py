@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,8 @@ _DEST = "gpuperf_mutate"
 _UNDER = "gpuperf_mutate_fail_under"
 _ALL = "all"
 """The value of the option without one: no budget."""
-_SHORT = ("--mutate", "--mutate-fail-under")
+_HTML = "gpuperf_mutate_html"
+_SHORT = ("--mutate", "--mutate-fail-under", "--mutate-html")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +51,13 @@ def _add(parser: pytest.Parser, option: str, name: str) -> None:
             help="run each test on ranks that passes again, each time with one fault in what it communicates, and list "
             f"the faults that no test notices; stop after SECONDS (default: none); write it as {name}=SECONDS",
         )
+    elif option == "--mutate-html":
+        group.addoption(
+            name,
+            dest=_HTML,
+            metavar="FILE",
+            help="with --mutate: write a page of HTML to FILE: the source, its lines coloured by what tests notice",
+        )
     else:
         group.addoption(
             name,
@@ -70,6 +79,8 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
     if config.getoption(_DEST) is None:
         if under is not None:
             raise pytest.UsageError("--mutate-fail-under needs faults to judge by: add --mutate")
+        if _page(config) is not None:
+            raise pytest.UsageError("--mutate-html needs faults to show: add --mutate")
         return
     if config.getoption("usepdb", False):
         raise pytest.UsageError("--mutate makes tests fail on purpose, and --pdb would stop at each: drop one of them")
@@ -77,13 +88,20 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
         raise pytest.UsageError("--mutate judges a fault by all tests, and workers have a part of them: drop -n")
 
 
+def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
+    """Returns the page."""
+    page = _page(config)
+    return [] if page is None else [page]
+
+
 def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Registers what makes the faults, if any are to be made."""
     if config.getoption(_DEST) is None or not runs_tests(config):
         return
-    from pytest_gpuperf.features.mutating.mutating import Mutating
+    from pytest_gpuperf.features.mutating.mutating import Mutating, Wishes
 
-    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, _budget(config), _under(config))
+    wishes = Wishes(_budget(config), _under(config), _page(config))
+    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, wishes, run.results)
     config.pluginmanager.register(mutating, "gpuperf-faults")
 
 
@@ -99,6 +117,11 @@ def _budget(config: pytest.Config) -> float:
             "--mutate=60, or --mutate at the end of the line for no limit"
         )
     return seconds
+
+
+def _page(config: pytest.Config) -> Path | None:
+    given: str | None = config.getoption(_HTML)
+    return None if given is None else config.invocation_params.dir / given
 
 
 def _under(config: pytest.Config) -> float | None:
