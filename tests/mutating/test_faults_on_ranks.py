@@ -3,6 +3,7 @@
 import inspect
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -74,6 +75,12 @@ def broadcast(ctx: Context) -> list[float]:
     return x.tolist()
 
 
+def broadcast_of_ones(ctx: Context) -> list[float]:
+    x = torch.ones(1)
+    dist.broadcast(x, 0)
+    return x.tolist()
+
+
 def send(ctx: Context) -> list[float]:
     x = torch.tensor([ctx.rank + 1.0])
     if ctx.rank == 0:
@@ -81,6 +88,102 @@ def send(ctx: Context) -> list[float]:
         return []
     dist.recv(x, 0)
     return x.tolist()
+
+
+def steps(ctx: Context) -> list[float]:
+    found = []
+    for step in (1.0, 2.0, 3.0):
+        x = torch.tensor([step * (1 + ctx.rank)])
+        dist.all_reduce(x)
+        found.append(x.item())
+    return found
+
+
+def four_halves(ctx: Context) -> list[float]:
+    x = torch.tensor([10.0**ctx.rank, 2 * 10.0**ctx.rank])
+    dist.all_reduce(x, async_op=True).wait()
+    return x.tolist()
+
+
+def four_scattered(ctx: Context) -> list[float]:
+    mine = torch.empty(1)
+    dist.reduce_scatter_tensor(mine, torch.tensor([1.0, 2.0, 3.0, 4.0]) * 10.0**ctx.rank)
+    return mine.tolist()
+
+
+def four_lists(ctx: Context) -> list[float]:
+    mine = torch.empty(1)
+    dist.reduce_scatter(mine, [torch.tensor([part * 10.0**ctx.rank]) for part in (1, 2, 3, 4)])
+    return mine.tolist()
+
+
+def gathered_objects(ctx: Context) -> list[float]:
+    got: list[Any] = [None, None]
+    dist.all_gather_object(got, {"rank": ctx.rank})
+    return [float(one["rank"]) for one in got]
+
+
+def gathered_at_one(ctx: Context) -> list[float]:
+    got: list[Any] | None = [None, None] if ctx.rank == 0 else None
+    dist.gather_object(float(ctx.rank), got)
+    return got or []
+
+
+def copied_objects(ctx: Context) -> list[float]:
+    found = []
+    for step in (0, 1):
+        got = [float(10 * step + ctx.rank)]
+        dist.broadcast_object_list(got, 1)
+        found += got
+    return found
+
+
+def dealt_objects(ctx: Context) -> list[float]:
+    got = [-1.0]
+    dist.scatter_object_list(got, [5.0, 6.0] if ctx.rank == 0 else None, 0)
+    return got
+
+
+def hooked(ctx: Context) -> list[float]:
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda gradient: gradient * 5)
+    (x * 3).sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+def hooked_after(ctx: Context) -> list[float]:
+    x = torch.ones(1, requires_grad=True)
+    seen: list[float] = []
+    x.register_post_accumulate_grad_hook(lambda one: seen.append(one.item()))
+    (x * 3).sum().backward()
+    return seen
+
+
+def stepped(ctx: Context) -> list[float]:
+    x = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([x], lr=1.0, momentum=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x.sum().backward()
+        optimizer.step()
+    return [x.item(), float(len(optimizer.state[x]))]
+
+
+def loaded(ctx: Context) -> list[float]:
+    net = torch.nn.Linear(2, 1)
+    net.weight.data.fill_(1)
+    net.load_state_dict({"weight": torch.full((1, 2), 7.0), "bias": torch.full((1,), 8.0)})
+    return [*net.weight.data[0].tolist(), net.bias.item()]
+
+
+def loaded_by_optimizer(ctx: Context) -> list[float]:
+    x = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([x], lr=1.0, momentum=0.5)
+    saved = {**optimizer.state_dict(), "state": {0: {"momentum_buffer": torch.full((1,), 4.0)}}}
+    optimizer.load_state_dict(saved)
+    held: torch.Tensor = optimizer.state[x]["momentum_buffer"]
+    return held.tolist()
 
 
 def functional_sum(ctx: Context) -> list[float]:
@@ -126,7 +229,19 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (exchange, Kind.NOTHING, [[1.0, 2.0], [11.0, 12.0]]),
         (exchange, Kind.SWAPPED, [[11.0, 1.0], [12.0, 2.0]]),
         (broadcast, Kind.NOTHING, [[1.0], [2.0]]),
+        (broadcast, Kind.ROOT, [[2.0], [2.0]]),
         (send, Kind.NOTHING, [[], [0.0]]),
+        (gathered_objects, Kind.SWAPPED, [[1.0, 0.0]] * 2),
+        (gathered_objects, Kind.NOTHING, [[0.0, 0.0], [1.0, 1.0]]),
+        (gathered_at_one, Kind.SWAPPED, [[1.0, 0.0], []]),
+        (copied_objects, Kind.NOTHING, [[0.0, 10.0], [1.0, 11.0]]),
+        (copied_objects, Kind.STALE, [[1.0, 1.0]] * 2),
+        (dealt_objects, Kind.NOTHING, [[-1.0]] * 2),
+        (hooked, Kind.HOOK, [[3.0]] * 2),
+        (hooked_after, Kind.HOOK, [[]] * 2),
+        (stepped, Kind.STEP, [[-1.5, 1.0], [1.0, 0.0]]),
+        (loaded, Kind.LOAD, [[7.0, 7.0, 8.0], [1.0, 1.0, 8.0]]),
+        (loaded_by_optimizer, Kind.LOAD, [[4.0], [0.0]]),
         (functional_sum, Kind.NOTHING, [[1.0], [2.0]]),
         (functional_sum, Kind.MAX, [[2.0]] * 2),
     ],
@@ -140,6 +255,41 @@ def test_a_fault_alters_what_a_collective_comes_to(
         assert got.result == pytest.approx(wanted)
     assert sum(one.observation.applied for one in found) > 0
     assert sum(one.observation.changed for one in found) > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (four_halves, [[11.0, 22.0]] * 2 + [[1100.0, 2200.0]] * 2),
+        (four_scattered, [[11.0], [22.0], [3300.0], [4400.0]]),
+        (four_lists, [[11.0], [22.0], [3300.0], [4400.0]]),
+    ],
+)
+@pytest.mark.ranks(4)
+def test_a_reduction_over_half_has_the_ranks_of_each_half(
+    ranks: Ranks, program: Program, expected: list[list[float]]
+) -> None:
+    found = with_fault(ranks, program, Kind.HALF)
+    assert [one.result for one in found] == expected
+    assert all(one.observation.changed for one in found)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [(1, [[1.0, 6.0, 9.0], [2.0, 6.0, 9.0]]), (3, [[3.0, 6.0, 3.0], [3.0, 6.0, 6.0]])],
+)
+@pytest.mark.ranks(2)
+def test_one_call_of_many_may_have_a_fault(ranks: Ranks, call: int, expected: list[list[float]]) -> None:
+    (site,) = ranks.run(observed, None, steps, (), {})[0].observation.sites
+    found = ranks.run(observed, Fault(site, Kind.NOTHING, call), steps, (), {})
+    assert [one.result for one in found] == expected
+    assert [one.observation.applied for one in found] == [1, 1]
+
+
+@pytest.mark.ranks(2)
+def test_a_broadcast_of_what_all_ranks_have_already_changes_nothing(ranks: Ranks) -> None:
+    found = with_fault(ranks, broadcast_of_ones, Kind.ROOT)
+    assert [one.observation.changed for one in found] == [0, 0]
 
 
 @pytest.mark.ranks(2)

@@ -57,7 +57,7 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
         yield f"not counted: {format_count(lost, 'fault')} at sites that no program came by again"
     bare = sum(not kinds(calls) for calls in coverage.sites.values())
     if bare:
-        yield f"no fault is made at {format_count(bare, 'site')}: barriers, receives, objects, groups of one rank"
+        yield f"no fault is made at {format_count(bare, 'site')}: barriers, receives, groups of one rank"
     if coverage.unreached:
         yield f"no observed program makes {format_count(len(coverage.unreached), 'call')} of the source:"
         shown = coverage.unreached if verbose else coverage.unreached[:_CALLS]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
-from pytest_gpuperf.features.mutating.faults import Calls, Fault, Site, kinds
+from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, kinds
 from pytest_gpuperf.features.mutating.form import form_of
 from pytest_gpuperf.features.mutating.lines import coverage_lines, plan_line
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observed
@@ -295,13 +295,25 @@ class Mutating:
         outcome = Outcome.NOT_MADE
         for test in tests:
             timeout = max(_LEAST_TIMEOUT, _TIMES * test.seconds)
-            passed, run = self._again(test, Run(fault, time.monotonic() + timeout))
+            made = _made(fault, test.run.sites[fault.site].count)
+            passed, run = self._again(test, Run(made, time.monotonic() + timeout))
             if not passed:
                 return Judged(fault, Outcome.NOTICED, test.name)
             if not run.total(lambda seen: seen.applied):
                 continue
             outcome = max(outcome, _equivalent(run, test.run))
         return Judged(fault, outcome)
+
+
+def _made(fault: Fault, count: int) -> Fault:
+    """What the ranks make of a fault in a test whose programs make so many calls at the site."""
+    match fault.kind:
+        case Kind.FIRST:
+            return Fault(fault.site, Kind.NOTHING, 1)
+        case Kind.LAST:
+            return Fault(fault.site, Kind.NOTHING, count)
+        case _:
+            return fault
 
 
 def _existing(sites: Iterable[Site]) -> Iterator[Path]:

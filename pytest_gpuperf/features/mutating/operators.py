@@ -40,15 +40,21 @@ def _flat(argument: Any) -> list[torch.Tensor]:
 
 
 def with_inputs(operator: Operator, args: Sequence[Any], inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """The arguments with other inputs, in the same nesting; only for operators that do not work in place."""
-    left = iter(inputs)
-
-    def like(argument: Any) -> Any:
-        return next(left) if isinstance(argument, torch.Tensor) else [like(one) for one in argument]
-
+    """The arguments with other inputs, in the same nesting."""
     changed = list(args)
-    changed[0 if operator.in_place else 1] = like(args[0 if operator.in_place else 1])
+    where = 0 if operator.in_place else 1
+    changed[where] = like(args[where], inputs)
     return changed
+
+
+def like(argument: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """Other tensors in the nesting of an argument."""
+    left = iter(tensors)
+
+    def nested(one: Any) -> Any:
+        return next(left) if isinstance(one, torch.Tensor) else [nested(part) for part in one]
+
+    return nested(argument)
 
 
 OPERATORS: Mapping[str, Operator] = {
@@ -64,7 +70,7 @@ OPERATORS: Mapping[str, Operator] = {
     "gather_": Operator("gather", Family.GATHER),
     "alltoall_": Operator("all_to_all", Family.EXCHANGE),
     "alltoall_base_": Operator("all_to_all_single", Family.EXCHANGE),
-    "broadcast_": Operator("broadcast", Family.COPY, 1, True),
+    "broadcast_": Operator("broadcast", Family.BROADCAST, 1, True),
     "scatter_": Operator("scatter", Family.COPY),
     "send": Operator("send", Family.SEND, 1, True),
     "recv_": Operator("recv", Family.OTHER, 1, True),

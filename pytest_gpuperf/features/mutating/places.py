@@ -7,8 +7,10 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import pytest_gpuperf
 from pytest_gpuperf.features.mutating.c10d_internals import CALLED_BY_USERS, CALLS_A_MODULE, DECORATED, frame_of
@@ -39,7 +41,7 @@ def _place(frame: FrameType, name: str) -> tuple[str, int, str, bool] | None:
         if file.startswith(_TORCH):
             if one.f_code.co_name not in DECORATED:
                 called = one
-        elif not file.startswith(_INSTALLED):
+        elif is_of_user(one):
             return file, one.f_lineno, *_operation(called, name)
     return None
 
@@ -53,6 +55,19 @@ def _operation(called: FrameType | None, name: str) -> tuple[str, bool]:
     if os.path.basename(called.f_code.co_filename) in CALLED_BY_USERS:
         return what, False
     return f"{name} in {what}", True
+
+
+def is_of_user(frame: FrameType) -> bool:
+    """Whether a frame is in the user's code."""
+    return not frame.f_code.co_filename.startswith((_TORCH, *_INSTALLED))
+
+
+def over(group: Any) -> str:
+    """Which ranks a process group has, in words; empty for all of them."""
+    described = str(group.group_desc)
+    if described.startswith("mesh_") and described != "mesh_default":
+        return described.removeprefix("mesh_")
+    return "" if group.size() == dist.get_world_size() else "a subgroup"
 
 
 def is_maximum(frame: FrameType) -> bool:
