@@ -260,7 +260,6 @@ def test_a_budget_ends_the_faults_after_each_site_had_its_first(tmp_path: Path) 
         (["--mutate-fail-under=90"], "--mutate-fail-under needs faults to judge by: add --mutate"),
         (["--mutate-html=page.html"], "--mutate-html needs faults to show: add --mutate"),
         (["--mutate", "--pdb"], "--mutate makes tests fail on purpose, and --pdb would stop at each: drop one of them"),
-        (["--mutate", "-n2"], "--mutate judges a fault by all tests, and workers have a part of them: drop -n"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: list[str], message: str, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ def coverage(folder: Path) -> Coverage:
     bad, good, gone = (str(folder / name) for name in ("bad.py", "good.py", "gone.py"))
     (folder / "bad.py").write_text("x = '<script>'\nall_reduce(x)\nall_reduce(y)\nsend(x)\n")
     (folder / "good.py").write_text("all_gather(x)\n")
-    made = Coverage(seconds=1.2, left_out={"test_it.py::test_odd": "two runs of it differ"}, left_over=3)
+    made = Coverage(seconds=1.2, left_out={"test_it.py::test_odd": "two runs of it differ"})
+    made.left_over = {Fault(Site("", line, "", "", 0), Kind.MAX) for line in (1, 2, 3)}
     first, second = Site(bad, 2, "all_reduce", "", 0), Site(bad, 3, "all_reduce", "tp", 0)
     third, fourth = Site(good, 1, "all_gather", "", 0), Site(gone, 7, "send", "", 0)
     for site in (first, second, third, fourth):
@@ -31,7 +32,7 @@ def coverage(folder: Path) -> Coverage:
         Judged(Fault(third, Kind.STALE), Outcome.EQUIVALENT),
         Judged(Fault(fourth, Kind.NOTHING), Outcome.NOT_MADE),
     ]
-    made.unreached = [Call(bad, 4, 4, "send")]
+    made.calls = {Call(bad, 4, 4, "send")}
     return made
 
 
@@ -78,8 +79,8 @@ def test_the_results_file_has_each_fault_of_each_site(tmp_path: Path) -> None:
         "calls": 2,
         "tests": [TEST],
         "faults": [
-            {"kind": "nothing", "outcome": "unnoticed", "by": ""},
-            {"kind": "tail not sent", "outcome": "noticed", "by": TEST},
+            {"kind": "nothing", "outcome": "unnoticed", "by": "", "seconds": 0.0},
+            {"kind": "tail not sent", "outcome": "noticed", "by": TEST, "seconds": 0.0},
         ],
     }
     assert form["unreached"] == [{"file": "bad.py", "line": 4, "operation": "send"}]

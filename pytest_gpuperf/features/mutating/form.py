@@ -21,8 +21,9 @@ def form_of(coverage: Coverage, root: Path) -> dict[str, Any]:
         "unnoticed": len(coverage.of(Outcome.UNNOTICED)),
         "equivalent": len(coverage.of(Outcome.EQUIVALENT)),
         "not_made": len(coverage.of(Outcome.NOT_MADE)),
-        "left_over": coverage.left_over,
+        "left_over": len(coverage.left_over),
         "seconds": coverage.seconds,
+        "seconds_of": dict(sorted(coverage.seconds_of.items())),
         "sites": [
             {
                 "file": shown_path(site.file, root),
@@ -33,7 +34,12 @@ def form_of(coverage: Coverage, root: Path) -> dict[str, Any]:
                 "calls": coverage.sites[site].count,
                 "tests": coverage.tests(site),
                 "faults": [
-                    {"kind": str(one.fault.kind), "outcome": one.outcome.name.lower(), "by": one.by}
+                    {
+                        "kind": str(one.fault.kind),
+                        "outcome": one.outcome.name.lower(),
+                        "by": one.by,
+                        "seconds": one.seconds,
+                    }
                     for one in coverage.judged
                     if one.fault.site == site
                 ],

@@ -37,7 +37,7 @@ def coverage_lines(coverage: Coverage, root: Path, fail_under: float | None, *, 
         f"{format_count(len(coverage.sites), 'call site')}, in {coverage.seconds:.0f} s"
     )
     if coverage.left_over:
-        yield f"the time was up before {format_count(coverage.left_over, 'more fault')}"
+        yield f"the time was up before {format_count(len(coverage.left_over), 'more fault')}"
     guarded = 0
     for site in coverage.worst_first():
         missed = [one.fault.kind for one in coverage.of(Outcome.UNNOTICED, site)]

@@ -9,25 +9,19 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from pytest_gpuperf.features.mutating.coverage import Coverage, Judged, Outcome
 from pytest_gpuperf.features.mutating.faults import Calls, Fault, Kind, Site, kinds
-from pytest_gpuperf.features.mutating.form import form_of
-from pytest_gpuperf.features.mutating.lines import coverage_lines, plan_line
+from pytest_gpuperf.features.mutating.lines import plan_line
 from pytest_gpuperf.features.mutating.on_rank import Observation, Observed, observed
-from pytest_gpuperf.features.mutating.page import html
-from pytest_gpuperf.features.mutating.remarks import remarks_of
-from pytest_gpuperf.features.mutating.source_calls import files_of_user, unreached
+from pytest_gpuperf.features.mutating.source_calls import calls_in, files_of_user, is_made
 from pytest_gpuperf.features.mutating.trying import Trying
+from pytest_gpuperf.run.hypothesis_internals import is_drawn
 from pytest_gpuperf.run.launches import again, launch_of
 from pytest_gpuperf.run.pytest_internals import is_of_unittest, run_phases, tear_down_before
-
-if TYPE_CHECKING:
-    from pytest_gpuperf.report.annotation import Annotation
-    from pytest_gpuperf.report.results_file import ResultsFile
 
 _LEAST_TIMEOUT = 10.0  # seconds for a run with a fault
 _TIMES = 10.0  # as long as the test took without one
@@ -51,18 +45,6 @@ class ObservedRanks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the user asked of the faults."""
-
-    budget: float = math.inf
-    """Seconds for all faults."""
-    fail_under: float | None = None
-    """The least share of noticed faults, in percent; None for any."""
-    page: Path | None = None
-    """Where a page of HTML is written; None for none."""
-
-
 @dataclass(slots=True)
 class Run:
     """One run of a test: what each of its programs came to, by rank."""
@@ -70,6 +52,10 @@ class Run:
     fault: Fault | None = None
     until: float = math.inf
     """When its time is up, by ``time.monotonic()``: hypothesis would run a program that hangs again and again."""
+    most: float = math.inf
+    """How many programs it may run: hypothesis would look for a smaller example that fails."""
+    begun: int = 0
+    """How many programs it has begun."""
     programs: list[list[Observation]] = field(default_factory=list)
 
     @property
@@ -120,8 +106,8 @@ class Mutating:
         ranks: ObservedRanks,
         tell: Callable[[str], None],
         root: Path,
-        wishes: Wishes,
-        results: ResultsFile | None = None,
+        budget: float,
+        take: Callable[[Coverage], None],
     ) -> None:
         """Stands between tests and ranks from now on.
 
@@ -129,21 +115,19 @@ class Mutating:
             ranks: of the test that runs.
             tell: prints a line.
             root: to which files are relative.
-            wishes: what the user asked for.
-            results: of the run, which take the coverage too; None if nobody reads them.
+            budget: seconds for all faults.
+            take: gets what became of the faults, also of a run that is interrupted.
         """
         ranks.around = self
         self._ranks = ranks
         self._tell = tell
         self._root = root
-        self._wishes = wishes
-        self._results = results
-        self._written = ""
+        self._budget = budget
+        self._take = take
         self.runs: dict[str, Run] = {}
         """By the item's node id."""
         self._outcomes: dict[str, list[pytest.TestReport]] = {}
         self._number = 1
-        self.coverage: Coverage | None = None
 
     def enter(
         self, entry: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
@@ -154,6 +138,9 @@ class Mutating:
         left = run.until - time.monotonic()
         if left <= 0:
             pytest.fail("the time of this fault is up, so that it counts as noticed", pytrace=False)
+        if run.begun >= run.most:
+            pytest.fail("an example has failed, so that the fault counts as noticed", pytrace=False)
+        run.begun += 1
         current.timeout = min(current.timeout, left)
         return observed, (run.fault, entry, tuple(args), kwargs), {}
 
@@ -172,54 +159,13 @@ class Mutating:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Makes the faults once every test has run."""
         result = yield
-        self._mutate(session.items)
-        if self._results is not None and self.coverage is not None:
-            self._results.add("mutating", form_of(self.coverage, self._root))
+        if not session.config.pluginmanager.hasplugin("dsession"):  # of xdist, whose workers have run the tests
+            self._mutate(session.items)
         return result
-
-    def pytest_gpuperf_annotations(self) -> list[Annotation]:
-        """The lines whose faults no test noticed."""
-        return [] if self.coverage is None else list(remarks_of(self.coverage))
-
-    def pytest_gpuperf_end(self) -> bool:
-        """Writes the page, if one is wanted and faults were made; whether that worked."""
-        page = self._wishes.page
-        if page is None or self.coverage is None:
-            return True
-        try:
-            page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(html(self.coverage, self._root), "utf-8")
-        except OSError as error:
-            self._written = (
-                f"--mutate-html: {str(page)!r} was not written: {error.strerror}; expected a file that can be "
-                "written: name another one"
-            )
-            return False
-        self._written = f"page written to {page}"
-        return True
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fails a run whose tests notice too little."""
-        if self.coverage is None or self._wishes.fail_under is None or session.exitstatus != pytest.ExitCode.OK:
-            return
-        if self.coverage.share is None or self.coverage.share < self._wishes.fail_under:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Prints what no test noticed, worst first."""
-        if self.coverage is None:
-            return
-        terminalreporter.write_sep("=", "communication coverage")
-        verbose = terminalreporter.config.get_verbosity() > 0
-        for line in coverage_lines(self.coverage, self._root, self._wishes.fail_under, verbose=verbose):
-            terminalreporter.write_line(line)
-        if self._written:
-            terminalreporter.write_line(self._written)
 
     def _mutate(self, items: Sequence[pytest.Item]) -> None:
         began = time.monotonic()
-        self.coverage = coverage = Coverage()
+        coverage = Coverage()
         tests = [test for item in items if (test := self._passed(item, coverage)) is not None]
         tests.sort(key=lambda test: test.seconds)
         reached: dict[Site, list[Test]] = {}
@@ -229,16 +175,17 @@ class Mutating:
                 coverage.see(site, calls, test.name)
         observed_sites = {site for run in self.runs.values() for site in run.sites}
         files = {*files_of_user(list(sys.modules.values()), self._root), *_existing(observed_sites)}
-        coverage.unreached = unreached(files, observed_sites)
+        coverage.calls = {call for file in files for call in calls_in(file)}
+        coverage.made = {call for call in coverage.calls if is_made(call, observed_sites)}
         plan = [Fault(site, kind) for site in reached for kind in kinds(coverage.sites[site])]
         rounds = {fault: kinds(coverage.sites[fault.site]).index(fault.kind) for fault in plan}
         plan.sort(key=rounds.__getitem__)
         self._tell(plan_line(len(plan), len(reached), sum(reached[fault.site][0].seconds for fault in plan)))
-        trying = Trying(len(plan), self._wishes.budget, self._tell)
+        trying = Trying(len(plan), self._budget, self._tell)
         try:
             for fault in plan:
-                if time.monotonic() - began > self._wishes.budget:
-                    coverage.left_over = len(plan) - plan.index(fault)
+                if time.monotonic() - began > self._budget:
+                    coverage.left_over = set(plan[plan.index(fault) :])
                     break
                 tests = [test for test in reached[fault.site] if self._is_repeatable(test, coverage)]
                 if tests:
@@ -246,6 +193,7 @@ class Mutating:
                 trying.tried(unnoticed=bool(tests) and coverage.judged[-1].outcome is Outcome.UNNOTICED)
         finally:
             coverage.seconds = time.monotonic() - began
+            self._take(coverage)
 
     def _passed(self, item: pytest.Item, coverage: Coverage) -> Test | None:
         run = self.runs.get(item.nodeid)
@@ -262,13 +210,13 @@ class Mutating:
     def _is_repeatable(self, test: Test, coverage: Coverage) -> bool:
         """Runs a test once or twice more without a fault, before its first one, and takes its time."""
         if test.repeatable is None:
-            why = self._varies(test)
+            why = self._varies(test, coverage)
             test.repeatable = not why
             if why:
                 coverage.left_out[test.name] = why
         return test.repeatable
 
-    def _varies(self, test: Test) -> str:
+    def _varies(self, test: Test, coverage: Coverage) -> str:
         for _ in range(2):  # the first run may have met fixtures that tests before it had set up
             before, began = test.run, time.monotonic()
             passed, test.run = self._again(test, Run())
@@ -276,6 +224,7 @@ class Mutating:
             if not passed:
                 return "it does not pass when it is run again"
             if test.run.digests == before.digests:
+                coverage.seconds_of[test.name] = test.seconds
                 return ""
         return "two runs of it differ"
 
@@ -292,17 +241,20 @@ class Mutating:
         return not problems and all(report.passed for report in reports), run
 
     def _judge(self, fault: Fault, tests: Sequence[Test]) -> Judged:
-        outcome = Outcome.NOT_MADE
+        outcome, seconds = Outcome.NOT_MADE, 0.0
         for test in tests:
             timeout = max(_LEAST_TIMEOUT, _TIMES * test.seconds)
             made = _made(fault, test.run.sites[fault.site].count)
-            passed, run = self._again(test, Run(made, time.monotonic() + timeout))
+            began = time.monotonic()
+            most = test.run.begun if is_drawn(test.item.obj) else math.inf
+            passed, run = self._again(test, Run(made, began + timeout, most))
+            seconds += time.monotonic() - began
             if not passed:
-                return Judged(fault, Outcome.NOTICED, test.name)
+                return Judged(fault, Outcome.NOTICED, test.name, seconds)
             if not run.total(lambda seen: seen.applied):
                 continue
             outcome = max(outcome, _equivalent(run, test.run))
-        return Judged(fault, outcome)
+        return Judged(fault, outcome, seconds=seconds)
 
 
 def _made(fault: Fault, count: int) -> Fault:

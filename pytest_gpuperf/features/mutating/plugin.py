@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from pytest_gpuperf.options import GROUP, is_worker, runs_tests
 from pytest_gpuperf.parser_internals import registered
 
 if TYPE_CHECKING:
+    from pytest_gpuperf.features.mutating.coverage import Coverage
     from pytest_gpuperf.run.session import Session
 
 _DEST = "gpuperf_mutate"
@@ -84,8 +86,6 @@ def pytest_gpuperf_check_options(config: pytest.Config) -> None:
         return
     if config.getoption("usepdb", False):
         raise pytest.UsageError("--mutate makes tests fail on purpose, and --pdb would stop at each: drop one of them")
-    if is_worker(config) or config.getoption("numprocesses", None):
-        raise pytest.UsageError("--mutate judges a fault by all tests, and workers have a part of them: drop -n")
 
 
 def pytest_gpuperf_writes(config: pytest.Config) -> Sequence[Path]:
@@ -98,10 +98,17 @@ def pytest_gpuperf_begin(config: pytest.Config, run: Session) -> None:
     """Registers what makes the faults, if any are to be made."""
     if config.getoption(_DEST) is None or not runs_tests(config):
         return
-    from pytest_gpuperf.features.mutating.mutating import Mutating, Wishes
+    from pytest_gpuperf.features.mutating.mutating import Mutating
+    from pytest_gpuperf.features.mutating.reporting import Reporting, Wishes, hand_over
 
-    wishes = Wishes(_budget(config), _under(config), _page(config))
-    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, wishes, run.results)
+    take: Callable[[Coverage], None]
+    if is_worker(config):
+        take = functools.partial(hand_over, vars(config)["workeroutput"])
+    else:
+        reporting = Reporting(config.rootpath, Wishes(_budget(config), _under(config), _page(config)), run.results)
+        config.pluginmanager.register(reporting, "gpuperf-coverage")
+        take = reporting.take
+    mutating = Mutating(run.ranks, run.console.print_line, config.rootpath, _budget(config), take)
     config.pluginmanager.register(mutating, "gpuperf-faults")
 
 

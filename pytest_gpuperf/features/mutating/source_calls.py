@@ -50,17 +50,9 @@ def files_of_user(modules: Iterable[ModuleType], root: Path) -> list[Path]:
     return sorted(found)
 
 
-def unreached(files: Iterable[Path], sites: Iterable[Site]) -> list[Call]:
-    """The calls in these files at which there is no site."""
-    reached: dict[str, set[int]] = {}
-    for site in sites:
-        reached.setdefault(site.file, set()).add(site.line)
-    return sorted(
-        call
-        for file in files
-        for call in calls_in(file)
-        if not any(call.line <= line <= call.end for line in reached.get(call.file, ()))
-    )
+def is_made(call: Call, sites: Iterable[Site]) -> bool:
+    """Whether one of the sites is a line of the call."""
+    return any(site.file == call.file and call.line <= site.line <= call.end for site in sites)
 
 
 def calls_in(file: Path) -> Iterator[Call]:
