@@ -192,6 +192,12 @@ def functional_sum(ctx: Context) -> list[float]:
     return summed.tolist()
 
 
+def functional_scatter(ctx: Context) -> list[float]:
+    assert dist.group.WORLD is not None
+    mine: torch.Tensor = functional.reduce_scatter_tensor(torch.tensor([1.0, 2.0]), "sum", 0, dist.group.WORLD)
+    return mine.tolist()
+
+
 def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
     """What the ranks come to if the program's collective has a fault."""
     sites = {
@@ -244,6 +250,7 @@ def with_fault(ranks: Ranks, program: Program, kind: Kind) -> list[Observed]:
         (loaded_by_optimizer, Kind.LOAD, [[4.0], [0.0]]),
         (functional_sum, Kind.NOTHING, [[1.0], [2.0]]),
         (functional_sum, Kind.MAX, [[2.0]] * 2),
+        (functional_scatter, Kind.OVER, [[1.0], [2.0]]),
     ],
 )
 @pytest.mark.ranks(2)
@@ -315,11 +322,28 @@ def two_groups(ctx: Context) -> list[float]:
     return [tensor[0].item() for tensor in tensors]
 
 
+def scattered_on_two_groups(ctx: Context) -> list[float]:
+    pairs = [(torch.empty(1), dist.new_group([0, 1])), (torch.empty(1), dist.new_group([0, 1]))]
+    works = []
+    for mine, group in reversed(pairs) if ctx.rank else pairs:
+        works.append(dist.reduce_scatter_tensor(mine, torch.tensor([1.0, 2.0]), group=group, async_op=True))
+    for work in works:
+        work.wait()
+        work.wait()
+    return [mine.item() for mine, _ in pairs]
+
+
+@pytest.mark.parametrize(
+    ("program", "calls", "expected"),
+    [(two_groups, 100, [[1.0, 1.0]] * 2), (scattered_on_two_groups, 2, [[1.0, 1.0], [2.0, 2.0]])],
+)
 @pytest.mark.ranks(2, timeout=60)
-def test_asynchronous_calls_on_two_groups_in_other_orders_do_not_hang(ranks: Ranks) -> None:
-    found = with_fault(ranks, two_groups, Kind.OVER)
-    assert [one.result for one in found] == [[1.0, 1.0]] * 2
-    assert [one.observation.applied for one in found] == [100, 100]
+def test_asynchronous_calls_on_two_groups_in_other_orders_do_not_hang(
+    ranks: Ranks, program: Program, calls: int, expected: list[list[float]]
+) -> None:
+    found = with_fault(ranks, program, Kind.OVER)
+    assert [one.result for one in found] == expected
+    assert [one.observation.applied for one in found] == [calls, calls]
 
 
 def kernels(ctx: Context) -> list[str]:

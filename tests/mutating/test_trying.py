@@ -16,6 +16,15 @@ def test_lines_appear_every_ten_seconds_with_the_time_that_is_left() -> None:
     ]
 
 
+def test_a_long_run_has_fewer_lines() -> None:
+    now, lines = [0.0], list[str]()
+    trying = Trying(2000, float("inf"), lines.append, lambda: now[0])
+    for number in range(1, 1001):
+        now[0] = float(number)
+        trying.tried(unnoticed=False)
+    assert 30 < len(lines) < 40
+
+
 def test_no_more_time_is_left_than_the_budget_has() -> None:
     now, lines = [0.0], list[str]()
     trying = Trying(100, 15.0, lines.append, lambda: now[0])

@@ -131,7 +131,7 @@ class Interception:
                 self._previous = right
                 self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=True))
 
-        return _after(self._run(name, keyset, args), after)
+        return self._after(self._run(name, keyset, args), after)
 
     def _sent(self, name: str, keyset: Any, args: tuple[Any, ...], kind: Kind, sent: list[torch.Tensor]) -> Any:
         right = [tensor.clone() for tensor in sent]
@@ -168,7 +168,7 @@ class Interception:
             self._record.changed += any(not torch.equal(*pair) for pair in zip(right, outputs, strict=False))
 
         changed = (*args[:root], (args[root] + 1) % size, *args[root + 1 :])
-        return _after(self._run(name, keyset, changed), after)
+        return self._after(self._run(name, keyset, changed), after)
 
     def _over_half(self, name: str, keyset: Any, args: tuple[Any, ...], half: int) -> Any:
         """A reduction over the ranks of one half: in one call over all, each half has its own part of the tensors."""
@@ -192,8 +192,13 @@ class Interception:
                 for tensor, result in zip(outputs, results, strict=True):
                     tensor.data.copy_(result.view(2, -1)[half].view_as(tensor))
 
-        result = _after(self._run(name, keyset, changed), after)
+        result = self._after(self._run(name, keyset, changed), after)
         return (args[0], result[-1]) if isinstance(result, tuple) else result
+
+    def _after(self, result: Any, alter_outputs: Callable[[], None]) -> Any:
+        if isinstance(result, tuple | list):
+            return (*result[:-1], c10d_internals.then(result[-1], alter_outputs, self._held))
+        return c10d_internals.then(result, alter_outputs, self._held)
 
     def _maximum(self, group: Any, tensor: torch.Tensor) -> Any:
         """The boxed reduction that takes the maximum, which Python cannot make: a call is asked what it was given."""
@@ -226,12 +231,6 @@ def _override(interception: Interception, name: str) -> Callable[..., Any]:
         return interception.call(name, keyset, args)
 
     return override
-
-
-def _after(result: Any, alter_outputs: Callable[[], None]) -> Any:
-    if isinstance(result, tuple | list):
-        return (*result[:-1], c10d_internals.then(result[-1], alter_outputs))
-    return c10d_internals.then(result, alter_outputs)
 
 
 def _sends(operator: Operator, family: Family, args: Sequence[Any], group: Any) -> bool:

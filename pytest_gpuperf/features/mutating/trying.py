@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from pytest_gpuperf.report.units import format_count
 
-_EVERY = 10.0  # seconds between two lines
+_EVERY = 10.0  # seconds between two lines, at least
+_LINES = 10  # after a while, a line appears when a tenth of the time has passed since the one before
 
 
 class Trying:
@@ -38,7 +39,7 @@ class Trying:
         self._tried += 1
         self._unnoticed += unnoticed
         now = self._clock()
-        if now - self._last < _EVERY or self._tried == self._faults:
+        if now - self._last < max(_EVERY, (now - self._began) / _LINES) or self._tried == self._faults:
             return
         self._last = now
         took = now - self._began
