@@ -2,12 +2,16 @@
 
     python benchmarks/mutation_coverage.py tests PATH ... [--seconds N] [--json FILE]
     python benchmarks/mutation_coverage.py programs FOLDER [--view all|first|rank0] [--json FILE]
+    python benchmarks/mutation_coverage.py groups [--copies N] [--json FILE]
 
 ``tests`` runs test files with ``--mutate`` on CPUs, drawn tests with five examples that are the same each time.
 ``programs`` runs the programs of a folder, each with the test that a user would write: all outputs on all ranks equal
 those of one process. ``first`` compares only the first output, ``rank0`` all of rank 0 only: weaker tests show which
 kinds find something that others do not. A file ``NN_name.py`` of the folder has ``WORLD``, ``LAYOUT``, ``reference()``
 and ``program(ctx, wrong)``; ``check.py`` there has ``load`` and ``compare``, which cuts a reference for each rank.
+
+``groups`` makes faults in asynchronous collectives on two groups that the ranks issue in different orders, and fails if
+one of them hangs.
 
 *alone* counts unnoticed faults of a kind at sites whose other faults are all noticed.
 """
@@ -73,17 +77,60 @@ for path in check.FILES:
     globals()["test_" + path.stem] = made(path)
 """
 
+GROUPS = """
+import pytest
+import torch
+import torch.distributed as dist
+
+
+@pytest.mark.ranks(2, device="cpu")
+def test(ranks):
+    assert ranks.run(program) == [EXPECTED[0], EXPECTED[1]]
+
+
+def program(ctx):
+    groups = dist.new_group([0, 1]), dist.new_group([0, 1])
+    found = []
+    for issue in ISSUED:
+        order = (1, 0) if ctx.rank else (0, 1)
+        works, outs = [], [None, None]
+        for which in order:
+            x = torch.arange(1.0, 5.0) * (1 + ctx.rank) + which
+            outs[which] = torch.zeros(8)
+            works.append(issue(x, outs[which], groups[which]))
+        for work in works:
+            work.wait()
+        found.append([out.sum().item() for out in outs])
+    return found
+
+
+ISSUED = []
+"""
+ISSUES = (
+    "dist.all_reduce(out[:4].copy_(x), group=group, async_op=True)",
+    "dist.broadcast(out[:4].copy_(x), 1, group=group, async_op=True)",
+    "dist.all_gather([out[:4], out[4:]], x, group=group, async_op=True)",
+    "dist.all_gather_into_tensor(out, x, group=group, async_op=True)",
+    "dist.all_to_all_single(out[:4], x, group=group, async_op=True)",
+    "dist.reduce_scatter_tensor(out[:2], x, group=group, async_op=True)",
+    "dist.reduce_scatter(out[:2], [x[:2], x[2:]], group=group, async_op=True)",
+)
+HUNG = 9.0  # seconds of a fault: all ranks wait until its time is up, which is 10 s
+
 
 def main() -> int:
     """Runs the tests, and prints what became of the faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["tests", "programs"])
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
+    parser.add_argument("what", choices=["tests", "programs", "groups"])
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH")
     parser.add_argument("--view", choices=["all", "first", "rank0"], default="all", help="what the tests compare")
     parser.add_argument("--seconds", type=float, default=0.0, help="for all faults (default: no limit)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results of pytest")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="as pytest has it")
+    parser.add_argument("--copies", type=int, default=6, help="of groups: how often each collective is issued")
     options = parser.parse_args()
+    if options.what != "groups" and not options.paths:
+        parser.error(f"{options.what} needs a path")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results = (options.json or folder / "results.json").absolute()
@@ -92,6 +139,10 @@ def main() -> int:
             (folder / "pytest.ini").write_text("[pytest]\n")
             where, paths = folder, ["test_programs.py"]
             env = {"PYTHONPATH": os.pathsep.join([str(options.paths[0].absolute()), str(ROOT)]), "VIEW": options.view}
+        elif options.what == "groups":
+            (folder / "test_groups.py").write_text(_two_groups(options.copies))
+            (folder / "pytest.ini").write_text("[pytest]\n")
+            where, paths, env = folder, ["test_groups.py"], {}
         else:
             quick = ["--hypothesis-profile=quick", "--largest-worlds", "-m", "not perf and not long"]
             where, paths = ROOT, [*map(str, options.paths), *quick]
@@ -105,7 +156,42 @@ def main() -> int:
             bare = folder / "bare.json"
             _run([*paths, f"--gpuperf-json={bare}"], where, {**env, "ROUNDS": str(ROUNDS)})
             print(_cost(found, json.loads(bare.read_text())["ran"]))
+        if options.what == "groups":
+            faults = [one for site in found["sites"] for one in site["faults"]]
+            hung = [one["kind"] for one in faults if one["seconds"] > HUNG]
+            print(f"{len(faults)} faults, {len(hung)} hung")
+            return int(bool(hung) or not faults)
     return ran
+
+
+def _two_groups(copies: int) -> str:
+    """Returns a test of which each line that issues a collective is a site."""
+    lines = [
+        f"ISSUED.append(lambda x, out, group: {issue})  # {number}" for number in range(copies) for issue in ISSUES
+    ]
+    expected = {rank: [_right(issue, rank) for _ in range(copies) for issue in range(len(ISSUES))] for rank in range(2)}
+    return GROUPS + "\n".join(lines) + f"\nEXPECTED = {expected!r}\n"
+
+
+def _right(issue: int, rank: int) -> list[float]:
+    """Returns the sums of what a collective comes to on a rank, for both groups."""
+    sums = []
+    for which in range(2):
+        x = [[part * (1 + one) + which for part in (1.0, 2.0, 3.0, 4.0)] for one in range(2)]
+        total = [first + second for first, second in zip(*x, strict=True)]
+        half = slice(2 * rank, 2 * rank + 2)
+        match issue:
+            case 0:
+                sums.append(sum(total))
+            case 1:
+                sums.append(sum(x[1]))
+            case 2 | 3:
+                sums.append(sum(total))
+            case 4:
+                sums.append(sum(x[0][half]) + sum(x[1][half]))
+            case _:
+                sums.append(sum(total[half]))
+    return sums
 
 
 def _run(arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:
